@@ -63,12 +63,8 @@ def test_an_example_works_as_it_stands_on_the_page(title, tmp_path):
         elif path:
             (project / path).write_text(text)
         else:
-            words = (
-                [sys.executable, "-c", text]
-                if language == "python"
-                else ["bash", "-euo", "pipefail", "-c", text]
-            )
-            done = subprocess.run(
-                words, cwd=work, env=environment, capture_output=True, text=True, timeout=300, check=False
-            )
+            shell = ["bash", "-euo", "pipefail", "-c", text]
+            words = [sys.executable, "-c", text] if language == "python" else shell
+            how = {"capture_output": True, "text": True, "timeout": 300, "check": False}
+            done = subprocess.run(words, cwd=work, env=environment, **how)
             assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"

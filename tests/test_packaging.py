@@ -53,7 +53,7 @@ def test_an_installed_sdist_gives_the_command(built):
     assert dict(scripts["console_scripts"]) == {"halofeed": command.value}
 
 
-def test_an_installed_sdist_has_the_same_requirements_and_extras(built):
+def test_an_installed_sdist_has_the_same_requirements_and_extras(built, unpacked):
     ours = Parser().parsestr((built / "PKG-INFO").read_text())
     theirs = metadata.metadata("halofeed")
     assert (
@@ -74,12 +74,9 @@ def test_an_installed_sdist_has_the_same_requirements_and_extras(built):
         conditions = " and ".join(filter(None, (marker, f'extra == "{extra}"' * bool(extra))))
         found |= {f"{line}; {conditions}".removesuffix("; ") for line in lines}
     assert found == FOR_WORKERS
-
-
-def test_its_own_metadata_say_so_before_anything_is_built(unpacked):
-    headers = Parser().parsestr((unpacked / "PKG-INFO").read_text())
-    assert headers["Version"] == __version__
-    assert set(headers.get_all("Requires-Dist")) == FOR_WORKERS
+    before_it_is_built = Parser().parsestr((unpacked / "PKG-INFO").read_text())
+    assert before_it_is_built["Version"] == __version__
+    assert set(before_it_is_built.get_all("Requires-Dist")) == FOR_WORKERS
 
 
 def test_it_holds_every_file_of_the_package_and_the_same_bytes_each_time(unpacked, tmp_path):
@@ -112,7 +109,7 @@ def test_the_wheel_installs_without_building_and_has_the_same_files_and_metadata
     assert (there / "bin" / "halofeed").is_file()
 
 
-def test_a_checkout_that_is_not_installed_is_told(tmp_path, monkeypatch):
+def test_a_checkout_that_is_not_installed_and_a_folder_that_is_not_there_are_told(tmp_path, monkeypatch):
     def absent(name: str) -> None:
         raise metadata.PackageNotFoundError(name)
 
@@ -121,8 +118,5 @@ def test_a_checkout_that_is_not_installed_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(metadata, "requires", absent)
     with pytest.raises(UsageError, match="pip install"):
         write_packages(str(tmp_path))
-
-
-def test_a_folder_that_is_not_there_is_told(tmp_path):
     with pytest.raises(UsageError, match="no such folder"):
         write_packages(str(tmp_path / "absent"))

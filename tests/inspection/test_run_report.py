@@ -232,9 +232,8 @@ def test_a_missed_box_and_one_that_is_not_there_are_dashed(tmp_path: Path) -> No
     for half, dashed in ((left, 1), (right, 1)):
         drawn = half[half.index('<g class="boxes">') : half.index("</svg>")]
         assert drawn.count("<rect") == 4 and drawn.count('class="dashed"') == dashed
-    assert "predicted, 4 boxes (14 with lower scores not shown)" in right and re.search(
-        r">(disk|square) 0\.97<", right
-    )
+    assert "predicted, 4 boxes (14 with lower scores not shown)" in right
+    assert re.search(r">(disk|square) 0\.97<", right)
     colors = re.findall(r'<span class="tag" style="(--k:#\w+)[^>]*>(\w+)', first[: first.index("</article>")])
     assert len(set(colors)) == len({name for _, name in colors}), "one color a class"
 
@@ -253,9 +252,8 @@ def test_two_predictions_on_one_object_are_right_once_and_a_crowd_takes_any_numb
     here, there = [0, 0, 0.4, 0.4], [0.5, 0.5, 1, 1]
     twice = boxes_of([here, here], [1, 1], [0.9, 0.8])
     assert match_predictions(boxes_of([here], [1]), twice).right.tolist() == [True, False]
-    assert match_predictions(boxes_of([here], [2]), twice).right.tolist() == [False, False], (
-        "of another class"
-    )
+    other = match_predictions(boxes_of([here], [2]), twice)
+    assert other.right.tolist() == [False, False], "of another class"
     meeting = match_predictions(boxes_of([[0, 0, 1, 1], there], [1, 1], crowd=[True, False]), twice)
     assert meeting.right.tolist() == [True, True] and meeting.found.tolist() == [True, False]
     assert match_predictions(boxes_of([], []), twice).right.tolist() == [False, False]
@@ -264,13 +262,10 @@ def test_two_predictions_on_one_object_are_right_once_and_a_crowd_takes_any_numb
     assert match_predictions(boxes_of([here], [1]), boxes_of([], [])).shown == 0
 
 
-def test_a_scan_without_a_label_or_a_fault_shows_its_middle() -> None:
-    nothing = np.zeros((5, 7, 9), int)
-    assert find_worst_planes(nothing.shape, nothing, nothing) == (2, 3, 4)
-
-
 @given(st.integers(0, 2**32 - 1))
 def test_the_planes_shown_are_those_with_the_most_wrong_voxels(seed: int) -> None:
+    nothing = np.zeros((5, 7, 9), int)
+    assert find_worst_planes(nothing.shape, nothing, nothing) == (2, 3, 4), "without a fault the middle"
     random = np.random.default_rng(seed)
     shape = tuple(random.integers(1, 6, 3).tolist())
     truth, predicted = random.integers(0, 3, shape), random.integers(0, 3, shape)
@@ -327,11 +322,8 @@ def test_pages_of_noise_stay_below_five_megabytes(tmp_path, task, volume, count)
 
 
 def test_a_config_comes_back_from_its_toml() -> None:
-    config = {
-        **CONFIG,
-        "backbone_weights": 'a "b" \\ \n\x7f é',
-        "model_options": {"a b": [True, {"c": None, "d": 1.5}]},
-    }
+    config = {**CONFIG, "backbone_weights": 'a "b" \\ \n\x7f é'}
+    config["model_options"] = {"a b": [True, {"c": None, "d": 1.5}]}
     expected = {name: value for name, value in config.items() if value is not None}
     expected["model_options"] = {"a b": [True, {"d": 1.5}]}
     assert tomllib.loads(config_as_toml(config)) == expected

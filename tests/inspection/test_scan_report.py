@@ -81,7 +81,7 @@ def test_the_page_is_well_formed_loads_nothing_and_has_every_section_in_order(tm
     assert [given["id"] for given in page.all("section")] == PICTURE_SECTIONS
 
 
-def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
+def test_every_fact_of_the_scans_is_said_and_the_code_shown_fits_them(tmp_path: Path) -> None:
     folder = make(tmp_path, rejected=[refusal("x", "decode", "slices are missing", "3 of 9")])
     source, page = report(folder)
     assert "A segmentation data set: 6 scans of 5 classes" in page.words()
@@ -126,6 +126,12 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
     assert "The recipe has no window, so the chart has no band." in page.words("values")
     assert "1,2,1,1,1" in page.words("partitions") and "12 × 28 × 34 per core" in page.words("partitions")
     assert "no split is even" not in page.words("partitions").partition("4")[0]
+    load, mesh = code_blocks(source)
+    assert '"image": int16 [1, 24, 28, 34, 1]; "label": [1, 24, 28, 34], "labelled"' in load
+    compile(load, "load", "exec")
+    compile(mesh, "mesh", "exec")
+    assert "'image=1,2,1,2,1;label=1,2,1,2'" in mesh or "'image=1,1,2,2,1;label=1,1,2,2'" in mesh
+    assert "halofeed train" not in part_of(source, "use")
 
 
 def test_planes_lie_in_the_patient_as_radiologists_look(tmp_path: Path) -> None:
@@ -316,16 +322,6 @@ def test_the_same_data_give_the_same_bytes(tmp_path, monkeypatch, write):
         monkeypatch.chdir(place)
         pages.append(write_report(folder.relative_to(place)).read_bytes())
     assert pages[0] == pages[1]
-
-
-def test_the_code_shown_fits_the_data_set(tmp_path: Path) -> None:
-    source, _ = report(make(tmp_path))
-    load, mesh = code_blocks(source)
-    assert '"image": int16 [1, 24, 28, 34, 1]; "label": [1, 24, 28, 34], "labelled"' in load
-    compile(load, "load", "exec")
-    compile(mesh, "mesh", "exec")
-    assert "'image=1,2,1,2,1;label=1,2,1,2'" in mesh or "'image=1,1,2,2,1;label=1,1,2,2'" in mesh
-    assert "halofeed train" not in part_of(source, "use")
 
 
 def test_every_finding_of_the_readers_has_its_meaning() -> None:

@@ -33,16 +33,7 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
 TINY = ("--config", "classifier_small", "--set", "model.features=[8]", "--steps", 1, "--batch-size", 8)
-MOBILENET = (
-    "--config",
-    "classifier_small",
-    "--model",
-    "mobilenet_v1",
-    "--set",
-    "backbone_weights=w.h5",
-    "--batch-size",
-    8,
-)
+MOBILENET = ("--config classifier_small --model mobilenet_v1 --set backbone_weights=w.h5 --batch-size 8",)
 SIZED = ("--config", "classifier_small", "--set", "image_shape=[16,24,3]", "--set", "batch_size=8")
 _KEPT = tempfile.TemporaryDirectory(prefix="halofeed-advice-")
 

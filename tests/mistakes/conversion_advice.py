@@ -28,14 +28,7 @@ from tests.support.small_scans import AFFINE, image, mask, nnunet_document, writ
 from tests.support.volume_support import save_nifti
 
 SMALL = ("--height", 16, "--width", 24)
-PATTERNS = (
-    "--image-pattern",
-    "scans/{id}.nii",
-    "--label-pattern",
-    "gold/{id}.nii",
-    "--source",
-    "{folder}/source",
-)
+PATTERNS = ("--image-pattern scans/{id}.nii --label-pattern gold/{id}.nii --source {folder}/source",)
 DESCRIBED = ("--", "--runner", "tests.support.far_runner.FarRunner", "--template_location", "template")
 FAR = "tests.support.far_runner.FarRunner"
 SIZE = ("--depth", 5, "--height", 8, "--width", 9)

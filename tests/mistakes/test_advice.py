@@ -16,34 +16,25 @@ from tests.mistakes import layout_advice
 from tests.support.advice import OPTION, modules, refused, run, templates, texts, try_advice
 
 OF_BEAM = {
-    *(
-        "--runner",
-        "--setup_file",
-        "--extra_package",
-        "--temp_location",
-        "--template_location",
-        "--dry_run",
-        "--id",
-    ),
-    *("--job_endpoint", "--provision_endpoint", "--direct_num_workers", "--direct_running_mode"),
+    *("--runner", "--setup_file", "--extra_package", "--temp_location", "--template_location", "--dry_run"),
+    *("--id", "--job_endpoint", "--provision_endpoint", "--direct_num_workers", "--direct_running_mode"),
 }
 OF_OTHERS = {
     "--input-file",
     "--input-dose-img",
     "--output-dose-img",
     "--xla_force_host_platform_device_count",
-    "--on",
 }
+OF_OTHERS |= {"--on"}
 """Of tools that convert foreign files, of XLA, and a color of CSS."""
 ONLY_OF = {"inspection/batch.py": "show", "inspection/bench.py": "bench"}
 """Modules that serve one command."""
 
 
 def options_of_commands() -> dict[str, set[str]]:
-    commands_action = next(
-        action for action in _parser(None)._actions if isinstance(action, argparse._SubParsersAction)
-    )
-    return {name: set(parser._option_string_actions) for name, parser in commands_action.choices.items()}
+    actions = _parser(None)._actions
+    commands = next(action for action in actions if isinstance(action, argparse._SubParsersAction))
+    return {name: set(parser._option_string_actions) for name, parser in commands.choices.items()}
 
 
 def test_every_option_that_a_message_names_is_one_of_its_command() -> None:

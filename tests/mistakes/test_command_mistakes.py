@@ -16,7 +16,7 @@ from halofeed.cli import main
 from halofeed.errors import MissingExtraError, UsageError
 from halofeed.loader import Loader
 from halofeed.system.memory import machine_memory
-from tests.mistakes.dicom_sources import alone, drawn, scan
+from tests.mistakes.dicom_sources import alone, drawn
 from tests.mistakes.volume_sources import MSD, PATTERNS, medical, pairs
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.mistakes import check, preparing, refused, usage
@@ -47,9 +47,6 @@ MISTAKES = {
         "source: no image file lies below it; expected class/image.jpg",
     ),
     "a missing label map": usage(pictures("--label-map /no/labels.txt"), "/no/labels.txt: no such file"),
-    "a series of no such modality": refused(
-        drawn(scan, "--series-modality MR"), "series is not chosen", "CT; --series-modality MR"
-    ),
     "a mask without its series": refused(
         drawn(partial(alone, modality="SEG", sop_class=SegmentationStorage)),
         "found 1 x segmentation",
@@ -61,9 +58,7 @@ MISTAKES = {
         r"\{id\}/CT\.nii",
         r"p1/ct\.nii\.gz",
     ),
-    "meters": refused(pairs(*PATTERNS, "--spacing-mm 0.000002,0.0000015,0.0000015"), "voxels", "spacing"),
     "a typo in a class": refused(medical("msd", MSD, "--classes livr"), "--classes: livr", "found liver"),
-    "an option of Beam before the --": usage(pictures("--runner DirectRunner"), "unrecognized|--runner"),
     "an object store that is not known": usage(
         lambda source: ["--layout folders --source abc://bucket/x"], "--source abc://bucket/x", "gs://, s3://"
     ),
@@ -108,10 +103,7 @@ def test_a_folder_of_something_else_is_said_to_be_that(tmp_path, name):
 @pytest.mark.parametrize(
     ("partition", "says"),
     [
-        (
-            "image=1,4",
-            r"image: expected dims of length 4, one for each axis of \(2, 16, 24, 3\), got \[1, 4\]",
-        ),
+        ("image=1,4", r"expected dims of length 4, one for each axis of \(2, 16, 24, 3\), got \[1, 4\]"),
         ("imag=1,4,1,1", "'imag': the batch has no such key; it has .*image"),
         ("image=1,1,1,4", r"channel of size 3 does not divide by 4.*\[1,4,1,1\]"),
     ],

@@ -70,12 +70,6 @@ def apart(root: Path, *pictures: str, at: str, source: str = "", images: str = "
     return [*given, "--images", root / images] if images else given
 
 
-@preparing
-def images_is_an_archive(root: Path) -> list[object]:
-    (root / "images.zip").write_bytes(b"PK\x03\x04")
-    return apart("a.png", at="boxes.csv", images="images.zip")(root)
-
-
 NOTHING = "nothing was converted: all"
 ROW = "a.png,hat,1,2,30,20"
 
@@ -88,10 +82,9 @@ MISTAKES = {
         r"boxes\.csv:2: 'a\.png' below",
         "folder is .*other; --images",
     ),
-    "an archive for a folder": usage(images_is_an_archive(), r"images\.zip: no such folder; name the folder"),
-    "a folder of tables with --images /": usage(
-        lambda root: [*table([HEADER, ROW])(root)[:3], root, "--images /"],
-        "/: every file of this machine would be listed; name the folder",
+    "an archive for a folder": usage(
+        apart("a.png", at="images.zip", source="a.png", images="images.zip"),
+        r"images\.zip: no such folder; name the folder",
     ),
     "paths of a folder that is not there": refused(
         table([HEADER, "cam1/a.png,hat,1,2,30,20", "cam2/a.png,hat,1,2,30,20"], pictures=["all/a.png"]),
@@ -99,16 +92,10 @@ MISTAKES = {
         r"all/a\.png is the image of 'cam[12]/a\.png'",
     ),
     # what a table is
-    "COCO under --layout csv": refused(
-        table('{"images": [], "annotations": [], "categories": []}', name="instances.json"),
-        r"instances\.json: no column filename",
-        "expected filename,class",
-    ),
     "one list for lines of JSON": refused(
         table('[{"filename": "a.png", "class": "hat"}]', name="boxes.jsonl", layout="jsonl"),
         r"boxes\.jsonl:1: expected a JSON object, got list",
     ),
-    # columns
     # values
     "width and height that are exchanged": refused(
         table([f"{HEADER},width,height", f"{ROW},40,60", "b.png,hat,1,2,30,20,40,60"]),

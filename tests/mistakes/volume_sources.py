@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from tests.support.dicom_mask_writer import frames_of, saved, segmentation
+from tests.pipelines.test_volume_labels import seg_of as segments
 from tests.support.dicom_writer import write_volume
 from tests.support.mistakes import Prepare, preparing
-from tests.support.small_scans import AFFINE, image, mask, msd_document, reference_to, write_json
+from tests.support.small_scans import AFFINE, image, mask, msd_document, write_json
 from tests.support.volume_support import save_nifti
 
 SIZE = ("--depth", 5, "--height", 8, "--width", 9)
@@ -37,11 +37,8 @@ def pairs(source: Path, *more: object) -> list[object]:
 
 
 def seg_of(series: str, *names: str) -> bytes:
-    parts = {number: mask() == number for number in range(1, len(names) + 1)}
-    frames = [(n, d, pixels) for n, part in parts.items() for d, pixels in frames_of(part, True).items()]
-    made = segmentation(frames, AFFINE, dict(enumerate(names, start=1)))
-    made.ReferencedSeriesSequence = [reference_to(series)]
-    return saved(made)
+    """A SEG of the mask's classes, under these names."""
+    return segments({name: mask() == number for number, name in enumerate(names, start=1)}, series)
 
 
 @preparing

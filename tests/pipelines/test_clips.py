@@ -18,6 +18,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.clip_mask_writer import (
+    COLORS,
     FORMS,
     FRAMES,
     draw_masked,
@@ -26,6 +27,7 @@ from tests.support.clip_mask_writer import (
     write_masks,
 )
 from tests.support.clip_writer import (
+    BACKGROUND,
     HEIGHT,
     WIDTH,
     moving_square,
@@ -154,17 +156,6 @@ def test_still_pictures_and_animations_in_one_folder_are_told_apart_or_refused(
     else:
         assert found == {"left/other.gif", *(f"left/walk/{name}.{extension}" for name in animations)}
         assert done.manifest.rejected == {"selection: clip is shorter than a window": len(stills)}
-
-
-def test_options_that_do_not_go_together_are_refused():
-    for options, message in (
-        ({"frames": 0}, "--frames 0: expected 1 or more"),
-        ({"resize": "keep-aspect"}, "all clips have one size; take --resize keep-aspect --pad"),
-        ({"frame_stride": 2, "frame_rate": 5.0}, "only one of them"),
-        ({"clips_per_source": "0"}, "--clips-per-source 0: expected all, or how many"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            Recipe(**{"layout": "folders", "frames": 8, **options}).check_used()
 
 
 MASKED = {"frames": 5, "height": HEIGHT, "width": WIDTH, "layout": "pairs"}
@@ -427,8 +418,7 @@ def test_flips_crops_and_windows_in_time_are_alike_in_all_frames_and_labels(tmp_
     write_pair(tmp_path / "in", frames, masks, form)
     options = {**MASKED, "frames": FRAMES, "folder_frame_rate": 10.0}
     done = run_convert(tmp_path / "in", tmp_path / "out", **options)
-    colors = {0: (40, 40, 40), 1: (220, 120, 60), 2: (40, 90, 230)}
-    shown = np.array([colors[value] for value in range(3)], np.uint8)
+    shown = np.array([(BACKGROUND,) * 3, COLORS[1], COLORS[2]], np.uint8)
 
     def batch(*augment: object, step: int = 0) -> dict[str, np.ndarray]:
         loader = Loader(done.folder, batch_size=1, augment=augment, include=["times_s", "transform"])
@@ -469,6 +459,14 @@ def test_options_that_do_not_go_with_masks_of_clips_are_refused(tmp_path):
         with pytest.raises(UsageError, match=message):
             run_convert(tmp_path / "in", tmp_path / "out", frames=5, **options)
     assert Recipe(layout="csv", frames=5).settled_task() == "classification"
+    for options, message in (
+        ({"frames": 0}, "--frames 0: expected 1 or more"),
+        ({"resize": "keep-aspect"}, "all clips have one size; take --resize keep-aspect --pad"),
+        ({"frame_stride": 2, "frame_rate": 5.0}, "only one of them"),
+        ({"clips_per_source": "0"}, "--clips-per-source 0: expected all, or how many"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            Recipe(**{"layout": "folders", "frames": 8, **options}).check_used()
 
 
 @pytest.mark.parametrize(

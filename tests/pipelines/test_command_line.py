@@ -54,13 +54,7 @@ def test_files_that_a_table_does_not_name_are_no_failures_in_the_summary(source,
     assert re.search(r"2 other files were not asked for and left out, see .*rejected\.jsonl", done.stdout)
 
 
-def test_what_the_data_makes_impossible_exits_1(source, tmp_path):
-    (tmp_path / "labels.txt").write_text("shirt\n")
-    done = convert(source, tmp_path / "out", "--label-map", tmp_path / "labels.txt")
-    assert_readable(done, 1, r"1 label\(s\) of the data are not in")
-
-
-def test_wrong_usage_exits_2(source, tmp_path):
+def test_wrong_usage_exits_2_and_what_the_data_makes_impossible_1(source, tmp_path):
     for more, match in (
         (["--workers", 0], "--workers 0: expected 1 or more"),
         (["--pad-value", "1,2"], "--pad-value: expected 1 or 3 values"),
@@ -69,10 +63,17 @@ def test_wrong_usage_exits_2(source, tmp_path):
     ):
         assert_readable(convert(source, tmp_path / "out", *more), 2, match)
         assert not (tmp_path / "out").exists()
-
-
-def test_debug_adds_the_traceback(source, tmp_path):
-    done = convert(source, tmp_path, "--max-rejected", 0, "--debug")
+    assert_readable(
+        halofeed_here("verify", "x", "--", "--runner=x"), 2, "only convert takes options after --"
+    )
+    for more, word in ((["--over"], "--over"), (["--", "--runner=NoSuchRunner"], "NoSuchRunner")):
+        done = convert(source, tmp_path / "out", *more)
+        assert done.returncode == 2 and word in done.stderr and "Traceback" not in done.stderr
+        assert not (tmp_path / "out").exists()
+    (tmp_path / "labels.txt").write_text("shirt\n")
+    done = convert(source, tmp_path / "out", "--label-map", tmp_path / "labels.txt")
+    assert_readable(done, 1, r"1 label\(s\) of the data are not in")
+    done = convert(source, tmp_path / "out", "--max-rejected", 0, "--debug")
     assert done.returncode == 1 and "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("halofeed convert: more than --max-rejected 0")
 
@@ -102,25 +103,10 @@ def test_help_and_version_exit_0_and_nothing_exits_2():
         assert done.returncode == 2 and "Traceback" not in done.stderr, wrong
 
 
-def test_options_are_not_guessed_from_their_beginnings(source, tmp_path):
-    done = convert(source, tmp_path / "out", "--over")
-    assert done.returncode == 2 and not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("runner", ["FnApiRunner", "DirectRunner"])
 def test_options_after_the_dashes_reach_beam(source, tmp_path, runner):
     done = convert(source, tmp_path, "--", "--job_name=x", f"--runner={runner}")
     assert done.returncode == 0 and "converted" in done.stdout, done.stderr
-
-
-def test_an_unknown_runner_is_told_with_the_known_ones(source, tmp_path):
-    done = convert(source, tmp_path, "--", "--runner=NoSuchRunner")
-    assert done.returncode in (1, 2) and "NoSuchRunner" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_only_convert_takes_options_of_beam():
-    done = halofeed_here("verify", "x", "--", "--runner=x")
-    assert_readable(done, 2, "only convert takes options after --")
 
 
 JOB = JobOptions(source="photos", out="data", name="set")
@@ -158,11 +144,8 @@ def test_an_option_that_nobody_knows_is_refused_by_its_name(runner, unknown, cap
         choose_runner(JOB, 1, [*runner, "--job_name=x", unknown], 1 << 30)
     assert unknown.partition("=")[0] in str(caught.value) and "job_name" not in str(caught.value)
     assert not caplog.records
-
-
-def test_a_value_apart_from_its_unknown_option_is_told_with_it():
     with pytest.raises(UsageError, match=r"after --, Beam knows no --bogus 1, --other;"):
-        choose_runner(JOB, 1, ["--bogus", "1", "--other"], 1 << 30)
+        choose_runner(JOB, 1, [*runner, "--bogus", "1", "--other"], 1 << 30)
 
 
 @pytest.mark.parametrize("given", ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])

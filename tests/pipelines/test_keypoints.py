@@ -28,7 +28,7 @@ HEIGHT, WIDTH = 64, 96
 
 def draw(root: Path, name: str = "a.png", orientation: int = 1) -> Path:
     """A picture of colored squares as the file stores it."""
-    root.mkdir(exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
     pixels = np.full((HEIGHT, WIDTH, 3), 128, np.uint8)
     for (x, y), color in zip(POINTS, COLORS, strict=True):
         pixels[y - 4 : y + 5, x - 4 : x + 5] = color
@@ -82,13 +82,29 @@ def found_squares(record: dict[str, Any], shape: tuple[int, int]) -> np.ndarray:
     return np.array(middles)
 
 
-@pytest.mark.parametrize(("orientation", "padded"), [*((turned, False) for turned in range(1, 9)), (6, True)])
-def test_points_lie_on_what_was_drawn_after_resizing_padding_turning(tmp_path, orientation, padded):
-    padding = {"resize": "keep-aspect", "min_dimension": 160, "max_dimension": 208, "pad": True}
-    options = padding if padded else {"height": 192, "width": 160}
-    shape = (208, 208) if padded else (192, 160)
+HOW = {
+    "resized": ({"height": 192, "width": 160}, (192, 160), POINTS),
+    "padded": (
+        {"resize": "keep-aspect", "min_dimension": 160, "max_dimension": 208, "pad": True},
+        (208, 208),
+        POINTS,
+    ),
+    # A quarter turn to the right: x goes down, and the last row comes first.
+    "displayed": (
+        {"height": 192, "width": 128, "annotation_grid": "displayed"},
+        (192, 128),
+        [(HEIGHT - 1 - y, x) for x, y in POINTS],
+    ),
+}
+TURNS = [*((turned, "resized") for turned in range(1, 9)), (6, "padded"), (6, "displayed")]
+
+
+@pytest.mark.parametrize(("orientation", "how"), TURNS)
+def test_points_lie_on_what_was_drawn_after_resizing_padding_turning(tmp_path, orientation, how):
+    options, shape, points = HOW[how]
     source = draw(tmp_path / "src", orientation=orientation)
-    document(source, [{"keypoints": flat(POINTS), "num_keypoints": 3}])
+    box = [5, 5, 50, 70] if how == "displayed" else [10, 5, 70, 50]
+    document(source, [{"keypoints": flat(points), "num_keypoints": 3, "bbox": box}])
     done = convert(source, tmp_path / "out", **options)
     record = only_record(done)
     stored = stored_points(record)
@@ -98,16 +114,6 @@ def test_points_lie_on_what_was_drawn_after_resizing_padding_turning(tmp_path, o
     assert record[f"{KEY}/visibility"].tolist() == [2, 2, 2, 0] and record[f"{KEY}/num"].tolist() == [3]
     assert [bytes(name).decode() for name in record[f"{KEY}/text"]] == NAMES
     assert verify(done.folder).ok
-
-
-def test_points_of_a_picture_annotated_as_displayed_follow_its_boxes(tmp_path):
-    source = draw(tmp_path / "src", orientation=6)
-    # A quarter turn to the right: x goes down, and the last row comes first.
-    turned = [(HEIGHT - 1 - y, x) for x, y in POINTS]
-    document(source, [{"keypoints": flat(turned), "bbox": [5, 5, 50, 70]}])
-    options = {"height": 192, "width": 128, "annotation_grid": "displayed"}
-    record = only_record(convert(source, tmp_path / "out", **options))
-    assert np.abs(stored_points(record)[:3] - found_squares(record, (192, 128))).max() * 192 < 0.35
 
 
 def test_coordinates_with_fractions_are_points_and_whole_numbers_are_pixels(tmp_path):
@@ -121,17 +127,13 @@ def test_coordinates_with_fractions_are_points_and_whole_numbers_are_pixels(tmp_
     (whole, said_of_whole), (fractions, said) = records
     assert stored_points(whole).tolist() == stored_points(fractions).tolist()
     assert not said_of_whole and any("keypoints have fractions" in warning for warning in said)
-
-
-def test_points_of_boxes_that_are_shares_are_shares_too(tmp_path):
-    source = draw(tmp_path / "src")
     shares = [((x + 0.5) / WIDTH, (y + 0.5) / HEIGHT) for x, y in POINTS]
     document(source, [{"keypoints": flat(shares), "bbox": [0.1, 0.1, 0.8, 0.8]}])
     stored = stored_points(only_record(convert(source, tmp_path / "out", height=128, width=192)))
     assert np.abs(stored[:3] - shares).max() < 1e-6 and stored[3].tolist() == [0, 0]
 
 
-def test_points_of_a_dropped_object_go_with_it_and_an_object_without_has_none_labeled(tmp_path):
+def test_points_go_with_their_object_and_lie_under_the_names_of_every_category(tmp_path):
     outside = {"bbox": [200, 5, 10, 10], "keypoints": flat([(1, 1)] * 3)}
     crowd = {"iscrowd": 1, "keypoints": [0] * 12, "num_keypoints": 0}
     other = {"category_id": 2}
@@ -145,12 +147,10 @@ def test_points_of_a_dropped_object_go_with_it_and_an_object_without_has_none_la
     assert [bytes(name).decode() for name in record[f"{KEY}/text"]] == NAMES * 4
     assert verify(done.folder).ok
     assert "3 of 4 keypoints" in describe_record(done.folder, "train:0")
-
-
-def test_categories_with_other_skeletons_have_their_points_under_their_own_names(tmp_path):
-    objects = [{"category_id": 7, "keypoints": [5, 6, 2]}, {"keypoints": flat(POINTS)}]
     fish = {"id": 7, "name": "fish", "keypoints": ["fin"]}
-    _, record = kept(tmp_path, objects, categories=[fish, {"id": 1, "name": "cat", "keypoints": NAMES}])
+    several = [fish, {"id": 1, "name": "cat", "keypoints": NAMES}]
+    objects = [{"category_id": 7, "keypoints": [5, 6, 2]}, {"keypoints": flat(POINTS)}]
+    _, record = kept(tmp_path / "fish", objects, categories=several)
     assert [bytes(name).decode() for name in record[f"{KEY}/text"]] == [*NAMES, "fin"] * 2
     assert record[f"{KEY}/visibility"].reshape(2, 5).tolist() == [[0, 0, 0, 0, 2], [2, 2, 2, 0, 0]]
 
@@ -189,10 +189,7 @@ def test_odd_keypoints_are_kept_with_a_word(tmp_path):
 def test_keypoints_whose_names_are_no_list_of_different_ones_are_refused(tmp_path):
     source = draw(tmp_path / "src")
     annotation = {"keypoints": [1, 2, 2]}
-    for names, message in (
-        ("nose", "expected a list of names, got 'nose'"),
-        (["a", "a"], "'a' comes twice"),
-    ):
+    for names, message in (("nose", "expected a list of names, got 'nose'"), (["a", "a"], "'a' comes twice")):
         document(source, [annotation], categories=[{"id": 1, "name": "cat", "keypoints": names}])
         with pytest.raises(AnnotationsError, match=message):
             convert(source, tmp_path / "out")
@@ -237,11 +234,9 @@ def load(folder: str, *names: str) -> dict[str, np.ndarray]:
 
 def test_voc_keeps_what_is_occluded_and_the_pose(tmp_path):
     source = draw_plain(tmp_path / "src", "a.png")
-    objects = [
-        voc_object(boxed("a.png", (30, 2, 38, 8)), "<pose>Left</pose><occluded>1</occluded>"),
-        voc_object(boxed("a.png", (2, 2, 8, 8)), "<pose>Rear</pose><occluded>1</occluded>"),
-        voc_object(boxed("a.png", (2, 2, 8, 8))),
-    ]
+    said = "<pose>{}</pose><occluded>1</occluded>"
+    rows = [((30, 2, 38, 8), said.format("Left")), ((2, 2, 8, 8), said.format("Rear")), ((2, 2, 8, 8), "")]
+    objects = [voc_object(boxed("a.png", box), inside) for box, inside in rows]
     (source / "a.xml").write_text(voc_text("a.png", "".join(objects)))
     done = run_convert(source, tmp_path / "out", layout="voc", keep=("occluded", "view"))
     (record,) = read_all(Path(done.folder), ["train"]).values()

@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.voxels.phantom import draw, grid_around
 from halofeed.schemas.files import index_file
-from tests.support.clip_mask_writer import write_masked_clips
 from tests.support.conversions import (
     all_bytes,
     bytes_of,
@@ -34,11 +32,10 @@ from tests.support.volume_support import save_nifti, write_table
 
 OPTIONS = {"layout": "folders", "shards": 8, "interpolation": "tf2-lanczos5", "height": 96, "width": 96}
 SHARD_FILES = ("-00002-of-00008", index_file("set-train.tfrecord-00002-of-00008"))
-CLIP_OPTIONS = {"layout": "pairs", "frames": 5, "shards": 8, "height": 96, "width": 128}
 
 
-def arguments(source: Path, out: Path, workers: int, options: dict = OPTIONS) -> list[str]:
-    return convert_words(source, out, workers=workers, **options)
+def arguments(source: Path, out: Path, workers: int) -> list[str]:
+    return convert_words(source, out, workers=workers, **OPTIONS)
 
 
 def workers_of(driver: int) -> list[int]:
@@ -94,24 +91,6 @@ def finished_shards(folder: Path) -> int:
 @needs_proc
 @pytest.mark.parametrize(("kills", "workers"), levels(long=[(3, 2)], exhaustive=[(10, 1), (10, 2)]))
 def test_kills_at_random_moments_lose_nothing(source, undisturbed, tmp_path, kills, workers):
-    kill_at_random(source, undisturbed, tmp_path, workers, OPTIONS, kills)
-
-
-@needs_proc
-@pytest.mark.exhaustive
-def test_ten_kills_lose_nothing_of_clips_with_masks(tmp_path):
-    write_masked_clips(tmp_path / "in", each=8, frames=20)
-    whole = (tmp_path / "in/images/mp40/png.mp4").read_bytes()
-    (tmp_path / "in/images/mp40/png.mp4").write_bytes(whole[: len(whole) // 2])
-    done = run_convert(tmp_path / "in", tmp_path / "undisturbed", **CLIP_OPTIONS)
-    assert done.manifest.rejected == {"decode: file is truncated": 1}
-    assert done.manifest.splits["train"].records == 4 * (3 * 4 * 8 - 1)
-    kill_at_random(tmp_path / "in", all_bytes(Path(done.folder)), tmp_path, 2, CLIP_OPTIONS, 10)
-
-
-def kill_at_random(
-    source: Path, undisturbed: dict[str, bytes], tmp_path: Path, workers: int, options: dict, kills: int
-) -> None:
     """Kill a conversion at random moments; the next run of the same command ends with the same bytes."""
     seed = random.SystemRandom().randrange(2**32)
     generator = random.Random(seed)
@@ -121,7 +100,7 @@ def kill_at_random(
     for number in range(kills):
         if (folder / "manifest.json").exists():
             shutil.rmtree(out)
-        before, process = finished_shards(folder), start(arguments(source, out, workers, options))
+        before, process = finished_shards(folder), start(arguments(source, out, workers))
         wanted = before + generator.randrange(-1, 4)  # -1: also before a shard is finished
         while finished_shards(folder) <= wanted and process.poll() is None:
             time.sleep(0.005)
@@ -133,13 +112,13 @@ def kill_at_random(
         for stream in (process.stdout, process.stderr):
             stream.close()
         story.append(f"killed after {finished_shards(folder)} shards, {before} of them earlier")
-    done = halofeed(*arguments(source, out, workers, options))
+    done = halofeed(*arguments(source, out, workers))
     assert done.returncode == 0, [*story, done.stderr]
     found = all_bytes(folder)
     assert sorted(found) == sorted(undisturbed), story
     assert [name for name in found if found[name] != undisturbed[name]] == [], story
     assert not (folder / ".incomplete").exists(), story
-    again = halofeed_here(*arguments(source, out, workers, options))
+    again = halofeed_here(*arguments(source, out, workers))
     assert again.returncode == 0 and "already converted" in again.stdout, story
 
 
@@ -212,32 +191,25 @@ def test_damaged_leftovers_are_rebuilt_and_not_trusted(small, whole, other_recip
 
 
 @needs_proc
-def test_a_killed_worker_is_told_in_one_line_and_the_rerun_completes(source, undisturbed, tmp_path):
+@pytest.mark.parametrize("moment", levels("it writes", long=["it begins"]))
+def test_a_killed_worker_is_told_in_one_line_and_the_rerun_completes(source, undisturbed, tmp_path, moment):
     process = start(arguments(source, tmp_path, 2))
     folder = tmp_path / "set/1.0.0"
-    wait_until(lambda: writers_of(process.pid, folder), 60, "a worker writes")
-    os.kill(writers_of(process.pid, folder)[0], signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1, errors
-    assert "halofeed convert: a worker was killed, process" in errors
-    assert "run the same command again" in errors and "too little memory" in errors
-    assert "Traceback" not in errors, errors
-    wait_until(lambda: not workers_of(process.pid), 60, "the other workers end")
-    run_convert(source, tmp_path, **OPTIONS)
-    assert all_bytes(folder) == undisturbed
 
+    def workers() -> list[int]:
+        return writers_of(process.pid, folder) if moment == "it writes" else workers_of(process.pid)
 
-@needs_proc
-@pytest.mark.long
-def test_a_worker_that_dies_before_it_begins_is_told_and_not_waited_for(source, tmp_path):
-    process = start(arguments(source, tmp_path, 2))
-    wait_until(lambda: workers_of(process.pid), 60, "a worker starts")
-    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+    wait_until(workers, 60, f"a worker is there: {moment}")
+    os.kill(workers()[0], signal.SIGKILL)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1, errors
     assert errors.startswith("halofeed convert: a worker ") and len(errors.splitlines()) == 1, errors
     assert "run the same command again" in errors
+    if moment == "it writes":
+        assert "a worker was killed, process" in errors and "too little memory" in errors
     wait_until(lambda: not workers_of(process.pid), 60, "the other workers end")
+    run_convert(source, tmp_path, **OPTIONS)
+    assert all_bytes(folder) == undisturbed
 
 
 TILES = {"layout": "csv", "task": "segmentation", "depth": 24, "height": 40, "width": 40, "shards": 4}
@@ -279,21 +251,3 @@ def expected(scans, tmp_path_factory) -> dict[str, bytes]:
 @pytest.mark.parametrize(("workers", "threads"), levels((2, 2), long=[(1, 2), (2, 1)]))
 def test_workers_and_threads_change_no_byte_of_volumes(scans, expected, tmp_path, workers, threads):
     assert bytes_of(scans, tmp_path, workers=workers, threads=threads, **TILES) == expected
-
-
-@pytest.mark.long
-def test_a_killed_run_of_volumes_is_finished_by_the_same_command(scans, expected, tmp_path):
-    words, folder = convert_words(scans, tmp_path, workers=1, **TILES), tmp_path / "set/1.0.0"
-    process = start([*words, "--threads", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: list(folder.glob("_index*")) or process.poll() is not None, 60, "a shard is finished")
-    process.kill()
-    process.wait()
-    assert not (folder / "manifest.json").exists()
-    kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("_index*")}
-    assert kept
-    done = halofeed_here(*words)
-    assert done.returncode == 0, done.stderr
-    assert all_bytes(folder) == expected
-    assert {name: (folder / name).stat().st_mtime_ns for name in kept} == kept, "finished shards are kept"
-    again = halofeed_here(*words)
-    assert again.returncode == 0 and "already converted" in again.stdout

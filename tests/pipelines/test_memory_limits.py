@@ -143,14 +143,9 @@ def test_a_machine_with_less_memory_rejects_the_input_and_goes_on(tmp_path: Path
     assert len(read_all(folder, ["train"])) == 6
 
 
-RAISED = [
-    (MemoryError("Unable to allocate 9 GiB"), TOO_MUCH_MEMORY),
-    (RuntimeError("std::bad_alloc"), TOO_MUCH_MEMORY),
-]
-RAISED += [
-    ("opencv", TOO_MUCH_MEMORY),
-    (RecursionError("maximum recursion depth exceeded"), "file is damaged"),
-]
+RAISED = [("opencv", TOO_MUCH_MEMORY), (MemoryError("Unable to allocate 9 GiB"), TOO_MUCH_MEMORY)]
+RAISED += [(RuntimeError("std::bad_alloc"), TOO_MUCH_MEMORY)]
+RAISED += [(RecursionError("maximum recursion depth exceeded"), "file is damaged")]
 RAISED += [(OverflowError("Python int too large to convert to C long"), "file is damaged")]
 RAISED += [(KeyError("a case that nobody thought of"), "halofeed fails at it")]
 

@@ -211,15 +211,14 @@ def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undis
     assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
 
 
-def test_shards_without_records_are_written_too(clean, drawn, tmp_path):
+def test_a_version_in_a_store_stands_until_the_new_one_is_whole_also_with_empty_shards(
+    clean, drawn, tmp_path
+):
     words = {"layout": "coco", "height": 32, "width": 32, "shards": 20}
-    for out in (str(tmp_path), f"{clean.address}/out"):
-        job = JobOptions(source=str(drawn), out=out, name="shapes", workers=1)
+    for place in (str(tmp_path / "empty"), f"{clean.address}/empty"):
+        job = JobOptions(source=str(drawn), out=place, name="shapes", workers=1)
         convert_here(job, Recipe(**words), show_progress=False)
-    assert is_as(clean.objects("out/shapes/1.0.0/"), all_bytes(tmp_path / "shapes/1.0.0"))
-
-
-def test_a_version_in_a_store_stands_until_the_new_one_is_whole(clean, drawn, tmp_path):
+    assert is_as(clean.objects("empty/shapes/1.0.0/"), all_bytes(tmp_path / "empty/shapes/1.0.0"))
     source, out = tmp_path / "source", f"{clean.address}/out"
     draw_data_set(source, 24)
     here(str(source), out)
@@ -262,7 +261,7 @@ def test_a_second_run_is_refused_and_the_holder_named_until_it_ends(clean, sourc
     assert clean.objects("out/") == {}
 
 
-def test_a_lease_of_another_machine_is_taken_over_once_it_was_not_renewed(clean, monkeypatch):
+def test_a_lease_is_renewed_while_it_is_held_and_taken_over_once_it_was_not(clean, monkeypatch):
     folder, store = f"{clean.address}/out/shapes/1.0.0", clean.store()
     elsewhere = {"machine": "another", "process": 1, "born": "1"}
     lease_of_ana = json.dumps({"owner": "ana@far, process 7,", "token": "x", **elsewhere})
@@ -274,14 +273,10 @@ def test_a_lease_of_another_machine_is_taken_over_once_it_was_not_renewed(clean,
     with held(folder):
         assert b"ana@far" not in store.read(lock_of(folder))
     assert store.stat(lock_of(folder)) is None
-
-
-def test_a_lease_is_renewed_while_it_is_held(clean, monkeypatch):
     monkeypatch.setattr(lease, "RENEWED_SECONDS", 0.05)
-    folder = f"{clean.address}/out/shapes/1.0.0"
     with held(folder):
         time.sleep(0.6)
-        assert json.loads(clean.store().read(lock_of(folder)))["renewals"] > 2
+        assert json.loads(store.read(lock_of(folder)))["renewals"] > 2
     assert clean.objects("out/") == {}
 
 
@@ -322,12 +317,6 @@ def address(clean: Place, local: Path) -> str:
     return clean.upload(local, "set/1.0.0")
 
 
-def test_verify_checks_every_byte_of_an_address(clean, address, local):
-    near, far = verify(local), verify(address)
-    assert far.ok and far.folder == address
-    assert (far.files, far.records, far.bytes) == (near.files, near.records, near.bytes)
-
-
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "more"])
 def test_verify_finds_the_damage_that_it_finds_in_a_local_folder(clean, address, local, tmp_path, damage):
     copy = Path(shutil.copytree(local, tmp_path / "1.0.0"))
@@ -351,12 +340,12 @@ def test_verify_finds_the_damage_that_it_finds_in_a_local_folder(clean, address,
     assert far == near and far, verify(address)
 
 
-def test_inspect_and_report_say_of_an_address_what_they_say_of_a_folder(address, local, tmp_path):
-    whole = [
-        line
-        for line in describe_dataset(local).splitlines()
-        if not line.startswith(("  source:", "  images:"))
-    ]
+def test_verify_inspect_and_report_say_of_an_address_what_they_say_of_a_folder(address, local, tmp_path):
+    near, far = verify(local), verify(address)
+    assert far.ok and far.folder == address
+    assert (far.files, far.records, far.bytes) == (near.files, near.records, near.bytes)
+    lines = describe_dataset(local).splitlines()
+    whole = [line for line in lines if not line.startswith(("  source:", "  images:"))]
     assert describe_dataset(address).replace(address, str(local)).splitlines() == whole
     assert describe_record(address, "train:3") == describe_record(local, "train:3")
     near = write_report(local, output=tmp_path / "near.html", sources=str(local.parents[2] / "source"))

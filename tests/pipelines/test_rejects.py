@@ -65,26 +65,20 @@ def test_an_early_stop_names_the_rejected_inputs_one_a_line_in_a_short_list(tmp_
     assert "the last was" in str(caught.value).splitlines()[0] and len(str(caught.value).splitlines()) <= 12
 
 
-def test_rejects_of_shards_that_were_finished_before_are_named_too(tmp_path):
+def test_rejects_of_finished_shards_of_all_inputs_and_of_formats_that_are_not_read_are_named(tmp_path):
     draw_folders(tmp_path / "src", 6, broken=2)
     folder = Path(run_convert(tmp_path / "src", tmp_path / "out", layout="folders").folder)
     (folder / "manifest.json").unlink()
     with pytest.raises(JobError, match=r"--max-rejected 0 .*/000\d\.jpg: decode: "):
         run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
-
-
-def test_a_picture_of_a_format_that_is_not_read_counts_as_a_failure(tmp_path):
-    draw_folders(tmp_path / "src", 4)
-    (tmp_path / "src/hat/picture.avif").write_bytes(b"0")
-    with pytest.raises(JobError, match=r"hat/picture\.avif: decode: format not supported \(\.avif"):
-        run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
-
-
-def test_nothing_converted_is_an_error_that_leaves_the_list(tmp_path):
-    draw_folders(tmp_path / "src", 3, broken=3)
+    draw_folders(tmp_path / "bad", 3, broken=3)
     with pytest.raises(JobError, match="nothing was converted: all 3 inputs were rejected"):
-        run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
-    assert len(rejected_entries(tmp_path / "out/set/1.0.0")) == 3
+        run_convert(tmp_path / "bad", tmp_path / "none", layout="folders")
+    assert len(rejected_entries(tmp_path / "none/set/1.0.0")) == 3
+    draw_folders(tmp_path / "more", 4)
+    (tmp_path / "more/hat/picture.avif").write_bytes(b"0")
+    with pytest.raises(JobError, match=r"hat/picture\.avif: decode: format not supported \(\.avif"):
+        run_convert(tmp_path / "more", tmp_path / "unread", layout="folders", max_rejected=0)
 
 
 HEADER = "filename,class,xmin,ymin,xmax,ymax"

@@ -69,14 +69,12 @@ def labels(root: Path) -> None:
     write_table(root / "tables", rows).rename(root / "tables/pairs.csv")
 
 
+BOXED = {"draw": boxes, "options": {"layout": "csv"}, "file": "tables/boxes.csv"}
+LABELED = {"layout": "csv", "task": "segmentation"}
 CASES = {
-    "boxes": Case(draw=boxes, options={"layout": "csv"}, file="tables/boxes.csv", images="pictures"),
-    "boxes below one folder": Case(
-        draw=boxes, options={"layout": "csv"}, file="tables/boxes.csv", images="."
-    ),
-    "labels": Case(
-        draw=labels, options={"layout": "csv", "task": "segmentation"}, file="tables/pairs.csv", images="."
-    ),
+    "boxes": Case(**BOXED, images="pictures"),
+    "boxes below one folder": Case(**BOXED, images="."),
+    "labels": Case(draw=labels, options=LABELED, file="tables/pairs.csv", images="."),
 }
 NAMES = ("folders", *CASES, "coco", "voc", "scan table", "dicom")
 

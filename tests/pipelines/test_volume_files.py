@@ -1,12 +1,10 @@
 """Each layout of volumes leads to the right records, classes and splits, also in NRRD and MetaImage files."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
 import SimpleITK
@@ -199,23 +197,6 @@ def test_msd_has_its_classes_channels_and_prediction_cases(tmp_path):
     assert done.manifest.labels == {0: "background", 1: "oedema", 2: "core"} and not done.manifest.rejected
     names = {f"imagesT{'s' if n == 2 else 'r'}/a_{n}.nii.gz": n for n in range(3)}
     check(done, {k: ("test", None) if n == 2 else ("train", n) for k, n in names.items()}, channels=2)
-
-
-def test_class_masks_merge_into_one_label_volume(test_data, tmp_path):
-    total = test_data / "volumes/totalsegmentator"
-    (tmp_path / "s/s0001").mkdir(parents=True)
-    shutil.copy(total / "example_ct_sm.nii.gz", tmp_path / "s/s0001/ct.nii.gz")
-    shutil.copytree(total / "one_file_per_class", tmp_path / "s/s0001/segmentations")
-    options = {"depth": 30, "height": 101, "width": 122, "layout": "class-masks"}
-    classes = ("spleen", "liver", "aorta", "kidney_right", "lung_upper_lobe_left")
-    done = run_convert(tmp_path / "s", tmp_path / "o", classes=classes, **options)
-    assert done.manifest.labels == {0: "background", **dict(enumerate(classes, start=1))}
-    (record,) = stored_volumes(done)
-    for number, name in enumerate(classes, start=1):
-        one = np.asarray(nibabel.load(total / f"one_file_per_class/{name}.nii.gz").dataobj).T > 0
-        assert np.array_equal(record.label == number, one), name
-    done = run_convert(tmp_path / "s", tmp_path / "few", classes=("liver",), **options)
-    assert done.manifest.labels == {0: "background", 1: "liver"}
 
 
 def test_a_folder_of_dicom_series_with_a_seg_a_nifti_mask_and_none(tmp_path):

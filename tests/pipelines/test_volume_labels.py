@@ -170,6 +170,12 @@ def series_with(root: Path, **files: bytes) -> Path:
     return root
 
 
+def two_series(root: Path, made: Any) -> Path:
+    """One with a label of both kidneys, and another."""
+    write_volume(root / "other/ct", image(1), AFFINE, series="1.2.2")
+    return series_with(root, labels=made({"left kidney": LEFT, "right kidney": RIGHT}))
+
+
 def label_of(done: Any) -> np.ndarray:
     (record,) = by_name(done).values()
     return record.label
@@ -184,6 +190,7 @@ def check(source: Path, label: Any, said: Any = None, names: Any = None, /, **op
     assert names is None or done.manifest.labels == {0: "background", **names}
 
 
+KIDNEYS: dict[str, Any] = {"layout": "dicom", "task": None, "classes": ("left kidney", "right kidney")}
 LIVER: tuple[dict[str, Any], ...] = ({"classes": ("liver",)}, {"map_classes": ("liver=kidney",)})
 OVERLAP = {"classes overlap (corrected)": 1}
 LEFT_OUT = {"classes left out by choice (noted)": 1}
@@ -213,7 +220,7 @@ def test_structures_that_overlap_convert_by_choice(tmp_path: Path, made: Any) ->
 def test_several_files_of_one_series_are_refused_or_merged(tmp_path: Path, made: Any) -> None:
     left, right = {"left kidney": LEFT}, {"right kidney": RIGHT, "BODY": BODY}
     source = series_with(tmp_path / "s", a=made(left), b=made(right))
-    options = {"layout": "dicom", "task": None, "classes": ("left kidney", "right kidney")}
+    options = dict(KIDNEYS)
     with pytest.raises(JobError, match=r"(?s)several labels for one image.*--several-masks merge"):
         convert(source, tmp_path / "a", **options)
     check(source, LEFT + 2 * RIGHT, several_masks="merge", **options)
@@ -232,39 +239,35 @@ def test_a_class_that_differs_from_the_choice_in_spelling_alone_is_not_left_out_
     tmp_path: Path, made: Any, written: str
 ) -> None:
     """Two hospitals, two spellings: the second's kidneys became background, with a note."""
-    source = series_with(tmp_path / "s", labels=made({"left kidney": LEFT, "right kidney": RIGHT}))
-    write_volume(source / "other/ct", image(1), AFFINE, series="1.2.2")
+    source = two_series(tmp_path / "s", made)
     other = made({written: LEFT, "right kidney": RIGHT}, series="1.2.2")
     (source / "other/labels.dcm").write_bytes(other)
-    options: dict[str, Any] = {"layout": "dicom", "task": None, "classes": ("left kidney", "right kidney")}
-    done = convert(source, tmp_path / "a", **options)
+    done = convert(source, tmp_path / "a", **KIDNEYS)
     ((where, (_, reason, detail)),) = rejected(done).items()
     assert (where, reason) == ("other/ct", "class is that of the choice but for its spelling")
     cure = f"{written}=left kidney"
     assert f"--map-classes '{cure}' takes it" in detail
-    done = convert(source, tmp_path / "b", map_classes=(cure,), **options)
+    done = convert(source, tmp_path / "b", map_classes=(cure,), **KIDNEYS)
     assert all(np.array_equal(one.label, LEFT + 2 * RIGHT) for one in by_name(done).values())
-    done = convert(source, tmp_path / "c", map_classes=(f"{written}=background",), **options)
+    done = convert(source, tmp_path / "c", map_classes=(f"{written}=background",), **KIDNEYS)
     assert np.array_equal(by_name(done)["other/ct"].label, 2 * RIGHT)
 
 
 @pytest.mark.parametrize("made", [seg_of, rtstruct_of])
 def test_a_label_that_names_none_of_the_classes_is_no_empty_label_without_a_word(tmp_path, made):
-    source = series_with(tmp_path / "s", labels=made({"left kidney": LEFT, "right kidney": RIGHT}))
-    write_volume(source / "other/ct", image(1), AFFINE, series="1.2.2")
+    source = two_series(tmp_path / "s", made)
     (source / "other/labels.dcm").write_bytes(made({"BODY": BODY}, series="1.2.2"))
-    options: dict[str, Any] = {"layout": "dicom", "task": None, "classes": ("left kidney", "right kidney")}
-    done = convert(source, tmp_path / "a", **options)
+    done = convert(source, tmp_path / "a", **KIDNEYS)
     cure = "left kidney, right kidney; --missing-classes empty takes the scan as one without them"
     assert rejected(done) == {"other/ct": ("annotation", "label has none of the classes", cure)}
-    done = convert(source, tmp_path / "b", missing_classes="empty", **options)
+    done = convert(source, tmp_path / "b", missing_classes="empty", **KIDNEYS)
     assert not by_name(done)["other/ct"].label.any()
     (source / "other/labels.dcm").write_bytes(made({"left kidney": LEFT}, series="1.2.2"))
-    done = convert(source, tmp_path / "c", **options)
+    done = convert(source, tmp_path / "c", **KIDNEYS)
     assert np.array_equal(by_name(done)["other/ct"].label, LEFT)
     assert findings(done) == {"classes that the label does not name (noted)": 1}
     (source / "other/more.dcm").write_bytes(made({"right kidney": RIGHT}, series="1.2.2"))
-    done = convert(source, tmp_path / "d", several_masks="merge", **options)
+    done = convert(source, tmp_path / "d", several_masks="merge", **KIDNEYS)
     assert findings(done) == {}
 
 
@@ -325,13 +328,8 @@ def test_class_masks_are_merged_and_left_out_by_choice(tmp_path: Path) -> None:
     check(tmp_path / "s", both, map_classes=(*merged, "BODY=background"), **options)
     check(tmp_path / "s", both, map_classes=merged, classes=("kidney",), **options)
     choice = {"map_classes": merged, "classes": ("kidney", "BODY"), "class_overlap": "first"}
-    check(
-        tmp_path / "s",
-        np.where(both, 1, 2 * BODY),
-        {"class masks overlap (corrected)": 1},
-        **choice,
-        **options,
-    )
+    overlap = {"class masks overlap (corrected)": 1}
+    check(tmp_path / "s", np.where(both, 1, 2 * BODY), overlap, **choice, **options)
     for number, choice in enumerate(LIVER):
         words = r"(of class liver anywhere|liver: no such class).*; found BODY"
         with pytest.raises(AnnotationsError, match=words):

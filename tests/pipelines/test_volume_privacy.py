@@ -96,11 +96,8 @@ def hospital(tmp_path_factory) -> Path:
     made.FrameOfReferenceUID = "1.2.9"
     (root / "with-seg/seg.dcm").write_bytes(saved(made))
     corners = np.array([[2, 4, 5], [2, 4, 11], [2, 9, 11], [2, 9, 5]])
-    contours = [
-        ("CLOSED_PLANAR", np.add(corners, [depth, 0, 0]) @ AFFINE[:3, :3].T + AFFINE[:3, 3])
-        for depth in (0, 1)
-    ]
-    made = structure_set({1: ("liver", contours)})
+    places = [np.add(corners, [depth, 0, 0]) @ AFFINE[:3, :3].T + AFFINE[:3, 3] for depth in (0, 1)]
+    made = structure_set({1: ("liver", [("CLOSED_PLANAR", place) for place in places])})
     made.FrameOfReferenceUID = "1.2.9"
     (root / "with-struct/struct.dcm").write_bytes(saved(made))
     for folder, file in (("with-seg", "seg.dcm"), ("with-struct", "struct.dcm")):

@@ -6,7 +6,6 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
 
@@ -54,36 +53,6 @@ def test_label_voxels_that_are_no_number_are_background_by_choice(tmp_path: Path
     done = run_convert(table, tmp_path / "b", non_finite_labels="background", **TABLE)
     assert np.array_equal(only(done).label, expected)
     assert findings(done) == {"mask voxels that are no number (corrected)": 1}
-
-
-def test_of_two_affines_that_disagree_the_user_chooses(tmp_path: Path) -> None:
-    path = save_nifti(tmp_path / "s/a.nii", draw(), AFFINE)
-    stored = nibabel.load(path)
-    moved = stored.affine.copy()
-    moved[0, 3] += 40
-    stored.header.set_qform(moved, 1)
-    stored.header.set_sform(stored.affine, 1)
-    nibabel.save(nibabel.Nifti1Image(np.asarray(stored.dataobj).copy(), None, stored.header), path)
-    table = table_of(tmp_path / "s", path)
-    done = run_convert(table, tmp_path / "a", **TABLE)
-    assert findings(done) == {"sform and qform disagree (noted)": 1}
-    assert only(done).grid.affine[0, 3] == AFFINE[0, 3]
-    done = run_convert(table, tmp_path / "b", sform_qform="qform", **TABLE)
-    assert only(done).grid.affine[0, 3] == AFFINE[0, 3] + 40
-
-
-def test_of_a_file_without_orientation_the_user_says_how_it_lies(tmp_path: Path) -> None:
-    path = save_nifti(tmp_path / "s/a.nii", draw(), AFFINE)
-    stored = nibabel.load(path)
-    stored.header["sform_code"] = stored.header["qform_code"] = 0
-    nibabel.save(nibabel.Nifti1Image(np.asarray(stored.dataobj).copy(), None, stored.header), path)
-    table = table_of(tmp_path / "s", path)
-    done = run_convert(table, tmp_path / "a", **TABLE)
-    assert findings(done) == {"no orientation given (noted)": 1}
-    assert np.array_equal(only(done).image[..., 0], draw()[:, :, ::-1])
-    done = run_convert(table, tmp_path / "b", unoriented="neurological", **TABLE)
-    assert np.array_equal(only(done).image[..., 0], draw())
-    assert findings(done) == {"no orientation given (noted)": 1}
 
 
 WHOLE = (8, 10, 12)

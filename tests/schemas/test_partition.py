@@ -21,7 +21,9 @@ def from_lists(*dims: object, cores: int | None = 4, mode: object = PER_HOST_V2)
 IMAGE, MASK = (8, 64, 48, 3), (8, 64, 48, 1)
 
 
-def test_the_three_published_configurations_are_taken_as_they_are():
+def test_the_three_published_configurations_are_taken_as_they_are_and_every_spelling_of_per_host_v2():
+    for mode in ("PER_HOST_V2", "InputPipelineConfig.PER_HOST_V2", Mode.PER_HOST_V2, 3):
+        assert from_lists([1, 4, 1, 1], mode=mode).cores_per_replica == 4
     dims = {"image": [1, 4, 1, 1], "image_mask": [1, 2, 2, 1]}
     first = from_lists([1, 4, 1, 1], None)
     first.check_inputs(IMAGE, (8,))
@@ -38,11 +40,6 @@ def test_the_three_published_configurations_are_taken_as_they_are():
 class Mode(enum.Enum):
     PER_HOST_V1 = 2
     PER_HOST_V2 = 3
-
-
-@pytest.mark.parametrize("mode", ["PER_HOST_V2", "InputPipelineConfig.PER_HOST_V2", Mode.PER_HOST_V2, 3])
-def test_every_spelling_of_per_host_v2_is_taken(mode):
-    assert from_lists([1, 4, 1, 1], mode=mode).cores_per_replica == 4
 
 
 MISTAKES = [([], {}, "one or two elements"), ([[1, 4, 1, 1], None, None], {}, "one or two elements")]
@@ -94,12 +91,10 @@ def test_a_mistake_against_the_first_batch_is_refused(dims, features, labels, me
         from_lists(*dims).check_inputs(features, labels, replicas=2)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("parts", [[1], [1, 1], [1, 1, 1, 1, 1]])
-def test_a_product_of_one_is_a_whole_copy_at_any_rank(parts):
-    assert Partition(cores_per_replica=4, dims={"image": parts}).resolve({"image": IMAGE}) == {"image": None}
-
-
-def test_keys_that_are_not_named_are_whole_and_a_key_that_the_batch_lacks_is_refused():
+def test_keys_that_are_not_named_or_not_split_are_whole_and_a_key_that_the_batch_lacks_is_refused():
+    for parts in ([1], [1, 1], [1, 1, 1, 1, 1]):
+        whole = Partition(cores_per_replica=4, dims={"image": parts})
+        assert whole.resolve({"image": IMAGE}) == {"image": None}
     partition = Partition.parse("image=1,4,1,1", cores_per_replica=4)
     assert partition.resolve({"image": IMAGE, "boxes": (8, 100, 4)}) == {"image": (1, 4, 1, 1), "boxes": None}
     with pytest.raises(PartitionError, match="'imge': the batch has no such key; it has image, label"):
@@ -113,9 +108,6 @@ def test_an_uneven_size_is_refused_with_the_axis_the_divisor_and_the_cure():
         "image: width of size 50 does not divide by 4; resize or pad it to 48 or 52; splits of "
         "(2, 64, 50, 3) over 4 cores that divide: [1,2,2,1], [1,4,1,1]"
     )
-
-
-def test_the_batch_axis_is_divided_after_the_replicas():
     partition = Partition(cores_per_replica=2, dims={"image": [2, 1, 1, 1]})
     assert partition.resolve({"image": (4, 8, 8, 3)}, replicas=2) == {"image": (2, 1, 1, 1)}
     with pytest.raises(PartitionError, match="batch of size 3 does not divide by 2"):
@@ -131,9 +123,6 @@ def test_a_mistake_on_the_command_line_is_refused():
     ):
         with pytest.raises(PartitionError, match=message):
             Partition.parse(text, cores_per_replica=4)
-
-
-def test_what_is_printed_parses_to_the_same_partition():
     partition = Partition(cores_per_replica=8, dims={"image": [1, 4, 2, 1], "label": None, "mask": [1]})
     assert Partition.parse(str(partition), cores_per_replica=8) == partition
 
@@ -158,10 +147,7 @@ def test_splits_that_divide_are_those_that_brute_force_finds(shape, cores):
     found = splits_that_divide(shape, (cores,))[cores]
     assert len(found) == len(set(found))
     assert set(found) == expected
-
-
-def test_splits_with_the_least_halo_come_first():
-    assert splits_that_divide((128, 128, 128), (8,))[8][0] == (2, 2, 2)
+    assert splits_that_divide((128, 128, 128), (8,))[8][0] == (2, 2, 2), "the least halo comes first"
     assert splits_that_divide((1, 1000, 100, 3), (4,), axes=(1, 2))[4][0] == (1, 4, 1, 1)
 
 

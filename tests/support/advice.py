@@ -112,11 +112,7 @@ def templates() -> dict[str, Template]:
     for file, tree in modules():
         for node in _without_help(tree):
             text = _literal(node)
-            if (
-                text is None
-                or re.match(r"\s*examples?:", text)
-                or re.fullmatch(rf"{OPTION}[ {_HOLE}]*", text)
-            ):
+            if text is None or re.match(rf"\s*examples?:|{OPTION}[ {_HOLE}]*\Z", text):
                 continue
             template = Template(file=file, text=text)
             if template.advised:
@@ -242,12 +238,9 @@ def try_advice(advice: Advice, folder: Path, known: dict[str, Template]) -> set[
                 advice.first(source)
             out = out if code else out.with_name("again")
             words = given if advice.into is None else [*map(str, advice.into(source))]
-            words = [
-                word
-                if callable(word)
-                else word.replace("{source}", f"{source}").replace("{folder}", f"{source.parent}")
-                for word in split_words(cured(words, found, advice, more))
-            ]
+            words = split_words(cured(words, found, advice, more))
+            for hole, place in (("{source}", source), ("{folder}", source.parent)):
+                words = [word if callable(word) else word.replace(hole, str(place)) for word in words]
             with advice.throughout():
                 code, after = run(words, out)
             assert code == advice.ends, f"{' '.join(map(str, words))}:\n{after}"
@@ -260,18 +253,15 @@ def try_advice(advice: Advice, folder: Path, known: dict[str, Template]) -> set[
             advice.proves(out, after)
         spans = [found.span(group) for group in range(1, len(found.groups()) + 1) if found[group]]
         for template in known.values():
-            met = [
-                one
+            places = [
+                (one, slice(max(begin, one.start()), min(end, one.end())))
                 for one in template.pattern.finditer(message)
-                if any(begin < one.end() and one.start() < end for begin, end in spans)
+                for begin, end in spans
             ]
-            typed = [
-                message[max(begin, one.start()) : min(end, one.end())] for one in met for begin, end in spans
-            ]
-            options = template.advised.intersection(
-                re.findall(OPTION, " ".join([*typed, *(beside if met else ())]))
-            )
-            tried |= {(template.name, option) for option in options}
+            met = [one for one, place in places if place.start < place.stop]
+            typed = [message[place] for _, place in places]
+            options = re.findall(OPTION, " ".join([*typed, *(beside if met else ())]))
+            tried |= {(template.name, option) for option in template.advised.intersection(options)}
             again = [one[0] for one in met if one[0] in after and one[0] not in " ".join(map(str, words))]
             assert not again or code, f"the same advice again:\n{after}"
     return tried

@@ -69,11 +69,8 @@ def plain_report(folder: Path, sources: Path | None = None) -> None:
     assert "<script" not in text, "the report holds a script"
 
 
-READERS: dict[str, Callable[[Path], Any]] = {
-    "manifest": read_manifest,
-    "inspect": describe_dataset,
-    "loader": load,
-}
+READERS: dict[str, Callable[[Path], Any]] = {"manifest": read_manifest, "inspect": describe_dataset}
+READERS |= {"loader": load}
 READERS |= {"verify": lambda folder: str(verify(folder)), "record": records, "report": plain_report}
 
 

@@ -57,6 +57,8 @@ from halofeed.trainer.training_setup import batch_partition
 from tests.support.training import facts_of, placed
 
 Arrays = dict[str, NDArray[Any]]
+Leaves = dict[str, dict[str, Any]]
+"""Of scalars, gradients, statistics and changes (of the parameters, by the optimizer): numbers by the leaves' names."""
 Split = tuple[int, tuple[int, ...]]
 """Cores per replica, and the image's parts along each axis, batch first."""
 
@@ -65,7 +67,6 @@ DEVICES = 8
 MANY_DEVICES = 32
 TOLERANCE = 1e-9
 LOSS_TOLERANCE = 1e-10
-FLOAT32_LOSS_TOLERANCE = 1e-4
 MAX_BOXES = 6
 SHOWN = 6
 QUICKLY_COMPILED = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
@@ -146,12 +147,9 @@ class Case:
             given = {"classes": facts.classes, "image_shape": facts.image_shape, **self.model_options}
             return MODELS[self.model].build(layers, **given)
 
-        task, normalization = (
-            build_task(facts, self.task_options),
-            Normalization(mean=facts.mean, std=facts.std),
-        )
-        given = {"compute_dtype": dtype, "param_dtype": dtype, "norm_decay": 0.9}
-        return TrainingSetup(build=build, task=task, normalization=normalization, **given)
+        given: dict[str, Any] = {"compute_dtype": dtype, "param_dtype": dtype, "norm_decay": 0.9}
+        given["normalization"] = Normalization(mean=facts.mean, std=facts.std)
+        return TrainingSetup(build=build, task=build_task(facts, self.task_options), **given)
 
     def batch(self) -> Arrays:
         """Images of noise, so that every gradient depends on every row, with labels as the loader gives them."""
@@ -170,40 +168,15 @@ class Case:
         return batch
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What one step computed, by the leaves' names; `changes` is what the optimizer added to the parameters."""
-
-    scalars: dict[str, float]
-    gradients: Arrays
-    statistics: Arrays
-    changes: Arrays
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distances:
-    """How far a step on a partition is from the one on one device, by the leaves' names.
-
-    Scalars relative to their size; a leaf's ‖difference‖ relative to ‖leaf‖ + ‖all leaves of its kind‖.
-    """
-
-    scalars: dict[str, float]
-    gradients: dict[str, float]
-    statistics: dict[str, float]
-    changes: dict[str, float]
-
-    def worst(self) -> dict[str, float]:
-        return {kind: max(leaves.values(), default=0.0) for kind, leaves in vars(self).items()}
-
-    def wrong(self) -> dict[str, float]:
-        """What rounding in float64 does not explain, what is not a number included; of each kind the worst few."""
-        found = {}
-        for kind, leaves in vars(self).items():
-            limit = LOSS_TOLERANCE if kind == "scalars" else TOLERANCE
-            beyond = {name: distance for name, distance in leaves.items() if not distance <= limit}
-            worst = sorted(beyond, key=lambda name: -np.nan_to_num(beyond[name], nan=np.inf))
-            found |= {f"{kind} {name}": beyond[name] for name in worst[:SHOWN]}
-        return found
+def beyond(distances: Leaves) -> dict[str, float]:
+    """What rounding in float64 does not explain, what is not a number included; of each kind the worst few."""
+    found = {}
+    for kind, leaves in distances.items():
+        limit = LOSS_TOLERANCE if kind == "scalars" else TOLERANCE
+        far = {name: distance for name, distance in leaves.items() if not distance <= limit}
+        worst = sorted(far, key=lambda name: -np.nan_to_num(far[name], nan=np.inf))
+        found |= {f"{kind} {name}": far[name] for name in worst[:SHOWN]}
+    return found
 
 
 def optimizer() -> optax.GradientTransformation:
@@ -217,7 +190,7 @@ def optimizer() -> optax.GradientTransformation:
     return optax.chain(keep, build_optimizer(config)[0])
 
 
-def measure(case: Case, cores: int = 1, dims: tuple[int, ...] | None = None) -> Measured:
+def measure(case: Case, cores: int = 1, dims: tuple[int, ...] | None = None) -> Leaves:
     """One step in float64, on one device or on a partition."""
     with jax.enable_x64(True):
         before = _start(case.to_json(), "float64")
@@ -226,31 +199,27 @@ def measure(case: Case, cores: int = 1, dims: tuple[int, ...] | None = None) -> 
         step = compile_step(problem, optimizer()).lower(state, batch).compile(QUICKLY_COMPILED)
         after, scalars = step(state, batch)
         parameters, start = _by_name(after.parameters), _by_name(before.parameters)
-        return Measured(
-            scalars={name: float(value) for name, value in scalars.items()},
-            gradients=_by_name(after.optimizer_state[0]),
-            statistics=_by_name(after.statistics),
-            changes={name: parameters[name] - start[name] for name in start},
-        )
+        return {
+            "scalars": {name: float(value) for name, value in scalars.items()},
+            "gradients": _by_name(after.optimizer_state[0]),
+            "statistics": _by_name(after.statistics),
+            "changes": {name: parameters[name] - start[name] for name in start},
+        }
 
 
-def compare(case: Case, cores: int, dims: tuple[int, ...]) -> Distances:
-    """The step on a partition beside the one on one device, which is taken once for every case."""
+def compare(case: Case, cores: int, dims: tuple[int, ...]) -> Leaves:
+    """How far the step on a partition is from the one on one device, which is taken once for every case.
+
+    Scalars relative to their size; a leaf's ‖difference‖ relative to ‖leaf‖ + ‖all leaves of its kind‖.
+    """
     expected, found = _one_device(case.to_json()), measure(case, cores, dims)
-    assert math.isfinite(expected.scalars["loss"]) and expected.scalars["gradient_norm"] > 0
-    scalars = {
-        name: abs(found.scalars[name] - value) / max(abs(value), 1e-6)
-        for name, value in expected.scalars.items()
+    scalars = expected["scalars"]
+    assert math.isfinite(scalars["loss"]) and scalars["gradient_norm"] > 0
+    far = {
+        name: abs(found["scalars"][name] - value) / max(abs(value), 1e-6) for name, value in scalars.items()
     }
     kinds = ("gradients", "statistics", "changes")
-    of_kinds = {kind: _distances(getattr(found, kind), getattr(expected, kind)) for kind in kinds}
-    return Distances(scalars=scalars, **of_kinds)
-
-
-def compare_float32_losses(case: Case, cores: int, dims: tuple[int, ...]) -> float:
-    """How far the loss is from the one on one device, relative to it, in float32."""
-    expected, found = _float32_loss(case.to_json(), 1, None), _float32_loss(case.to_json(), cores, dims)
-    return abs(found - expected) / abs(expected)
+    return {"scalars": far, **{kind: _distances(found[kind], expected[kind]) for kind in kinds}}
 
 
 def compare_predictions(case: Case, cores: int, dims: tuple[int, ...]) -> dict[str, float]:
@@ -265,11 +234,9 @@ def wrong(case: Case, splits: Sequence[Split]) -> dict[str, dict[str, float]]:
     if max(cores for cores, _ in splits) > len(jax.devices()):
         arguments = [",".join(map(str, dims)) for _, dims in splits]
         command = [sys.executable, "-m", "tests.support.parity", case.to_json(), *arguments]
-        env, root = (
-            {**os.environ, **platform_environment(os.environ, MANY_DEVICES)},
-            Path(__file__).parents[2],
-        )
-        run = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+        env = {**os.environ, **platform_environment(os.environ, MANY_DEVICES)}
+        how = {"cwd": Path(__file__).parents[2], "env": env, "capture_output": True, "text": True}
+        run = subprocess.run(command, **how, check=False)
         assert run.returncode in (0, 1) and run.stdout, run.stderr
         print(run.stdout)
         found: dict[str, dict[str, float]] = json.loads(run.stdout.splitlines()[-1])
@@ -281,9 +248,10 @@ def _walk(case: Case, splits: Sequence[Split]) -> Iterator[tuple[str, dict[str, 
     for cores, dims in splits:
         started = time.process_time()
         distances = compare(case, cores, dims)
-        found = distances.wrong()
+        found = beyond(distances)
         seconds = time.process_time() - started
-        figures = "  ".join(f"{kind} {distance:.1e}" for kind, distance in distances.worst().items())
+        worst = {kind: max(leaves.values(), default=0.0) for kind, leaves in distances.items()}
+        figures = "  ".join(f"{kind} {distance:.1e}" for kind, distance in worst.items())
         name = ",".join(map(str, dims))
         verdict = "WRONG" if found else "equal"
         print(f"{case}  {name:9}  {figures}  {seconds:.0f} s of CPU  {verdict}", flush=True)
@@ -300,7 +268,7 @@ def _placed(case: Case, dtype: str, cores: int, dims: tuple[int, ...] | None) ->
 
 
 @functools.cache
-def _one_device(case: str) -> Measured:
+def _one_device(case: str) -> Leaves:
     return measure(Case.from_json(case))
 
 
@@ -333,20 +301,6 @@ def _predictions(case: str, cores: int = 1, dims: tuple[int, ...] | None = None)
         given = (state.parameters, state.statistics, batch)
         predictions, _ = compile_prediction(problem).lower(*given).compile(QUICKLY_COMPILED)(*given)
         return {name: np.asarray(values, np.float64) for name, values in predictions.items()}
-
-
-@functools.cache
-def _float32_loss(case: str, cores: int, dims: tuple[int, ...] | None) -> float:
-    read = Case.from_json(case)
-    problem, batch = _placed(read, "float32", cores, dims)
-    state = jax.device_put(_start(case, "float32"), replicated_sharding(problem.mesh))
-
-    @jax.jit
-    def loss(state: TrainState, batch: Any) -> jax.Array:
-        outputs, _ = problem.apply(state.parameters, state.statistics, batch, training=True)
-        return problem.task.loss(outputs, batch)[0]
-
-    return float(loss.lower(state, batch).compile(QUICKLY_COMPILED)(state, batch))
 
 
 def _by_name(tree: Any) -> Arrays:

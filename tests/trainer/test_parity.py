@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from halofeed.trainer.models import layers
-from tests.support.parity import PICTURE_SPLITS, Case, compare, splits, wrong
+from tests.support.parity import PICTURE_SPLITS, Case, beyond, compare, splits, wrong
 
 PICTURES = Case(model="classifier", image_shape=(64, 16, 3), model_options={"features": [4, 8, 8, 8, 8]})
 SQUARE = Case(model="classifier", image_shape=(32, 32, 3), model_options={"features": [4, 8, 8]})
@@ -40,9 +40,9 @@ def test_unguarded_a_level_of_fewer_rows_than_shards_has_wrong_gradients(monkeyp
     """
     monkeypatch.setattr(layers, "constrain", lambda activation, mesh, dims: activation)
     distances = compare(SQUARE, 8, (1, 8, 1, 1))
-    assert distances.scalars["loss"] <= 1e-12
-    assert any(name.startswith("gradients") and "kernel" in name for name in distances.wrong())
-    assert any(name.startswith("changes") and "kernel" in name for name in distances.wrong())
+    assert distances["scalars"]["loss"] <= 1e-12
+    assert any(name.startswith("gradients") and "kernel" in name for name in beyond(distances))
+    assert any(name.startswith("changes") and "kernel" in name for name in beyond(distances))
 
 
 def test_a_lost_halo_is_seen_in_the_loss_and_the_gradients(monkeypatch):
@@ -58,6 +58,6 @@ def test_a_lost_halo_is_seen_in_the_loss_and_the_gradients(monkeypatch):
     compare(SQUARE, 2, (1, 2, 1, 1))  # what one device computes is kept from here on
     monkeypatch.setattr(nnx.Conv, "__call__", without_halo)
     distances = compare(SQUARE, 2, (1, 2, 1, 1))
-    assert distances.scalars["loss"] > 1e-5
-    kinds = {name.split()[0] for name in distances.wrong()}
+    assert distances["scalars"]["loss"] > 1e-5
+    kinds = {name.split()[0] for name in beyond(distances)}
     assert kinds == {"scalars", "gradients", "statistics", "changes"}

@@ -21,12 +21,10 @@ from halofeed.trainer.models import MODELS
 from tests.support.level_rows import others
 from tests.support.parity import (
     DEPTH_AND_HEIGHT_SPLITS,
-    FLOAT32_LOSS_TOLERANCE,
     PICTURE_SPLITS,
     VOLUME_SPLITS,
     Case,
     Split,
-    compare_float32_losses,
     compare_predictions,
     splits,
     wrong,
@@ -125,21 +123,6 @@ def test_a_step_is_that_of_one_device_on_every_split(case: Case, splits: list[Sp
 
 def test_every_model_is_in_both_tables() -> None:
     assert {case.model for case, _ in TABLE} == {case.model for case, _ in SLICE} == set(MODELS)
-
-
-OF_PICTURES = (CLASSIFIER, SHORT_RESNET, MOBILENET, SHORT_RETINANET, SSD, PLANE_UNET)
-FLOAT32 = [(case, PICTURE_SPLITS) for case in OF_PICTURES] + [(VOLUMES, VOLUME_SPLITS), (UNET, VOLUME_SPLITS)]
-FLOAT32_QUICK = [(SMALL_UNET, [TWO_DEEP_AND_HIGH])]
-
-
-@pytest.mark.parametrize(
-    ("case", "splits"),
-    others(FLOAT32_QUICK, []) + others(FLOAT32, [], pytest.mark.exhaustive),
-    ids=name_of,
-)
-def test_the_float32_loss_agrees_to_four_digits(case: Case, splits: list[Split]) -> None:
-    off = {dims: compare_float32_losses(case, cores, dims) for cores, dims in splits if cores <= 8}
-    assert {dims: distance for dims, distance in off.items() if not distance <= FLOAT32_LOSS_TOLERANCE} == {}
 
 
 PREDICTED = [(SHORT_RETINANET, EIGHT_ROWS), (SSD, ROWS_AND_COLUMNS), (PPN, EIGHT_ROWS)]

@@ -46,15 +46,8 @@ def stored(folder: Path, data: bytes, **options: Any) -> bytes:
 
 
 SAME_SIZE = {"resize": "fixed-shape", "height": SIZE[0], "width": SIZE[1]}
-UNTOUCHED = [
-    *(
-        (draw(), {}),
-        (draw(progressive=True), {}),
-        (draw(restart_marker_rows=1), {}),
-        (draw(subsampling=0), {}),
-    ),
-    *((draw(), SAME_SIZE), (draw("L"), {"channels": 1})),
-]
+WAYS: list[dict[str, Any]] = [{}, {"progressive": True}, {"restart_marker_rows": 1}, {"subsampling": 0}]
+UNTOUCHED = [*((draw(**way), {}) for way in WAYS), (draw(), SAME_SIZE), (draw("L"), {"channels": 1})]
 
 
 @pytest.mark.parametrize(("data", "how"), UNTOUCHED)

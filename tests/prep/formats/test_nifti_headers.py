@@ -219,6 +219,9 @@ def test_files_without_orientation_are_radiological_and_those_of_spm_have_their_
     assert scan.grid.affine[0, 2] == -2
     assert findings(scan) == {"no orientation given": "noted"}
     assert refusal(data, unoriented="refuse")[0] == "file does not say how it lies in the patient"
+    scan = open_nifti(data, unoriented="neurological")
+    assert findings(scan) == {"no orientation given": "noted"} and scan.grid.affine[0, 2] == 2
+    np.testing.assert_array_equal(scan.read()[..., 0], STORED.transpose(2, 1, 0))
     sizes, rescale = {"pixdim": [0, 2, 3, 4, 0, 0, 0, 0]}, {"scl_slope": 0.5, "scl_inter": NAN}
     scan = open_nifti(pair("analyze", origin=[2, 3, 1, 0, 0], **sizes, **rescale), "f/a.hdr")
     np.testing.assert_allclose(scan.grid.to_mm(np.array([0, 2, 1])), (0, 0, 0))

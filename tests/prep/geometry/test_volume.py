@@ -70,14 +70,10 @@ points = st.lists(st.tuples(*[st.floats(-100, 100)] * 3), min_size=1, max_size=4
 @settings(max_examples=200, deadline=None)
 @given(chain=chains(), voxels=points)
 def test_a_voxel_lies_at_the_same_millimeters_after_every_step(chain, voxels):
-    for plan in chain:
-        assert np.allclose(
-            plan.target.to_mm(voxels), plan.source.to_mm(map_back(plan, voxels)), atol=1e-8, rtol=1e-10
-        )
     whole = volume.join_plans(chain)
-    assert np.allclose(
-        whole.target.to_mm(voxels), whole.source.to_mm(map_back(whole, voxels)), atol=1e-6, rtol=1e-9
-    )
+    for plan in (*chain, whole):
+        limits = {"atol": 1e-6, "rtol": 1e-9} if plan is whole else {"atol": 1e-8, "rtol": 1e-10}
+        assert np.allclose(plan.target.to_mm(voxels), plan.source.to_mm(map_back(plan, voxels)), **limits)
     assert whole.target.shape == chain[-1].target.shape
 
 
@@ -127,13 +123,9 @@ def test_canonical_is_done_once(grid):
 @given(grid=grids(), spacing_mm=spacings)
 def test_resampling_keeps_the_center_and_gives_the_spacing_asked(grid, spacing_mm):
     plan = volume.plan_resample(grid, spacing_mm)
-    for new, asked, size, extent in zip(
-        plan.target.spacing_mm,
-        spacing_mm,
-        plan.target.shape,
-        np.multiply(grid.shape, grid.spacing_mm),
-        strict=True,
-    ):
+    extents = np.multiply(grid.shape, grid.spacing_mm)
+    sides = (plan.target.spacing_mm, spacing_mm, plan.target.shape, extents)
+    for new, asked, size, extent in zip(*sides, strict=True):
         assert new == pytest.approx(asked, rel=2e-3)
         assert size == 1 or abs(size * asked - extent) / 2 <= 0.2501 * asked + 1e-3 * extent
     middles = [each.to_mm((np.array(each.shape) - 1) / 2) for each in (grid, plan.target)]
@@ -171,13 +163,11 @@ def test_anisotropic_scans_take_the_nearest_slice():
         ((0.24, 1.25, 1.25), (1.0, 1.0, 1.0), "auto", None),  # two axes are low: neither is "the" slice axis
         ((2.1, 0.7, 0.7), (1.0, 1.0, 1.0), "auto", None),  # 3 times exactly is not over 3 times
     ):
-        step = volume.plan_resample(
-            plain((9, 9, 9), spacing_mm), asked, image_kernel="cubic", slice_wise=slice_wise
-        ).steps[0]
+        how = {"image_kernel": "cubic", "slice_wise": slice_wise}
+        step = volume.plan_resample(plain((9, 9, 9), spacing_mm), asked, **how).steps[0]
         assert isinstance(step, volume.Resample)
-        assert [axis for axis in range(3) if step.image_kernels[axis] == "nearest"] == (
-            [] if low_axis is None else [low_axis]
-        )
+        nearest = [axis for axis in range(3) if step.image_kernels[axis] == "nearest"]
+        assert nearest == ([] if low_axis is None else [low_axis])
 
 
 def window(plan: volume.VolumePlan, axis: int = 2) -> tuple[int, int]:
@@ -220,10 +210,8 @@ def test_what_cannot_be_is_a_usage_error():
     for make, message in (
         (lambda grid: volume.join_plans([]), "at least one plan"),
         (
-            lambda grid: volume.join_plans(
-                [volume.plan_nothing(grid), volume.plan_nothing(plain((1, 1, 1)))]
-            ),
-            "follows one to 4×5×6",
+            lambda grid: volume.join_plans([*map(volume.plan_nothing, (grid, plain((1, 1, 1))))]),
+            "one to 4×5×6",
         ),
         (lambda grid: volume.plan_crop_or_pad(grid, (1, 1, 1), (0, 0, float("nan"))), "expected a voxel"),
     ):

@@ -101,25 +101,6 @@ def write_table(root: Path, text: str, *paths: str, table: str = "pairs.csv") ->
     write_files(root, {table: text, **dict.fromkeys(paths, "x")})
 
 
-def test_real_volumes_and_a_dicom_folder_with_its_nifti_mask(test_data, tmp_path):
-    text = (
-        "id,image,label,group,split\n"
-        "spleen2,volumes/spleen/sub-spleen2_ct.nii.gz,volumes/spleen/sub-spleen2_ct_seg-manual.nii.gz,p1,train\n"
-        "ts,dicom/totalsegmentator_jpeg2000,volumes/totalsegmentator/example_seg_dicom.nii.gz,,test\n"
-        "17,dicom/torchio_17/,,p3,test\n"
-    )
-    (tmp_path / "pairs.csv").write_text(text)
-    references = read_table("csv", tmp_path, "pairs.csv", images=test_data)
-    named = {one.key: one for one in references.values() if one.problem is None}
-    assert set(named) == {"spleen2", "ts", "17"}
-    series = named["ts"]
-    assert series.source == "dicom/totalsegmentator_jpeg2000" and len(series.members) == 20
-    assert series.mask == "volumes/totalsegmentator/example_seg_dicom.nii.gz" and series.split == "test"
-    assert series.paths == (*series.members, series.mask)
-    assert len(named["17"].members) == 17 and not named["17"].is_labelled and named["17"].group == "p3"
-    assert named["spleen2"].group == "p1" and named["spleen2"].split == "train"
-
-
 def test_channels_are_separated_by_semicolons_or_listed_in_json_and_the_table_names_the_split(tmp_path):
     paths = ["a/t1.nii", "a/t2.nii", "a/seg.nii"]
     write_table(tmp_path, "image,label\na/t1.nii; a/t2.nii,a/seg.nii\n", *paths)

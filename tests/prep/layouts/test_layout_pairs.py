@@ -50,11 +50,7 @@ PATTERNS = [
     ),
     (("{id}.nii.gz", "{id}_seg.nii.gz"), "a.nii.gz a_seg.nii.gz", {"a.nii.gz": "a_seg.nii.gz"}),
     (("{id}_ct.nii", "{id}.nii"), "a_ct.nii a.nii", {"a_ct.nii": "a.nii"}),
-    (
-        ("scan.nii", "truth.nii"),
-        "scan.nii truth.nii other.png",
-        {"scan.nii": "truth.nii", "other.png": NEITHER[1]},
-    ),
+    (("scan.nii", "truth.nii"), "scan.nii truth.nii a.png", {"scan.nii": "truth.nii", "a.png": NEITHER[1]}),
     (
         ("i/{id}.img", "l/{id}.hdr"),
         "i/a.hdr i/a.img l/a.hdr l/a.img i/b.img l/b.hdr l/b.img i/c.hdr i/c.img l/c.hdr",
@@ -107,10 +103,10 @@ def test_split_and_group_come_from_the_pattern_and_images_without_labels_may_be_
     patterns = {"image_pattern": "{id}.nii", "label_pattern": "l/{id}.nii"}
     found = read(make(tmp_path / "a", "a.nii", "l/b.nii"), missing_masks="prediction", **patterns)
     assert outcome(found) == {"a.nii": None, "l/b.nii": "label has no image"}
-    files = make(
-        tmp_path / "b", "images/a.nii", "labels/a.nii", "LICENSE", "participants.tsv", "images/._a.nii"
-    )
-    assert set(read(files)) == {"images/a.nii"}
+    beside = ("LICENSE", "participants.tsv", "images/._a.nii")
+    assert set(read(make(tmp_path / "b", "images/a.nii", "labels/a.nii", *beside))) == {"images/a.nii"}
+    with pytest.raises(AnnotationsError, match="names a split"):
+        read(make(tmp_path / "c", "train/images/a.png", "train/labels/a.png", "images/b.png", "labels/b.png"))
 
 
 CUSTOMS = [
@@ -159,11 +155,6 @@ def test_customs_of_names_pair_without_patterns(tmp_path, paths, expected):
     assert {source: (found[source], references[source].split) for source in references} == expected
 
 
-def test_pairs_in_and_outside_of_folders_of_splits_are_refused(tmp_path):
-    with pytest.raises(AnnotationsError, match="names a split"):
-        read(make(tmp_path, "train/images/a.png", "train/labels/a.png", "images/b.png", "labels/b.png"))
-
-
 def test_patterns_that_cannot_be_are_refused_and_two_part_extensions_and_pairs_known():
     for image, label, words in (
         ("{id}.nii", "labels/one.nii", "in both or in neither"),
@@ -184,13 +175,8 @@ def test_patterns_that_cannot_be_are_refused_and_two_part_extensions_and_pairs_k
         assert stem_of(path) == stem and volume_files(path) == files
 
 
-_AS_EXPRESSION = {
-    "*": "[^/]*",
-    "**": ".*",
-    "**/": "(?:.*/)?",
-    "{id}": "(?P<id>.+)",
-    "{group}": "(?P<group>[^/]+)",
-}
+_AS_EXPRESSION = {"*": "[^/]*", "**": ".*", "**/": "(?:.*/)?"}
+_AS_EXPRESSION |= {"{id}": "(?P<id>.+)", "{group}": "(?P<group>[^/]+)"}
 
 
 @given(

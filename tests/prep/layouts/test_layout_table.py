@@ -29,40 +29,6 @@ def write(root: Path, text: str | bytes, *images: str, table: str = "labels.csv"
     write_files(root, {table: text, **dict.fromkeys(images, "x")})
 
 
-def test_cards_tables_give_670_boxes_as_they_are_written_and_one_named_table_is_read_alone(test_data):
-    root = test_data / "detection" / "cards_voc"
-    references = read(root)
-    expected = {}
-    for split in ("train", "test"):
-        with open(root / f"{split}_labels.csv", newline="") as lines:
-            for row in csv.DictReader(lines):
-                box = (row["class"], *(float(row[side]) for side in ("xmin", "ymin", "xmax", "ymax")))
-                expected.setdefault((split, Path(row["filename"]).stem), []).append(box)
-    assert len(references) == 363 == len(expected)
-    assert sum(map(len, expected.values())) == 670
-    for reference in references:
-        assert reference.problem is None and reference.boxes is not None
-        written = expected[reference.split, Path(reference.source).stem]
-        assert [(box.label, box.xmin, box.ymin, box.xmax, box.ymax) for box in reference.boxes] == written
-        assert reference.source.split("/")[0] == reference.split
-        assert (root / reference.source).is_file()
-    references = read(test_data / "detection" / "cards_voc", "test_labels.csv")
-    assert {reference.split for reference in references} == {"test"}
-    assert len(references) == 67
-    assert all(reference.problem is None for reference in references)
-
-
-def test_every_odd_image_is_found_through_a_table(test_data, tmp_path):
-    images = test_data / "odd" / "images"
-    suffixes = (".jpg", ".jpeg", ".png", ".webp")
-    found = (path for path in images.rglob("*") if path.suffix.lower() in suffixes)
-    paths = sorted(str(path.relative_to(images)) for path in found)
-    write(tmp_path, "filename,class\n" + "".join(f"{path},odd\n" for path in paths))
-    references = read(tmp_path, "labels.csv", images=images)
-    assert [reference.source for reference in references] == paths
-    assert all(reference.label == "odd" and reference.problem is None for reference in references)
-
-
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 @pytest.mark.parametrize("start", ["", "\ufeff", "\n\n"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -80,6 +46,10 @@ def test_delimiters_marks_quotes_and_blank_lines_do_not_matter(tmp_path, delimit
     assert (second.label, second.split, second.group) == ("coat", "test", None)
 
 
+CORNERS = "filename,class,xmin,ymin,xmax,ymax\n"
+OPEN_IMAGES = (
+    "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsInside\n"
+)
 BOXES = "filename,width,height,class,xmin,ymin,xmax,ymax,is_crowd,difficult,truncated,area,id\n"
 
 
@@ -140,26 +110,66 @@ def test_every_row_and_every_image_is_accounted_for(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("document,name\na.jpg,hat\n", ["labels.csv", "no column filename, class", "document, name"]),
-        ("filename,class,xmin\na.jpg,hat,1\n", ["no column ymin, xmax, ymax", "filename, class, xmin"]),
-        ("filename,class,class\n", ["class comes twice"]),
-        ("", ["no column filename, class", "found nothing"]),
-        ("filename,class,split\na.jpg,hat,train\na.jpg,hat,test\n", ["two values of split", "labels.csv:3"]),
-        (b"filename,class\n\xff.jpg,hat\n", ["UTF-8", "byte 15", "0xff", "save it as UTF-8"]),
-    ],
-)
-def test_faults_of_a_table_name_the_file_and_the_cure(tmp_path, text, words):
-    write(tmp_path, text, "a.jpg")
-    with pytest.raises(AnnotationsError) as caught:
+CELLS = '{"filename": "a.jpg", "class": 3, "extra": ["not", {"looked": "at"}]}\n'
+FAULTS = [
+    (
+        "labels.csv",
+        "document,name\na.jpg,hat\n",
+        "labels.csv: no column filename, class; found document, name",
+    ),
+    ("labels.csv", "filename,class,xmin\na.jpg,hat,1\n", "no column ymin, xmax, ymax.*filename, class, xmin"),
+    ("labels.csv", "filename,class,class\n", "class comes twice"),
+    ("labels.csv", "", "no column filename, class.*found nothing"),
+    ("labels.csv", "filename,class,split\na.jpg,hat,a\na.jpg,hat,b\n", "two values of split: .*labels.csv:3"),
+    ("labels.csv", b"filename,class\n\xff.jpg,hat\n", "UTF-8.*byte 15.*0xff.*save it as UTF-8"),
+    ("labels.csv", "filename,class\na.jpg,h\0at\n", "labels.csv:2: .*NUL"),
+    ("labels.csv", "filename,label\n", "labels.csv: a header and no rows"),
+    (
+        "tables/boxes.csv",
+        f"{CORNERS}a.jpg,hat,1,2,9,8\n",
+        "tables/boxes.csv lie below it.; name the table itself",
+    ),
+    ("t.jsonl", '{"filename": "a.jpg", "class": "hat"}\n{nonsense\n', "t.jsonl:2"),
+    (
+        "t.jsonl",
+        CELLS + '{"filename": "a.jpg", "class": {}}',
+        "t.jsonl:2: class: expected text .*got an object",
+    ),
+    (
+        "t.jsonl",
+        CELLS + '{"filename": ["a.jpg"]}',
+        "t.jsonl:2: filename: expected text or a number, got a list",
+    ),
+    (
+        "t.jsonl",
+        CELLS + '{"filename": "a.jpg", "group": {}}',
+        "t.jsonl:2: group: expected text .*got an object",
+    ),
+    (
+        "t.jsonl",
+        CELLS + r'{"filename": "a.jpg", "class": "h\u0000at"}',
+        "t.jsonl:2: class: holds a NUL character",
+    ),
+]
+
+
+@pytest.mark.parametrize(("table", "text", "words"), FAULTS)
+def test_faults_of_a_table_name_the_file_and_the_cure(tmp_path, table, text, words):
+    write(tmp_path, text, "a.jpg", table=table)
+    with pytest.raises(AnnotationsError, match=f"(?s){words}"):
+        list_references(table.partition(".")[2], tmp_path)
+
+
+def test_tables_without_boxes_or_images_are_refused_with_the_cure(tmp_path):
+    write(tmp_path, "filename,class\na.jpg,hat\n", "a.jpg")
+    with pytest.raises(AnnotationsError, match="no columns xmin,ymin,xmax,ymax; found filename, class"):
+        read(tmp_path, "labels.csv", task="detection")
+    (tmp_path / "a.jpg").unlink()
+    with pytest.raises(AnnotationsError, match="name the folder that holds the images"):
         read(tmp_path, "labels.csv")
-    for word in words:
-        assert word in str(caught.value)
 
 
-def test_jsonl_gives_what_the_same_csv_gives(tmp_path, test_data):
+def test_jsonl_gives_what_the_same_csv_gives_and_one_named_table_is_read_alone(tmp_path, test_data):
     cards = test_data / "detection" / "cards_voc"
     for split in ("train", "test"):
         with (
@@ -170,6 +180,8 @@ def test_jsonl_gives_what_the_same_csv_gives(tmp_path, test_data):
                 entry = {key: int(value) if value.isdigit() else value for key, value in row.items()}
                 print(json.dumps(entry), file=out)
     assert list_references("jsonl", tmp_path, images=cards) == read(cards)
+    references = read(cards, "test_labels.csv")
+    assert {(one.split, one.problem) for one in references} == {("test", None)} and len(references) == 67
 
 
 def test_jsonl_null_bools_and_absent_keys(tmp_path):
@@ -184,39 +196,6 @@ def test_jsonl_null_bools_and_absent_keys(tmp_path):
     assert first.boxes is not None and first.boxes[0].is_crowd and first.boxes[0].xmax == 4.5
     assert second.boxes == () == third.boxes
     assert fourth.problem is not None and fourth.problem[1] == "not a number"
-    write(tmp_path, '{"filename": "a.jpg", "class": "hat"}\n{nonsense\n', table="bad.jsonl")
-    with pytest.raises(AnnotationsError, match=r"bad\.jsonl:2"):
-        list_references("jsonl", tmp_path, "bad.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"filename": "a.jpg", "class": {"name": "hat"}}, "class: expected text or a number, got an object"),
-        ({"filename": ["a.jpg"], "class": "hat"}, "filename: expected text or a number, got a list"),
-        ({"filename": "a.jpg", "class": "", "group": {}}, "group: expected text or a number, got an object"),
-        ({"filename": "a.jpg", "class": "h\0at"}, "class: holds a NUL character"),
-    ],
-)
-def test_cells_that_are_no_text_are_refused_by_line_and_column(tmp_path, row, said):
-    good = json.dumps({"filename": "a.jpg", "class": 3, "extra": ["not", {"looked": "at"}]})
-    write(tmp_path, f"{good}\n{json.dumps(row)}\n", "a.jpg", table="labels.jsonl")
-    with pytest.raises(AnnotationsError, match=rf"labels\.jsonl:2: {said}"):
-        list_references("jsonl", tmp_path)
-
-
-def test_nul_characters_and_tables_in_other_folders_are_refused_by_their_place(tmp_path):
-    write(tmp_path / "a", "filename,class\na.jpg,h\0at\n", "a.jpg")
-    with pytest.raises(AnnotationsError, match=r"labels\.csv:2: .*NUL"):
-        read(tmp_path / "a")
-    write(tmp_path / "b", f"{CORNERS}a.jpg,hat,1,2,9,8\n", "a.jpg", table="tables/boxes.csv")
-    with pytest.raises(AnnotationsError, match=r"tables/boxes\.csv lie below it.; name the table itself"):
-        read(tmp_path / "b")
-
-
-OPEN_IMAGES = (
-    "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsInside\n"
-)
 
 
 def test_an_id_that_is_the_name_of_two_pictures_is_neither(tmp_path):
@@ -235,21 +214,6 @@ def test_empty_cells_beyond_the_header_are_none_and_accents_composed_or_taken_ap
     write(tmp_path / "b", f"{CORNERS}{table},hat,1,2,9,8\n", file)
     (only,) = read(tmp_path / "b")
     assert only.problem is None and only.source == file
-
-
-def test_tables_without_rows_boxes_or_images_are_refused_with_the_cure(tmp_path):
-    write(tmp_path, "filename,label\n", "a.jpg")
-    with pytest.raises(AnnotationsError, match=r"labels\.csv: a header and no rows"):
-        read(tmp_path)
-    write(tmp_path / "b", "filename,class\na.jpg,hat\n", "a.jpg")
-    with pytest.raises(AnnotationsError, match="no columns xmin,ymin,xmax,ymax; found filename, class"):
-        read(tmp_path / "b", "labels.csv", task="detection")
-    (tmp_path / "b" / "a.jpg").unlink()
-    with pytest.raises(AnnotationsError, match="name the folder that holds the images"):
-        read(tmp_path / "b", "labels.csv")
-
-
-CORNERS = "filename,class,xmin,ymin,xmax,ymax\n"
 
 
 def test_tables_in_folders_of_splits_speak_of_the_images_beside_them(tmp_path):
@@ -349,12 +313,9 @@ def hugging(name, **objects):
 
 
 def vertex(name, use, kind, *written):
-    annotations = written if kind[-1] == "s" else written[0]
-    labels = {"aiplatform.googleapis.com/ml_use": use}
-    return (
-        json.dumps({"imageGcsUri": f"gs://b/{name}", kind: annotations, "dataItemResourceLabels": labels})
-        + "\n"
-    )
+    line = {"imageGcsUri": f"gs://b/{name}", kind: written if kind[-1] == "s" else written[0]}
+    line["dataItemResourceLabels"] = {"aiplatform.googleapis.com/ml_use": use}
+    return json.dumps(line) + "\n"
 
 
 OBJECTS = {"bbox": [[1, 2, 8, 6], [3, 3, 2, 2]], "category": [0, 1], "id": [3, 4], "area": [48, 4]}
@@ -457,25 +418,19 @@ def draw(root, layout, lines, files):
     (root / f"table.{layout}").write_text(text)
 
 
-def listed(root, layout, table="table", **options):
-    return list_references(layout, root, f"{table}.{layout}", task="classification", **options)
+def listed(root, layout, **options):
+    return list_references(layout, root, f"table.{layout}", task="classification", **options)
 
 
 @pytest.mark.parametrize("layout", ["csv", "jsonl"])
 def test_the_same_references_come_of_a_table_that_is_not_held(tmp_path, monkeypatch, layout):
     generator = random.Random(3)
-    files = [
-        f"{folder}/{number:03d}.{end}" for number in range(60) for folder, end in (("a", "jpg"), ("b", "JPG"))
-    ]
+    files = [place.format(number) for number in range(60) for place in ("a/{:03d}.jpg", "b/{:03d}.JPG")]
     files += ["c/only.jpg", "d/1.jpg"]
-    lines = [
-        [name, generator.choice(["hat", "Hat", "coat"]), "train", f"g{name[-5]}"] for name in files[:100]
-    ]
-    lines += [
-        ["b/007.jpg", "hat", "train", "g7"],
-        ["only.jpg", "coat", "train", "g"],
-        ["a/900.jpg", "hat", "train", ""],
-    ]
+    classes = ["hat", "Hat", "coat"]
+    lines = [[name, generator.choice(classes), "train", f"g{name[-5]}"] for name in files[:100]]
+    lines += [["b/007.jpg", "hat", "train", "g7"], ["only.jpg", "coat", "train", "g"]]
+    lines += [["a/900.jpg", "hat", "train", ""]]
     lines += [["a/900.jpg", "hat", "train", ""], ["", "hat", "train", ""], ["a/./058.jpg", "", "train", "g8"]]
     lines += [[line[0], "boot", *line[2:]] for line in generator.sample(lines[:60], 25)]
     generator.shuffle(lines)
@@ -497,12 +452,7 @@ def test_faults_of_a_table_that_is_not_held_are_told_alike(tmp_path, monkeypatch
         with pytest.raises(AnnotationsError, match="two values of class") as caught:
             listed(tmp_path, layout)
         told.append(str(caught.value))
-        table = tmp_path / f"broken.{layout}"
-        table.write_bytes((tmp_path / f"table.{layout}").read_bytes() + b"b.jpg \xff")
-        with pytest.raises(AnnotationsError, match="expected UTF-8 text, byte") as caught:
-            listed(tmp_path, layout, table="broken")
-        told.append(str(caught.value))
-    assert told[:2] == told[2:]
+    assert told[0] == told[1]
 
 
 def fill(records, count):

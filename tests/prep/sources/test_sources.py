@@ -23,7 +23,7 @@ TWICE = ("selection", "folder is listed under another path")
 write = partial(make, content="abc")
 
 
-def test_links_are_followed_but_not_in_circles(tmp_path):
+def test_links_are_followed_but_not_in_circles_or_to_the_systems_own_files(tmp_path):
     write(tmp_path, "root/cat/a.png", "elsewhere/b.png")
     (tmp_path / "root/cat/up").symlink_to("..")
     (tmp_path / "root/cat/self").symlink_to(".")
@@ -33,6 +33,15 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     assert {path: problem[:2] for path, problem in files.faults().items()} == {
         "cat/self": ("selection", "link to a folder in which it lies"),
         "cat/up": ("selection", "link to a folder in which it lies"),
+    }
+    write(tmp_path, "system/a.png")
+    (tmp_path / "system/devices").symlink_to("/dev")
+    (tmp_path / "system/processes").symlink_to("/proc/self")
+    files = LocalFiles(tmp_path / "system")
+    assert dict(files.sizes()) == {"a.png": 3}
+    assert {path: problem[1:] for path, problem in files.faults().items()} == {
+        "devices": ("link to the system's own files", "/dev/"),
+        "processes": ("link to the system's own files", "/proc/"),
     }
 
 
@@ -47,13 +56,10 @@ def test_folders_that_all_link_to_one_another_are_listed_once_each(tmp_path):
     assert set(files.faults()) == {f"{name}/to_{other}" for name in names for other in names}
     assert files.faults()["03/to_07"] == (*TWICE, "07")
     assert not unlisted_folders(files)
-
-
-def test_a_folder_in_its_place_comes_before_a_link_to_it(tmp_path):
-    write(tmp_path, "z/deep/below/a.png")
-    (tmp_path / "a").symlink_to("z/deep")
-    files = LocalFiles(tmp_path)
-    assert list(files.sizes()) == ["z/deep/below/a.png"]
+    write(tmp_path / "own", "z/deep/below/a.png")
+    (tmp_path / "own/a").symlink_to("z/deep")
+    files = LocalFiles(tmp_path / "own")
+    assert list(files.sizes()) == ["z/deep/below/a.png"], "a folder in its place comes before a link to it"
     assert dict(files.faults()) == {"a": (*TWICE, "z/deep")}
 
 
@@ -93,18 +99,6 @@ def test_paths_do_not_depend_on_the_order_of_the_lists(tmp_path, monkeypatch):
     }
 
 
-def test_a_link_to_the_systems_own_files_is_not_followed(tmp_path):
-    write(tmp_path, "a.png")
-    (tmp_path / "devices").symlink_to("/dev")
-    (tmp_path / "processes").symlink_to("/proc/self")
-    files = LocalFiles(tmp_path)
-    assert dict(files.sizes()) == {"a.png": 3}
-    assert {path: problem[1:] for path, problem in files.faults().items()} == {
-        "devices": ("link to the system's own files", "/dev/"),
-        "processes": ("link to the system's own files", "/proc/"),
-    }
-
-
 def test_a_link_that_leads_nowhere_is_listed_and_cannot_be_read(tmp_path):
     (tmp_path / "a.png").symlink_to("nowhere.png")
     (tmp_path / "b.png").symlink_to("b.png")
@@ -135,15 +129,12 @@ def test_what_is_no_regular_file_is_listed_and_never_opened(tmp_path, monkeypatc
                     read(name)
 
 
-def test_a_file_larger_than_memory_is_not_read(tmp_path):
+def test_names_that_no_file_can_have_are_no_files_and_one_larger_than_memory_is_not_read(tmp_path):
+    files = LocalFiles(tmp_path)
     with (tmp_path / "a.png").open("wb") as stream:
         stream.truncate(1 << 42)
     with pytest.raises(SourceError, match=r"it holds 4\.40 TB, and at most"):
-        LocalFiles(tmp_path).read("a.png")
-
-
-def test_names_that_no_file_can_have_are_no_files(tmp_path):
-    files = LocalFiles(tmp_path)
+        files.read("a.png")
     for name in ("a\0.png", "a\ud800.png", "a" * 300, "a/" * 3000 + "b", f"{tmp_path}/a\0/b.png"):
         assert files.size(name) is None and not files.has_folder(name) and files.files_in(name) == []
         with pytest.raises(SourceError, match="file cannot be read"):

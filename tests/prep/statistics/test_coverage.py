@@ -78,9 +78,8 @@ def test_the_share_of_each_class_that_is_cut_off_is_counted_at_the_source(tmp_pa
     lost = any(share > 0.01 for share in expected.values())
     assert findings(done) == ({"a class is cut off (noted)": 1} if lost else {})
     statistics = done.manifest.splits["train"].statistics
-    assert statistics.scan_cut_mm3 / statistics.scan_mm3 == pytest.approx(
-        1 - voxels_in(kept).mean(), abs=1e-3
-    )
+    share = statistics.scan_cut_mm3 / statistics.scan_mm3
+    assert share == pytest.approx(1 - voxels_in(kept).mean(), abs=1e-3)
 
 
 def test_a_foreground_crop_that_leaves_a_class_out_is_counted(tmp_path):

@@ -90,9 +90,8 @@ def test_a_pattern_finds_the_group_in_the_path_and_one_that_the_source_divides_i
     assert found["x.jpg"].problem == ("selection", "group pattern does not match", "")
     assert found["p1/a.jpg"].split == found["p1/b.jpg"].split
     references = make([("a.jpg", "p1"), ("c.jpg", None)]) + make([("b.jpg", "p1")], split="test")
-    with pytest.raises(
-        AnnotationsError, match=r"group is divided, .*: a.jpg is in train, b.jpg in test"
-    ) as raised:
+    words = r"group is divided, .*: a.jpg is in train, b.jpg in test"
+    with pytest.raises(AnnotationsError, match=words) as raised:
         assign(references)
     assert "p1" not in str(raised.value), "it may be a patient's name"
     with pytest.raises(AnnotationsError, match="group is divided"):
@@ -242,13 +241,6 @@ def test_shares_that_might_divide_a_group_are_refused_and_the_advice_works(case)
 
 
 def test_images_of_which_nothing_says_that_they_belong_together_are_divided():
-    numbered = "case_001.nii case_0010.nii case_002.nii"
-    same_word = "1.png=unknown 2.png=unknown"
-    for text in (
-        "hat/1.png shirt/1.png casebook/2.png",
-        numbered,
-        "1.png=p1 2.png=p2",
-        same_word,
-        "patient1/ct.nii",
-    ):
+    texts = ["hat/1.png shirt/1.png casebook/2.png", "case_001.nii case_0010.nii case_002.nii"]
+    for text in (*texts, "1.png=p1 2.png=p2", "1.png=unknown 2.png=unknown", "patient1/ct.nii"):
         assert len(checked(with_groups(text))) == len(text.split())
