@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import gather
 
@@ -45,7 +46,9 @@ def in_order(folder: Path, number: int, seconds: float, ahead: int) -> float:
     return done / (time.perf_counter() - started)
 
 
-def at_random(folder: Path, number: int, seconds: float, verify: str) -> float:
+def at_random(
+    folder: Path, number: int, seconds: float, verify: Literal["first", "always", "never"]
+) -> float:
     """Bytes a second of a new loader's batches, in another order each time."""
     from halofeed.loader import Loader
 

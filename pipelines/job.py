@@ -22,6 +22,10 @@ from halofeed.system.addresses import NO_USER, Address, address_of
 _LEAST = {"workers": 1, "threads": 1, "max_rejected": 0, "max_silence_minutes": 1, "job_restarts": 0}
 
 
+_NOT_IN_SHARDS = ("license", "citation")
+"""Options of the recipe that change no record."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
     """Options for the input, the output and the execution of a conversion; none changes a record's bytes."""
@@ -213,7 +217,7 @@ class ShardJob:
         """Return the digest of what a shard is made from: software, recipe, labels, annotations and source contents."""
         made_from = {
             "software": __version__,
-            "recipe": self.recipe.to_json(),
+            "recipe": {key: one for key, one in self.recipe.to_json().items() if key not in _NOT_IN_SHARDS},
             "task": self.task,
             "labels": self.labels.to_json(),
             "name": self.name,

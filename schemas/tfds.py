@@ -94,7 +94,7 @@ def _are_lines(names: Sequence[str]) -> bool:
 
 
 def dataset_info_json(manifest: Manifest) -> str:
-    """Return the text of dataset_info.json: name, version, splits, each shard's exact record count, supervised keys."""
+    """Return the text of dataset_info.json: name, version, license, splits, records of shards, supervised keys."""
     frame = HEADER_BYTES + FOOTER_BYTES
     document: dict[str, Any] = {
         "name": manifest.name,
@@ -111,6 +111,10 @@ def dataset_info_json(manifest: Manifest) -> str:
             for name, split in sorted(manifest.splits.items())
         ],
     }
+    if citation := manifest.recipe.get("citation"):
+        document["citation"] = citation
+    if terms := manifest.recipe.get("license"):
+        document["redistributionInfo"] = {"license": terms}
     if manifest.format_version > 1:
         document["supervisedKeys"] = {"tuple": {"items": [{"featureKey": keys.ENCODED}, _target(manifest)]}}
     return _text(document)

@@ -249,6 +249,8 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     )
     masks: bool = option(False, "store the objects' masks (COCO) as one PNG each")
     shards: int = option(1, "files per split", least=1)
+    license: str = option("", "license of the data, such as CC-BY-4.0, for the manifest and TFDS")
+    citation: str = option("", "how to cite the data, such as a BibTeX entry, for the manifest and TFDS")
     split_shares: tuple[str, ...] = option(
         (),
         "split by a stable hash of the group, e.g. train=0.8,validation=0.1,test=0.1; default: the source's splits. A "

@@ -75,8 +75,10 @@ def test_tfds_reads_the_same_values_and_exact_lengths(tmp_path, task, encoding, 
 def test_names_pairs_and_pictures_are_what_tfds_looks_for(tmp_path, task):
     examples = draw_examples(task, {"train": 3}, shape=(8, 12, 3))
     how: dict[str, Any] = {"task": task, "encoding": "jpeg", "max_boxes": 9, "masks": task == "detection"}
+    how["recipe"] = {"license": "CC0", "citation": "@x"}
     folder = write_dataset(tmp_path / "tiny/1.0.0", examples, **how)
     builder = tfds.builder_from_directory(str(folder))
+    assert (builder.info.citation, builder.info.redistribution_info.license) == ("@x", "CC0")
     key = keys.CLASS_LABEL if task == "classification" else keys.OBJECT_CLASS_LABEL
     feature, labels = builder.info.features[key], read_manifest(folder).labels
     label = feature if task == "classification" else feature.feature
