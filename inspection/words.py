@@ -71,6 +71,7 @@ MEANINGS: Final = {
     "classes overlap": "Two classes share voxels; the overlap option decided which class each voxel got.",
     "classes that the label does not name": "The scan's SEG or RTSTRUCT has no such class; it is empty in this scan.",
     "color voxels": "Each voxel is a color; its components became channels.",
+    "label pictures in order of their names": "Pictures have other names than the slices; their order is taken.",
     "contours beyond the slices": "Contours just before the first or after the last slice were ignored.",
     "contours cut at the image's edge": "Contours leave the image; the part inside was kept.",
     "contours of fewer than three points": "Such contours enclose no area and were ignored.",

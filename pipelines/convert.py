@@ -109,6 +109,7 @@ def convert(
             )
         _withdraw_on_error(version, version.make)
     with held(version.root) as version.holder, contextlib.ExitStack() as stack:
+        started = stack.enter_context(signals.CleanupOnExit(version.withdraw))
         run = _Run(
             options=options,
             recipe=recipe,
@@ -121,6 +122,8 @@ def convert(
         )
         check_replacement(replacement, options.name)
         committed = _committed(version)
+        if version.exists(MANIFEST):
+            started.keep()
         if committed is not None and not options.overwrite:
             stamps = _check_same(run, version, committed)
             check_committed_budget(committed, options.max_rejected, options.folder)
@@ -137,7 +140,7 @@ def convert(
                     stamps = _convert_into(run, replacement, version, committed)
                 take_place(replacement, version, options.name)
         else:
-            stamps = _convert_into(run, version)
+            stamps = _convert_into(run, version, started=started)
             delete_replacement(replacement, version, options.name)
         manifest = Manifest.from_json(version.read(MANIFEST), version.path(MANIFEST))
         _remember(options, sources, manifest, stamps)
@@ -263,13 +266,18 @@ def _noting_unchanged_version(folder: str, replacement: str) -> Iterator[None]:
 
 
 def _convert_into(
-    run: _Run, output: OutputFolder, replaces: OutputFolder | None = None, committed: Manifest | None = None
+    run: _Run,
+    output: OutputFolder,
+    replaces: OutputFolder | None = None,
+    committed: Manifest | None = None,
+    started: signals.CleanupOnExit | None = None,
 ) -> str:
     """Convert into a folder, which an earlier command may have started, and commit.
 
     Args:
         replaces: the version to replace, whose finished shards are reused where they are the same.
         committed: its manifest, if that is intact.
+        started: cleanup that ends once the job is planned.
 
     Returns:
         The stamps of the plan.
@@ -295,6 +303,8 @@ def _convert_into(
         return plan
 
     plan = _withdraw_on_error(output, prepare)
+    if started is not None:
+        started.keep()
     output.delete([MANIFEST])
     job = _job_of(run, plan, output, references_folder, replaces)
     if run.scratch is None:
