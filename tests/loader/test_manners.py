@@ -120,6 +120,7 @@ def test_pairs_of_detection_and_segmentation(objects, tmp_path):
     np.testing.assert_array_equal(weight, batch["labelled"])
 
 
+@pytest.mark.long
 def test_each_replica_of_a_strategy_gets_its_rows_and_none_is_lost(photos):
     program = """
 import sys
