@@ -25,9 +25,10 @@ _API = (
     "report",
     "show",
     "train",
+    "verify",
 )
 _MODULES = {
-    **dict.fromkeys((*_API, "verify"), "halofeed.api"),
+    **dict.fromkeys(_API, "halofeed.api"),
     **dict.fromkeys(("Loader", "Mixture"), "halofeed.loader"),
     **dict.fromkeys(("constrain", "make_mesh"), "halofeed.trainer.mesh"),
     "Partition": "halofeed.schemas.partition",

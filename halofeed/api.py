@@ -105,12 +105,14 @@ def convert(
     Raises:
         UsageError: a parameter is wrong; and as `halofeed.pipelines.convert.convert`.
     """
+    from halofeed.pipelines.job import JobOptions
+
     if not name:
         stem = re.sub(r"[^a-z0-9_]+", "_", Path(os.fspath(source).rstrip("/")).stem.lower()).strip("_")
         name = stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
     given = {"layout": layout, "source": source, "out": out, "name": name, **options}
     parsed, _ = _run("convert", (), given, beam_options)
-    return Dataset(os.path.join(parsed.out, parsed.name, getattr(parsed, "version", "1.0.0")))
+    return Dataset(os.path.join(parsed.out, parsed.name, getattr(parsed, "version", JobOptions.version)))
 
 
 def verify(path: StrPath) -> VerifyReport:
@@ -146,9 +148,7 @@ def plan(data: StrPath | None = None, **options: Any) -> dict[str, Any]:
 
 def train(data: StrPath, **options: Any) -> Path:
     """Train a model and return the run's folder; `set={"model.width": 16}` changes settings of the recipe."""
-    parsed, text = _run("train", (data,), options)
-    reports = [line.removeprefix("report: ") for line in text.splitlines() if line.startswith("report: ")]
-    return Path(reports[0]).parent if reports else Path(parsed.out)
+    return Path(_run("train", (data,), options)[0].out)
 
 
 def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[str, Any]:

@@ -228,7 +228,8 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
         from halofeed.trainer.train import train
     start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
     data = open_data(config, parsed.path, parsed.split, lambda facts: build_task(facts, config.task_options))
-    folder = Path(parsed.out or Path("runs") / f"{data.description['data_name']}-{name}")
+    parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
+    folder = Path(parsed.out)
     done = train(config, data, folder, overwrite=parsed.overwrite)
     if is_chief():
         report = write_run_report(folder)

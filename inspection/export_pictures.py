@@ -72,7 +72,7 @@ class FoldersExporter(Exporter):
 
 @dataclass(frozen=True, kw_only=True)
 class BoxedObjects:
-    """BoxedObjects of one picture.
+    """Objects of one picture, with boxes.
 
     Args:
         features: features of its record.
@@ -296,6 +296,7 @@ class YoloExporter(BoxExporter):
                 f"{', '.join(splits)}; say --to voc"
             )
         self._names = text_names(dict(sorted(data.manifest.labels.items())))
+        self._places = {label: place for place, label in enumerate(self._names)}
         self._count_renamed(self._names)
         lines = [f"{_YOLO_SPLITS[split]}: images/{split}" for split in splits]
         lines += ["names:", *(f"  {at}: {_yaml_text(name)}" for at, name in enumerate(self._names.values()))]
@@ -307,11 +308,10 @@ class YoloExporter(BoxExporter):
         """Write the picture and its label file, which is empty without objects."""
         self._write_picture(record, f"images/{record.split}")
         objects, (height, width) = self._objects(record), record.size
-        places = {label: place for place, label in enumerate(self._names)}
         lines = []
         for label, (ymin, xmin, ymax, xmax) in zip(objects.labels, objects.corners.tolist(), strict=True):
             numbers = (xmin + xmax) / 2 / width, (ymin + ymax) / 2 / height, (xmax - xmin) / width
-            lines.append(f"{places[label]} {' '.join(map(repr, (*numbers, (ymax - ymin) / height)))}\n")
+            lines.append(f"{self._places[label]} {' '.join(map(repr, (*numbers, (ymax - ymin) / height)))}\n")
         with (self._folder / "labels" / record.split / f"{record.name}.txt").open("x") as file:
             file.writelines(lines)
 
@@ -366,9 +366,7 @@ class VocExporter(BoxExporter):
             element = ElementTree.SubElement(root, "object")
             flags = objects.flags(box, _VOC_FLAGS)
             _add_texts(element, name=self._names[label], pose=objects.view(box) or "Unspecified")
-            _add_texts(
-                element, **{flag: int(flag in flags) for flag in ("truncated", "difficult", "occluded")}
-            )
+            _add_texts(element, **{flag: int(flag in flags) for flag in _VOC_FLAGS})
             if not self._origin and all(map(float.is_integer, sides)):
                 sides = [side + _FRACTION for side in sides]
             ymin, xmin, ymax, xmax = (int(side) if side.is_integer() else side for side in sides)

@@ -137,8 +137,8 @@ class Manifest:
         return _text(document)
 
     def _shard_json(self, shard: Shard) -> dict[str, Any]:
-        hidden = () if self.format_version > 1 else ("index",)
-        return {key: value for key, value in vars(shard).items() if key not in hidden}
+        """Return the members of a shard; format 1 does not name the index."""
+        return {key: value for key, value in vars(shard).items() if key != "index" or self.format_version > 1}
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str = "manifest.json") -> Manifest:
@@ -408,7 +408,8 @@ class _Reader:
             }
             file = files.shard_file(name, split_name, number, len(documents))
             index = files.index_file_1(file) if version == 1 else files.index_file(file)
-            for key, expected in (("file", file), ("index", index))[: None if version > 1 else 1]:
+            names = {"file": file} if version == 1 else {"file": file, "index": index}
+            for key, expected in names.items():
                 found = self.item(shard, key, str, shard_path)
                 if found != expected:
                     self.add(f"{shard_path}.{key}", f"expected {expected!r}, got {found!r:.200}")
