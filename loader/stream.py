@@ -155,10 +155,6 @@ class Stream(abc.ABC):
         """
         return self._rows(operator.index(step), *self._own_rows)
 
-    def in_order(self, step: int) -> Batch:
-        """Return `batch(step)`, and fetch what a later step needs, if that is slow."""
-        return self._rows_in_order(operator.index(step), *self._own_rows)
-
     def batches(self, start_step: int = 0) -> Iterator[Batch]:
         """Yield `batch(start_step)`, `batch(start_step + 1)`, ... to the end of the stream.
 

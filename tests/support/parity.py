@@ -169,7 +169,7 @@ class Case:
 
 
 def beyond(distances: Leaves) -> dict[str, float]:
-    """What rounding in float64 does not explain, what is not a number included; of each kind the worst few."""
+    """Return the worst distances of each kind that rounding in float64 does not explain, and all that are no number."""
     found = {}
     for kind, leaves in distances.items():
         limit = LOSS_TOLERANCE if kind == "scalars" else TOLERANCE
@@ -208,7 +208,7 @@ def measure(case: Case, cores: int = 1, dims: tuple[int, ...] | None = None) -> 
 
 
 def compare(case: Case, cores: int, dims: tuple[int, ...]) -> Leaves:
-    """How far the step on a partition is from the one on one device, which is taken once for every case.
+    """Return the distances of a step on a partition from the step on one device, which is taken once for every case.
 
     Scalars relative to their size; a leaf's ‖difference‖ relative to ‖leaf‖ + ‖all leaves of its kind‖.
     """
