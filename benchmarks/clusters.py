@@ -1,4 +1,4 @@
-"""Do real engines give the local run's bytes, whoever is killed meanwhile, and what do they cost for each shard?
+"""Compare real engines with the local run: equal bytes while workers are killed, and the cost per shard.
 
     python benchmarks/clusters.py same --engines flink,spark,prism
     python benchmarks/clusters.py kills --engines flink,spark,prism --kills 10

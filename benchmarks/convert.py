@@ -1,4 +1,4 @@
-"""How fast is `halofeed convert`? Beside the naive Beam pipeline and the bare limit, on the same files, in one run.
+"""Measure `halofeed convert` beside a plain Beam pipeline and the bare limit, on the same files, in one run.
 
     python benchmarks/convert.py --source ../shared/data --images 8000
 

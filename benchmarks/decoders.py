@@ -1,4 +1,4 @@
-"""Which JPEG decoder is fastest, which releases the interpreter lock, and how near is it to Pillow?
+"""Compare JPEG decoders: speed, release of the interpreter lock, and difference from Pillow.
 
     python benchmarks/decoders.py --source DIR [--files 60] [--shorter-side 224]
 

@@ -1,4 +1,4 @@
-"""What does it cost this process to list DICOM series, and does that grow with their slices?
+"""Measure what listing DICOM series costs this process, and whether it grows with their slices.
 
     python benchmarks/dicom_listing.py
     python benchmarks/dicom_listing.py --before ../before

@@ -1,4 +1,4 @@
-"""What does a conversion cost on many machines: its driver, its shuffle, its workers, and so 100 TB?
+"""Measure what a conversion costs on many machines: driver, shuffle and workers, extrapolated to 100 TB.
 
     python benchmarks/engines.py
     python benchmarks/engines.py driver --references 100000,1000000,10000000 --layouts folders,csv,jsonl

@@ -1,4 +1,4 @@
-"""How long does it take to go on at step 10**6 of a data set of 10**7 records, how large is the state, and the sampler?
+"""Measure resuming at step 10**6 of a data set of 10**7 records: time, size of the state, and the sampler.
 
     python benchmarks/far_step.py
 

@@ -1,4 +1,4 @@
-"""What fits on which TPU, what is sent between its cores, and from which size on that is much? Said by its compiler.
+"""List what fits on which TPU, what its cores exchange, and from which size on, by the TPU's compiler.
 
     python benchmarks/fit.py [--known] [--only PART ...] [--table fit|scaling|sizes] [--jobs N]
 

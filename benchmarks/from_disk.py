@@ -1,4 +1,4 @@
-"""How fast are raw records loaded in random order from a disk, beside reading its files in order?
+"""Measure random reads of raw records from a disk, beside reading its files in order.
 
     python benchmarks/from_disk.py --gigabytes 30
 

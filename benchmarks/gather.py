@@ -1,4 +1,4 @@
-"""How fast are batches gathered from raw records? Beside a copy of as many bytes by one thread, in one run.
+"""Measure gathering batches from raw records, beside a copy of as many bytes by one thread, in one run.
 
     python benchmarks/gather.py
     python benchmarks/gather.py --against ../before          # the same of another checkout, round by round in turn

@@ -1,4 +1,4 @@
-"""Which gzip reader is fastest on a CT, in one thread and in two?
+"""Compare gzip readers on a CT, in one thread and in two.
 
     python benchmarks/gzip_readers.py [--depth 100] [--height 512] [--width 512] [--seconds 3] [--level 6]
 

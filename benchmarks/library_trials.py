@@ -1,4 +1,4 @@
-"""What would libraries take in place of our own readers and resampling, in time, memory and on damaged files?
+"""Compare libraries with our own readers and resampling: time, memory, and behavior on damaged files.
 
     python -m benchmarks.library_trials            # SimpleITK, SciPy, nibabel, highdicom, tifffile, imagecodecs
 

@@ -1,4 +1,4 @@
-"""How fast are batches loaded? halofeed beside other loaders and this host's ceilings, on the same data, in one run.
+"""Measure loading beside other loaders and this host's ceilings, on the same data, in one run.
 
     pip install --constraint requirements.lock '.[all,peers]'
     python benchmarks/loading.py

@@ -1,4 +1,4 @@
-"""How fast does a loader read from an object store? Beside as many plain range reads side by side, in one run.
+"""Measure a loader that reads from an object store, beside as many plain range reads, in one run.
 
     pip install 'halofeed[test]'
     python benchmarks/object_store.py

@@ -1,4 +1,4 @@
-"""What does splitting an image cost, and do steps wait for their input? Steps on virtual devices of this processor.
+"""Measure splitting an image and whether steps wait for input, on virtual devices of this processor.
 
     python benchmarks/partition.py [--steps 4] [--only retinanet unet] [--no-input] [--large]
 

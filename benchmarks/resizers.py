@@ -1,4 +1,4 @@
-"""Which kernel should be the default? Prints speed, rounding and aliasing of the candidates.
+"""Compare the candidates for the default resize kernel: speed, rounding and aliasing.
 
     python benchmarks/resizers.py [--seconds 1.0]
 

@@ -1,4 +1,4 @@
-"""Do all real sets, each by two recipes, give the records that another checkout gives?
+"""Check that all real data sets, each by two recipes, give the records that another checkout gives.
 
     git worktree add ../before v0.1.0
     python benchmarks/same_records.py ../before

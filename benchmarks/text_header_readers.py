@@ -1,4 +1,4 @@
-"""How fast NRRD and MetaImage files are read here, and by SimpleITK and pynrrd where it is there: MB/s of voxels.
+"""Measure reading NRRD and MetaImage files here, and by SimpleITK and pynrrd where installed: MB/s of voxels.
 
 Run: python benchmarks/text_header_readers.py VOLUME.nii.gz
 """

@@ -1,4 +1,4 @@
-"""How fast does `halofeed convert` take CT volumes? Beside the bare limit, on the same files, in one run.
+"""Measure `halofeed convert` on CT volumes beside the bare limit, on the same files, in one run.
 
     python benchmarks/volumes.py --volumes 96 --depth 100
 

@@ -82,7 +82,7 @@ class MappedRecords:
             return None
         files = {}
         for shard, opened in shards.open_all(numbers).items():
-            stamp, mapping = opened.stamp, None if opened.is_transferred else opened.look()
+            stamp, mapping = opened.stamp, None if opened.is_transferred else opened.as_array()
             if mapping is None:
                 return None
             files[shard] = MappedShard(opened, stamp, mapping)

@@ -277,7 +277,7 @@ class StoredRecord:
     def _mapped_shard(self) -> Bytes | None:
         """Return the mapped shard; asked once per read, because that takes a tenth of a picture's copy."""
         if not self._has_mapping:
-            self._mapping, self._has_mapping = self._opened.look(), True
+            self._mapping, self._has_mapping = self._opened.as_array(), True
         return self._mapping
 
     def scratch(self, size: int) -> Bytes:

@@ -44,9 +44,9 @@ class _HashedFiles:
     def read(self, path: str) -> bytes:
         if is_remote(self.root):  # where a size requires listing the complete folder
             data = self._files.head(path, self._share.limit_bytes + 1)
-            self._share.need(len(data))
+            self._share.reserve(len(data))
         else:
-            self._share.need(self._files.size(path) or 0)
+            self._share.reserve(self._files.size(path) or 0)
             data = self._files.read(path)
         if path not in self._hashes:
             self._hashes[path] = hashlib.sha256(data).hexdigest()
@@ -137,7 +137,7 @@ def _convert_once(
     files, rebuilt = _HashedFiles(sources, share), False
     result: tuple[Record, ...] | SourceError
     try:
-        result = converter.records(reference, files, share.need)
+        result = converter.records(reference, files, share.reserve)
     except HalofeedError as error:
         if not isinstance(error, SourceError):
             raise JobError(f"{reference.source}: {error}") from error

@@ -216,7 +216,7 @@ def _split_into_folders(files: LocalFiles | RemoteFiles) -> tuple[list[str], lis
             break
         deeper: list[str] = []
         with ThreadPoolExecutor(_THREADS) as pool:
-            for folder, part in zip(level, pool.map(files.straight, level), strict=True):
+            for folder, part in zip(level, pool.map(files.list_folder, level), strict=True):
                 if part is None:
                     large.append(folder)
                 elif part.has_links:
@@ -252,7 +252,7 @@ def _write_listing(search: _Search, parts: Iterable[PartialListing]) -> _Listed:
     """Write the list of files in pieces, and return the findings."""
     in_parts = find_layout(search.layout).in_parts
     assert in_parts is not None
-    found = _Listed(shown=in_parts.look((), search.options))
+    found = _Listed(shown=in_parts.summarize((), search.options))
 
     def pieces() -> Iterator[bytes]:
         for part in parts:
@@ -260,7 +260,7 @@ def _write_listing(search: _Search, parts: Iterable[PartialListing]) -> _Listed:
             while some := list(islice(files, REFERENCES_PER_FILE)):
                 yield with_checksum(json.dumps(some).encode())
                 paths = [path for path, _ in some]
-                found.shown.add(in_parts.look(paths, search.options))
+                found.shown.add(in_parts.summarize(paths, search.options))
                 others = (path for path in paths if not is_image_name(path))
                 found.others += islice(others, _OTHERS + 1 - len(found.others))
                 found.files += part.faults.keys() & set(paths)

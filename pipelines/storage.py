@@ -106,7 +106,7 @@ class RemoteFiles:
             self._set_sizes(found)
         return len(self.sizes()) <= count
 
-    def straight(self, folder: str) -> PartialListing | None:
+    def list_folder(self, folder: str) -> PartialListing | None:
         """Return the files and folders directly in a folder; None for too many, or if the store lists recursively."""
         listed = store_of(self.root).list_dir(f"{self.root}/{_start(folder)}")
         if listed is None:

@@ -1,7 +1,7 @@
 """Reads at offsets of shard files, with a limited number of open files and without crashes on damaged files.
 
 A read at an offset (`preadv`) of a shortened file, or of a failing disk, returns fewer bytes or an error. Repeated
-copies use a memory map (`look`) where that is safe: it is twice as fast.
+copies use a memory map (`as_array`) where that is safe: it is twice as fast.
 
 One cache holds the descriptors of the process and closes the least recently used one first. A reader keeps a reference
 to its `OpenFile`, so that the descriptor is closed only after the last read.
@@ -108,7 +108,7 @@ class OpenFile:
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Announce the read of these byte ranges [start, stop); local files ignore it."""
 
-    def look(self) -> NDArray[np.uint8] | None:
+    def as_array(self) -> NDArray[np.uint8] | None:
         """Return all bytes as a memory map, uint8 [bytes]; None if they must be read with `read_into`.
 
         The reader calls `is_lost` after it has used them.

@@ -101,7 +101,7 @@ class MemoryBudget:
 
     >>> budget = MemoryBudget(100)
     >>> share = budget.share()
-    >>> share.need(60)
+    >>> share.reserve(60)
     >>> budget.used
     60
     >>> share.free()
@@ -160,7 +160,7 @@ class Share:
         self.held = self.needed = self._asked = 0
         self.lacked = self._alone = False
 
-    def need(self, byte_count: int) -> None:
+    def reserve(self, byte_count: int) -> None:
         """Reserve bytes until the input holds this number in total.
 
         Raises:
@@ -185,7 +185,7 @@ class Share:
             self.held = byte_count
 
     def wait(self) -> None:
-        """Free everything, and return when the bytes of the last refused `need` are reserved."""
+        """Free everything, and return when the bytes of the last refused `reserve` are reserved."""
         self.free()
         self._budget.wait(self, self._asked)
         self.held = self._asked

@@ -193,7 +193,7 @@ class MemoryFile(HeldFile):
         super().__init__(name, len(memory))
         self._memory = memory
 
-    def look(self) -> NDArray[np.uint8]:
+    def as_array(self) -> NDArray[np.uint8]:
         """Return all bytes."""
         return self._memory
 

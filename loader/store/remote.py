@@ -513,7 +513,7 @@ class RemoteFile(HeldFile):
                 done += len(piece)
             offset += len(out)
 
-    def look(self) -> None:
+    def as_array(self) -> None:
         """Return None, because the bytes are not contiguous in memory."""
 
     def _find(self, offset: int) -> RequestedPart | None:

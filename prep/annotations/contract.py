@@ -128,13 +128,13 @@ class PartwiseListing:
     They apply to a layout in which each example depends on one path only.
 
     Args:
-        look: maps the paths of a part to a summary; summaries of all parts are merged.
+        summarize: maps the paths of a part to a summary; summaries of all parts are merged.
         resolve_rules: resolves the rules of all examples from (merged summary, paths of all files except images, files,
             options); None if the source must be listed in one process.
         references_of: maps (paths, rules, options) to the examples of these paths.
     """
 
-    look: Callable[[Iterable[str], LayoutOptions], PartSummary]
+    summarize: Callable[[Iterable[str], LayoutOptions], PartSummary]
     resolve_rules: Callable[[Any, Iterable[str], SourceFiles, LayoutOptions], Any]
     references_of: Callable[[Iterable[str], Any, LayoutOptions], Iterator[SourceExample]]
 

@@ -196,7 +196,7 @@ def _open_folder(files: SourceFiles, paths: Sequence[str], options: FrameOptions
         for index in indices:
             try:
                 yield read_label_image(
-                    read_still(files, paths[index]), options.picture.max_pixels, options.need
+                    read_still(files, paths[index]), options.picture.max_pixels, options.reserve
                 )
             except SourceError as error:
                 raise error.at(f"mask {paths[index]!r}") from error
@@ -205,7 +205,7 @@ def _open_folder(files: SourceFiles, paths: Sequence[str], options: FrameOptions
 
 
 def _open_animation(files: SourceFiles, path: str, clip: Clip, options: FrameOptions) -> _Mask:
-    options.need(with_margin(files.size(path) or 0))
+    options.reserve(with_margin(files.size(path) or 0))
     data = files.read(path)
     name = animation_format(data)
     if name is None:
@@ -284,17 +284,17 @@ class ClipConverter:
         return PictureTally(max_boxes=self.recipe.max_boxes)
 
     def records(
-        self, reference: SourceExample, files: SourceFiles, need: ReserveMemory | None = None
+        self, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory | None = None
     ) -> tuple[Record, ...]:
         """Return a record for each window of one source; raise SourceError where it cannot be converted."""
-        recipe, need = self.recipe, need or self.recipe.lone_need()
+        recipe, reserve = self.recipe, reserve or self.recipe.reserve_alone()
         picture = copy_options(ReadOptions, recipe, background=recipe.backdrop(), channels=3, dtype="uint8")
         options = FrameOptions(
             picture=picture,
             frame_rate=recipe.folder_frame_rate,
             incomplete=recipe.incomplete_clips,
             refuse_turned=reference.is_labelled and recipe.annotation_grid != "displayed",
-            need=need,
+            reserve=reserve,
         )
         clip = open_clip(files, reference.source, reference.members, options)
         masks = open_clip_labels(recipe, self.labels, reference, files, clip, options)
@@ -305,7 +305,7 @@ class ClipConverter:
         label_bytes = np.dtype(self.labels.dtype).itemsize if has_label else 0
         stored_bytes = int(np.prod(plan.output_size)) * (recipe.channels + label_bytes)
         stored_bytes *= recipe.frame_choice().frames * len(chosen.windows)
-        need(with_margin(clip.held_bytes + masks.held_bytes + 2 * clip.frame_bytes + stored_bytes))
+        reserve(with_margin(clip.held_bytes + masks.held_bytes + 2 * clip.frame_bytes + stored_bytes))
         padding = recipe.padding()
         read = [np.empty((len(window), *shape), np.uint8) for window in chosen.windows]
         _fill(

@@ -61,7 +61,7 @@ _DEPTHS = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I": 
 def read_label_image(
     data: bytes,
     max_pixels: int,
-    need: ReserveMemory = no_memory_limit,
+    reserve: ReserveMemory = no_memory_limit,
     colors: Mapping[int, int] | None = None,
 ) -> NDArray[Any]:
     """Return the class indices [height, width] of a PNG, TIFF, BMP or GIF: its gray values, or its palette indices.
@@ -70,7 +70,7 @@ def read_label_image(
     because writers reorder the palette in each file.
 
     Args:
-        need: called with the number of bytes for the file and its pixels before they are decoded.
+        reserve: called with the number of bytes for the file and its pixels before they are decoded.
         colors: class of each color RRGGBB, if colors are classes; see `LabelCoding`.
 
     Raises:
@@ -101,7 +101,7 @@ def read_label_image(
     planned = estimate_pillow(
         size, {"I": 4, "I;16": 2}.get(image.mode, 4 if in_color else 1), bands, dtype.itemsize
     )
-    need(with_margin(len(data) + planned.peak_bytes))
+    reserve(with_margin(len(data) + planned.peak_bytes))
     with decoder_failures():
         image.load()
         shown = image.convert("RGB") if colors and image.mode == "P" else image
@@ -304,12 +304,12 @@ def read_picture_labels(
     labels: LabelMap,
     reference: SourceExample,
     files: SourceFiles,
-    need: ReserveMemory = no_memory_limit,
+    reserve: ReserveMemory = no_memory_limit,
 ) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
     """Return a picture's class indices [height, width], or None without labels, and findings about them.
 
     Args:
-        need: called with the number of bytes before pixels are decoded.
+        reserve: called with the number of bytes before pixels are decoded.
 
     Raises:
         SourceError: a label image cannot be read, has unknown classes, or classes overlap where that is refused.
@@ -321,7 +321,7 @@ def read_picture_labels(
         return read_label_image(
             files.read(path),
             recipe.max_pixels,
-            lambda alone: need((3 if several else 2) * alone),
+            lambda alone: reserve((3 if several else 2) * alone),
             recipe.label_coding().numbers,
         )
 

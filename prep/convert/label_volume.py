@@ -56,7 +56,7 @@ class LabelReader:
     Args:
         grid: grid of the scan as stored.
         canonical: the same grid in canonical order.
-        admit: called before a mask is read, with the mask and the bytes of the merged masks before it; may raise.
+        reserve_mask: called with a mask and the bytes of the merged masks before it, before it is read; may raise.
         slices: see `Scan`.
     """
 
@@ -66,7 +66,7 @@ class LabelReader:
     files: SourceFiles
     grid: Grid
     canonical: Grid
-    admit: Callable[[MaskScan, int], None]
+    reserve_mask: Callable[[MaskScan, int], None]
     options: ScanOptions
     slices: tuple[str, ...] = ()
 
@@ -129,7 +129,7 @@ class LabelReader:
                 plane = read_label_image(
                     self.files.read(pairs[one]),
                     self.recipe.max_pixels,
-                    self.options.need,
+                    self.options.reserve,
                     self.recipe.label_coding().numbers,
                 )
                 if plane.shape != self.grid.shape[1:]:
@@ -151,7 +151,7 @@ class LabelReader:
         named: list[Iterable[str] | None] = []
         for path in self.reference.masks:
             mask = self._open(path)
-            self.admit(mask, 0 if merged is None else merged.nbytes)
+            self.reserve_mask(mask, 0 if merged is None else merged.nbytes)
             values, findings, shared, names = self._of_file(mask, path)
             del mask  # frees the bytes of its file
             found += findings
@@ -176,7 +176,7 @@ class LabelReader:
         def each() -> Iterator[tuple[int, Voxels]]:
             for name, path in self.reference.class_masks:
                 mask = self._open(path)
-                self.admit(mask, 2 * math.prod(mask.grid.shape))
+                self.reserve_mask(mask, 2 * math.prod(mask.grid.shape))
                 self._check_name(mask, name)
                 values, findings = self._aligned(mask, mask.read())
                 found.extend(findings)

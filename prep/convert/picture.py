@@ -107,13 +107,13 @@ class PictureConverter:
         return PictureTally(max_boxes=self.recipe.max_boxes)
 
     def records(
-        self, reference: SourceExample, files: SourceFiles, need: ReserveMemory | None = None
+        self, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory | None = None
     ) -> tuple[Record, ...]:
         """Return the record of one source; raise SourceError where it cannot be converted."""
-        need = need or self.recipe.lone_need()
-        label, notes = read_picture_labels(self.recipe, self.labels, reference, files, need)
+        reserve = reserve or self.recipe.reserve_alone()
+        label, notes = read_picture_labels(self.recipe, self.labels, reference, files, reserve)
         reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
-        return (self.convert(reference, files.read(reference.source), label, need),)
+        return (self.convert(reference, files.read(reference.source), label, reserve),)
 
     def needed_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the minimum size for decoding a picture of this displayed size: twice the size after resizing.
@@ -129,28 +129,28 @@ class PictureConverter:
         reference: SourceExample,
         data: bytes,
         label: NDArray[Any] | None = None,
-        need: ReserveMemory | None = None,
+        reserve: ReserveMemory | None = None,
     ) -> Record:
         """Return the record of one source.
 
         Args:
             label: class indices from its label images, if there are any.
-            need: called with the number of bytes before pixels are decoded; default: the recipe's limit.
+            reserve: called with the number of bytes before pixels are decoded; default: the recipe's limit.
 
         Raises:
             SourceError: this source cannot be converted.
         """
         recipe = self.recipe
-        needs = need or recipe.lone_need()
+        reserve_bytes = reserve or recipe.reserve_alone()
         scaled = recipe.interpolation == SCALED_DECODE_KERNEL and recipe.dtype == "uint8"
         needed = self.needed_size if scaled else None
         label_bytes = 0 if label is None else label.nbytes
 
-        def admit(footprint: Footprint) -> None:
+        def reserve_decoding(footprint: Footprint) -> None:
             plan = plan_of(recipe, footprint.displayed_size)
-            needs(picture_bytes(recipe, reference, len(data), label_bytes, footprint, plan))
+            reserve_bytes(picture_bytes(recipe, reference, len(data), label_bytes, footprint, plan))
 
-        image = read_image(data, self._read_options, needed, admit)
+        image = read_image(data, self._read_options, needed, reserve_decoding)
         plan = plan_of(recipe, displayed_size(image.orientation, image.stored_size))
         grid = reference.grid if recipe.annotation_grid == "auto" else recipe.annotation_grid
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)

@@ -29,12 +29,12 @@ class Converter(Protocol):
     """Converter of the files of one reference into records."""
 
     def records(
-        self, reference: SourceExample, files: SourceFiles, need: ReserveMemory | None = None
+        self, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory | None = None
     ) -> tuple[Record, ...]:
         """Return the records of one source; raise SourceError where it cannot be converted.
 
         Args:
-            need: called with the number of bytes that this takes; default: the recipe's limit.
+            reserve: called with the number of bytes that this takes; default: the recipe's limit.
         """
 
     def new_tally(self) -> Tally:

@@ -214,18 +214,18 @@ class VolumeConverter:
         return VolumeTally()
 
     def records(
-        self, reference: SourceExample, files: SourceFiles, need: ReserveMemory | None = None
+        self, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory | None = None
     ) -> tuple[Record, ...]:
         """Return the record of one scan, or one for each tile.
 
         Args:
-            need: called with the number of bytes before voxels are read; default: the recipe's limit.
+            reserve: called with the number of bytes before voxels are read; default: the recipe's limit.
 
         Raises:
             SourceError: this scan cannot be converted.
         """
-        need = need or self.recipe.lone_need()
-        options = self.recipe.scan_options(need)
+        reserve = reserve or self.recipe.reserve_alone()
+        options = self.recipe.scan_options(reserve)
         scan = open_scan(
             files, reference.source, reference.slices or reference.members, options, reference.volume
         )
@@ -239,7 +239,7 @@ class VolumeConverter:
             check_declared(scans)
         has_labels = bool(reference.masks or reference.class_masks)
         label_dtype = np.dtype(self.labels.stored_dtype(sets=bool(self._channels)))
-        need(conversion_bytes(self.recipe, canonical, scans, label_dtype.itemsize * has_labels))
+        reserve(conversion_bytes(self.recipe, canonical, scans, label_dtype.itemsize * has_labels))
         origins = [scan.origin for scan in scans if scan.origin is not None]
         origin = reduce(or_, origins) if len(origins) == len(scans) else None
         several = len(reference.masks) + len(reference.class_masks) > 1
@@ -250,7 +250,9 @@ class VolumeConverter:
             files=files,
             grid=scan.grid,
             canonical=canonical.target,
-            admit=lambda mask, merged: need(label_bytes(scans, scan.grid, mask, merged, several=several)),
+            reserve_mask=lambda mask, merged: reserve(
+                label_bytes(scans, scan.grid, mask, merged, several=several)
+            ),
             options=replace(options, origin=origin),
             slices=scan.slices,
         ).read()

@@ -92,7 +92,7 @@ def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOp
         image_grid,
         tolerance_voxels=options.mask_grid_tolerance,
         keeps=options.classes.takes,
-        need=options.need,
+        reserve=options.reserve,
         scan=options.origin if options.mask_references == "check" else None,
     )
 

@@ -76,7 +76,9 @@ LAYOUTS: dict[str, Layout] = {
             list_references=folders.list_references,
             takes_clips=True,
             in_parts=PartwiseListing(
-                look=folders.look, resolve_rules=folders.resolve_rules, references_of=folders.references_of
+                summarize=folders.summarize,
+                resolve_rules=folders.resolve_rules,
+                references_of=folders.references_of,
             ),
         ),
         Layout(

@@ -60,7 +60,7 @@ def list_references(
     if annotation_file is not None:
         raise AnnotationsError(f"{annotation_file}: class folders need no annotation file; name the folder")
     paths = images.sizes()
-    seen = look(paths, options)
+    seen = summarize(paths, options)
     if not options.folders_are_classes:
         _check_no_other_layout(annotations, images)
     rules = _resolve_rules(seen, (path for path in paths if not options.takes(path)), images.root, options)
@@ -109,7 +109,7 @@ class Rules:
     markers: frozenset[str] = frozenset()
 
 
-def look(paths: Iterable[str], options: LayoutOptions) -> FolderSummary:
+def summarize(paths: Iterable[str], options: LayoutOptions) -> FolderSummary:
     """Return the summary of the paths of all files, or of the files below some folders."""
     seen = FolderSummary()
     for path in filter(options.takes, paths):

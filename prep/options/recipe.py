@@ -126,9 +126,9 @@ class Recipe(RecipeOptions):
         """
         return process_budget(self.max_memory * MEBIBYTE, room_bytes)
 
-    def lone_need(self) -> ReserveMemory:
+    def reserve_alone(self) -> ReserveMemory:
         """Return the memory check for an input that is converted alone."""
-        return MemoryBudget(self.max_memory * MEBIBYTE).share().need
+        return MemoryBudget(self.max_memory * MEBIBYTE).share().reserve
 
     def static_shape(self) -> tuple[int, ...] | None:
         """Return the size of every stored image along its kind's axes; None where the recipe does not fix it."""

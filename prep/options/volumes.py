@@ -384,12 +384,12 @@ class VolumeOptions:
             **choices,  # type: ignore[arg-type]
         )
 
-    def scan_options(self, need: ReserveMemory = no_memory_limit) -> ScanOptions:
-        """Return the options of the volume readers; they call `need` with the bytes that a volume takes."""
+    def scan_options(self, reserve: ReserveMemory = no_memory_limit) -> ScanOptions:
+        """Return the options of the volume readers; they call `reserve` with the bytes that a volume takes."""
         return copy_options(
             ScanOptions,
             self,
-            need=need,
+            reserve=reserve,
             classes=self.class_choice(),
             coding=self.label_coding(),
             series=self.series_policy(),

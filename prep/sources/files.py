@@ -313,7 +313,7 @@ class LocalFiles:
                         return False
         return len(self.sizes()) <= count
 
-    def straight(self, folder: str) -> PartialListing | None:
+    def list_folder(self, folder: str) -> PartialListing | None:
         """List the files directly in a folder; None if there are very many, or if `below` takes the same time."""
         with self._listed():
             return None if has_many_files(self.root, folder) else list_part(self.root, folder, deep=False)

@@ -67,7 +67,7 @@ def test_planned_rows_are_those_written_alone(folders, kind, number, verify, in_
 
     monkeypatch.setattr(Assembler, "move_planned", moved_too)
     if not in_memory:
-        monkeypatch.setattr(OpenFile, "look", lambda self: None)
+        monkeypatch.setattr(OpenFile, "as_array", lambda self: None)
     batches = list(map(loader.batch, range(40)))
     assert len(written) >= 30 * 7 and all(written)  # all but those of the first epoch
     monkeypatch.setattr(Assembler, "plan", lambda self, *rows: None)

@@ -158,12 +158,12 @@ def reference_of(polygons: int = 0) -> SourceExample:
 def planned_bytes(data: bytes, options: dict[str, Any], reference: SourceExample | None = None) -> int:
     found: list[int] = []
 
-    def need(byte_count: int) -> None:
+    def reserve(byte_count: int) -> None:
         found.append(byte_count)
         raise PlannedError
 
     try:
-        converter(options).convert(reference or reference_of(), data, need=need)
+        converter(options).convert(reference or reference_of(), data, reserve=reserve)
     except PlannedError:
         return found[0]
     raise AssertionError("nobody asked")

@@ -102,20 +102,20 @@ def draw(folder: Path, shape: Shape, *names: str) -> None:
             FILES[name](folder / name, shape)
 
 
-def convert_scan(folder: str, conversion: str, need: ReserveMemory | None = None) -> int:
+def convert_scan(folder: str, conversion: str, reserve: ReserveMemory | None = None) -> int:
     """Convert one scan, in the measuring process; the number of its records."""
     image, mask, options = CONVERSIONS[conversion]
     files = LocalFiles(folder)
     members = tuple(path for path in files.sizes() if path.startswith("series/"))
     reference = SourceExample(source=image, key="a", mask=mask, members=members if image == "series" else ())
     recipe = Recipe(layout="csv", max_memory=1 << 30, **options)
-    return len(VolumeConverter(recipe=recipe, labels=LABELS).records(reference, files, need))
+    return len(VolumeConverter(recipe=recipe, labels=LABELS).records(reference, files, reserve))
 
 
 def asked_for(call: str, *arguments: str) -> int:
     """Convert a scan or read a mask, in the measuring process; the most bytes that it says it will take."""
     asked: list[int] = []
-    {"scan": convert_scan, "mask": read_mask}[call](*arguments, need=asked.append)
+    {"scan": convert_scan, "mask": read_mask}[call](*arguments, reserve=asked.append)
     return max(asked)
 
 
@@ -169,14 +169,14 @@ MASKS: Mapping[str, Callable[[], Dataset]] = {
 }
 
 
-def read_mask(path: str, need: ReserveMemory | None = None) -> int:
+def read_mask(path: str, reserve: ReserveMemory | None = None) -> int:
     """Read a mask in the measuring process; its voxels."""
     folder, name = os.path.split(path)
     grid = Grid(shape=MASK_SHAPE, affine=GRID)
-    mask = open_dicom_mask(LocalFiles(folder), name, grid, need=need or (lambda _: None))
-    if need is not None:
+    mask = open_dicom_mask(LocalFiles(folder), name, grid, reserve=reserve or (lambda _: None))
+    if reserve is not None:
         # As `halofeed.prep.convert.volume` has it.
-        need(round(1.2 * (mask.held_bytes + mask.read_bytes)) + (16 << 20))
+        reserve(round(1.2 * (mask.held_bytes + mask.read_bytes)) + (16 << 20))
     assert mask.read_classes is not None
     return int(np.count_nonzero(mask.read_classes({number: number for number in mask.names}, "last")[0]))
 

@@ -31,14 +31,14 @@ class FrameOptions:
         frame_rate: frames per second of folders of frames, which have no time stamps; None: the times are unknown.
         incomplete: handling of a clip with missing frames: "refuse" it, or "keep" the existing frames.
         refuse_turned: whether to refuse frames with an EXIF orientation other than 1.
-        need: function that receives the bytes that the clip needs before they are allocated; it may raise.
+        reserve: function that receives the bytes that the clip needs before they are allocated; it may raise.
     """
 
     picture: ReadOptions = field(default_factory=ReadOptions)
     frame_rate: float | None = None
     incomplete: str = "refuse"
     refuse_turned: bool = False
-    need: ReserveMemory = no_memory_limit
+    reserve: ReserveMemory = no_memory_limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def check_frame_count(count: int) -> None:
 
 def reserve_memory(options: FrameOptions, size: Size, held_bytes: int) -> None:
     """Reserve the memory for reading a clip: `held_bytes` and one frame of (height, width)."""
-    options.need(with_margin(held_bytes + 3 * size[0] * size[1]))
+    options.reserve(with_margin(held_bytes + 3 * size[0] * size[1]))
 
 
 def normalize_times(

@@ -62,11 +62,11 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: Frame
     def reserve(footprint: Footprint) -> None:
         nonlocal peak_bytes
         peak_bytes = max(peak_bytes, footprint.peak_bytes)
-        options.need(with_margin(file_bytes + footprint.peak_bytes))
+        options.reserve(with_margin(file_bytes + footprint.peak_bytes))
 
     def frame(path: str) -> RgbFrame:
         try:
-            image = read_image(read_still(files, path), options.picture, admit=reserve)
+            image = read_image(read_still(files, path), options.picture, reserve=reserve)
             if options.refuse_turned and image.orientation != 1:
                 raise turned_frame()
             return image.pixels

@@ -69,7 +69,7 @@ def open_clip(
 def _open(files: SourceFiles, path: str, members: Sequence[str], options: FrameOptions) -> Clip:
     if members:
         return open_frame_folder(files, members, options)
-    options.need(with_margin(files.size(path) or 0))
+    options.reserve(with_margin(files.size(path) or 0))
     data = files.read(path)
     if not data:
         raise decode_error("file is empty")

@@ -129,13 +129,13 @@ class ParsedFile:
     parsed_bytes: int
 
 
-def read_dataset(files: SourceFiles, path: str, need: ReserveMemory = no_memory_limit) -> ParsedFile:
+def read_dataset(files: SourceFiles, path: str, reserve: ReserveMemory = no_memory_limit) -> ParsedFile:
     """Parse one DICOM file.
 
     Args:
         files: the source that holds the file.
         path: path of the file.
-        need: called with the number of bytes that parsing takes.
+        reserve: called with the number of bytes that parsing takes.
 
     Raises:
         SourceError: the file is not DICOM, damaged or truncated (stage `read`).
@@ -143,7 +143,7 @@ def read_dataset(files: SourceFiles, path: str, need: ReserveMemory = no_memory_
     data = read_dicom_file(files, path)
     count = data.count(ITEM_START)
     parsed_bytes = 2 * len(data) + ITEM_BYTES * count
-    need(with_margin(parsed_bytes))
+    reserve(with_margin(parsed_bytes))
     stream = _ShortReadDetector(data)
     try:
         with silence_pydicom():

@@ -37,7 +37,7 @@ def open_dicom_mask(
     *,
     tolerance_voxels: float = TOLERANCE,
     keeps: Callable[[str], bool] = lambda name: True,
-    need: ReserveMemory = no_memory_limit,
+    reserve: ReserveMemory = no_memory_limit,
     scan: ScanIdentity | None = None,
 ) -> MaskScan:
     """Open a DICOM SEG or RTSTRUCT file; the mask's `read` makes the voxels later.
@@ -49,7 +49,7 @@ def open_dicom_mask(
             pixels match its voxels, in any orientation, is put on it; another segmentation keeps its own grid.
         tolerance_voxels: largest distance between a pixel of a segmentation and its voxel, in voxels.
         keeps: function that tells by name whether a segment or structure is read. Contours of others are not checked.
-        need: called with the number of bytes that parsing takes.
+        reserve: called with the number of bytes that parsing takes.
         scan: identity of the scan to which the mask must refer; None allows any scan.
 
     Returns:
@@ -63,11 +63,11 @@ def open_dicom_mask(
 
     References: DICOM PS3.3, A.51 Segmentation, A.86 Label Map Segmentation and A.19.3 RT Structure Set.
     """
-    parsed, kind = _parse_mask(files, path, need)
+    parsed, kind = _parse_mask(files, path, reserve)
     if scan is not None:
         check_references(parsed.dataset, scan)
     if kind == STRUCTURE_SET:
-        need(with_margin(structure_bytes(parsed)))
+        reserve(with_margin(structure_bytes(parsed)))
         return read_structures(path, parsed, image_grid, keeps)
     return read_segmentation(files, path, parsed, image_grid, tolerance_voxels, keeps)
 
@@ -109,9 +109,9 @@ def class_names(files: SourceFiles, path: str) -> Mapping[int, str]:
     return (structure_names if kind == STRUCTURE_SET else segment_names)(parsed.dataset)
 
 
-def _parse_mask(files: SourceFiles, path: str, need: ReserveMemory) -> tuple[ParsedFile, str]:
+def _parse_mask(files: SourceFiles, path: str, reserve: ReserveMemory) -> tuple[ParsedFile, str]:
     """Parse the file of a mask; return it with its kind, one of `MASK_KINDS`."""
-    parsed = read_dataset(files, path, need)
+    parsed = read_dataset(files, path, reserve)
     sop_class = code_text(parsed.dataset, SOP_CLASS)
     kind = sop_class_kind(sop_class)
     if kind not in MASK_KINDS:

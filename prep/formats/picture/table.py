@@ -163,7 +163,7 @@ def read_image(
     data: bytes,
     options: ReadOptions,
     needed_size: Callable[[int, int], Size] | None = None,
-    admit: Callable[[Footprint], None] | None = None,
+    reserve: Callable[[Footprint], None] | None = None,
 ) -> DecodedImage:
     """Decode an image file into upright pixels with the channels and the depth of the options.
 
@@ -183,7 +183,7 @@ def read_image(
         needed_size: function from the displayed (height, width) at full resolution to the (height, width) that later
             steps need. A JPEG is then decoded at 1/2, 1/4 or 1/8 if the result is not smaller than that, so
             `pixels` may be smaller than `stored_size`. None: full resolution.
-        admit: function that receives the memory footprint before the large allocations; it may raise to stop the
+        reserve: function that receives the memory footprint before the large allocations; it may raise to stop the
             reading.
 
     Raises:
@@ -195,8 +195,8 @@ def read_image(
     displayed = displayed_size(opened.orientation, opened.stored_size)
     needed = displayed_size(opened.orientation, needed_size(*displayed) if needed_size else displayed)
     gray_is_enough = options.channels == 1
-    if admit is not None:
-        admit(_footprint(opened.estimate(gray_is_enough, needed), opened, options))
+    if reserve is not None:
+        reserve(_footprint(opened.estimate(gray_is_enough, needed), opened, options))
     raster = opened.load(gray_is_enough, needed)
     notes = list(raster.notes)
     if not needed_size and raster.pixels.shape[:2] != opened.stored_size:

@@ -150,7 +150,7 @@ class ScanOptions:
         coding: classes of masks with a channel or a color per class.
         ignore_label: value of masks that is not a class, or None.
         series: rules for DICOM series.
-        need: called with the number of bytes that opening a file takes, if that is more than the file.
+        reserve: called with the number of bytes that opening a file takes, if that is more than the file.
         origin: identity of a mask's scan, if that is a DICOM series.
     """
 
@@ -166,7 +166,7 @@ class ScanOptions:
     coding: LabelCoding = field(default_factory=LabelCoding)
     ignore_label: int | None = None
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
-    need: ReserveMemory = no_memory_limit
+    reserve: ReserveMemory = no_memory_limit
     origin: ScanIdentity | None = None
 
     def __post_init__(self) -> None:

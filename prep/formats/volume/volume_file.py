@@ -73,7 +73,7 @@ class VolumeFile:
         conversion = plan_conversion(stored, options.non_finite_value if replacing else None)
         held: NDArray[Any] | None = None
         if replacing:
-            options.need(with_margin(len(content.data) + value_bytes(stored, conversion)))
+            options.reserve(with_margin(len(content.data) + value_bytes(stored, conversion)))
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_values(stored, content, conversion)
             detail = f"{replaced} voxels set to {options.non_finite_value:g}"
@@ -110,7 +110,7 @@ class VolumeFile:
         held: NDArray[Any] | None = None
         read_bytes, item_bytes = label_memory(stored)
         if options.non_finite_labels == "background" and stored.dtype.kind == "f":
-            options.need(with_margin(len(content.data) + read_bytes))
+            options.reserve(with_margin(len(content.data) + read_bytes))
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_labels(stored, content, non_finite_is_background=True)
             detail = f"{replaced} voxels became background"

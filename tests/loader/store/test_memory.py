@@ -110,8 +110,8 @@ def test_all_bytes_can_be_looked_at_where_they_lie(sets):
     held = Loader(folder, batch_size=6, cache="memory")
     opened = held._shards.open(0)
     name = held.manifest.split("train").shards[0].file
-    assert opened.look().tobytes() == (folder / name).read_bytes()
-    assert not opened.look().flags.writeable and opened.look() is opened.look()
+    assert opened.as_array().tobytes() == (folder / name).read_bytes()
+    assert not opened.as_array().flags.writeable and opened.as_array() is opened.as_array()
     with pytest.raises(CorruptFileError, match=r"it ends at byte"):
         opened.read(opened.bytes - 3, 4)
 

@@ -153,7 +153,7 @@ def test_a_bomb_is_rejected_by_its_header_unless_the_bound_is_higher_and_a_scan_
     assert TOO_MUCH_MEMORY in measure(convert_bomb, str(tmp_path), 150).result
     volume_memory_cases.draw(tmp_path / "b", volume_memory_cases.SMALL, "ct.nii.gz", "mask.nii.gz")
     share = MemoryBudget(1 << 40).share()
-    volume_memory_cases.convert_scan(str(tmp_path / "b"), "cropped", share.need)
+    volume_memory_cases.convert_scan(str(tmp_path / "b"), "cropped", share.reserve)
     assert share.held == share.needed > 0
 
 

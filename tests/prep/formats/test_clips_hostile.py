@@ -118,13 +118,13 @@ def test_a_clip_that_may_not_take_its_memory_is_refused_undecoded(tmp_path, monk
     monkeypatch.setattr(cv2, "VideoCapture", None)
     asked = []
 
-    def need(byte_count):
+    def reserve(byte_count):
         asked.append(byte_count)
         if len(asked) == 2:
             raise SourceError("decode", "takes too much memory")
 
     with pytest.raises(SourceError, match="takes too much memory"):
-        open_clip(LocalFiles(tmp_path), f"w.{extension}", options=FrameOptions(need=need))
+        open_clip(LocalFiles(tmp_path), f"w.{extension}", options=FrameOptions(reserve=reserve))
     assert asked[1] > asked[0] >= (tmp_path / f"w.{extension}").stat().st_size
 
 

@@ -22,9 +22,9 @@ from halofeed.system.memory import (
 
 def test_what_takes_more_than_the_budget_is_rejected_with_both_figures() -> None:
     share = MemoryBudget(2048 * MEBIBYTE).share()
-    share.need(2048 * MEBIBYTE)
+    share.reserve(2048 * MEBIBYTE)
     with pytest.raises(SourceError) as caught:
-        share.need(2048 * MEBIBYTE + 1)
+        share.reserve(2048 * MEBIBYTE + 1)
     assert (caught.value.stage, caught.value.reason) == ("decode", TOO_MUCH_MEMORY)
     assert "2,049 MiB" in caught.value.detail and "--max-memory allows 2,048" in caught.value.detail
 
@@ -38,7 +38,7 @@ def test_the_sum_of_what_many_threads_hold_stays_below_the_budget() -> None:
             mine = 0
             try:
                 for size in sizes:  # the second, larger one is found out later, as of a mask beside its scan
-                    share.need(size)
+                    share.reserve(size)
                     with lock:
                         held += size - mine
                         most = max(most, held)
@@ -65,13 +65,13 @@ def test_a_large_input_is_not_overtaken_for_ever_by_small_ones() -> None:
 
     def small() -> None:
         while not stop.is_set():
-            retry_when_memory_free(budget, lambda share: (share.need(30), time.sleep(0.001)))
+            retry_when_memory_free(budget, lambda share: (share.reserve(30), time.sleep(0.001)))
 
     threads = [threading.Thread(target=small) for _ in range(4)]
     for thread in threads:
         thread.start()
     large = threading.Thread(
-        target=lambda: retry_when_memory_free(budget, lambda share: (share.need(100), finished.set()))
+        target=lambda: retry_when_memory_free(budget, lambda share: (share.reserve(100), finished.set()))
     )
     large.start()
     try:
@@ -87,7 +87,7 @@ def test_what_failed_beside_others_is_tried_once_more_alone() -> None:
     budget, beside = MemoryBudget(100), []
 
     def work(share: Share) -> str:
-        share.need(10)
+        share.reserve(10)
         beside.append(budget.used)
         try:
             raise MemoryError
@@ -104,10 +104,10 @@ def test_what_failed_beside_others_is_tried_once_more_alone() -> None:
 def test_an_input_that_has_to_wait_holds_nothing_meanwhile() -> None:
     budget = MemoryBudget(100)
     other, share = budget.share(), budget.share()
-    other.need(60)
-    share.need(30)
+    other.reserve(60)
+    share.reserve(30)
     with pytest.raises(RetryWhenMemoryFree):
-        share.need(50)
+        share.reserve(50)
     waiting = threading.Thread(target=share.wait)
     waiting.start()
     deadline = time.monotonic() + 120
@@ -143,11 +143,11 @@ def test_where_the_machine_has_less_than_is_allowed_that_is_said() -> None:
     budget = MemoryBudget(400 * MEBIBYTE, 100 * MEBIBYTE)
     share = budget.share()
     with pytest.raises(SourceError, match="about 401 MiB; --max-memory allows 400"):
-        share.need(401 * MEBIBYTE)
+        share.reserve(401 * MEBIBYTE)
     assert not share.lacked
     share = budget.share()
     with pytest.raises(
         SourceError, match="about 200 MiB; this machine has 100 for each worker; take fewer --workers"
     ):
-        share.need(200 * MEBIBYTE)
+        share.reserve(200 * MEBIBYTE)
     assert share.lacked
