@@ -1,0 +1,51 @@
+"""Feed torch's DataLoader: single records that it shuffles and batches, or halofeed's complete batches.
+
+pip install 'halofeed[convert]' torch
+python examples/torch_dataloader.py
+"""
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from drawn import draw_photos
+from torch import nn, optim
+from torch.utils.data import DataLoader
+
+import halofeed
+
+
+def main(folder: Path) -> None:
+    draw_photos(folder / "photos")
+    data = halofeed.convert(folder / "photos", folder / "data", layout="folders", height=32, width=32)
+    loader = data.loader("train", batch_size=8, seed=1)
+
+    # 1. Records: torch draws, batches and counts them. A worker opens the files itself.
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    )
+    optimizer = optim.Adam(model.parameters(), 0.02)
+    seen = Counter()
+    for batch in DataLoader(loader.records, batch_size=8, shuffle=True, num_workers=2):
+        scores = model(batch["image"].movedim(-1, 1) / 255)  # channels first, as torch wants them
+        loss = nn.functional.cross_entropy(scores, batch["label"].long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.update(batch["id"].tolist())
+    by_hand = len(list((folder / "photos" / "train").glob("*/*.png")))
+    assert len(seen) == by_hand == 54 and set(seen.values()) == {1}
+
+    # 2. Complete batches, shuffled exactly and resumable: the sampler says which steps.
+    steps = range(10, 14)
+    batches = list(DataLoader(loader.by_step(), batch_size=None, sampler=steps, num_workers=2))
+    for step, batch in zip(steps, batches, strict=True):
+        assert (batch["image"].numpy() == loader.batch(step)["image"]).all()
+    print(
+        f"an epoch of records has each of the {len(seen)} pictures once; {len(batches)} batches resumed at step 10"
+    )
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        main(Path(folder))
