@@ -36,11 +36,17 @@ def main(folder: Path) -> None:
     by_hand = len(list((folder / "photos" / "train").glob("*/*.png")))
     assert len(seen) == by_hand == 54 and set(seen.values()) == {1}
 
+    in_order = [
+        int(one) for batch in DataLoader(loader.records, batch_size=5, num_workers=2) for one in batch["id"]
+    ]
+    assert in_order == [int(record["id"]) for record in loader.records]
+
     # 2. Complete batches, shuffled exactly and resumable: the sampler says which steps.
     steps = range(10, 14)
     batches = list(DataLoader(loader.by_step(), batch_size=None, sampler=steps, num_workers=2))
     for step, batch in zip(steps, batches, strict=True):
-        assert (batch["image"].numpy() == loader.batch(step)["image"]).all()
+        for name, array in loader.batch(step).items():
+            assert (batch[name].numpy() == array).all()
     print(
         f"an epoch of records has each of the {len(seen)} pictures once; {len(batches)} batches resumed at step 10"
     )

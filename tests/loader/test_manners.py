@@ -1,7 +1,6 @@
 """A loader behaves as Python, Keras, TensorFlow's strategies, torch and notebooks expect."""
 
 import base64
-import importlib.util
 import pickle
 import re
 
@@ -14,7 +13,6 @@ from halofeed.errors import UsageError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.prep.voxels.encode import encode_png
 from tests.support.conversions import draw_folders, run_convert
-from tests.support.scripts import run_script
 from tests.support.volume_writer import draw_scans, write_scans
 
 
@@ -118,58 +116,6 @@ def test_pairs_of_detection_and_segmentation(objects, tmp_path):
     image, label, weight = next(iter(scans.dataset(as_supervised=True)))
     np.testing.assert_array_equal(label, batch["label"])
     np.testing.assert_array_equal(weight, batch["labelled"])
-
-
-@pytest.mark.long
-def test_each_replica_of_a_strategy_gets_its_rows_and_none_is_lost(photos):
-    program = """
-import sys
-import numpy as np
-import tensorflow as tf
-from halofeed.loader import Loader
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-loader = Loader(sys.argv[1], split="train", batch_size=4, training=False)
-seen = []
-for step, parts in enumerate(loader.distributed(strategy)):
-    for name, array in loader.batch(step).items():
-        found = np.concatenate(strategy.experimental_local_results(parts[name]))
-        np.testing.assert_array_equal(found, array)
-    seen.append(loader.batch(step)["valid"].sum())
-assert len(seen) == len(loader) and sum(seen) == loader.num_records
-model_weight = sum(
-    float(strategy.reduce("SUM", weight, axis=0))
-    for _, _, weight in loader.distributed(strategy, as_supervised=True)
-)
-assert model_weight == loader.num_records
-"""
-    run_script(program, photos)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is in the extra `oracles`")
-@pytest.mark.long
-def test_torchs_workers_make_whole_batches_in_order(photos):
-    # In a process of its own: torch and TensorFlow abort in one.
-    program = """
-import sys
-import numpy as np
-from torch.utils.data import DataLoader
-from halofeed.loader import Loader
-
-if __name__ == "__main__":
-    loader = Loader(sys.argv[1], split="train", batch_size=4, num_epochs=3)
-    steps = range(1, loader.steps)
-    found = list(DataLoader(loader.by_step(), batch_size=None, sampler=steps, num_workers=2))
-    assert len(found) == len(steps) > 3
-    for step, batch in zip(steps, found, strict=True):
-        for name, array in loader.batch(step).items():
-            np.testing.assert_array_equal(batch[name].numpy(), array)
-    rows = [int(one) for batch in DataLoader(loader.records, batch_size=5, num_workers=2) for one in batch["id"]]
-    assert rows == [int(record["id"]) for record in loader.records] and len(rows) == loader.num_records
-"""
-    run_script(program, photos)
 
 
 def test_a_notebook_shows_the_arrays_and_the_first_batch(photos):

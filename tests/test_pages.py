@@ -1,0 +1,100 @@
+"""Every block of code of README and the pages runs or is read by the parser of commands; every example runs."""
+
+import json
+import re
+import runpy
+import shlex
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from halofeed.cli import _parser
+from tests.support.scripts import run_script
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples/dataflow/README.md"]
+NOT_RUN = {"datasets.md": "test_datasets.py", "extending.md": "test_extending.py"} | dict.fromkeys(
+    ("engines.md", "stores.md", "plan.md", "partition.md", "loading.md"),
+    "only parsed: clusters, stores, compilers",
+)
+BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DRAW = """
+from pathlib import Path
+from drawn import *
+draw_photos(Path("photos")); draw_boxes(Path("cards")); draw_ct(Path("scans")); draw_clips(Path("videos"))
+draw_box_table(Path("boxes/boxes.csv"))
+"""
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.*")) if path.stem != "drawn"]
+LIBRARIES = {"grain_loader": "grain", "torch_dataloader": "torch"}
+
+
+def run(code: str, folder: Path) -> None:
+    """Run Python code in the folder, in a process of its own that finds the examples' modules."""
+    paths = [str(ROOT), str(ROOT / "examples")]
+    run_script(f"import os, sys\nos.chdir({str(folder)!r})\nsys.path[:0] = {paths}\n{code}", seconds=900)
+
+
+def commands(code: str) -> list[list[str]]:
+    """The words of each halofeed command of a shell block, without those that stand for the reader's own options."""
+    lines = re.findall(r"^\s*halofeed (.*)", code.replace("\\\n", " "), re.MULTILINE)
+    found = [shlex.split(line, comments=True) for line in lines]
+    return [words[: words.index("--")] if "--" in words else words for words in found if "..." not in words]
+
+
+def run_blocks(page: Path, folder: Path) -> None:
+    program = ["from halofeed.cli import main"]
+    for skipped, language, code in BLOCK.findall(page.read_text()):
+        if not skipped:
+            shell = [f"assert main({words}) == 0" for words in commands(code)]
+            program += shell if language == "bash" else [code]
+    run("\n".join(program), folder)
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    run(DRAW, folder)
+    run_blocks(ROOT / "docs/quick-start.md", folder)
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES[:-1] if page.name not in NOT_RUN], ids=lambda page: page.name
+)
+def test_the_blocks_of_a_page_run_in_order(page: Path, converted: Path) -> None:
+    if page.name != "quick-start.md":  # which the fixture has run
+        run_blocks(page, converted)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_runs_and_its_counts_are_those_by_hand(path: Path, tmp_path: Path) -> None:
+    if path.suffix == ".ipynb":
+        cells = json.loads(path.read_text())["cells"]
+        assert not any(cell.get("outputs") for cell in cells)
+        run("\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"), tmp_path)
+    elif find_spec(LIBRARIES.get(path.stem, "halofeed")) is None:
+        pytest.skip(f"{LIBRARIES[path.stem]} is in the extra `peers`")
+    else:
+        run(path.read_text(), tmp_path)
+
+
+def test_commands_parse_and_python_compiles_and_quoted_messages_exist() -> None:
+    parser = _parser()
+    for page in PAGES:
+        for _, language, code in BLOCK.findall(page.read_text()):
+            if language == "python":
+                compile(code, str(page), "exec")
+            for words in commands(code) if NOT_RUN.get(page.name) != "test_extending.py" else ():
+                parser.parse_args(words)  # an unknown option or value ends the test
+    parts = ("system", "schemas", "prep", "pipelines", "loader", "trainer", "halofeed")
+    sources = "".join(path.read_text() for part in parts for path in (ROOT / part).rglob("*.py"))
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    for message in re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE):
+        assert message in sources, message
+
+
+def test_links_between_pages_lead_to_pages(tmp_path: Path) -> None:
+    assert not runpy.run_path(str(ROOT / "docs/assemble.py"))["assemble"](tmp_path / "pages")
