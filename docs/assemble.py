@@ -40,7 +40,7 @@ def assemble(folder: Path) -> list[str]:
         (folder / page).parent.mkdir(parents=True, exist_ok=True)
         (folder / page).write_text(text)
     for path in (ROOT / "docs").glob("*.*"):
-        if path.suffix in (".png", ".css"):
+        if path.suffix in (".png", ".css", ".js"):
             shutil.copy(path, folder)
     return dead
 
