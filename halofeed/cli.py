@@ -23,6 +23,8 @@ from halofeed.system.resource_errors import check_least_memory, describe_error
 from halofeed.training import add_training_commands, unlogged
 
 if TYPE_CHECKING:
+    from halofeed.pipelines.job import JobOptions
+    from halofeed.prep.annotations.contract import LayoutOptions
     from halofeed.trainer.config import TrainConfig
 
 CONVERT_EXAMPLE = """\
@@ -400,7 +402,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     layouts = "\n".join(f"  {layout.name:<12} {layout.summary}" for layout in LAYOUTS.values())
     parser.epilog = f"layouts:\n{layouts}\n\n{CONVERT_EXAMPLE}"
     parser.usage = (
-        "halofeed convert --layout LAYOUT --source SOURCE --out OUT --name NAME [options] [-- BEAM OPTIONS]"
+        "halofeed convert --source SOURCE --out OUT --name NAME [--layout LAYOUT] [options] [-- BEAM OPTIONS]"
     )
     add_options(parser, JobOptions, title="where")
     add_options(parser, Recipe)
@@ -410,11 +412,10 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     from halofeed.pipelines.job import JobOptions
     from halofeed.prep.options.recipe import Recipe
 
-    if not hasattr(parsed, "layout"):
-        raise UsageError(
-            "--layout: name the layout of the source; `halofeed convert --help` lists the layouts"
-        )
-    options, recipe = from_options(JobOptions, parsed), from_options(Recipe, parsed)
+    options = from_options(JobOptions, parsed)
+    if getattr(parsed, "layout", "auto") == "auto":
+        parsed.layout = _detect_layout(options, parsed)
+    recipe = from_options(Recipe, parsed)
     recipe.check_used()
     from halofeed.system.memory import heavy_imports, keep_freed_memory
 
@@ -433,6 +434,24 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
         done = convert(options, recipe, beam_arguments)
     print(summary(done, warn_cut=options.warn_cut))
     return 0
+
+
+def _detect_layout(options: JobOptions, parsed: argparse.Namespace) -> str:
+    """Return the name of the layout that the source's files show, and print the reason."""
+    from halofeed.prep.layouts.detect import detect_layout
+    from halofeed.prep.options.recipe import Recipe
+
+    with require_extra("convert", "apache_beam"), unlogged():
+        from halofeed.pipelines.plan import open_sources
+    sources = open_sources(options)
+
+    def options_of(layout: str) -> LayoutOptions:
+        named = argparse.Namespace(**{**vars(parsed), "layout": layout})
+        return from_options(Recipe, named).layout_options(options.salt)
+
+    found = detect_layout(sources.annotations, sources.images, sources.annotation_file, options_of)
+    print_status(f"halofeed convert: --layout {found.name}: {found.reason}")
+    return found.name
 
 
 def _verify(parsed: argparse.Namespace, _: list[str]) -> int:

@@ -305,10 +305,10 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (12, 2620),
+    "halofeed": (12, 2660),
     "system": (17, 2750),
     "schemas": (17, 3730),
-    "prep": (125, 33_200),
+    "prep": (126, 33_300),
     "pipelines": (30, 7400),
     "loader": (45, 10_000),
     "trainer": (56, 10650),

@@ -88,7 +88,11 @@ class RecipeOptions(ClipOptions, VolumeOptions):
 
     OPTION_GROUP: ClassVar[str] = "what"
 
-    layout: str = option("", "layout of the source: one of the layouts listed below")
+    layout: str = option(
+        "",
+        "layout of the source: one of the layouts listed below; default: auto, the only one that fits its files, "
+        "which is printed with the reason",
+    )
     task: str | None = option(
         None, "task that the records serve; default: the layout's own", choices=tuple(TASKS)
     )
