@@ -26,7 +26,7 @@ from halofeed.pipelines.classes import (
     segmentation_classes,
 )
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.references import FileByShard, NumberedFiles
+from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.storage import RemoteFiles, is_remote, source_files
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
@@ -70,6 +70,7 @@ class ConversionPlan:
         convertible: number of references without a problem in the annotations.
         fingerprints: fingerprint of the references and labels, then those that earlier versions would give.
         stamps: digest of the stamps of all source files; "" where a file may change without changing it.
+        totals: what the references hold.
     """
 
     task: str
@@ -79,6 +80,7 @@ class ConversionPlan:
     convertible: int
     fingerprints: tuple[str, ...]
     stamps: str
+    totals: Totals
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def make_plan(
     options: JobOptions,
     recipe: Recipe,
     sources: Sources,
-    writer: NumberedFiles | FileByShard | None,
+    writer: ReferenceWriter | None,
     list_series: ListSeries | None = None,
     in_job: ListInJob | None = None,
 ) -> ConversionPlan:
@@ -209,6 +211,7 @@ def make_plan(
         convertible=totals.convertible,
         fingerprints=totals.fingerprints(json.dumps(label_map.to_json()).encode()),
         stamps=_stamps_of(sources.images, totals),
+        totals=totals,
     )
 
 
@@ -216,7 +219,7 @@ def _gather(
     listed: Callable[[], Iterator[SourceExample]],
     recipe: Recipe,
     sources: Sources,
-    writer: NumberedFiles | FileByShard | None,
+    writer: ReferenceWriter | None,
 ) -> Totals:
     """List all references in this process, and write them."""
     totals = Totals()
@@ -347,7 +350,7 @@ def _read_file(path: str) -> bytes:
         raise UsageError(f"{path}: {error.detail or error.reason}") from error
 
 
-def _check_splits(names: set[str], *, named_by_option: bool) -> None:
+def _check_splits(names: Iterable[str], *, named_by_option: bool) -> None:
     """Refuse names of splits that are invalid in file names, or differ only in upper and lower case."""
     try:
         by_folded: dict[str, str] = {}
@@ -519,6 +522,12 @@ def bytes_per_record(recipe: Recipe, task: str, label_dtype: str) -> int | None:
     return math.prod(shape) * (stored + label)
 
 
+def free_bytes(folder: str) -> int:
+    """Return the free bytes of the local disk that would hold a folder."""
+    path = Path(folder).absolute()
+    return shutil.disk_usage(next(one for one in (path, *path.parents) if os.path.exists(one))).free
+
+
 def check_disk_space(
     folder: str, records: int, record_bytes: int | None, present: Mapping[str, int], *, refuse: bool
 ) -> None:
@@ -537,8 +546,7 @@ def check_disk_space(
     if record_bytes is None or is_remote(folder):
         return
     needed = records * record_bytes - sum(size for name, size in present.items() if ".tfrecord-" in name)
-    path = Path(folder).absolute()
-    free = shutil.disk_usage(next(one for one in (path, *path.parents) if os.path.exists(one))).free
+    free = free_bytes(folder)
     text = f"{records:,} records of {human_bytes(record_bytes)} are {human_bytes(records * record_bytes)}"
     if needed > free * (1 - _SHARE_KEPT_FREE):
         text += f", and {folder} has {human_bytes(free)} free"
