@@ -418,6 +418,11 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
         parsed.layout = _detect_layout(options, parsed)
     recipe = _recipe_of(parsed)
     recipe.check_used()
+    if hasattr(parsed, "depth") and not (hasattr(parsed, "height") and hasattr(parsed, "width")):
+        raise UsageError(
+            "--depth: volumes have no default size; give --height and --width too. --dry-run without the three "
+            "proposes them"
+        )
     from halofeed.system.memory import heavy_imports, keep_freed_memory
 
     with require_extra("convert", "apache_beam"), unlogged(), heavy_imports():

@@ -9,6 +9,7 @@ from typing import Any
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.storage import OutputFolder
+from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
@@ -33,6 +34,7 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
     lines += [f"  {name:<12} {_describe(split)}" for name, split in manifest.splits.items()]
     see = f", see {OutputFolder(done.folder).path(REJECTED)}"
     lines += outcome_lines(done, warn_cut, see)
+    lines += _unused(manifest)
     lines.append(f"{done.folder}: look at it with `halofeed report {done.folder}`")
     return "\n".join(lines)
 
@@ -73,6 +75,19 @@ def outcome_lines(done: Conversion, warn_cut: float, see: str = "") -> list[str]
         f"  warning: {counted(count, 'input')}: {text}" for text, count in (total.warnings or {}).items()
     ]
     return lines
+
+
+def _unused(manifest: Manifest) -> Iterator[str]:
+    """Yield warnings about classes without any object and about empty shards."""
+    shown = Statistics.total(split.statistics for split in manifest.splits.values()).labels or {}
+    unused = [name for key, name in manifest.labels.items() if str(key) not in shown and name != BACKGROUND]
+    if unused and shown:
+        more = f" and {len(unused) - _MAX_LISTED} more" if len(unused) > _MAX_LISTED else ""
+        listed = ", ".join(unused[:_MAX_LISTED])
+        yield f"  warning: {counted(len(unused), 'class', 'classes')} in no record: {listed}{more}"
+    for name, split in manifest.splits.items():
+        if empty := sum(not shard.records for shard in split.shards):
+            yield f"  warning: {name}: {empty:,} of {counted(len(split.shards), 'shard')} are empty; lower --shards"
 
 
 def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:
