@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -315,6 +316,11 @@ def _convert_into(
     plan = _withdraw_on_error(output, prepare)
     if started is not None:
         started.keep()
+    if run.show_progress and sys.stderr is not None and sys.stderr.isatty():
+        classes = plan.describe_classes(plan.labels.names.values())
+        print_status(
+            f"{options.name}: {plan.count:,} inputs ({plan.describe_splits()}); {plan.task}: {classes}"
+        )
     output.delete([MANIFEST])
     job = _job_of(run, plan, output, references_folder, replaces)
     if run.scratch is None:

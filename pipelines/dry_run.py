@@ -40,7 +40,6 @@ _SCANS_CONVERTED = 3
 """Scans of the sample that are converted; one takes seconds."""
 _LEAST_OF_CT = -50
 """Value below which a scan without a modality holds Hounsfield units."""
-_SHOWN_CLASSES = 20
 _ANISOTROPIC = 3
 """Ratio of spacings and of sizes above which nnU-Net resamples the coarse axis to its 10th percentile."""
 _SIDE_MULTIPLE = 16
@@ -139,14 +138,11 @@ def _inputs(plan: ConversionPlan) -> list[str]:
 def _classes(plan: ConversionPlan, converted: Conversion | None) -> str:
     """Return a line with the classes and how often annotations name them; label images show them in the sample."""
     named: Mapping[int, str] = plan.labels.names
-    counts, where = plan.totals.labels, ""
+    where = ""
     if plan.labels.is_open and converted is not None:
         named, where = converted.manifest.labels, " in the sample"
-    names = [
-        f"{name} {counts[name]:,}" if counts[name] else name for name in named.values() if name != BACKGROUND
-    ]
-    more = f" and {len(names) - _SHOWN_CLASSES} more" if len(names) > _SHOWN_CLASSES else ""
-    shown = f": {', '.join(names[:_SHOWN_CLASSES])}{more}" if names else ""
+    names = [name for name in named.values() if name != BACKGROUND]
+    shown = f": {plan.describe_classes(names)}" if names else ""
     return f"  {counted(len(names), 'class', 'classes')}{where}{shown}"
 
 

@@ -56,6 +56,7 @@ from halofeed.system.console import human_bytes, print_status
 from halofeed.system.memory import machine_memory
 
 _SHOWN = 3
+_SHOWN_CLASSES = 20
 MIN_PRINTED_BYTES: Final = 1 << 30
 _SHARE_KEPT_FREE: Final = 0.02
 """Share of the disk that a conversion leaves free."""
@@ -86,6 +87,17 @@ class ConversionPlan:
     def inputs(self) -> dict[str, Any]:
         """Return the manifest's entry for the references and labels."""
         return {"count": self.count, "fingerprint": self.fingerprints[0]}
+
+    def describe_splits(self) -> str:
+        """Return the convertible inputs of each split, such as "test 72, train 205"."""
+        return ", ".join(f"{name} {count:,}" for name, count in sorted(self.totals.splits.items()))
+
+    def describe_classes(self, names: Iterable[str]) -> str:
+        """Return some classes with the number of labels or objects that annotations have of them."""
+        counts = self.totals.labels
+        texts = [f"{name} {counts[name]:,}" if counts[name] else name for name in names if name != BACKGROUND]
+        more = f" and {len(texts) - _SHOWN_CLASSES} more" if len(texts) > _SHOWN_CLASSES else ""
+        return f"{', '.join(texts[:_SHOWN_CLASSES])}{more}"
 
 
 @dataclass(frozen=True, kw_only=True)

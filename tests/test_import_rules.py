@@ -309,7 +309,7 @@ CEILINGS = {
     "system": (17, 2750),
     "schemas": (17, 3730),
     "prep": (126, 33_300),
-    "pipelines": (31, 7760),
+    "pipelines": (31, 7790),
     "loader": (45, 10_000),
     "trainer": (56, 10650),
     "inspection": (34, 8200),
