@@ -47,7 +47,8 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy", "tensorboardX"), ANYWHERE),
         **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow"), INSIDE_FUNCTIONS),
     },
-    "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE),
+    "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE)
+    | {"pyarrow": INSIDE_FUNCTIONS},
 }
 ONLY_IN_FILES = {
     ("prep", "yaml"): {"prep/layouts/yolo.py"},
@@ -65,6 +66,7 @@ ONLY_IN_FILES = {
     ("trainer", "libtpu"): {"trainer/plan/topologies.py"},
     ("trainer", "PIL"): {"trainer/source_grid.py"},
     ("inspection", "jinja2"): {"inspection/html/page.py"},
+    ("inspection", "pyarrow"): {"inspection/export_parquet.py"},
     ("prep", "isal"): {"prep/formats/volume/streams.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
     ("prep", "pydicom"): {
@@ -307,12 +309,12 @@ def test_no_key_has_two_names() -> None:
 CEILINGS = {
     "halofeed": (12, 2620),
     "system": (17, 2750),
-    "schemas": (17, 3730),
+    "schemas": (18, 3890),
     "prep": (125, 33_200),
     "pipelines": (30, 7400),
     "loader": (45, 10_000),
     "trainer": (56, 10650),
-    "inspection": (34, 8200),
+    "inspection": (37, 8750),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(
