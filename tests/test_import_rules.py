@@ -305,11 +305,11 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (12, 2640),
+    "halofeed": (12, 2730),
     "system": (17, 2750),
     "schemas": (17, 3730),
-    "prep": (125, 33_200),
-    "pipelines": (30, 7400),
+    "prep": (126, 33_300),
+    "pipelines": (31, 7790),
     "loader": (45, 10_000),
     "trainer": (56, 10650),
     "inspection": (34, 8200),
@@ -319,7 +319,7 @@ QUESTION = re.compile(
     r"(How|What|Which|Where|Whether|Why|When|Who|Whose|Does|Is|Are|May|Has|Have|Can|Should)\b|.*\?$"
 )
 SHARED = {"list_labels", "list_references", "label_values", "channel_names", "main"}
-SHARED |= {"convert", "plan", "predict", "train", "verify"}
+SHARED |= {"convert", "dry_run", "plan", "predict", "train", "verify"}
 """Functions that several modules define because they implement one interface, or are the Python API's for another."""
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sources()}
 

@@ -88,7 +88,11 @@ class RecipeOptions(ClipOptions, VolumeOptions):
 
     OPTION_GROUP: ClassVar[str] = "what"
 
-    layout: str = option("", "layout of the source: one of the layouts listed below")
+    layout: str = option(
+        "",
+        "layout of the source: one of the layouts listed below; default: auto, the only one that fits its files, "
+        "which is printed with the reason",
+    )
     task: str | None = option(
         None, "task that the records serve; default: the layout's own", choices=tuple(TASKS)
     )
@@ -249,6 +253,13 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     )
     masks: bool = option(False, "store the objects' masks (COCO) as one PNG each")
     shards: int = option(1, "files per split", least=1)
+    limit: int | None = option(
+        None,
+        "convert only about this many inputs, a random sample of each split in proportion, at least one of each; "
+        "classes are those of all inputs",
+        least=1,
+        omitted=True,
+    )
     license: str = option("", "license of the data, such as CC-BY-4.0, for the manifest and TFDS")
     citation: str = option("", "how to cite the data, such as a BibTeX entry, for the manifest and TFDS")
     split_shares: tuple[str, ...] = option(
