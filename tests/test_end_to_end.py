@@ -218,9 +218,7 @@ def same_as_tensorflow(done: Conversion) -> int:
         paths = [str(path) for path in shard_paths(folder, split)]
         for data, ours in zip(tf.data.TFRecordDataset(paths), read_split(folder, split), strict=True):
             assert set(tf.train.Example.FromString(data.numpy()).features.feature) >= set(ours)
-            kinds = {
-                key: tf.string if isinstance(value, list) else value.dtype.name for key, value in ours.items()
-            }
+            kinds = {key: tf.string if isinstance(v, list) else v.dtype.name for key, v in ours.items()}
             spec = {key: tf.io.VarLenFeature(kind) for key, kind in kinds.items()}
             parsed = tf.io.parse_single_example(data, spec)
             for key, value in ours.items():

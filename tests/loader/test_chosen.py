@@ -45,9 +45,7 @@ def test_it_is_the_loader_of_a_data_set_that_holds_just_these(examples, folder, 
 
 def test_a_state_is_of_the_same_records(folder):
     state = Loader(folder, **OPTIONS, where=odd).state(5)
-    ids = [
-        int(record["id"]) for record in (Loader(folder, **OPTIONS).records[number] for number in range(20))
-    ]
+    ids = [int(record["id"]) for record in (Loader(folder, **OPTIONS).records[at] for at in range(20))]
     assert Loader(folder, **OPTIONS, where=[one for one in ids if one % 2]).restore(state) == 5
     for other in ({}, {"where": ids[:3]}):
         with pytest.raises(UsageError, match="where: the state has"):

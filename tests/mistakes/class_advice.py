@@ -64,9 +64,7 @@ def labels(root: Path, *more: object, values: int = 3, **files: str) -> list[obj
 
 
 @preparing
-def slicers(
-    root: Path, *names: dict[int, str], options: tuple[object, ...] = (), classes: int = 3
-) -> list[object]:
+def slicers(root: Path, *names: dict[int, str], options=(), classes: int = 3) -> list[object]:
     """A scan for each list of names, beside a segmentation of 3D Slicer's."""
     for number, named in enumerate(names):
         save_nifti(root / f"{number}.nii", image(number), AFFINE)

@@ -53,9 +53,7 @@ def converted(source: Path, *more: object, broken: int = 0, later: int = 4) -> l
 
 
 @preparing
-def scans(
-    source: Path, *labels: Any, more: Sequence[object] = (), size: Sequence[object] = SIZE
-) -> list[object]:
+def scans(source: Path, *labels: Any, more=(), size: Sequence[object] = SIZE) -> list[object]:
     """Scans, each with its label image."""
     for number, label in enumerate(labels):
         save_nifti(source / f"images/{number}.nii", image(number), AFFINE)

@@ -32,9 +32,7 @@ MOSAIC = {"ImageType": ["ORIGINAL", "PRIMARY", "MOSAIC"]}
 VOLUME = np.arange(80, dtype=np.uint16).reshape(4, 4, 5) + 1000
 
 
-def stack(
-    folder: Path, name: str = "a", at: float = 0, count: int = 4, shade: int = 0, **options: Any
-) -> None:
+def stack(folder: Path, name: str = "a", at: float = 0, count: int = 4, shade: int = 0, **options) -> None:
     """Slices of the series 1.2.3 from a height on; the files are called by a letter and a number."""
     places = [(0, 0, at + 2.0 * number) for number in range(count)]
     names = [f"{name}{number}" for number in range(count)]

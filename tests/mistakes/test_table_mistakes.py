@@ -110,7 +110,5 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_with_tables_paths_or_boxes_ends_before_a_record_is_written(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_mistake_with_tables_paths_or_boxes_ends_before_a_record_is_written(tmp_path, name):
     check(MISTAKES[name], tmp_path)

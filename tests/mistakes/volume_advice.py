@@ -130,9 +130,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "a mask slightly off": refused(one(grid=AFFINE + SHIFT / 10), r"(--mask-grid-tolerance \S+) accepts it"),
     "a mask whose axes are turned": refused(one(grid=FLIPPED + SHIFT), "(--mask-grid resample) takes"),
-    "channels slightly apart": refused(
-        channels(image(), apart=0.1), r"(--mask-grid-tolerance \S+) accepts it"
-    ),
+    "channels slightly apart": refused(channels(image(), apart=0.1), r"(--mask-grid-tolerance \S+) accepts"),
     "a channel of some scans": noted(
         some_channels(), "(--channel-order) takes", more=("0", "--channels 1"), proves=r"train +2 records"
     ),
@@ -162,9 +160,7 @@ ADVICE: dict[str, Advice] = {
     "a label with a channel per class": refused(
         one(label=HOT), "in order with (--label-channels), such", more=("background,a,b",), proves="3 classes"
     ),
-    "a label in color": refused(
-        one(label=HOT), "with (--label-colors), such", more=(COLORS,), proves="3 classes"
-    ),
+    "a label in color": refused(one(label=HOT), "(--label-colors), such", more=(COLORS,), proves="3 classes"),
     "a color without a class": refused(
         one("--label-colors 000100=a,000001=b", label=HOT), "010000=CLASS to (--label-colors)", more=(COLORS,)
     ),

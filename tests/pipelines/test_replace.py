@@ -194,9 +194,7 @@ def test_a_version_folder_that_is_a_link_stays_one_and_the_folder_keeps_its_mode
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 5000, b'{"format_version": 1, "name', b"\xff\xfe\x00"])
-def test_a_manifest_that_cannot_be_read_commits_nothing_and_the_same_command_goes_on(
-    source, folder, tmp_path, content
-):
+def test_an_unreadable_manifest_commits_nothing_and_a_rerun_resumes(source, folder, tmp_path, content):
     before = all_bytes(folder)
     inodes = {path.name: path.stat().st_ino for path in folder.glob("*.tfrecord-*")}
     (folder / "manifest.json").write_bytes(content)

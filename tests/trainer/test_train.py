@@ -53,9 +53,7 @@ class Stripes:
             "valid": np.ones(self.batch_size, bool),
         }
 
-    def on_mesh(
-        self, mesh: Mesh, partition: Partition, start_step: int = 0
-    ) -> Iterator[Mapping[str, jax.Array]]:
+    def on_mesh(self, mesh: Mesh, partition: Partition, start_step: int = 0) -> Iterator[Any]:
         step = start_step
         while self.steps is None or step < self.steps:
             if step == self.kill_at:

@@ -130,9 +130,7 @@ def test_a_stalled_request_is_given_up_and_made_again(sets, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("on_corrupt", ["fail", pytest.param("skip", marks=pytest.mark.long)])
-def test_a_server_that_stays_broken_is_an_error_that_names_the_object(
-    sets, monkeypatch, fault, error, message, on_corrupt
-):
+def test_a_broken_server_is_an_error_naming_the_object(sets, monkeypatch, fault, error, message, on_corrupt):
     monkeypatch.setattr(remote, "REQUEST_SECONDS", 0.1)
     folder = sets["jpeg"][0]
     with serving(folder) as server:

@@ -29,9 +29,7 @@ def test_every_frame_is_what_was_drawn_at_its_time(tmp_path, kind):
     assert clip.findings == ("variable frame rate",)
     whole = list(clip.read(range(12)))
     assert all(np.array_equal(frame, draw(number)) for number, frame in enumerate(whole))
-    assert all(
-        np.array_equal(whole[i], frame) for i, frame in zip([2, 7, 11], clip.read([11, 2, 7]), strict=True)
-    )
+    assert all(np.array_equal(whole[i], f) for i, f in zip([2, 7, 11], clip.read([11, 2, 7]), strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -90,9 +90,7 @@ def test_two_stacks_far_apart_are_refused_under_every_policy(tmp_path, heights):
     gaps=st.lists(st.floats(0.02, 40), min_size=2, max_size=12),
     values=st.lists(st.integers(0, 99), min_size=13),
 )
-def test_the_plan_interpolates_between_the_neighbors_of_each_slice_and_never_grows_without_bound(
-    gaps, values
-):
+def test_the_plan_interpolates_between_neighboring_slices_and_never_grows_without_bound(gaps, values):
     heights = np.concatenate([[0], np.cumsum(gaps)])
     positions = np.outer(heights, [0, 0, 1.0])
     try:

@@ -106,9 +106,7 @@ def test_half_slices_and_passes_are_one_scan_unless_their_voxels_alternate_too(t
     assert "--alternating-slices keep" in caught.value.detail
     (kept,) = opened(tmp_path, alternating="keep")
     assert columns([kept])[0][:4] == [-480, -1024, -481, -1024]
-    passes = [
-        {"AcquisitionNumber": 1 + index % 2, "AcquisitionTime": f"10{index % 2}000"} for index in range(8)
-    ]
+    passes = [{"AcquisitionNumber": 1 + at % 2, "AcquisitionTime": f"10{at % 2}000"} for at in range(8)]
     write(tmp_path / "whole", [(3.0 * at, 10 * at, passes[at]) for at in range(8)], modality="MR")
     (whole,) = opened(tmp_path / "whole")
     assert columns([whole]) == [[10 * at for at in range(8)]]

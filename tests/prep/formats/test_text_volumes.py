@@ -92,9 +92,7 @@ def test_what_itk_writes_is_what_it_reads(tmp_path_factory, drawn):
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("encoding", ["raw", "gzip", "bzip2", "hex", "ascii"])
-def test_an_nrrd_file_of_any_type_order_and_encoding_is_that_of_the_other_readers(
-    tmp_path, encoding, dtype, order
-):
+def test_an_nrrd_file_of_any_type_order_and_encoding_is_as_others_read_it(tmp_path, encoding, dtype, order):
     stored = values((6, 5, 4), dtype)
     path = tmp_path / "a.nrrd"
     path.write_bytes(write_nrrd(stored, encoding, order))
@@ -461,9 +459,7 @@ def test_reading_takes_one_volume_beside_the_file_and_raw_voxels_none():
 
 
 SOUND = {
-    **{
-        f"{encoding}.nrrd": write_nrrd(SIX, encoding) for encoding in ("raw", "gzip", "bzip2", "hex", "ascii")
-    },
+    **{f"{way}.nrrd": write_nrrd(SIX, way) for way in ("raw", "gzip", "bzip2", "hex", "ascii")},
     **{f"{encoding}.mha": write_meta(SIX, encoding) for encoding in ("raw", "zlib", "ascii")},
 }
 

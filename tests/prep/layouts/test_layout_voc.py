@@ -59,9 +59,7 @@ def test_trainval_and_lists_of_one_class_are_followed_only_where_nothing_better_
     assert outcome(references)["VOC2012/ImageSets/Main/val.txt#ghost"] == "listed image has no annotation"
     assert len(references) == 4
     assert [one.split for one in read(tmp_path, image_sets=("trainval",))][:2] == ["trainval", "trainval"]
-    with pytest.raises(
-        AnnotationsError, match="no list minival in ImageSets/Main; found hat_trainval, train,"
-    ):
+    with pytest.raises(AnnotationsError, match="no list minival in ImageSets/Main; found hat_trainval"):
         read(tmp_path, image_sets=("minival",))
 
 
