@@ -83,9 +83,7 @@ def decathlon(root: Path) -> list[object]:
 
 ADVICE: dict[str, Advice] = {
     # splits
-    "shares and lists": usage(
-        listed(*SHARES), "(--split-shares) and .*give one", "(--split-lists) both .*give one"
-    ),
+    "two splits": usage(listed(*SHARES), "(--split-shares) and .*give one", "(--split-lists) .*give one"),
     "shares and nnU-Net's splits": usage(folds(*SHARES), "(--nnunet-splits) and .*give one"),
     "several folds": usage(folds(count=2), "say (--nnunet-fold 0) to", proves=r"train +1 record "),
     "few groups": refused(table(["filename,class,group", "a.png,hat,p1", "b.png,cap,"], *SHARES), SAID, EACH),

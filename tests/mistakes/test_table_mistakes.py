@@ -46,9 +46,7 @@ def coco(*boxes: list[float], options: Sequence[object] = (), **changes: Any) ->
 
 
 @preparing
-def voc(
-    root: Path, *boxes: str, options: Sequence[object] = (), pictures: Sequence[str] = ("a.png",)
-) -> list[object]:
+def voc(root: Path, *boxes: str, options=(), pictures=("a.png",)) -> list[object]:
     """One XML file with these boxes, "xmin ymin xmax ymax" each."""
     draw(root, *pictures)
     objects = "".join(voc_object(boxed("a.png", box.split())) for box in boxes)

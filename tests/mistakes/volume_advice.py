@@ -101,9 +101,7 @@ def overlapping(root: Path) -> list[object]:
     return ["--layout", "class-masks", "--source", root, *SIZE]
 
 
-def header(
-    sform: NDArray[np.float64] | None, qform: NDArray[np.float64] | None, data: NDArray[Any] | None = None
-) -> bytes:
+def header(sform, qform, data: NDArray[Any] | None = None) -> bytes:
     """A scan as NIfTI with these affines, whose code is 0 where there is none."""
     made = nibabel.Nifti1Image(np.ascontiguousarray((image() if data is None else data).T), None)
     for affine, put in ((sform, made.set_sform), (qform, made.set_qform)):

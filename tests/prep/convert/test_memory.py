@@ -77,9 +77,7 @@ def test_a_polygon_of_two_million_points_takes_megabytes():
 def run_lengths(side: int) -> int:
     """Run lengths of a picture of 13,000 rows and columns, at so many of them."""
     counts = [13_000 * 5_000, 13_000 * 3_000, 13_000 * 5_000]
-    mask = stored_mask(
-        {"size": [13_000, 13_000], "counts": counts}, plan_fixed_shape((13_000, 13_000), side, side)
-    )
+    mask = stored_mask({"size": [13_000] * 2, "counts": counts}, plan_fixed_shape((13_000,) * 2, side, side))
     return int(mask.sum())
 
 

@@ -41,9 +41,7 @@ def write(folder: Path, drawn: Sequence[Drawn], thickness: float | None = 2.0, *
 
 def write_phases(folder, phases, places, mark, spacing=2.0, **options):
     """Phases of so many places, each with the marks of its phase and place; gives the values of each phase."""
-    drawn = [
-        (spacing * at, 100 * phase + at, mark(phase, at)) for at in range(places) for phase in range(phases)
-    ]
+    drawn = [(spacing * at, 100 * n + at, mark(n, at)) for at in range(places) for n in range(phases)]
     write(folder, drawn, **options)
     return [[100 * phase + at for at in range(places)] for phase in range(phases)]
 

@@ -189,9 +189,7 @@ def test_compressed_and_big_tiffs_equal_pillows_reading(compression, big):
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_gray_of_few_bits_is_spread_over_the_full_range_and_so_is_its_transparent_value(depth):
     peak = 2**depth - 1
-    packed = int("".join(f"{value:0{depth}b}" for value in range(peak + 1)).ljust(64, "0"), 2).to_bytes(
-        8, "big"
-    )
+    packed = int("".join(f"{n:0{depth}b}" for n in range(peak + 1)).ljust(64, "0"), 2).to_bytes(8, "big")
     row = b"\0" + packed[: (depth * (peak + 1) + 7) // 8]
     header = struct.pack(">IIBBBBB", peak + 1, 1, depth, 0, 0, 0, 0)
     transparent = (b"tRNS", struct.pack(">H", 1))

@@ -190,9 +190,7 @@ def test_a_file_name_that_is_not_the_xmls_own_is_refused_by_name_of_the_option_w
     tmp_path,
 ):
     _named_otherwise(tmp_path, SHIFTED, dict.fromkeys("1234", 24), dict.fromkeys("1234", 24))
-    words = (
-        r"1\.xml: <filename> is that of 2\.png.*own name that of 1\.png, as in 4 of 4.*--voc-images xml-name"
-    )
+    words = r"1\.xml: <filename> is that of 2\.png.*name that of 1\.png, as in 4 of 4.*--voc-images xml-name"
     with pytest.raises(AnnotationsError, match=words):
         read(tmp_path)
     for option in ("filename", "xml-name"):
