@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
 from tests.support.conversions import boxes_in_source, read_all, read_split, run_convert, shard_paths
+from tests.support.level_rows import levels, others
 
 KEPT = {"resize": "keep-aspect", "min_dimension": 64, "max_dimension": 112}
 RECIPES: dict[str, dict[str, Any]] = {
@@ -24,6 +25,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 DETECTION = {"cards": "voc", "bccd": "voc", "coco": "coco"}
 FOLDERS = {"cards": "cards_voc", "bccd": "bccd_voc", "coco": "coco_ccby"}
 CASES = [(name, recipe) for name in DETECTION for recipe in RECIPES]
+QUICK = [("cards", "stretched"), ("bccd", "stretched"), *(("coco", recipe) for recipe in RECIPES)]
 
 
 @pytest.fixture(scope="session")
@@ -127,7 +129,7 @@ def test_detection_sets_have_every_picture_and_box(detection, name, records, box
 # Boxes --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "recipe"), CASES)
+@pytest.mark.parametrize(("name", "recipe"), others(CASES, QUICK))
 def test_stored_boxes_lie_on_their_annotations(detection, test_data, name, recipe):
     done = detection(name, recipe)
     truth = read_truth(name, test_data)
@@ -181,7 +183,7 @@ def test_raw_pixels_of_clothing_are_those_of_pillow(clothing, test_data):
         assert np.array_equal(stored_pixels(records[source]), expected), source
 
 
-@pytest.mark.parametrize("name", sorted(DETECTION))
+@pytest.mark.parametrize("name", others(sorted(DETECTION), ["cards", "coco"]))
 def test_padded_pixels_are_those_of_pillow_and_padding_holds_its_value(detection, test_data, name):
     done = detection(name, "padded")
     records = read_all(Path(done.folder), list(done.manifest.splits))
@@ -231,15 +233,17 @@ def same_as_tensorflow(done: Conversion) -> int:
     return count
 
 
+@pytest.mark.long
 def test_tensorflow_reads_every_clothing_record(clothing):
     assert same_as_tensorflow(clothing) == 1290
 
 
-@pytest.mark.parametrize(
-    ("name", "recipe"), [("cards", "padded"), ("bccd", "unpadded"), ("coco", "stretched")]
-)
-def test_tensorflow_reads_every_detection_record(detection, name, recipe):
-    assert same_as_tensorflow(detection(name, recipe)) == {"cards": 363, "bccd": 364, "coco": 53}[name]
+TO_READ = levels(("coco", "stretched", 53), long=[("cards", "padded", 363), ("bccd", "unpadded", 364)])
+
+
+@pytest.mark.parametrize(("name", "recipe", "count"), TO_READ)
+def test_tensorflow_reads_every_detection_record(detection, name, recipe, count):
+    assert same_as_tensorflow(detection(name, recipe)) == count
 
 
 def test_a_batched_parse_of_tensorflow_gives_the_loaders_batches(detection):
