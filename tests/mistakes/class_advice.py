@@ -33,9 +33,7 @@ def folds(root: Path, *more: object, count: int = 1) -> list[object]:
 def listed(root: Path, *more: object) -> list[object]:
     """Class folders and a list of the images of a split."""
     (root.parent / "train.txt").write_text("hat/a.png\ncoat/b.png\n")
-    return plain(*more, "--split-lists", f"train={root.parent / 'train.txt'}", "--height", 16, "--width", 24)(
-        root
-    )
+    return plain(*more, f"--split-lists train={root.parent}/train.txt --height 16 --width 24")(root)
 
 
 @preparing

@@ -252,9 +252,7 @@ ADVICE: dict[str, Advice] = {
     "lists that share names and give no splits": refused(
         source("voc", partial(voc_lists, train="a b", extra="b c")), "let (--split-shares) make", more=SPLIT
     ),
-    "YOLO, one folder twice": refused(
-        source("yolo", partial(yolo, val="train")), "(--split-shares train=0.8,val=0.2)"
-    ),
+    "YOLO, one folder": refused(source("yolo", partial(yolo, val="train")), r"(--split-shares \S+,val=0.2)"),
     "YOLO twice": refused(source("yolo", partial(yolo, files=("a.yml", "b.yml"))), r"(--source \S+/a.yml)"),
     "YOLO without labels": refused(source("yolo", partial(yolo, label="a.md")), "take (--layout folders)"),
     "a list that names two files": refused(source("voc", cameras), "let (--split-shares) make", more=SPLIT),

@@ -123,9 +123,7 @@ NAN_LABEL = np.where(mask() == 1, np.nan, mask()).astype(np.float32)
 
 ADVICE: dict[str, Advice] = {
     # grids
-    "a mask a voxel off": refused(
-        one(grid=AFFINE + SHIFT), "(--mask-grid voxels) takes", "(--mask-grid resample) brings"
-    ),
+    "a mask a voxel off": refused(one(grid=AFFINE + SHIFT), "(--mask-grid voxels)", "(--mask-grid resample)"),
     "a mask slightly off": refused(one(grid=AFFINE + SHIFT / 10), r"(--mask-grid-tolerance \S+) accepts it"),
     "a mask whose axes are turned": refused(one(grid=FLIPPED + SHIFT), "(--mask-grid resample) takes"),
     "channels slightly apart": refused(channels(image(), apart=0.1), r"(--mask-grid-tolerance \S+) accepts"),

@@ -103,9 +103,7 @@ def test_a_kill_at_each_step_leaves_the_old_or_the_new_version(source, drawn, tm
         (out / "set/1.0.0/notes.txt").write_text("mine")
     before = all_bytes(out / "set/1.0.0")
     given = {"height": 20, "shards": 4, "workers": 1}
-    die_at(
-        *((*case, way, [*convert_words(source, out, **given), "--overwrite"]) for case, out in outs.items())
-    )
+    die_at(*((*at, way, [*convert_words(source, out, **given), "--overwrite"]) for at, out in outs.items()))
     wanted = all_bytes(drawn / "higher/set/1.0.0") | {"notes.txt": b"mine"}
     for case, out in outs.items():
         folder = out / "set/1.0.0"
@@ -189,9 +187,7 @@ def test_a_version_folder_that_is_a_link_stays_one_and_the_folder_keeps_its_mode
     assert sorted(path.name for path in elsewhere.parent.iterdir()) == ["data"]
 
 
-@pytest.mark.parametrize(
-    "content", levels(b"", b'{"format_version": 1, "na', long=[b"\0" * 5000, b"\xff\xfe"])
-)
+@pytest.mark.parametrize("content", levels(b"", b'{"format_version": 1, "', long=[b"\0" * 5000, b"\xff\xfe"]))
 def test_an_unreadable_manifest_commits_nothing_and_a_rerun_resumes(source, folder, tmp_path, content):
     before = all_bytes(folder)
     inodes = {path.name: path.stat().st_ino for path in folder.glob("*.tfrecord-*")}

@@ -146,9 +146,7 @@ def rtstruct_of(parts: dict[str, np.ndarray], series: str = "1.2.1") -> bytes:
     grid = Grid(shape=SHAPE, affine=AFFINE)
     structures = {}
     for number, (name, part) in enumerate(parts.items(), start=1):
-        (top, left), (bottom, right) = (
-            getattr(np.argwhere(part.any(axis=0)), end)(axis=0) for end in ("min", "max")
-        )
+        (top, left), (bottom, right) = (f(np.argwhere(part.any(axis=0)), axis=0) for f in (np.min, np.max))
         corners = [(top, left), (top, right), (bottom, right), (bottom, left)]
         contours = [
             ("CLOSED_PLANAR", grid.to_mm(np.array([(depth, *corner) for corner in corners])))

@@ -144,9 +144,7 @@ def test_redirects_to_another_host_are_refused_unless_they_are_allowed(sets, tmp
         assert isinstance(raised.value.__cause__, RefusedRedirectError | None) and not other.asked
         check(*traceback.format_exception(raised.value))
         for allowed in (host, "127.0.0.1", "*"):
-            same(
-                Loader(Address(far, (allowed,)), batch_size=4).batch(0), Loader(folder, batch_size=4).batch(0)
-            )
+            same(*(Loader(at, batch_size=4).batch(0) for at in (Address(far, (allowed,)), folder)))
         assert other.asked
         assert halofeed_here("inspect", far).returncode == 1
         assert halofeed_here("inspect", far, "--redirects", f"elsewhere, {host}").returncode == 0

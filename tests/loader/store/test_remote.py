@@ -235,9 +235,7 @@ def test_a_missing_library_is_named_with_the_extra(monkeypatch):
             raise ImportError(f"Please install {package} to access it")
 
         monkeypatch.setattr(fsspec.core, "url_to_fs", refuse)
-        with pytest.raises(
-            MissingExtraError, match=rf"{package} is not installed; pip install 'halofeed\[remote\]'"
-        ):
+        with pytest.raises(MissingExtraError, match=rf"{package} is not .*pip install 'halofeed\[remote\]'"):
             Loader(f"{scheme}://bucket/cards/1.0.0", batch_size=4)
 
 
