@@ -191,9 +191,7 @@ ADVICE: dict[str, Advice] = {
     "a window for values that are no Hounsfield units": refused(
         one("--window lung", scan=abs(image())), "(--window-percentiles 0.5,99.5)", without=("--window",)
     ),
-    "a flat scan": refused(
-        one("--window-percentiles 1,99", scan=np.zeros_like(image())), "leave (--window-percentiles)"
-    ),
+    "a flat scan": refused(one("--window-percentiles 1,99", scan=0 * mask()), "leave (--window-percentiles)"),
     "a flat scan normalized": refused(
         one("--normalize scan", scan=np.zeros_like(image())), "leave .* and (--normalize) scan out"
     ),

@@ -129,9 +129,7 @@ def test_in_steps_the_same_is_found_as_at_once(tmp_path, source):
         assert [path for path, _ in images] == sorted(whole.members)
 
 
-@pytest.mark.parametrize(
-    "more", [pytest.param({}, id="folder"), pytest.param(TABLE, id="table", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("more", levels({}, long=[TABLE]))
 def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch, more):
     source = with_table(draw_series(tmp_path / "source", 3, 5))
     (source / "patient 1" / "report.dcm").write_bytes(b"no DICOM")

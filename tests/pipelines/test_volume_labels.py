@@ -407,7 +407,5 @@ def test_channels_and_colors_of_labels_are_classes_by_option(tmp_path: Path) -> 
         table_of(root, a=(label, AFFINE), good=(hot, AFFINE))
         done = convert(root, tmp_path / "out" / str(number), max_rejected=1, **options)
         found = by_name(done)
-        assert {source: why for source, (_, why, _) in rejected(done).items()} == (
-            {"a.nii": reason} if reason else {}
-        )
+        assert {at: row[1] for at, row in rejected(done).items()} == ({"a.nii": reason} if reason else {})
         np.testing.assert_array_equal(found["good.nii" if reason else "a.nii"].label, mask())

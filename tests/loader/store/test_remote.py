@@ -243,9 +243,7 @@ def test_a_remote_file_has_all_methods_of_a_local_one():
     methods = {name for name in vars(OpenFile) if not name.startswith("_")}
     assert {"read_into", "read", "is_unchanged"} <= methods
     public = {name for name in methods if callable(getattr(OpenFile, name))}
-    assert public - set(vars(remote.RemoteFile)) - set(vars(HeldFile)) <= {"read"}, (
-        "else it reads a descriptor that is not there"
-    )
+    assert public - set(vars(remote.RemoteFile)) - set(vars(HeldFile)) <= {"read"}
 
 
 @pytest.fixture(scope="module")

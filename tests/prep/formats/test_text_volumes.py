@@ -164,9 +164,7 @@ ONES = np.ones((6, 5, 4), np.uint8)
 
 NOTHING = dict.fromkeys(("space", "space_directions", "space_origin"))
 UNORIENTED = {
-    "spacings alone": write_nrrd(
-        ONES, **NOTHING, spacings="2 3 1.5", axis_mins="10 20 30", centerings="node node node"
-    ),
+    "spacings": write_nrrd(ONES, **NOTHING, spacings="2 3 1.5", axis_mins="10 20 30", centerings="node " * 3),
     "no space": write_nrrd(ONES, space=None, space_dimension="3"),
     "a scanner's space": write_nrrd(ONES, space="scanner-xyz"),
     "a left-handed space": write_nrrd(ONES, space="3D-left-handed"),
