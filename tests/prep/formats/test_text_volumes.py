@@ -474,7 +474,9 @@ def test_whatever_is_changed_in_a_file_it_is_read_or_refused_in_little_memory(na
             if kind == 0:
                 data[place] = draw.randrange(256)
             elif kind == 1:
-                data[place : place + draw.randrange(1, 9)] = draw.choice((b"", b"9", b"-", b"nan", b"\n"))
+                data[place : place + draw.randrange(1, 9)] = draw.choice(
+                    (b"", b"9", b"-", b"nan", b" ", b"\n")
+                )
             elif kind == 2:
                 data[place:place] = data[draw.randrange(len(data)) :][: draw.randrange(60)]
             elif number % 3 == 0:
