@@ -57,9 +57,7 @@ def test_an_installed_sdist_gives_the_command(built):
 def test_an_installed_sdist_has_the_same_requirements_and_extras(built, unpacked):
     ours = Parser().parsestr((built / "PKG-INFO").read_text())
     theirs = metadata.metadata("halofeed")
-    assert (
-        set(ours.get_all("Provides-Extra")) == set(theirs.get_all("Provides-Extra")) >= {"convert", "train"}
-    )
+    assert set(ours.get_all("Provides-Extra")) == {*theirs.get_all("Provides-Extra")} >= {"convert", "train"}
     assert set(ours["Requires-Python"].split(",")) == set(theirs["Requires-Python"].split(","))
     sections: dict[str, set[str]] = {"": set()}
     name = ""

@@ -51,9 +51,7 @@ def test_classes_boxes_and_pixels_are_the_same_again(tmp_path: Path, layout: str
         boxes[:, :2] = np.rint(boxes[:, :2] * [H - 4, W - 4]) / SIDES
         boxes[:, 2:] = boxes[:, :2] + np.array([2, 3]) / SIDES
     how: dict[str, Any] = {"masks": True, "alter": keypoints} if boxed else {"encoding": "png"}
-    said = export(
-        write_dataset(tmp_path / "data", drawn, task=TASKS[layout], **how), layout, tmp_path / "out"
-    )
+    said = export(write_dataset(tmp_path / "in", drawn, task=TASKS[layout], **how), layout, tmp_path / "out")
     assert ("masks" in said) is ("is_crowd" in said) is (layout in ("yolo", "voc"))
     kept = {"masks": True, "keep": ("keypoints",)} if layout == "coco" else {}
     found = again(tmp_path / "out", layout, **kept)

@@ -197,9 +197,7 @@ def test_a_window_holds_foreground_as_often_as_was_asked_for(share):
     chance = (1 - share) * 24 / (8 * 18 * 17)
     for value in (1, 2):
         assert abs(seen[value] / 3000 - share / 2 - chance) < 0.03
-    around = Counter(
-        view.start for view in views if label[tuple(slice(*side) for side in view.box)].max() == 2
-    )
+    around = Counter(one.start for one in views if label[tuple(slice(*side) for side in one.box)].max() == 2)
     # Each window that holds the voxel in the middle is equally likely: 62 times where foreground is always drawn.
     assert len(around) == 24
     assert share < 1 or (min(around.values()) > 30 and max(around.values()) < 100)

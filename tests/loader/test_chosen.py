@@ -47,8 +47,7 @@ def test_it_is_the_loader_of_a_data_set_that_holds_just_these(examples, folder, 
 def test_a_state_is_of_the_same_records(folder):
     state = Loader(folder, **OPTIONS, where=odd).state(5)
     ids = [
-        int(join_id(record["id"]))
-        for record in (Loader(folder, **OPTIONS).records[number] for number in range(20))
+        int(join_id(record["id"])) for record in map(Loader(folder, **OPTIONS).records.__getitem__, range(20))
     ]
     assert Loader(folder, **OPTIONS, where=[one for one in ids if one % 2]).restore(state) == 5
     for other in ({}, {"where": ids[:3]}):

@@ -197,9 +197,7 @@ def slow_positions(bending):
 
 
 def bending_of(one, shape, uniform, spacing=()):
-    scene = Example(
-        view=Example.whole(shape).view, extent=tuple((0, size) for size in shape), spacing_mm=spacing
-    )
+    scene = Example(view=Example.whole(shape).view, extent=tuple((0, n) for n in shape), spacing_mm=spacing)
     given = []
 
     def keep(warp, **_):

@@ -446,9 +446,7 @@ ADVICE: dict[str, Advice] = {
     "a shard that is missing": refused(
         damaged("set-train.tfrecord-*", None), r"with (--overwrite) to rebuild", into=pictures()
     ),
-    "an index that is cut off": refused(
-        damaged("_index*", 40), r"with (--overwrite) to rebuild", into=pictures()
-    ),
+    "an index that is cut off": refused(damaged("_index*", 40), r"(--overwrite) to rebuild", into=pictures()),
     "a picture that cannot be decoded": refused(
         show_jpeg,
         r"convert` with (--overwrite)",

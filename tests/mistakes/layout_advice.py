@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,9 +22,7 @@ RUNS = "sub-1/anat/sub-1_run-1_T1w", "sub-1/anat/sub-1_run-2_T1w"
 CLASSES_ARE_FOLDERS = "(--folders-are-classes)"
 
 
-def drawn(
-    *names: str, layout: str = "folders", files: tuple[str, ...] = (), options: tuple[object, ...] = ()
-) -> Prepare:
+def drawn(*names: str, layout="folders", files=(), options=()) -> Prepare:
     """Pictures of these names, and empty files."""
 
     def prepare(root: Path) -> None:
@@ -91,9 +88,7 @@ def roboflow(root: Path) -> list[object]:
 
 
 @preparing
-def names_conflict(
-    root: Path, *conflicts: tuple[int, str, int], sizes: tuple[int, ...] = (24, 20), **more: Any
-) -> list[object]:
+def names_conflict(root: Path, *conflicts: tuple[int, str, int], sizes=(24, 20), **more) -> list[object]:
     """VOC files 1 and 2, whose <filename> may be another's, beside pictures of these widths."""
     for number, width in enumerate(sizes, start=1):
         draw(root, f"{number}.png", size=(16, width))
@@ -257,12 +252,8 @@ ADVICE: dict[str, Advice] = {
     "lists that share names and give no splits": refused(
         source("voc", partial(voc_lists, train="a b", extra="b c")), "let (--split-shares) make", more=SPLIT
     ),
-    "YOLO, one folder twice": refused(
-        source("yolo", partial(yolo, val="train")), "(--split-shares train=0.8,val=0.2)"
-    ),
-    "YOLO, two files": refused(
-        source("yolo", partial(yolo, files=("a.yml", "b.yml"))), r"(--source \S+/a.yml)"
-    ),
+    "YOLO, one folder": refused(source("yolo", partial(yolo, val="train")), r"(--split-shares \S+,val=0.2)"),
+    "YOLO twice": refused(source("yolo", partial(yolo, files=("a.yml", "b.yml"))), r"(--source \S+/a.yml)"),
     "YOLO without labels": refused(source("yolo", partial(yolo, label="a.md")), "take (--layout folders)"),
     "a list that names two files": refused(source("voc", cameras), "let (--split-shares) make", more=SPLIT),
     "an XML file of another picture's name": noted(

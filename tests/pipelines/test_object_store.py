@@ -211,9 +211,7 @@ def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undis
     assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
 
 
-def test_a_version_in_a_store_stands_until_the_new_one_is_whole_also_with_empty_shards(
-    clean, drawn, tmp_path
-):
+def test_a_version_in_a_store_stays_until_the_new_one_is_whole_also_with_empty_shards(clean, drawn, tmp_path):
     words = {"layout": "coco", "height": 32, "width": 32, "shards": 20}
     for place in (str(tmp_path / "empty"), f"{clean.address}/empty"):
         job = JobOptions(source=str(drawn), out=place, name="shapes", workers=1)

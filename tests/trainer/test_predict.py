@@ -120,9 +120,7 @@ def test_masks_of_clips_are_a_picture_for_each_frame_as_large_as_the_source(tmp_
         assert [file.name for file in files] == [f"{number:04d}.png" for number in range(5)]
         found = np.array([np.asarray(Image.open(file)) for file in files])
         assert found.shape == true.shape
-        assert all(
-            dice(found == value, true == value) >= (1.0 if size == (48, 64) else 0.7) for value in (1, 2)
-        )
+        assert all(dice(found == v, true == v) >= (1.0 if size == (48, 64) else 0.7) for v in (1, 2))
 
 
 def test_classes_are_written_with_the_probability_of_each(tmp_path):
@@ -270,9 +268,7 @@ def test_a_folder_is_written_whole_or_not_at_all_and_never_over_something_else(s
     (out / "notes.txt").write_text("mine")
     (out / "categories.json").write_text("corrected by hand")
     mine = all_bytes(out)
-    with pytest.raises(
-        UsageError, match=r"does not delete(.|\n)*categories.json \(changed(.|\n)*notes.txt \(not"
-    ):
+    with pytest.raises(UsageError, match=r"not delete(.|\n)*categories.json \(changed(.|\n)*notes.txt \(not"):
         write(perfect(done, "test"), overwrite=True)
     assert all_bytes(out) == mine
     (out / "predictions.json").unlink()
@@ -308,9 +304,7 @@ def test_names_that_cannot_be_told_apart_are_refused():
 # New files ----------------------------------------------------------------------------------------------
 
 
-def convert_new(
-    recipe: Any, task: str, source: Path, scratch: Path, **options: Any
-) -> tuple[Any, Conversion]:
+def convert_new(recipe: Any, task: str, source: Path, scratch: Path, **options) -> tuple[Any, Conversion]:
     scratch.mkdir()
     new = list_new_files(recipe, task, source, scratch, **options)
     job = JobOptions(source=new.source, images=new.images, out=str(scratch / "out"), name="new", workers=1)

@@ -172,9 +172,7 @@ def test_an_image_pattern_says_which_part_of_a_series_folder_the_id_is(tmp_path)
         assert references["p2/ct"].mask == "masks/p2.nii.gz"
     references = read(tmp_path, image_pattern="{id}/ct", label_pattern="{id}/organs.nii.gz")
     assert references["p1/ct"].mask == "p1/organs.nii.gz"
-    with pytest.raises(
-        AnnotationsError, match=r"--image-pattern \{id\}/mr: no series' folder fits it; found 'p1/ct'"
-    ):
+    with pytest.raises(AnnotationsError, match=r"--image-pattern \{id\}/mr: no .* fits it; found 'p1/ct'"):
         read(tmp_path, image_pattern="{id}/mr", label_pattern="masks/{id}.nii.gz")
 
 

@@ -214,9 +214,7 @@ def test_real_hippocampus_scans_under_a_dataset_json(test_data, tmp_path):
     (tmp_path / "labelsTr").symlink_to(source / "labels")
     names = sorted(path.name.removesuffix(".nii.gz") for path in (source / "images").iterdir())
     files = write_msd(tmp_path, document([entry(name) for name in names]))
-    assert outcome(read_msd(files)) == {
-        f"imagesTr/{name}.nii.gz": f"labelsTr/{name}.nii.gz" for name in names
-    }
+    assert outcome(read_msd(files)) == {f"imagesTr/{n}.nii.gz": f"labelsTr/{n}.nii.gz" for n in names}
 
 
 def test_lists_of_the_decathlon_give_splits_wherever_its_dataset_json_lies(tmp_path):
