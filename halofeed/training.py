@@ -110,7 +110,8 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
         of a data set; `halofeed convert` reads the results with the layouts of the same names, NIfTI as msd:
           halofeed export data/cards/1.0.0 --to coco --out cards_coco            # also yolo and voc
           halofeed export data/photos/1.0.0 --to folders --out photos            # SPLIT/CLASS/NAME
-          halofeed export data/spleen/1.0.0 --to nifti --out spleen              # images/, labels/, dataset.json""",
+          halofeed export data/spleen/1.0.0 --to nifti --out spleen              # images/, labels/, dataset.json
+          halofeed export data/spleen/1.0.0 --to nifti --out masks --grid source    # on the scans' own voxels""",
     )
     export.add_argument(
         "path",
@@ -130,6 +131,16 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
         metavar="TARGET",
         help="folders: classification; coco, yolo, voc: detection; nifti: segmentation of volumes. Pictures are the "
         "stored JPEG or PNG files, or PNG; padding is cut off",
+    )
+    data.add_argument(
+        "--grid",
+        help="stored: boxes, masks and labels of the stored pictures and volumes (default); source: of the files that "
+        "were converted",
+    )
+    data.add_argument(
+        "--images",
+        metavar="FOLDER",
+        help="with --grid source: the folder of pictures that was converted, to copy them",
     )
     data.add_argument(
         "--overwrite",
@@ -321,9 +332,10 @@ def _is_data_set(parsed: argparse.Namespace) -> bool:
 
     path = parsed.path
     if (Path(path) / RUN_FILE).is_file():
-        if parsed.to is not None:
+        of_data = {name: getattr(parsed, name) for name in ("to", "grid", "images")}
+        if given := [f"--{name} {value}" for name, value in of_data.items() if value is not None]:
             raise UsageError(
-                f"--to {parsed.to}: {path} is a training run, and only data sets have targets; leave it out"
+                f"{given[0]}: {path} is a training run, and only data sets have targets; leave it out"
             )
         return False
     if parsed.to is None and (address_of(path) is not None or (Path(path) / MANIFEST).is_file()):
@@ -339,6 +351,7 @@ def _is_data_set(parsed: argparse.Namespace) -> bool:
 
 def _export_data(parsed: argparse.Namespace) -> int:
     from halofeed.inspection.export_data import export_data
+    from halofeed.pipelines.progress import Bar
 
     of_runs = {"format": None, "checkpoint": "best"} | dict.fromkeys(
         ("cores_per_replica", "partition", "virtual_devices")
@@ -347,7 +360,21 @@ def _export_data(parsed: argparse.Namespace) -> int:
         raise UsageError(
             f"--{given[0].replace('_', '-')}: is of a run's model, not of a data set; leave it out"
         )
-    done = export_data(parsed.path, parsed.to, parsed.out, overwrite=parsed.overwrite)
+    with contextlib.closing(Bar(0, "records")) as bar:
+
+        def progress(count: int, total: int) -> None:
+            bar.total = total
+            bar.update(count, None)
+
+        done = export_data(
+            parsed.path,
+            parsed.to,
+            parsed.out,
+            overwrite=parsed.overwrite,
+            grid=parsed.grid or "stored",
+            images=parsed.images,
+            progress=progress,
+        )
     for note in done.notes:
         print_status(note)
     print(f"{done.records:,} records exported to {parsed.out}")

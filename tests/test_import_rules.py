@@ -312,7 +312,7 @@ CEILINGS = {
     "pipelines": (30, 7400),
     "loader": (45, 10_000),
     "trainer": (56, 10650),
-    "inspection": (34, 8200),
+    "inspection": (36, 8750),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(
