@@ -4,6 +4,7 @@
     coco       annotations/instances_SPLIT.json, images/SPLIT/NAME.png
                SPLIT/_annotations.coco.json, SPLIT/NAME.png if a split has an unusual name
     voc        Annotations/NAME.xml, JPEGImages/NAME.png, ImageSets/Main/SPLIT.txt
+               labelmap.txt, the class names as CVAT and datumaro need them
 
 Boxes are written with all digits, in pixels of the picture without padding, or of the source's file.
 """
@@ -58,6 +59,7 @@ class FoldersExporter(Exporter):
                 "with halofeed.loader"
             )
         self._names = folder_names(data.manifest.labels)
+        self._filled: set[tuple[str, int]] = set()
         self._count_renamed(self._names)
         if not all(map(is_split_name, data.manifest.splits)):
             self.notes.append(
@@ -67,10 +69,18 @@ class FoldersExporter(Exporter):
     def add(self, record: ExportRecord) -> None:
         """Write the picture into its class's folder."""
         labels: Any = record.features[keys.CLASS_LABEL]
+        self._filled.add((record.split, int(labels[0])))
         self._write_picture(record, self._grid(record), f"{record.split}/{self._names[int(labels[0])]}")
 
     def finish(self) -> None:
-        """Write nothing more."""
+        """Note the splits in which a class has no folder."""
+        splits = [split for split, content in self._manifest.splits.items() if content.records]
+        lacking = {split for split in splits for label in self._names if (split, label) not in self._filled}
+        if lacking:
+            self.notes.append(
+                f"{', '.join(sorted(lacking))}: a class without pictures has no folder there; programs that number the "
+                "classes of each split by its folders give other numbers"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,6 +334,11 @@ class VocExporter(BoxExporter):
         self._names = text_names(data.manifest.labels)
         self._count_renamed(self._names)
         wanted = (*keys.BOX_CORNERS, *PICTURE_GRID_KEYS)
+        if not any(
+            ":" in name for name in self._names.values()
+        ):  # which the lines of labelmap.txt cannot hold
+            lines = [f"{name}:::\n" for name in ("background", *self._names.values())]
+            (folder / "labelmap.txt").write_text("".join(lines), encoding="utf-8")
         self._origin = int(all(_is_voc(features, data.grid) for features in data.small_features(wanted)))
         for name in ("Annotations", "ImageSets/Main"):
             (folder / name).mkdir(parents=True)

@@ -1,6 +1,9 @@
 """Exports of data sets: converted again they give the same records, and other programs read them."""
 
+import importlib.util
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +205,17 @@ def test_labels_go_back_to_the_voxels_of_the_source(
         again = run_convert(tmp_path / "in/volumes.csv", tmp_path / "again", layout="csv", **sides).folder
         (one,), (two,) = (read_all(Path(folder), ("train",)).values() for folder in (data, again))
         assert bytes(one["image/label"][0]) == bytes(two["image/label"][0])
+
+
+@pytest.mark.long
+def test_other_programs_read_the_same_boxes(test_data: Path) -> None:
+    """Of the exports, and of each format that datumaro or supervision reads, too."""
+    if importlib.util.find_spec("datumaro") is None:
+        pytest.skip("datumaro, the other reader, is not installed")
+    command = [sys.executable, "benchmarks/other_readers.py", "--data", str(test_data)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(done.stdout)
+    assert not done.returncode and done.stdout.count(" equal") >= 14, done.stderr
 
 
 def test_hostile_names_stay_inside_the_folder_and_apart(tmp_path: Path, monkeypatch) -> None:
