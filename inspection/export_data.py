@@ -127,14 +127,14 @@ def _check_grid(target: str, grid: str, images: str | None) -> None:
     exporter = EXPORTERS[target]
     if grid not in GRIDS:
         raise UsageError(f"--grid {grid}: expected {' or '.join(GRIDS)}")
-    if grid == "stored" and images is not None:
-        raise UsageError(f"--images {images}: is of --grid source; leave it out")
+    if images is not None and (grid == "stored" or exporter.KIND != "picture"):
+        raise UsageError(f"--images {images}: is of pictures on the grid of their source; leave it out")
     if grid == "source" and not exporter.HOLDS_SOURCE_GRID:
-        raise UsageError(f"--grid source: --to {target} holds records as they are stored; say --grid stored")
-    if exporter.KIND == "volume" and images is not None:
-        raise UsageError(f"--images {images}: volumes.csv names the scans where they are; leave it out")
+        raise UsageError(
+            f"--grid source: {target} holds records on the stored grid alone, which is the default"
+        )
     if grid == "source" and images is None and not exporter.NAMES_SOURCES:
         raise UsageError(
-            f"--grid source: --to {target} holds the pictures themselves; add --images with the folder that was "
+            f"--grid source: {target} holds the pictures themselves; add --images with the folder that was "
             "converted"
         )

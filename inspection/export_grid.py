@@ -111,8 +111,7 @@ def picture_grid(features: Decoded, grid: str, *, displayed: bool) -> PictureGri
     file_size, transform = _size_of(features, keys.SOURCE_SIDES), array_of(features, keys.TRANSFORM)
     if file_size is None or transform is None or transform.shape != (6,):
         raise UsageError(
-            "it lacks the size of its source or the transform to it, so its source's pixels are not known; say --grid "
-            "stored"
+            "it lacks the size of its source or the transform to it, so its source's pixels are not known"
         )
     for orientation in range(1, 9):
         shown = displayed_size(orientation, file_size)
@@ -126,7 +125,7 @@ def picture_grid(features: Decoded, grid: str, *, displayed: bool) -> PictureGri
             )
     raise UsageError(
         f"its transform {transform.tolist()} does not lead from {size[1]}x{size[0]} pixels to the {file_size[1]}x"
-        f"{file_size[0]} of its source; say --grid stored"
+        f"{file_size[0]} of its source"
     )
 
 
@@ -159,7 +158,9 @@ class SourcePictures:
         place = f"--images {self._files.root}: {name!r:.300}"
         path = posixpath.normpath(name)
         if not is_image_name(path) or path.startswith(("../", "/")):
-            raise UsageError(f"{place}: is no path of a picture below the folder; say --grid stored")
+            raise UsageError(
+                f"{place}: is no path of a picture below the folder; name the folder that was converted"
+            )
         try:
             data = self._files.read(path)
             opened = FORMATS[sniff(data)][1](data)
@@ -196,7 +197,7 @@ def label_in_source(
     affine, source_affine = affine_of(features), affine_of(features, keys.SOURCE_AFFINE)
     shape = array_of(features, keys.SOURCE_SHAPE, "i")
     if affine is None or source_affine is None or shape is None or shape.shape != (3,) or shape.min() < 1:
-        raise UsageError("it lacks the shape or the affine of its source; say --grid stored")
+        raise UsageError("it lacks the shape or the affine of its source")
     extent = extent_of(features)
     low, high = ([0, 0, 0], label.shape) if extent is None else extent.tolist()
     shown = label[tuple(slice(first, last) for first, last in zip(low, high, strict=True))]
@@ -216,7 +217,7 @@ def _check_all_shown(shown: Grid, source: Grid) -> None:
     if beyond > FIELD_OF_VIEW_VOXELS:
         raise UsageError(
             f"it shows a part of its source, which reaches {beyond:.1f} voxels beyond it, and the class of these "
-            "voxels is not known; say --grid stored, or convert the scans with --fit stretch"
+            "voxels is not known; convert the scans with --fit stretch"
         )
 
 

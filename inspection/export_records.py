@@ -206,7 +206,7 @@ class Exporter(ExitStack):
             yield
         except UsageError as error:
             place = f"{self._data.files}: {record.name} of {record.split} (id {record.id})"
-            raise UsageError(f"{place}: {error}") from error
+            raise UsageError(f"{place}: {error}, or say --grid stored") from error
 
     def _write_picture(self, record: ExportRecord, grid: PictureGrid, folder: str) -> str:
         """Write a picture and return its name in the folder.

@@ -67,7 +67,7 @@ class NiftiExporter(Exporter):
         if self._in_source:
             self.notes.append(
                 "volumes.csv names the scans by their paths below the folder that was converted; to convert them, copy "
-                "it and labels/ there and take --layout csv"
+                "it and labels/ there"
             )
         elif others:
             self.notes.append(

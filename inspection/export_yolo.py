@@ -86,7 +86,7 @@ class YoloExporter(BoxExporter):
         if len(found) > 1:
             raise UsageError(
                 f"{data.files}: expected the same keypoints for every object, which YOLO's kpt_shape states, got "
-                f"{len(found)} lists of names; say --to coco"
+                f"{len(found)} lists of names; coco holds them"
             )
         return next(iter(found), ())
 
