@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from halofeed.loader import Loader
 
 __all__ = [
-    *("Dataset", "convert", "evaluate", "export", "inspect", "open"),
+    *("Dataset", "convert", "dry_run", "evaluate", "export", "inspect", "open"),
     *("plan", "predict", "report", "show", "train", "verify"),
 ]
 StrPath = str | os.PathLike[str]
@@ -85,19 +85,19 @@ def convert(
     source: StrPath,
     out: StrPath,
     *,
-    layout: str,
+    layout: str = "auto",
     name: str = "",
     beam_options: Sequence[str] = (),
     **options: Any,
 ) -> Dataset:
     """Convert images and annotations into sharded TFRecords, and open the result; the same call resumes.
 
-    `halofeed.convert("photos", "data", layout="folders", height=224, width=224)` writes data/photos/1.0.0.
+    `halofeed.convert("photos", "data", height=224, width=224)` writes data/photos/1.0.0.
 
     Args:
         source: folder or file of the annotations, and of the images if they are beside them.
         out: folder below which NAME/VERSION is made.
-        layout: layout of the source; `halofeed convert --help` lists them.
+        layout: layout of the source; `halofeed convert --help` lists them. "auto" is the only one that fits its files.
         name: name of the data set; default: the source's, in lower case letters, digits and underscores.
         beam_options: Beam's own options, such as ["--runner=DataflowRunner"].
         options: options of `halofeed convert`, such as height=640, pad=True, spacing_mm=(2, 1, 1).
@@ -107,12 +107,29 @@ def convert(
     """
     from halofeed.pipelines.job import JobOptions
 
-    if not name:
-        stem = re.sub(r"[^a-z0-9_]+", "_", Path(os.fspath(source).rstrip("/")).stem.lower()).strip("_")
-        name = stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
-    given = {"layout": layout, "source": source, "out": out, "name": name, **options}
+    if options.get("dry_run"):
+        raise UsageError(
+            "dry_run: halofeed.convert opens what it wrote; call halofeed.dry_run with the same parameters"
+        )
+    given = {"layout": layout, "source": source, "out": out, "name": name or _name_of(source), **options}
     parsed, _ = _run("convert", (), given, beam_options)
     return Dataset(os.path.join(parsed.out, parsed.name, getattr(parsed, "version", JobOptions.version)))
+
+
+def dry_run(source: StrPath, out: StrPath, *, name: str = "", **options: Any) -> str:
+    """Describe the conversion that `convert` would make with the same parameters, and write no data set.
+
+    The text has inputs by split, classes, record sizes, rejects and a converted sample; for volumes a shape, a spacing
+    and a window. `preview="sample.png"` draws the sample.
+    """
+    given = {"source": source, "out": out, "name": name or _name_of(source), "dry_run": True, **options}
+    return _run("convert", (), given)[1].rstrip("\n")
+
+
+def _name_of(source: StrPath) -> str:
+    """Return a data set's name from its source: lower case letters, digits and underscores."""
+    stem = re.sub(r"[^a-z0-9_]+", "_", Path(os.fspath(source).rstrip("/")).stem.lower()).strip("_")
+    return stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
 
 
 def verify(path: StrPath) -> VerifyReport:

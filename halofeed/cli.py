@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -25,6 +26,7 @@ from halofeed.training import add_training_commands, unlogged
 if TYPE_CHECKING:
     from halofeed.pipelines.job import JobOptions
     from halofeed.prep.annotations.contract import LayoutOptions
+    from halofeed.prep.options.recipe import Recipe
     from halofeed.trainer.config import TrainConfig
 
 CONVERT_EXAMPLE = """\
@@ -410,13 +412,17 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     from halofeed.pipelines.job import JobOptions
-    from halofeed.prep.options.recipe import Recipe
 
     options = from_options(JobOptions, parsed)
     if getattr(parsed, "layout", "auto") == "auto":
         parsed.layout = _detect_layout(options, parsed)
-    recipe = from_options(Recipe, parsed)
+    recipe = _recipe_of(parsed)
     recipe.check_used()
+    if hasattr(parsed, "depth") and not (hasattr(parsed, "height") and hasattr(parsed, "width")):
+        raise UsageError(
+            "--depth: volumes have no default size; give --height and --width too. --dry-run without the three "
+            "proposes them"
+        )
     from halofeed.system.memory import heavy_imports, keep_freed_memory
 
     with require_extra("convert", "apache_beam"), unlogged(), heavy_imports():
@@ -425,6 +431,8 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
         from halofeed.system.scratch import temporary_files_in_scratch
     from halofeed.pipelines.summary import summary
 
+    if options.dry_run:
+        return _dry_run(options, parsed)
     with contextlib.ExitStack() as stack:
         if parsed.alone:
             stack.enter_context(fork_workers(options, recipe, beam_arguments))
@@ -436,18 +444,40 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     return 0
 
 
+def _recipe_of(parsed: argparse.Namespace, **more: Any) -> Recipe:
+    """Return the recipe of a command line with further options."""
+    from halofeed.prep.options.recipe import Recipe
+
+    return from_options(Recipe, argparse.Namespace(**{**vars(parsed), **more}))
+
+
+def _dry_run(options: JobOptions, parsed: argparse.Namespace) -> int:
+    from halofeed.pipelines.dry_run import dry_run
+    from halofeed.system.scratch import scratch_folder
+
+    with scratch_folder() as folder:
+        found = dry_run(options, functools.partial(_recipe_of, parsed), folder)
+        print(found.text)
+        if options.preview is not None and found.sample is not None:
+            from halofeed.inspection.batch import write_batch
+
+            splits = found.sample.manifest.splits
+            split = max(splits, key=lambda name: splits[name].records)
+            count = min(10, splits[split].records)
+            print(write_batch(found.sample.folder, options.preview, split=split, batch_size=count))
+    return 0 if found.sample is not None else 1
+
+
 def _detect_layout(options: JobOptions, parsed: argparse.Namespace) -> str:
     """Return the name of the layout that the source's files show, and print the reason."""
     from halofeed.prep.layouts.detect import detect_layout
-    from halofeed.prep.options.recipe import Recipe
 
     with require_extra("convert", "apache_beam"), unlogged():
         from halofeed.pipelines.plan import open_sources
     sources = open_sources(options)
 
     def options_of(layout: str) -> LayoutOptions:
-        named = argparse.Namespace(**{**vars(parsed), "layout": layout})
-        return from_options(Recipe, named).layout_options(options.salt)
+        return _recipe_of(parsed, layout=layout).layout_options(options.salt)
 
     found = detect_layout(sources.annotations, sources.images, sources.annotation_file, options_of)
     print_status(f"halofeed convert: --layout {found.name}: {found.reason}")

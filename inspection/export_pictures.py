@@ -1,6 +1,6 @@
 """Exporters of pictures with classes or boxes.
 
-    folders    SPLIT/CLASS/NAME.png
+    folders    SPLIT/CLASS/NAME.png, croissant.json
     coco       annotations/instances_SPLIT.json, images/SPLIT/NAME.png
                SPLIT/_annotations.coco.json, SPLIT/NAME.png if a split has an unusual name
     voc        Annotations/NAME.xml, JPEGImages/NAME.png, ImageSets/Main/SPLIT.txt
@@ -38,6 +38,15 @@ from halofeed.inspection.stored_records import decode_stored
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
 from halofeed.prep.geometry.resize import apply_to_boxes, area_factor
 from halofeed.schemas import keys
+from halofeed.schemas.croissant import (
+    class_records,
+    croissant_text,
+    field_source,
+    file_set,
+    record_field,
+    record_set,
+)
+from halofeed.schemas.files import CROISSANT
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
 
@@ -61,6 +70,7 @@ class FoldersExporter(Exporter):
         self._names = folder_names(data.manifest.labels)
         self._filled: set[tuple[str, int]] = set()
         self._count_renamed(self._names)
+        self._extensions: set[str] = set()
         if not all(map(is_split_name, data.manifest.splits)):
             self.notes.append(
                 "the first folders are splits with unusual names: convert them with --split-folders yes"
@@ -70,10 +80,15 @@ class FoldersExporter(Exporter):
         """Write the picture into its class's folder."""
         labels: Any = record.features[keys.CLASS_LABEL]
         self._filled.add((record.split, int(labels[0])))
-        self._write_picture(record, self._grid(record), f"{record.split}/{self._names[int(labels[0])]}")
+        folder = f"{record.split}/{self._names[int(labels[0])]}"
+        name = self._write_picture(record, self._grid(record), folder)
+        self._extensions.add(Path(name).suffix)
 
     def finish(self) -> None:
-        """Note the splits in which a class has no folder."""
+        """Write croissant.json, whose records are the pictures with the names of their folders.
+
+        A note names the splits in which a class has no folder.
+        """
         splits = [split for split, content in self._manifest.splits.items() if content.records]
         lacking = {split for split in splits for label in self._names if (split, label) not in self._filled}
         if lacking:
@@ -81,6 +96,34 @@ class FoldersExporter(Exporter):
                 f"{', '.join(sorted(lacking))}: a class without pictures has no folder there; programs that number the "
                 "classes of each split by its folders give other numbers"
             )
+        extensions = [".jpg", ".png", *sorted(self._extensions - {".jpg", ".png"})]
+        patterns = [
+            f"{split}/*/*{extension}"
+            for split in sorted({split for split, _ in self._filled})
+            for extension in extensions
+        ]
+        formats = [f"image/{one.removeprefix('.').replace('jpg', 'jpeg')}" for one in extensions]
+        pictures = file_set("pictures", formats, patterns, "pictures in a folder for each split and class")
+        fields = [
+            record_field(
+                "default/image",
+                "sc:ImageObject",
+                "picture",
+                source=field_source("pictures", fileProperty="content"),
+            ),
+            *(
+                record_field(
+                    f"default/{name}",
+                    "sc:Text",
+                    f"folder of the {name}",
+                    source=field_source("pictures", regex=regex, fileProperty="fullpath"),
+                )
+                for name, regex in (("split", "([^/]*)/"), ("label", "[^/]*/([^/]*)/"))
+            ),
+        ]
+        records = [*class_records(self._manifest.labels), record_set("default", fields)]
+        text = croissant_text(self._manifest, distribution=[pictures], record_sets=records)
+        (self._folder / CROISSANT).write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True, kw_only=True)

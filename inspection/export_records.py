@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from abc import abstractmethod
 from collections import Counter
@@ -140,6 +141,16 @@ def text_names(labels: Mapping[int, str]) -> dict[int, str]:
     return names
 
 
+def yaml_text(text: str) -> str:
+    """Return text as a YAML scalar in double quotes; JSON's escapes are YAML's.
+
+    >>> yaml_text('say "no"' + chr(0x2028))
+    '"say \\\\"no\\\\"\\\\U00002028"'
+    """
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in quoted)
+
+
 class Exporter(ExitStack):
     """Base class of exporters: a context manager that gets one record at a time.
 
@@ -208,17 +219,27 @@ class Exporter(ExitStack):
             place = f"{self._data.files}: {record.name} of {record.split} (id {record.id})"
             raise UsageError(f"{place}: {error}, or say --grid stored") from error
 
-    def _write_picture(self, record: ExportRecord, grid: PictureGrid, folder: str) -> str:
-        """Write a picture and return its name in the folder.
-
-        On the stored grid it is written without its padding: the stored JPEG or PNG if it has none, else a PNG. On the
-        source's grid the source file is copied; without `ExportedData.images` its path is returned.
-        """
+    def _picture(self, record: ExportRecord, grid: PictureGrid) -> tuple[str, bytes | memoryview]:
+        """Return extension and file of a stored picture without padding: its JPEG or PNG if it has none, else a PNG."""
         image = self._manifest.field("image")
         data: bytes | memoryview | None = bytes_of(record.features, keys.ENCODED)
         assert data is not None  # `record_problems` has found it
         extension: str = ".jpg" if image.encoding == "jpeg" else ".png"
-        if not grid.is_stored:
+        if image.encoding == "raw" or grid.size != grid.stored_size:
+            pixels = stored_image(record.features, self._manifest)
+            assert pixels is not None
+            height, width = grid.size
+            extension, data = ".png", encode_png(np.ascontiguousarray(pixels[:height, :width]), 0)
+        return extension, data
+
+    def _write_picture(self, record: ExportRecord, grid: PictureGrid, folder: str) -> str:
+        """Write a picture and return its name in the folder.
+
+        On the source's grid the source file is copied; without `ExportedData.images` its path is returned.
+        """
+        if grid.is_stored:
+            extension, data = self._picture(record, grid)
+        else:
             orientation = grid.orientation
             if self._data.images is not None:
                 extension, data, orientation = self._data.images.read(record.features, grid)
@@ -226,11 +247,6 @@ class Exporter(ExitStack):
                 self.turned["stored" if grid.orientation != 1 else "displayed"] += 1
             if self._data.images is None:
                 return text_of(record.features, keys.FILENAME) or ""
-        elif image.encoding == "raw" or grid.size != grid.stored_size:
-            pixels = stored_image(record.features, self._manifest)
-            assert pixels is not None
-            height, width = grid.size
-            extension, data = ".png", encode_png(np.ascontiguousarray(pixels[:height, :width]), 0)
         path = self._folder / folder / f"{record.name}{extension}"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:

@@ -13,7 +13,6 @@ All numbers are shares of the picture (docs.ultralytics.com/datasets).
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
 from halofeed.inspection.export_pictures import BoxedObjects, BoxExporter
-from halofeed.inspection.export_records import ExportedData, ExportRecord, text_names
+from halofeed.inspection.export_records import ExportedData, ExportRecord, text_names, yaml_text
 from halofeed.schemas import keys
 
 _YOLO_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
@@ -63,9 +62,9 @@ class YoloExporter(BoxExporter):
         self._keeps = frozenset(("keypoints",) if keypoints else ("masks",) if has_masks else ())
         self._largest_shift = 0.0
         lines = [f"{_YOLO_SPLITS[split]}: images/{split}" for split in splits]
-        lines += ["names:", *(f"  {at}: {_yaml_text(name)}" for at, name in enumerate(self._names.values()))]
+        lines += ["names:", *(f"  {at}: {yaml_text(name)}" for at, name in enumerate(self._names.values()))]
         if keypoints:
-            named = f"[{', '.join(map(_yaml_text, keypoints))}]"
+            named = f"[{', '.join(map(yaml_text, keypoints))}]"
             lines += [f"kpt_shape: [{len(keypoints)}, 3]", "kpt_names:"]
             lines += [f"  {at}: {named}" for at in range(len(self._names))]
         (folder / "data.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -187,13 +186,3 @@ def _without_repeats(points: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the points that differ from the one before."""
     differs: NDArray[np.bool_] = (points != np.roll(points, 1, axis=0)).any(axis=1)
     return points[differs]
-
-
-def _yaml_text(text: str) -> str:
-    """Return text as a YAML scalar in double quotes; JSON's escapes are YAML's.
-
-    >>> _yaml_text('say "no"' + chr(0x2028))
-    '"say \\\\"no\\\\"\\\\U00002028"'
-    """
-    quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in quoted)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from apache_beam.io.filesystems import FileSystems
 
-from halofeed.errors import JobError, MissingExtraError, Problem, SourceError, UsageError
+from halofeed.errors import JobError, MissingExtraError, Problem, SourceError, UsageError, install_command
 from halofeed.pipelines.direct_file import DirectFile
 from halofeed.pipelines.lease import check_holder
 from halofeed.pipelines.objects.base import ChangedError, ObjectReader, ObjectWriter
@@ -55,7 +55,7 @@ def check_reachable(flag: str, path: str) -> None:
     extra, module = _EXTRAS.get(scheme, ("", ""))
     if module and not _is_installed(module):
         raise MissingExtraError(
-            f"{flag} {path}: {module} is not installed, which {scheme}:// needs; pip install 'halofeed[{extra}]'"
+            f"{flag} {path}: {module} is not installed, which {scheme}:// needs; {install_command(extra)}"
         )
     try:
         FileSystems.get_filesystem(path)

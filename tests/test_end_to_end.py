@@ -12,6 +12,7 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from halofeed.loader import Loader
+from halofeed.loader.batch import join_id
 from halofeed.pipelines.convert import Conversion
 from tests.support.conversions import boxes_in_source, read_all, read_split, run_convert, shard_paths
 
@@ -266,6 +267,8 @@ def test_a_batched_parse_of_tensorflow_gives_the_loaders_batches(detection):
         assert np.array_equal(dense, batch["boxes"][:rows, :most]) and not batch["boxes"][:, most:].any()
         labels = tf.sparse.to_dense(parsed["image/object/class/label"])
         assert np.array_equal(labels, batch["classes"][:rows, :most])
-        assert [int(text) for text in parsed["image/source_id"].numpy()] == batch["id"][:rows].tolist()
+        assert [int(text) for text in parsed["image/source_id"].numpy()] == join_id(
+            batch["id"][:rows]
+        ).tolist()
         seen += rows
     assert seen == 67

@@ -47,7 +47,8 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy", "tensorboardX"), ANYWHERE),
         **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow"), INSIDE_FUNCTIONS),
     },
-    "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE),
+    "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE)
+    | {"pyarrow": INSIDE_FUNCTIONS},
 }
 ONLY_IN_FILES = {
     ("prep", "yaml"): {"prep/layouts/yolo.py"},
@@ -65,6 +66,7 @@ ONLY_IN_FILES = {
     ("trainer", "libtpu"): {"trainer/plan/topologies.py"},
     ("trainer", "PIL"): {"trainer/source_grid.py"},
     ("inspection", "jinja2"): {"inspection/html/page.py"},
+    ("inspection", "pyarrow"): {"inspection/export_parquet.py"},
     ("prep", "isal"): {"prep/formats/volume/streams.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
     ("prep", "pydicom"): {
@@ -305,21 +307,21 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (12, 2660),
-    "system": (17, 2750),
-    "schemas": (17, 3730),
-    "prep": (126, 33_300),
-    "pipelines": (30, 7400),
-    "loader": (45, 10_000),
-    "trainer": (56, 10650),
-    "inspection": (36, 8750),
+    "halofeed": (12, 2740),
+    "system": (17, 2670),
+    "schemas": (18, 3890),
+    "prep": (126, 33170),
+    "pipelines": (31, 7800),
+    "loader": (45, 10000),
+    "trainer": (56, 10490),
+    "inspection": (39, 9300),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(
     r"(How|What|Which|Where|Whether|Why|When|Who|Whose|Does|Is|Are|May|Has|Have|Can|Should)\b|.*\?$"
 )
 SHARED = {"list_labels", "list_references", "label_values", "channel_names", "main"}
-SHARED |= {"convert", "plan", "predict", "train", "verify"}
+SHARED |= {"convert", "dry_run", "plan", "predict", "train", "verify"}
 """Functions that several modules define because they implement one interface, or are the Python API's for another."""
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sources()}
 

@@ -253,6 +253,13 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     )
     masks: bool = option(False, "store the objects' masks (COCO) as one PNG each")
     shards: int = option(1, "files per split", least=1)
+    limit: int | None = option(
+        None,
+        "convert only about this many inputs, a random sample of each split in proportion, at least one of each; "
+        "classes are those of all inputs",
+        least=1,
+        omitted=True,
+    )
     license: str = option("", "license of the data, such as CC-BY-4.0, for the manifest and TFDS")
     citation: str = option("", "how to cite the data, such as a BibTeX entry, for the manifest and TFDS")
     split_shares: tuple[str, ...] = option(

@@ -9,6 +9,7 @@ import pytest
 
 from halofeed.errors import CorruptFileError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.loader.batch import join_id
 from halofeed.schemas.files import index_file
 from halofeed.schemas.shard_file import close_idle
 from halofeed.schemas.tfrecord import read_records
@@ -56,7 +57,7 @@ def outcomes(loader, pixels):
             continue
         came += 1
         for row in np.flatnonzero(batch["valid"]).tolist():
-            assert np.array_equal(batch["image"][row], pixels[int(batch["id"][row])])
+            assert np.array_equal(batch["image"][row], pixels[int(join_id(batch["id"][row]))])
     return came, errors
 
 
@@ -163,7 +164,11 @@ def test_a_loader_under_convert_overwrite_gives_the_old_bytes_or_an_error(tmp_pa
     folder = convert(1)
     loader = Loader(folder, batch_size=4, verify=verify)
     before = [loader.batch(step) for step in range(3)]
-    pixels = {int(i): image for batch in before for i, image in zip(batch["id"], batch["image"], strict=True)}
+    pixels = {
+        int(i): image
+        for batch in before
+        for i, image in zip(join_id(batch["id"]), batch["image"], strict=True)
+    }
     convert(2, overwrite=True)
     came, errors = outcomes(loader, pixels)
     assert came + len(errors) == 3

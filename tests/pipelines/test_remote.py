@@ -240,11 +240,17 @@ def test_a_dry_run_for_dataflow_needs_no_network_and_leaves_nothing(source, expe
     pytest.importorskip("google.cloud.dataflow")
     if stands:
         convert_far(source, tmp_path / "out")
-    beam = [*DATAFLOW, "--temp_location=gs://none/temporary", "--dry_run=True"]
+    beam = [*DATAFLOW, "--temp_location=gs://none/temporary", "--dry_run=True", "--machine_type=n2-highmem-4"]
+    beam += ["--sdk_container_image=example/halofeed:1", "--sdk_location=container"]
     file = tmp_path / "job.json"
     with pytest.raises(NotRunError, match=r"not submitted; it is in .*job\.json"):
         convert_far(source, tmp_path / "out", *beam, f"--dataflow_job_file={file}", overwrite=True)
-    assert json.loads(file.read_text())
+    job = json.loads(file.read_text())
+    (pool,), staged = job["environment"]["workerPools"], job["environment"]["sdkPipelineOptions"]["options"]
+    assert pool["machineType"] == "n2-highmem-4" and staged["project"] == "none"
+    assert [image["containerImage"] for image in pool["sdkHarnessContainerImages"]] == ["example/halofeed:1"]
+    steps = {step["uniqueName"] for step in job["pipeline"]["components"]["transforms"].values()}
+    assert {"read references", "write shards", "gather", "commit"} <= steps
     version = tmp_path / "out/set/1.0.0"
     assert (all_bytes(version) if version.exists() else {}) == (expected if stands else {})
     assert not (tmp_path / "out/set/.1.0.0.replacement").exists()

@@ -18,7 +18,7 @@ from PIL import Image
 from halofeed.demo import draw_data_set
 from halofeed.errors import JobError, UsageError
 from halofeed.loader import Loader
-from halofeed.loader.mesh import join_id
+from halofeed.loader.batch import join_id, split_id
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions
 from halofeed.prep.options.recipe import Recipe
@@ -179,8 +179,8 @@ def test_records_come_scan_by_scan_on_a_mesh_too(tmp_path):
     for step, batch in enumerate(records.on_mesh(mesh, partition)):
         host = records.batch(step)
         assert np.array_equal(np.asarray(batch["image"]), host["image"])
-        assert np.array_equal(join_id(np.asarray(batch["id"])), host["id"])
-        ids += host["id"][host["valid"]].tolist()
+        assert np.array_equal(np.asarray(batch["id"]), host["id"])
+        ids += join_id(host["id"][host["valid"]]).tolist()
     assert ids == [origins.of_record(number).id for number in order] and step == 2
     with pytest.raises(UsageError, match="batch_size=1"):
         OrderedRecords(Loader(done.folder, batch_size=2, training=False), order, 6)
@@ -216,7 +216,7 @@ def test_a_run_predicts_new_pictures_as_its_model_says(tmp_path):
     parameters, statistics, _ = run.restore(problem)
     model = prediction_function(problem, parameters, statistics)
     probabilities = jax.device_get(jax.jit(model)(batch["image"]))["probabilities"]
-    for identity, expected in zip(batch["id"], probabilities, strict=True):
+    for identity, expected in zip(join_id(batch["id"]), probabilities, strict=True):
         row = rows[int(identity)]
         assert float(row["p(hat)"]) == pytest.approx(float(expected[0]), abs=1e-5)
         assert row["class"] == ("hat", "shirt")[int(expected.argmax())]
@@ -390,7 +390,7 @@ def test_a_single_picture_is_taken_alone_and_its_boxes_carry_the_names_of_the_mo
     boxes = np.array([[[0, 0, 1, 1], [0, 0, 0, 0]]], np.float32)
     predictions = {"boxes": boxes, "classes": np.array([[2, 0]]), "scores": np.array([[0.5, 0]])}
     predictions["num_detections"] = np.array([1])
-    truth = {"id": np.array([origin.id]), "valid": np.array([True])}
+    truth = {"id": split_id([origin.id]), "valid": np.array([True])}
     out = tmp_path / "p"
     predict_batches([(predictions, truth)], again.folder, "train", out, facts=facts_of(done))
     (entry,) = json.loads((out / "detections.json").read_text())
@@ -416,7 +416,7 @@ def test_new_scans_larger_than_the_recipes_shape_are_predicted_whole(tmp_path):
             clipped = np.clip(voxels, 0, np.array(truth.shape) - 1)
             label = np.where(inside, truth[tuple(np.moveaxis(clipped, -1, 0))], 0)
             predictions = {"probabilities": np.eye(5, dtype=np.float16)[label][None], "label": label[None]}
-            yield predictions, {"id": np.array([origin.id]), "valid": np.array([True])}
+            yield predictions, {"id": split_id([origin.id]), "valid": np.array([True])}
 
     facts = facts_of(done, labels=dict(enumerate("abcde")))
     predict_batches(labelled(), done.folder, "train", tmp_path / "p", facts=facts)

@@ -16,6 +16,7 @@ import pytest
 from jax.sharding import Mesh
 
 from halofeed.errors import CorruptFileError, JobError, TrainingError, UsageError
+from halofeed.loader import split_id
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
@@ -49,7 +50,7 @@ class Stripes:
         return {
             "image": image if self.broken_step is not None else image.astype(np.uint8),
             "label": label,
-            "id": np.arange(self.batch_size) + 2**33,
+            "id": split_id(np.arange(self.batch_size) + 2**33),
             "valid": np.ones(self.batch_size, bool),
         }
 
