@@ -307,14 +307,14 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (12, 2710),
+    "halofeed": (12, 2740),
     "system": (17, 2670),
     "schemas": (18, 3890),
-    "prep": (126, 33160),
+    "prep": (126, 33170),
     "pipelines": (31, 7800),
     "loader": (45, 10000),
     "trainer": (56, 10490),
-    "inspection": (37, 8740),
+    "inspection": (39, 9270),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(

@@ -84,6 +84,9 @@ EXCEPTIONS: dict[str, str] = {
     ),
     "system/resource_errors.py: Run the command with --debug to see where it failed": "it shows more of a failure",
     "halofeed/cli.py: `halofeed COMMAND --help` shows an example of each. `halofeed demo`": "a text of --help",
+    "inspection/export_pictures.py: {} pictures have an EXIF orientation, and their boxes are in the pixels": (
+        "tests/inspection/test_export_data.py types it"
+    ),
     "loader/picture.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""
