@@ -308,13 +308,8 @@ def _detect_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
     )
 
 
-def _detect_unsupported_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
-    from halofeed.prep.formats.volumes import UNSUPPORTED_FORMATS
-
+def _detect_array(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path in paths:
-        for extension, kind in UNSUPPORTED_FORMATS.items():
-            if path.lower().endswith(extension):
-                return Hint(what=f"{path} is {kind}", fix="store it as NIfTI")
         if path.lower().endswith(ARRAY_EXTENSIONS):
             what = f"{path} is a NumPy array, without a voxel size"
             return Hint(what=what, layouts=("csv", "jsonl"), fix=ARRAY_ADVICE)
@@ -371,7 +366,7 @@ _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
         _detect_dicom,
         _detect_bids,
         _detect_volume,
-        _detect_unsupported_volume,
+        _detect_array,
         _detect_masks,
         _detect_table,
     ),

@@ -222,7 +222,7 @@ def test_labels_that_fit_no_series_or_several_do_not_make_scans_for_prediction(t
         ("seg", lambda path: save_segmentation(path, "1.2.77", frame="1.9.77"), "label has no image"),
         ("rtstruct", lambda path: save_structures(path, "1.2.77"), "label has no image"),
         ("masks/p7.nii.gz", lambda path: touch(path.parent, path.name), "label has no image"),
-        ("p1/a.mnc", lambda path: touch(path.parent, path.name), "not a volume format that is read"),
+        ("p1/a.npy", lambda path: touch(path.parent, path.name), "not a volume format that is read"),
     ):
         write(tmp_path / label)
         assert outcome(read(tmp_path)) == {"p1": NO_LABEL, "p2": NO_LABEL, label: reason}
