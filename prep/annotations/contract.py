@@ -155,11 +155,13 @@ class Layout:
         keeps: additional object fields that it can read, from `halofeed.schemas.tasks.OPTIONAL_ATTRIBUTES`.
         label_values: segmentation: maps (annotations, images, annotation_file, options) to the class name of each
             value in a label volume; 0 is the background, with or without a name.
+        unlabeled: segmentation: value of pixels without a class, which are ignored; None if all pixels have one.
         channel_names: segmentation: maps (annotations, annotation_file) to the channel names of an image, such as
             ("CT",).
         regions: segmentation: maps (annotations, annotation_file) to the values of each class, if a class has several
             values or shares one; otherwise returns {}.
         takes_clips: whether its images can be clips.
+        takes_volumes: whether its images for segmentation can be volumes.
         in_parts: functions that list it in parts, with the same examples as `list_references`.
     """
 
@@ -173,9 +175,11 @@ class Layout:
     label_values: (
         Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Mapping[int, str]] | None
     ) = None
+    unlabeled: int | None = None
     channel_names: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
     regions: Callable[[SourceFiles, str | None], Mapping[str, tuple[int, ...]]] | None = None
     takes_clips: bool = False
+    takes_volumes: bool = True
     in_parts: PartwiseListing | None = None
 
     def check(self, *, task: str | None, masks: bool = False, keep: Sequence[str] = ()) -> None:

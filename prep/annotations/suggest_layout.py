@@ -36,6 +36,7 @@ _TEXT_LABELS = {
 }
 """Layout that reads a text file that accompanies an image, None if there is none, and the form of each line."""
 _COCO_LIST = re.compile(r'"(images|annotations)"\s*:\s*\[')
+_PANOPTIC = re.compile(r'"segments_info"\s*:')
 _COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
 _VOC_ROOT = re.compile(r"<annotation[\s>]")
 _CVAT_ROOT = re.compile(r"<annotations[\s>].*?<(image|track)\s", re.DOTALL)
@@ -215,6 +216,12 @@ def _detect_json(files: _Files, paths: Sequence[str]) -> Hint | None:
             if form.search(text):
                 what = f"{path} is {kind}"
                 return _readable_hint(what, layout) if layout else Hint(what=what)
+        if _PANOPTIC.search(text):
+            return Hint(
+                what=f"{path} is COCO's, panoptic",
+                layouts=("coco",),
+                fix="take --layout coco, with --task segmentation for its label images",
+            )
         if _COCO_LIST.search(text) and _COCO_KEY.search(text):
             return _readable_hint(f"{path} is COCO's", "coco")
     return None
@@ -329,7 +336,7 @@ def _detect_masks(files: _Files, paths: Sequence[str]) -> Hint | None:
             return None
         by_kind[is_mask].setdefault(splitext(basename(path))[0], path)
     shared = next((stem for stem in by_kind[False] if stem in by_kind[True]), None)
-    if shared is None:
+    if shared is None or f"{by_kind[True][shared].rpartition('/')[0]}.json" in paths:  # COCO's panoptic
         return None
     return _readable_hint(
         f"{by_kind[True][shared]} is the mask of {by_kind[False][shared]} by its name", "pairs"
