@@ -38,6 +38,7 @@ _TEXT_LABELS = {
 _COCO_LIST = re.compile(r'"(images|annotations)"\s*:\s*\[')
 _PANOPTIC = re.compile(r'"segments_info"\s*:')
 _COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
+_YAML_NAMES, _YAML_FOLDERS = (re.compile(rf"^({keys})\s*:", re.MULTILINE) for keys in ("names", "train|val"))
 _VOC_ROOT = re.compile(r"<annotation[\s>]")
 _CVAT_ROOT = re.compile(r"<annotations[\s>].*?<(image|track)\s", re.DOTALL)
 _FOREIGN_JSON = {
@@ -61,12 +62,16 @@ _BOX_TABLE = (
     "write its boxes into a table with the columns filename,class,xmin,ymin,xmax,ymax, in pixels, then name that table "
     "with --source and take --layout csv"
 )
-_MASK_FOLDER = re.compile(r"(labels?|masks?|segmentations?|segs?|annotations?)(tr|ts)?", re.IGNORECASE)
+_MASK_FOLDER = re.compile(
+    r"(labels?|masks?|segmentations?|segs?|annotations?|SegmentationClass)(tr|ts)?", re.IGNORECASE
+)
+_MASK_SUFFIX = re.compile(r"[-_.](d?seg|segmentation|masks?|labels?|gt|groundtruth)$", re.IGNORECASE)
+_OBJECT_FOLDER = re.compile("SegmentationObject")
 _FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
 _BIDS_IMAGE = re.compile(
     r"(?:(?!derivatives/)[^/]+/)*(sub-[A-Za-z0-9+]+)/(?:ses-[^/]+/)?anat/\1_[^/]*[A-Za-z0-9]\.nii(?:\.gz)?"
 )
-_IMAGE_FOLDER = re.compile(r"(images?|imgs?)(tr|ts)?", re.IGNORECASE)
+_IMAGE_FOLDER = re.compile(r"((?:JPEG)?images?|imgs?)(tr|ts)?", re.IGNORECASE)
 
 
 class _Files(Protocol):
@@ -253,6 +258,15 @@ def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
     return None
 
 
+def _detect_yolo_yaml(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect data.yaml with the classes and the folders of YOLO, also where the labels are elsewhere or missing."""
+    named = [path for path in paths if basename(path).lower() in ("data.yaml", "dataset.yaml")]
+    for path, text in _heads(files, named, ".yaml"):
+        if _YAML_NAMES.search(text) and _YAML_FOLDERS.search(text):
+            return _readable_hint(f"{path} is YOLO's", "yolo")
+    return None
+
+
 def _detect_wider_face(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect text files with an image path, a count, and as many boxes."""
     for path, text in _heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
@@ -331,10 +345,13 @@ def _detect_masks(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect images/a.jpg with masks/a.png: a label image per image."""
     by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
     for path in _images(files):
+        if _lies_in(_OBJECT_FOLDER, path):  # VOC's, beside SegmentationClass
+            continue
         is_mask = _lies_in(_MASK_FOLDER, path)
         if not is_mask and not _lies_in(_IMAGE_FOLDER, path):
             return None
-        by_kind[is_mask].setdefault(splitext(basename(path))[0], path)
+        stem = splitext(basename(path))[0]
+        by_kind[is_mask].setdefault(_MASK_SUFFIX.sub("", stem) if is_mask else stem, path)
     shared = next((stem for stem in by_kind[False] if stem in by_kind[True]), None)
     if shared is None or f"{by_kind[True][shared].rpartition('/')[0]}.json" in paths:  # COCO's panoptic
         return None
@@ -369,6 +386,7 @@ _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
         _detect_json,
         _detect_voc_or_cvat,
         _detect_text_labels,
+        _detect_yolo_yaml,
         _detect_wider_face,
         _detect_dicom,
         _detect_bids,

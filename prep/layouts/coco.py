@@ -202,7 +202,8 @@ def _instance_files(
     instances = [path for path in near if path.rsplit("/", 1)[-1].startswith("instances")]
     roboflow = [path for path in found if path.endswith(_ROBOFLOW) and path.count("/") <= 1]
     panoptic = [path for path in near if path.rsplit("/", 1)[-1].startswith("panoptic")]
-    alone = near if len(near) == 1 else []
+    splits = {split_in_file_name(path) for path in near}
+    alone = near if len(near) == 1 or (None not in splits and len(splits) == len(near)) else []
     chosen = panoptic or alone if label_images else instances or roboflow or alone or panoptic
     if label_images and not chosen:
         raise AnnotationsError(
@@ -211,8 +212,9 @@ def _instance_files(
         )
     if not chosen:
         raise AnnotationsError(
-            f"{annotations.root}: expected instances*.json, annotations/instances*.json or */{_ROBOFLOW}; "
-            f"found {', '.join(found[:5]) or 'no .json file'}; name the file itself{layout_hint(annotations, 'coco')}"
+            f"{annotations.root}: expected instances*.json, annotations/instances*.json, */{_ROBOFLOW}, or a file per "
+            f"split such as train.json and val.json; found {', '.join(found[:5]) or 'no .json file'}; name the file "
+            f"itself{layout_hint(annotations, 'coco')}"
         )
     return chosen
 

@@ -84,7 +84,12 @@ def _by_listing(
             continue
         good = [one for one in listed if one.problem is None]
         count = sum(bool(one.label or one.labels or one.boxes or one.mask or one.class_masks) for one in good)
-        if count and 2 * count >= len(listed):
+        labels = {one.label for one in good if one.label}
+        if name == "folders" and len(labels) == 1:  # any folder with pictures would be a class
+            tried.append(
+                f"  {name}: all images have one class, {labels.pop()!r}; if that is meant: --layout {name}"
+            )
+        elif count and 2 * count >= len(listed):
             fitting[name] = f"it finds labels for {count:,} of {len(listed):,} inputs"
         else:
             tried.append(

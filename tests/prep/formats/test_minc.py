@@ -21,51 +21,41 @@ STEPS = {"xspace": -1.5, "yspace": 2.0, "zspace": -3.0, "time": 1.0, "vector_dim
 ORDERS = (SPACE, ("xspace", "zspace", "yspace"), ("time", *SPACE), (*SPACE, "vector_dimension"))
 
 
-def write(version, dims=SPACE, dtype="u1", scales=1, least=-2.0, unit=1.0, valid=None, axis=(), **image):
+def write(version, dims=SPACE, dtype="u1", scales=1, least=-2.0, unit=1.0, valid=(0, 255), axis=()):
     """A file with its voxels 0, 1, 2 ... and image-min and image-max along the first `scales` axes."""
     shape = tuple(SIZES[name] for name in dims)
-    values = np.arange(np.prod(shape)).reshape(shape)
-    most = least + unit * np.arange(1.0, 1 + np.prod(shape[:scales], dtype=int)).reshape(shape[:scales])
-    attributes = {
-        name: {"length": SIZES[name], "spacing": b"regular__"}
-        | {"step": STEPS[name], "start": 7.0, "direction_cosines": TURNED[name], "units": "mm", **dict(axis)}
-        for name in dims
+    values = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    steps = unit * np.arange(1.0, 1 + np.prod(shape[:scales], dtype=int)).reshape(shape[:scales])
+    common = {"spacing": b"regular__", "start": 7.0, "units": b"mm"}
+    axes = {
+        name: common | {"step": STEPS[name], "direction_cosines": TURNED[name], **dict(axis)} for name in dims
     }
-    limits = {"image-min": np.full(shape[:scales], least), "image-max": most}
-    ends = np.array(valid or (0, 255), float)
+    parts = {
+        f"dimensions/{name}": ((), np.int32(0), kept | {"length": SIZES[name]}) for name, kept in axes.items()
+    }
+    parts["image/0/image-min"] = (dims[:scales], least + 0 * steps, {})
+    parts["image/0/image-max"] = (dims[:scales], least + steps, {})
+    sign = {"signtype": b"unsigned" if dtype == "u1" else b"signed__"}
+    parts["image/0/image"] = (dims, values, sign | {"valid_range": np.array(valid, float)})
     file = io.BytesIO()
     if version == 1:
         with netcdf_file(file, "w") as out:
             for name in dims:
                 out.createDimension(name, SIZES[name])
-            for name, kept in attributes.items():
-                variable = out.createVariable(name, "i4", ())
-                for key, value in kept.items():
+            for path, (names, array, attributes) in parts.items():
+                stored = array.view("i1") if array.dtype == "u1" else array
+                variable = out.createVariable(path.rpartition("/")[2], stored.dtype, names)
+                variable[...] = stored
+                for key, value in attributes.items():
                     setattr(variable, key, value)
-            for name, array in limits.items():
-                out.createVariable(name, "f8", dims[:scales])[...] = array
-            kind = {"u1": "i1"}.get(dtype, dtype)
-            variable = out.createVariable("image", kind, dims)
-            variable[...] = values.astype(dtype).view(kind)
-            variable.valid_range, variable.signtype = ends, "unsigned" if dtype == "u1" else "signed__"
             out.flush()
             return file.getvalue()
-    order = lambda names: np.bytes_(",".join(names))  # noqa: E731
     with h5py.File(file, "w") as out:
-        for name in dims:
-            kept = {
-                key: np.bytes_(one) if isinstance(one, bytes) else one
-                for key, one in attributes[name].items()
-            }
-            out.create_dataset(f"minc-2.0/dimensions/{name}", data=0).attrs.update(kept)
-        for name, array in limits.items():
-            out.create_dataset(f"minc-2.0/image/0/{name}", data=array).attrs["dimorder"] = order(
-                dims[:scales]
-            )
-        stored = out.create_dataset(
-            "minc-2.0/image/0/image", data=values.astype(dtype), chunks=(2, *shape[1:]), compression="gzip"
-        )
-        stored.attrs.update({"dimorder": order(dims), "valid_range": ends, **image})
+        for path, (names, array, attributes) in parts.items():
+            packed = {"chunks": (2, *shape[1:]), "compression": "gzip"} if names == dims else {}
+            stored = out.create_dataset(f"minc-2.0/{path}", data=array, **packed)
+            for key, one in (attributes | {"dimorder": ",".join(names).encode()}).items():
+                stored.attrs[key] = np.bytes_(one) if isinstance(one, bytes) else one
     return file.getvalue()
 
 
