@@ -18,7 +18,7 @@ from halofeed.prep.annotations.class_names import ClassChoice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import SourceFiles, pointer_kind
 from halofeed.schemas.tasks import task_named
 from halofeed.system.atomic_files import is_valid_name
 
@@ -227,7 +227,10 @@ def splits_by_folders(paths: Sequence[str]) -> list[str]:
 def read_required(annotations: SourceFiles, name: str) -> bytes:
     """Return the bytes of a file that all examples depend on; raise AnnotationsError if it is unreadable."""
     with report_unreadable(annotations, name):
-        return annotations.read(name)
+        content = annotations.read(name)
+    if (pointer := pointer_kind(content)) is not None:
+        raise AnnotationsError(f"{name} in {annotations.root}: it is {pointer}")
+    return content
 
 
 @contextmanager

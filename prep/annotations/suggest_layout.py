@@ -23,7 +23,7 @@ from halofeed.prep.sources.file_names import (
     is_volume_name,
     stem_of,
 )
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import SourceFiles, pointer_kind
 
 _HEAD_BYTES = 1 << 16
 _MAX_OPENED = 8
@@ -329,6 +329,15 @@ def _detect_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
     )
 
 
+def _detect_pointer(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect annotation files that were not downloaded."""
+    for path, text in _heads(files, paths, ".json", ".xml", ".csv", ".jsonl", ".txt", ".yaml"):
+        if pointer := pointer_kind(text.encode()):
+            what, _, fix = pointer.partition("; ")
+            return Hint(what=f"{path} is {what}", fix=fix)
+    return None
+
+
 def _detect_array(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path in paths:
         if path.lower().endswith(ARRAY_EXTENSIONS):
@@ -396,6 +405,7 @@ _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
         _detect_table,
     ),
     _detect_foreign_table,
+    _detect_pointer,
 )
 
 

@@ -16,7 +16,7 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.geometry.scan import Grid, MaskScan, Scan
 from halofeed.prep.sources.file_names import ARRAY_EXTENSIONS, DICOM_EXTENSIONS, FORMAT_EXTENSIONS
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import SourceFiles, pointer_kind
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import ListingRecords
@@ -187,7 +187,10 @@ def _open(files: SourceFiles, path: str, opener: Callable[[VolumeFormat], T]) ->
     except SourceError as error:
         if error.stage == "read":
             raise
-        detected = _format_by_content(files.head(path, DETECTION_BYTES))
+        start = files.head(path, DETECTION_BYTES)
+        if (pointer := pointer_kind(start)) is not None:
+            raise SourceError("read", "file was not downloaded", f"it is {pointer}") from None
+        detected = _format_by_content(start)
         if detected in (None, name):
             raise
         return opener(FORMATS[detected])

@@ -207,8 +207,8 @@ def _instance_files(
     chosen = panoptic or alone if label_images else instances or roboflow or alone or panoptic
     if label_images and not chosen:
         raise AnnotationsError(
-            f"{annotations.root}: expected panoptic*.json or annotations/panoptic*.json for --task segmentation; found "
-            f"{', '.join(found[:5]) or 'no .json file'}; name the file itself, or take --task detection --masks"
+            f"{annotations.root}: expected panoptic*.json or annotations/panoptic*.json with classes of pixels; found "
+            f"{', '.join(found[:5]) or 'no .json file'}; name the file itself, or take the task detection"
         )
     if not chosen:
         raise AnnotationsError(
@@ -260,7 +260,7 @@ def _read_document(
     if coco_panoptic.is_panoptic(lists):
         if outlines:
             raise AnnotationsError(
-                f"{name}: a panoptic file, whose masks are pictures: take --task segmentation, or leave --masks out"
+                f"{name}: a panoptic file, whose masks are pictures: take the task segmentation, or boxes without masks"
             )
         pictures = {
             _normalize_id(one.get("image_id")): written
@@ -270,8 +270,8 @@ def _read_document(
         lists = coco_panoptic.segments_as_objects(name, lists, things_only=not label_images)
     elif label_images:
         raise AnnotationsError(
-            f"{name}: --task segmentation takes a panoptic file, whose annotations have segments_info; this one has "
-            "objects: take --task detection, with --masks for outlines"
+            f"{name}: segmentation takes a panoptic file, whose annotations have segments_info; this one has objects: "
+            "take the task detection"
         )
     if lists["annotations"] and not any("bbox" in entry for entry in lists["annotations"]):
         keys = ", ".join(sorted(lists["annotations"][0]))

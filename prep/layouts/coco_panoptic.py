@@ -40,12 +40,15 @@ def segments_as_objects(name: str, lists: Lists, *, things_only: bool) -> Lists:
     >>> lists = {"images": [], "annotations": [one], "categories": categories}
     >>> segments_as_objects("a.json", lists, things_only=True)["annotations"]
     [{'id': 3, 'category_id': 1, 'image_id': 7}]
+    >>> segments_as_objects("a.json", {**lists, "categories": [{"id": 1, "name": "cat"}]}, things_only=True)
+    Traceback (most recent call last):
+    halofeed.errors.AnnotationsError: a.json: category 'cat': expected isthing 0 or 1, got None; ...
     """
     categories = lists["categories"]
     if unclear := [one for one in categories if things_only and one.get("isthing") not in (0, 1)]:
         raise AnnotationsError(
             f"{name}: category {unclear[0].get('name')!r}: expected isthing 0 or 1, got {unclear[0].get('isthing')!r}; "
-            "add it, or take --task segmentation"
+            "add it: things have boxes"
         )
     stuff = {repr(one.get("id")) for one in categories if things_only and not one["isthing"]}
     objects = []

@@ -231,7 +231,7 @@ def _open_version_2(file: Any) -> MincImage:
     if not image.id.get_storage_size():
         raise SourceError("decode", "voxels are missing", "the image was never written")
     limits = {
-        name: (_names(one.attrs.get("dimorder", "")), np.array(one[()], np.float64))
+        name: (_names(one.attrs.get("dimorder", ""))[: one.ndim], np.array(one[()], np.float64))
         for name in ("image-min", "image-max")
         if (one := _dataset(file, _IMAGE + name)) is not None and one.size <= image.size
     }
