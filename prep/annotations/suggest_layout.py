@@ -222,11 +222,7 @@ def _detect_json(files: _Files, paths: Sequence[str]) -> Hint | None:
                 what = f"{path} is {kind}"
                 return _readable_hint(what, layout) if layout else Hint(what=what)
         if _PANOPTIC.search(text):
-            return Hint(
-                what=f"{path} is COCO's, panoptic",
-                layouts=("coco",),
-                fix="take --layout coco, with --task segmentation for its label images",
-            )
+            return _readable_hint(f"{path} is COCO's, panoptic", "coco")
         if _COCO_LIST.search(text) and _COCO_KEY.search(text):
             return _readable_hint(f"{path} is COCO's", "coco")
     return None

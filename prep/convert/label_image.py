@@ -134,8 +134,8 @@ def read_label_image(
         return _of_color(values, shown.mode, header, decode_colors)
     if decode_colors:
         detail = (
-            f"mode {image.mode}; panoptic files have label images in color, and --label-colors is for such; leave it "
-            "out for gray ones"
+            f"mode {image.mode}, and a panoptic file needs red, green and blue; "
+            "--label-colors is for label images in color; leave it out for gray ones"
         )
         raise decode_error("label image is not in color", detail)
     if header is None:

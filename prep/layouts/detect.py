@@ -89,9 +89,7 @@ def _by_listing(
         count = sum(bool(one.label or one.labels or one.boxes or one.mask or one.class_masks) for one in good)
         labels = {one.label for one in good if one.label}
         if name == "folders" and len(labels) == 1:  # any folder with pictures would be a class
-            tried.append(
-                f"  {name}: all images have one class, {labels.pop()!r}; if that is meant: --layout {name}"
-            )
+            tried.append(f"  {name}: all images have one class, {labels.pop()!r}")
         elif count >= _SHARES.get(name, 0.5) * len(listed) > 0:
             fitting[name] = f"it finds labels for {count:,} of {len(listed):,} inputs"
         else:
