@@ -85,8 +85,8 @@ def test_panoptic_things_are_boxes_and_all_segments_are_classes_of_pixels(tmp_pa
     assert label_values(files, files, None, LayoutOptions()) == {1: "sky", 2: "cat"}
     (box,) = read(tmp_path)[0].boxes
     assert (box.label, box.xmax, box.ymax, box.is_crowd) == ("cat", 2, 1, True)
-    for content, options in ((content, {"masks": True}), (document(), {"task": "segmentation"})):
-        write(tmp_path, content, name="annotations/panoptic_val.json")
+    for other, options in ((content, {"masks": True}), (document(), {"task": "segmentation"})):
+        write(tmp_path, other, name="annotations/panoptic_val.json")
         with pytest.raises(AnnotationsError, match="a panoptic file"):
             read(tmp_path, **options)
 
