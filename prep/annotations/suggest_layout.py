@@ -230,6 +230,8 @@ def _detect_json(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_voc_or_cvat(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".xml"):
+        if _VOC_ROOT.search(text) and "<polygon>" in text and "<bndbox>" not in text:
+            return Hint(what=f"{path} is of the LabelMe web tool, in XML")
         if _VOC_ROOT.search(text):
             return _readable_hint(f"{path} is a Pascal VOC annotation", "voc")
         if _CVAT_ROOT.search(text):

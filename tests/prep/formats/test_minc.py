@@ -30,16 +30,12 @@ def test_voxels_and_affine_are_those_that_nibabel_reads(name):
     assert len(FILES) == 10
 
 
-def edited(folder, change, name="small.mnc") -> bytes:
+def edited(change) -> bytes:
     """A file of version 2 whose image, image-min, image-max and axis x were changed; its scale is that of a slice."""
-    path = folder / name
-    shutil.copy(FILES[name], path)
-    with h5py.File(path, "r+") as file:
-        image = file["minc-2.0/image/0"]
-        change(
-            image["image"], image["image-min"], image["image-max"], file["minc-2.0/dimensions/xspace"].attrs
-        )
-    return path.read_bytes()
+    with h5py.File(data := io.BytesIO(FILES["small.mnc"].read_bytes()), "r+") as file:
+        parts = [file[f"minc-2.0/image/0/{name}"] for name in ("image", "image-min", "image-max")]
+        change(*parts, file["minc-2.0/dimensions/xspace"].attrs)
+    return data.getvalue()
 
 
 def test_scans_and_labels_are_those_computed_by_hand():
