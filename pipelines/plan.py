@@ -471,7 +471,7 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
         classes = replace(classes, is_open=True)
     if in_channels:
         return check_channels(classes)
-    ignored = recipe.ignore_label
+    ignored = layout.unlabeled if recipe.ignore_label is None else recipe.ignore_label
     if ignored is None and not coding and _is_void(images, totals.label_images, classes, choice):
         ignored = VOC_VOID
         print_status(

@@ -98,6 +98,7 @@ FORMAT_EXTENSIONS = {
     "nrrd": FormatExtensions(single=(".nrrd",), headers={".nhdr": r"(?i:data ?file):(?!=)"}),
     "metaimage": FormatExtensions(single=(".mha",), headers={".mhd": r"ElementDataFile\s*="}),
     "mgh": FormatExtensions(single=(".mgz", ".mgh")),
+    "minc": FormatExtensions(single=(".mnc", ".mnc.gz")),
 }
 
 ARRAY_EXTENSIONS = (".npy", ".npz")

@@ -86,6 +86,22 @@ class SourceFiles(Protocol):
         """Return the first bytes of one file, at most `size`; SourceError as in `read`."""
 
 
+POINTERS = {
+    "a Git LFS pointer; run `git lfs pull`": b"version https://git-lfs",
+    "a git-annex pointer; run `git annex get .`": b"/annex/objects/",
+}
+"""Files that stand for others which were not downloaded: what they are, and their first bytes."""
+
+
+def pointer_kind(start: bytes) -> str | None:
+    """Return what stands in place of a file that was not downloaded; None for any other file.
+
+    >>> pointer_kind(b"version https://git-lfs.github.com/spec/v1")
+    'a Git LFS pointer; run `git lfs pull`'
+    """
+    return next((kind for kind, begin in POINTERS.items() if start.startswith(begin)), None)
+
+
 def settled_stamp(files: SourceFiles, path: str) -> Stamp | None:
     """Return the stamp of a file; None if the file changed so recently that a new change may keep the stamp."""
     stamp, latest = files.stamp(path), time.time_ns() - _SETTLED_NS

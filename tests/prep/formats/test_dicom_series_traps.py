@@ -305,11 +305,12 @@ def test_slices_that_do_not_fit_together_are_refused(tmp_path, reason, first, se
 
 
 @pytest.mark.parametrize("padding", [None, -1.0])
-def test_a_parametric_map_of_32_bits_without_padding_is_read_as_it_is(tmp_path, padding):
-    values = np.linspace(-3, 0.1, 4 * 6 * 7, dtype="<f4").reshape(4, 6, 7)
+@pytest.mark.parametrize(("dtype", "kind"), [("<f4", "Float"), ("<f8", "DoubleFloat")])
+def test_a_parametric_map_without_padding_is_read_as_float32(tmp_path, dtype, kind, padding):
+    values = np.linspace(-3, 0.1, 4 * 6 * 7, dtype=dtype).reshape(4, 6, 7)
     for at, plane in enumerate(values):
-        more = {"PixelData": None, "FloatPixelData": plane.tobytes(), "BitsAllocated": 32}
-        more |= {"BitsStored": None, "HighBit": None, "FloatPixelPaddingValue": padding}
+        more = {"PixelData": None, f"{kind}PixelData": plane.tobytes(), "BitsAllocated": 8 * plane.itemsize}
+        more |= {"BitsStored": None, "HighBit": None, f"{kind}PixelPaddingValue": padding}
         made = image_dataset(
             plane.view("<u2")[:, :7], position=(0, 0, at), rescale=None, modality="MR", more=more
         )
@@ -317,7 +318,7 @@ def test_a_parametric_map_of_32_bits_without_padding_is_read_as_it_is(tmp_path, 
     if padding is not None:
         assert refusal(tmp_path).reason == "floating-point pixels are not supported"
     else:
-        np.testing.assert_array_equal(open_folder(tmp_path).read()[..., 0], values)
+        np.testing.assert_array_equal(open_folder(tmp_path).read()[..., 0], values.astype(np.float32))
 
 
 def test_look_up_tables_are_refused_and_monochrome1_leaves_the_values(tmp_path):
