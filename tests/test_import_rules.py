@@ -52,7 +52,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
 ONLY_IN_FILES = {
     ("prep", "yaml"): {"prep/layouts/yolo.py"},
     ("prep", "regex"): {"prep/annotations/patterns.py"},
-    ("prep", "pyarrow"): {"prep/annotations/table_forms.py"},
+    ("prep", "pyarrow"): {"prep/sources/parquet.py"},
     ("loader", "tensorflow"): {"loader/stream.py", "loader/assemble.py", "loader/device/ops.py"},
     ("loader", "jax"): {"loader/mesh.py", "loader/dataset.py", "loader/device/ops.py"},
     ("loader", "fsspec"): {"loader/store/remote.py"},
@@ -308,7 +308,7 @@ CEILINGS = {
     "halofeed": (12, 2620),
     "system": (17, 2750),
     "schemas": (17, 3730),
-    "prep": (125, 33_200),
+    "prep": (132, 34_500),
     "pipelines": (30, 7400),
     "loader": (45, 10_000),
     "trainer": (56, 10650),

@@ -161,6 +161,7 @@ class Recipe(RecipeOptions):
             takes=listing.takes if listing else is_image_name,
             takes_scan=is_scan_or_array_name if self.array_spacing_mm and takes is is_scan_name else takes,
             list_series=None,
+            class_names={},
         )
 
     def to_json(self) -> dict[str, Any]:
