@@ -18,7 +18,7 @@ from typing import Any
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
-from halofeed.prep.annotations.container_rows import FAULT
+from halofeed.prep.annotations.container_rows import FAULT, ContainerRow
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, report_unreadable
 from halofeed.prep.annotations.parquet_rows import parquet_rows
 from halofeed.prep.annotations.suggest_layout import layout_hint
@@ -67,7 +67,7 @@ class TableText:
         self.files, self._name = files, name
         self._cached: bytes | None
         if (kind := container_kind(name)) != "":
-            rows = _CONTAINER_ROWS[kind](files, name, options)
+            rows = _usable_rows(name, _CONTAINER_ROWS[kind](files, name, options))
             lines = (json.dumps(row, default=lambda value: repr(value)[:80]) for row in rows)
             self._cached = "".join(f"{line}\n" for line in lines).encode()
         else:
@@ -123,6 +123,19 @@ class TableText:
                 f"{self._name} in {self.files.root}: it was changed while it was read; run the same command again "
                 "once it is finished"
             )
+
+
+def _usable_rows(name: str, rows: Iterable[ContainerRow]) -> Iterator[ContainerRow]:
+    """Yield the rows of a container; raise AnnotationsError if none of them can be used."""
+    first, usable = None, False
+    for row in rows:
+        usable = usable or FAULT not in row
+        first = first or row.get(FAULT)
+        yield row
+    if first and not usable:
+        raise AnnotationsError(
+            f"{name}: none of its pictures can be used, the first because: {first[0]} ({first[1]})"
+        )
 
 
 class _CheckedStream(io.RawIOBase):

@@ -276,13 +276,15 @@ def _schema_of(files: SourceFiles, name: str, features: Decoded, options: Layout
     else:
         listed = ", ".join(sorted(features)[:12])
         raise AnnotationsError(f"{name}: the records have the keys {listed}; {_EXPECTED}")
-    if options.wants_boxes and not schema.boxes:
-        raise AnnotationsError(f"{name}: the records have no boxes; take --task classification")
-    if options.wants_label_images and schema.label_image is None:
-        raise AnnotationsError(f"{name}: the records have no label images; leave --task segmentation out")
-    if options.wants_boxes is False and not options.wants_label_images and schema.label is None:
+    lacks_class = options.wants_boxes is False and not options.wants_label_images and schema.label is None
+    if (
+        lacks_class
+        or (options.wants_boxes and not schema.boxes)
+        or (options.wants_label_images and not schema.label_image)
+    ):
         raise AnnotationsError(
-            f"{name}: the records have no class of the picture; leave --task classification out"
+            f"{name}: the records have no annotations for --task {options.task}; leave --task out to take those they "
+            "have"
         )
     return schema
 
@@ -303,7 +305,7 @@ def _label_map(files: SourceFiles, name: str) -> dict[int, str]:
 def _detection_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _RecordSchema:
     """Return the schema of the TF Object Detection API; of a file without any box the boxes remain absent."""
     names = _label_map(files, name)
-    has_boxes = _has_boxes(files, name) if options.wants_boxes is None else options.wants_boxes
+    has_boxes = options.wants_boxes is not False and _has_boxes(files, name)
     return _RecordSchema(
         picture=keys.ENCODED,
         label=None

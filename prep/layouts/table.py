@@ -99,8 +99,6 @@ def list_references(
         options = replace(
             options, box_units="normalized" if options.box_units == "auto" else options.box_units
         )
-        if options.box_form != "auto":
-            raise UsageError("--box-form: boxes in TFRecord files have one form; leave it out")
     if options.wants_label_images:
         yield from segmentation_table.list_references(form, annotations, images, annotation_file, options)
         return
@@ -195,7 +193,7 @@ def _with_class_names(table: Table, options: LayoutOptions) -> Table:
         if number not in names:
             known = ", ".join(f"{one} {name}" for one, name in list(names.items())[:_MAX_NAMED])
             raise AnnotationsError(
-                f"{row.place}: class number {number:g} has no name in --label-map; known are {known}; add it there"
+                f"{row.place}: class number {number:g} has no name in the label map; known are {known}; add it there"
             )
         return replace(row, cells={**row.cells, "class": names[int(number)]})
 

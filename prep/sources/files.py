@@ -104,12 +104,16 @@ def read_member(files: RangeFiles, member: Member, size: int | None = None) -> b
     """
     if member.column is not None:
         data = read_cell(files, member.container, member.start, member.column)
+        if not member.matches(data):
+            data = read_cell(files, member.container, member.start, member.column, anew=True)
     else:
         length = member.size if size is None else min(size, member.size)
         data = files.read_range(member.container, member.start, member.start + length)
         if length < member.size:
             return data
-    return member.check(data, CHANGED_FILE)[:size]
+    if not member.matches(data):
+        raise SourceError("read", CHANGED_FILE, f"{member.container} holds other bytes at {member.start:,}")
+    return data[:size]
 
 
 def settled_stamp(files: SourceFiles, path: str) -> Stamp | None:

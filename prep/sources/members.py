@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from halofeed.errors import SourceError
 from halofeed.system.checksum import crc32c
 
 _MEMBER = re.compile(r"(.+?)//(.+)@(\d+)(?:\.(\d+))?\+(\d+)-([0-9a-f]{8})(\.[a-z0-9]+)?", re.DOTALL)
@@ -52,11 +51,9 @@ class Member:
         column = "" if self.column is None else f".{self.column}"
         return f"{self.container}//{self.name}@{self.start}{column}+{self.size}-{self.checksum:08x}{self.extension}"
 
-    def check(self, data: bytes, reason: str) -> bytes:
-        """Return the bytes read for this member; raise SourceError with this reason if they are others than listed."""
-        if len(data) != self.size or crc32c(data) != self.checksum:
-            raise SourceError("read", reason, f"{self.container} holds other bytes at {self.start}")
-        return data
+    def matches(self, data: bytes) -> bool:
+        """Return whether bytes are those that were listed."""
+        return len(data) == self.size and crc32c(data) == self.checksum
 
 
 def parse_member(path: str) -> Member | None:

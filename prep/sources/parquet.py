@@ -26,6 +26,7 @@ class RangeFiles(Protocol):
 
     @property
     def root(self) -> str: ...
+    def stamp(self, path: str) -> Any: ...
     def size(self, path: str) -> int | None: ...
     def read_range(self, path: str, start: int, stop: int) -> bytes: ...
 
@@ -97,9 +98,14 @@ class _CellCache:
         self._lock = threading.Lock()
         self._groups: OrderedDict[tuple[str, str, int, int], Any] = OrderedDict()
         self._starts: dict[tuple[str, str], list[int]] = {}
+        self._stamps: dict[tuple[str, str], Any] = {}
 
     def cell(self, files: RangeFiles, path: str, row: int, column: int) -> bytes:
+        stamp = files.stamp(path)
         with self._lock:
+            if self._stamps.get((files.root, path)) != stamp:
+                self._forget(files.root, path)
+                self._stamps[files.root, path] = stamp
             starts = self._starts.get((files.root, path))
             if starts is None:
                 file = open_parquet(files, path)
@@ -121,9 +127,12 @@ class _CellCache:
     def forget(self, files: RangeFiles, path: str) -> None:
         """Drop what is known of a file, because it has changed."""
         with self._lock:
-            self._starts.pop((files.root, path), None)
-            for key in [key for key in self._groups if key[:2] == (files.root, path)]:
-                del self._groups[key]
+            self._forget(files.root, path)
+
+    def _forget(self, root: str, path: str) -> None:
+        self._starts.pop((root, path), None)
+        for key in [key for key in self._groups if key[:2] == (root, path)]:
+            del self._groups[key]
 
 
 _cache = _CellCache()
@@ -135,16 +144,19 @@ def _read_group(files: RangeFiles, path: str, group: int, column: int) -> Any:
     return leaf_column(file.read_row_group(group, columns=[name]), 0)
 
 
-def read_cell(files: RangeFiles, path: str, row: int, column: int) -> bytes:
+def read_cell(files: RangeFiles, path: str, row: int, column: int, *, anew: bool = False) -> bytes:
     """Return the bytes in one cell.
 
     Args:
+        anew: read the file instead of what is in memory; files of a store have no stamp that shows a change.
         row: number of the row in the file.
         column: number of the column, counted over all leaves of the schema.
 
     Raises:
         SourceError: the file is damaged, or has no such cell any more.
     """
+    if anew:
+        _cache.forget(files, path)
     try:
         return _cache.cell(files, path, row, column)
     except (AnnotationsError, OSError, IndexError, ValueError) as error:
