@@ -26,7 +26,6 @@ SIDES = {
     f"image/object/bbox/{x}{end}": np.array([at]) for x in "xy" for end, at in (("min", 0.1), ("max", 0.6))
 }
 PICTURE = cv2.imencode(".jpg", np.full((40, 60, 3), 90, np.uint8))[1].tobytes()
-SIDES |= {"image/object/class/label": np.array([1])}
 RUNS = "sub-1/anat/sub-1_run-1_T1w", "sub-1/anat/sub-1_run-2_T1w"
 CLASSES_ARE_FOLDERS = "(--folders-are-classes)"
 
@@ -150,31 +149,23 @@ TAKEN = [
 def container(layout: str, name: str, *options: object, like: str = "", **more: Any) -> Prepare:
     """A container file with two pictures, as another layout reads it or with an option too many."""
     record = {"image/encoded": PICTURE, "image/class/label": np.array([1]), **more}
-    written = tfrecord_of([record, record]) if more else CONTAINERS[like or layout][1]([PICTURE, PICTURE])
-    return source(layout, lambda root: write_files(root, {name: written}), *options)
+    data = tfrecord_of([record, record]) if more else CONTAINERS[like or layout][1]([PICTURE] * 2)
+    return source(layout, lambda root: write_files(root, {name: data}), *options)
 
 
+# fmt: off
+CONTAINERS_ADVICE = {
+    **{f"{like} as folders": refused(container("folders", name, like=like), rf"{name}.*take (--layout {like})")
+       for like, (name, _) in CONTAINERS.items()},
+    "one shard of two": refused(container("webdataset", t := "t-00000-of-00002.tar"), "shard with (--source)",
+                                more=(f"{{source}}/{t}",)),
+    "records without boxes": refused(container("tfrecord", "t.record", "--task detection"), "leave (--task) out"),
+    "boxes without masks": refused(container("tfrecord", "t.record", "--masks", **SIDES), "leave (--masks) out"),
+    "members and pictures": refused(container("jsonl", "t.parquet", "--images", "/usr/share"), "leave (--images) out"),
+}
+# fmt: on
 ADVICE: dict[str, Advice] = {
-    **{
-        f"{like} as folders": refused(
-            container("folders", name, like=like), rf"{name}.*take (--layout {like})"
-        )
-        for like, (name, _) in CONTAINERS.items()
-    },
-    "one shard of two": refused(
-        container("webdataset", "t-00000-of-00002.tar"),
-        "name one shard with (--source)",
-        more=("{source}/t-00000-of-00002.tar",),
-    ),
-    "records without boxes": refused(
-        container("tfrecord", "t.record", "--task detection"), "leave (--task) out"
-    ),
-    "boxes without masks": refused(
-        container("tfrecord", "t.record", "--masks", **SIDES), "leave (--masks) out"
-    ),
-    "containers and other pictures": refused(
-        container("jsonl", "t.parquet", "--images", Path(__file__).parent), "leave (--images) out"
-    ),
+    **CONTAINERS_ADVICE,
     **{
         f"{what} as {layout}": refused(source(layout, prepare), words)
         for what, prepare, layout, words in TAKEN
