@@ -149,6 +149,7 @@ TAKEN = [
 def container(layout: str, name: str, *options: object, like: str = "", **more: Any) -> Prepare:
     """A container file with two pictures, as another layout reads it or with an option too many."""
     record = {"image/encoded": PICTURE, "image/class/label": np.array([1]), **more}
+    record |= {"image/object/class/label": np.array([1])} if more else {}
     data = tfrecord_of([record, record]) if more else CONTAINERS[like or layout][1]([PICTURE] * 2)
     return source(layout, lambda root: write_files(root, {name: data}), *options)
 
