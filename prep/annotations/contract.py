@@ -64,6 +64,7 @@ class LayoutOptions:
         regions: "refuse", "combine" or "channels". With "channels" a voxel belongs to all regions that contain its
             value.
         series: DICOM: selection of series, and the salt of the hashes that replace patient and series ids.
+        class_names: container files: name of each class number, from --label-map.
         list_series: DICOM: function that lists the series below given folders; None lists them in this process.
     """
 
@@ -96,6 +97,7 @@ class LayoutOptions:
     missing_masks: str = "refuse"
     missing_classes: str = "refuse"
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
+    class_names: Mapping[int, str] = field(default_factory=dict)
     list_series: ListSeries | None = None
 
     @property
@@ -162,6 +164,7 @@ class Layout:
             values or shares one; otherwise returns {}.
         takes_clips: whether its images can be clips.
         takes_volumes: whether its images for segmentation can be volumes.
+        has_containers: whether it reads container files, whose class numbers --label-map may name.
         in_parts: functions that list it in parts, with the same examples as `list_references`.
     """
 
@@ -180,6 +183,7 @@ class Layout:
     regions: Callable[[SourceFiles, str | None], Mapping[str, tuple[int, ...]]] | None = None
     takes_clips: bool = False
     takes_volumes: bool = True
+    has_containers: bool = False
     in_parts: PartwiseListing | None = None
 
     def check(self, *, task: str | None, masks: bool = False, keep: Sequence[str] = ()) -> None:

@@ -15,6 +15,7 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
+from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
     DICOM_EXTENSIONS,
@@ -71,6 +72,12 @@ _FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
 _BIDS_IMAGE = re.compile(
     r"(?:(?!derivatives/)[^/]+/)*(sub-[A-Za-z0-9+]+)/(?:ses-[^/]+/)?anat/\1_[^/]*[A-Za-z0-9]\.nii(?:\.gz)?"
 )
+_CONTAINERS = {
+    "tar": ("a tar file, as WebDataset has them", "webdataset"),
+    "parquet": ("a Parquet file, as Hugging Face publishes pictures", "jsonl"),
+    "tfrecord": ("a TFRecord file", "tfrecord"),
+}
+"""Description of each kind of container file, and the layout that reads it."""
 _IMAGE_FOLDER = re.compile(r"((?:JPEG)?images?|imgs?)(tr|ts)?", re.IGNORECASE)
 
 
@@ -386,6 +393,17 @@ def _detect_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     return None
 
 
+def _detect_container(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect files that hold pictures: tar files, TFRecord files and Parquet files."""
+    if any(_images(files)):
+        return None
+    for path in paths:
+        if (kind := container_kind(path)) and basename(path) not in METADATA_NAMES:
+            what, layout = _CONTAINERS[kind]
+            return _readable_hint(f"{path} is {what}", layout)
+    return None
+
+
 # Each takes the files and the paths of all files except images, which are numerous.
 _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
     *(
@@ -401,6 +419,7 @@ _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
         _detect_array,
         _detect_masks,
         _detect_table,
+        _detect_container,
     ),
     _detect_foreign_table,
     _detect_pointer,

@@ -93,10 +93,12 @@ LAYOUTS: dict[str, Layout] = {
         Layout(
             name="jsonl",
             tasks=_ALL,
-            summary="the table of csv, one JSON object per line; metadata of Hugging Face; Vertex AI",
+            summary="the table of csv, one JSON object per line; Hugging Face, also Parquet with pictures; Vertex AI",
             list_references=partial(table.list_references, "jsonl"),
+            list_labels=partial(table.list_labels, "jsonl"),
             keeps=("occluded", "group_of"),
             takes_clips=True,
+            has_containers=True,
         ),
         Layout(
             name="coco",
@@ -134,6 +136,24 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(label_studio.LABEL_STUDIO),
         _of_documents(supervisely.SUPERVISELY),
         _of_documents(wider.WIDER),
+        Layout(
+            name="tfrecord",
+            tasks=_ALL,
+            summary="TFRecords with pictures: the TF Object Detection API's, or TFDS with features.json",
+            list_references=partial(table.list_references, "tfrecord"),
+            list_labels=partial(table.list_labels, "tfrecord"),
+            has_masks=True,
+            has_containers=True,
+            keeps=("occluded", "group_of"),
+        ),
+        Layout(
+            name="webdataset",
+            tasks=_ALL,
+            summary="tar files of WebDataset: KEY.jpg with KEY.cls, KEY.json or KEY.seg.png",
+            list_references=partial(table.list_references, "webdataset"),
+            has_containers=True,
+            keeps=("occluded", "group_of"),
+        ),
         Layout(
             name="pairs",
             tasks=_SEGMENTATION,

@@ -3,8 +3,10 @@
 from functools import partial
 from pathlib import Path
 
+import cv2
 import numpy as np
 
+from benchmarks.containers import CONTAINERS, tfrecord_of
 from tests.mistakes.annotation_advice import as_coco
 from tests.mistakes.option_advice import label_images, regions, write_label
 from tests.mistakes.picture_sources import coco, folders, source, voc, voc_lists, write
@@ -13,11 +15,16 @@ from tests.mistakes.volume_sources import MSD, SIZE, medical, pair
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.annotation_writer import boxed, coco_document, draw, voc_object, voc_text
 from tests.support.clip_writer import moving_square, write_video
+from tests.support.layout_references import write_files
 from tests.support.mistakes import Prepare, preparing
 from tests.support.small_scans import AFFINE, mask, nnunet_document
 from tests.support.small_scans import image as volume
 from tests.support.volume_support import save_nifti, write_table
 
+SIDES = {
+    f"image/object/bbox/{x}{end}": np.array([at]) for x in "xy" for end, at in (("min", 0.1), ("max", 0.6))
+}
+PICTURE = cv2.imencode(".jpg", np.full((40, 60, 3), 90, np.uint8))[1].tobytes()
 RUNS = "sub-1/anat/sub-1_run-1_T1w", "sub-1/anat/sub-1_run-2_T1w"
 CLASSES_ARE_FOLDERS = "(--folders-are-classes)"
 
@@ -133,7 +140,28 @@ TAKEN = [
     ("class folders", folders, "coco", r"no \.json file.*take (--layout folders)"),
 ]
 
+
+def container(layout: str, name: str, *options: object, like: str = "", **more: Any) -> Prepare:
+    """A container file with two pictures, as another layout reads it or with an option too many."""
+    record = {"image/encoded": PICTURE, "image/class/label": np.array([1]), **more}
+    record |= {"image/object/class/label": np.array([1])} if more else {}
+    data = tfrecord_of([record, record]) if more else CONTAINERS[like or layout][1]([PICTURE] * 2)
+    return source(layout, lambda root: write_files(root, {name: data}), *options)
+
+
+# fmt: off
+CONTAINERS_ADVICE = {
+    **{f"{like} as folders": refused(container("folders", name, like=like), rf"{name}.*take (--layout {like})")
+       for like, (name, _) in CONTAINERS.items()},
+    "one shard of two": refused(container("webdataset", t := "t-00000-of-00002.tar"), "shard with (--source)",
+                                more=(f"{{source}}/{t}",)),
+    "records without boxes": refused(container("tfrecord", "t.record", "--task detection"), "leave (--task) out"),
+    "boxes without masks": refused(container("tfrecord", "t.record", "--masks", **SIDES), "leave (--masks) out"),
+    "members and pictures": refused(container("jsonl", "t.parquet", "--images", "/usr/share"), "leave (--images) out"),
+}
+# fmt: on
 ADVICE: dict[str, Advice] = {
+    **CONTAINERS_ADVICE,
     **{
         f"{what} as {layout}": refused(source(layout, prepare), words)
         for what, prepare, layout, words in TAKEN

@@ -230,6 +230,6 @@ ADVICE: dict[str, Advice] = {
     "boxes of a class table": usage(table("--task classification --max-boxes 5"), "and (--task detection);"),
     "kept classes": usage(table("--task detection --class-separator |"), "and (--task classification);"),
     "several classes of class folders": usage(
-        plain("--class-separator |"), "(--layout csv) or", first=as_table, more=("--task classification",)
+        plain("--class-separator |"), "(--layout csv), jsonl", first=as_table, more=("--task classification",)
     ),
 }
