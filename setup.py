@@ -1,4 +1,7 @@
-"""Builds halofeed: its parts lie at the top level, and halofeed/ links to them."""
+"""Builds halofeed: its parts lie at the top level, and halofeed/ links to them.
+
+Builds read a part from the top level where its link is missing, as in a tree that a zip archive carried.
+"""
 
 import re
 from pathlib import Path
@@ -8,23 +11,26 @@ from setuptools import Extension, find_packages, setup
 HERE = Path(__file__).resolve().parent
 PARTS = ("system", "inspection", "loader", "pipelines", "prep", "schemas", "trainer")
 
-for part in PARTS:
-    if not (HERE / "halofeed" / part / "__init__.py").is_file():
-        raise SystemExit(
-            f"halofeed/{part} is no folder: this checkout lost its symbolic links. Clone again with "
-            "`git -c core.symlinks=true clone ...` (on Windows in developer mode), or install an sdist."
-        )
+folders = {part: f"halofeed/{part}" if (HERE / "halofeed" / part).is_dir() else part for part in PARTS}
+packages = ["halofeed"]
+for part, folder in folders.items():
+    packages += [
+        f"halofeed.{part}",
+        *(f"halofeed.{part}.{name}" for name in find_packages(str(HERE / folder))),
+    ]
+# Without "halofeed.x", so that an editable install needs no finder, which delays every start by 15 ms.
+package_dir = {"": "."} | {f"halofeed.{part}": folder for part, folder in folders.items() if folder == part}
 
 setup(
     version=re.search(r'__version__ = "(.+?)"', (HERE / "halofeed" / "__init__.py").read_text()).group(1),
-    package_dir={"": "."},  # so that an editable install needs no finder, which delays every start by 15 ms
-    packages=find_packages(include=["halofeed", "halofeed.*"]),
+    package_dir=package_dir,
+    packages=packages,
     # A library without Python's headers, called through ctypes; where there is no compiler the loader does without.
     ext_modules=[
         Extension(
             "halofeed.loader.native._kernel",
-            ["halofeed/loader/native/kernel.c"],
-            depends=["halofeed/loader/native/kernel.c"],
+            [f"{folders['loader']}/native/kernel.c"],
+            depends=[f"{folders['loader']}/native/kernel.c"],
             extra_compile_args=["-O3"],
             optional=True,
         )

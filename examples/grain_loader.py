@@ -12,6 +12,7 @@ import grain
 from drawn import draw_photos
 
 import halofeed
+from halofeed.loader import join_id
 
 
 def main(folder: Path) -> None:
@@ -20,7 +21,7 @@ def main(folder: Path) -> None:
     records = data.loader("train", batch_size=1).records
 
     epoch = grain.MapDataset.source(records).shuffle(seed=7).batch(6)
-    seen = Counter(int(one) for batch in epoch for one in batch["id"])
+    seen = Counter(one for batch in epoch for one in join_id(batch["id"]).tolist())
     by_hand = len(list((folder / "photos" / "train").glob("*/*.png")))
     assert len(seen) == by_hand == 54 and set(seen.values()) == {1}
 

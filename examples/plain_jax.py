@@ -14,7 +14,6 @@ from drawn import draw_photos
 
 import halofeed
 from halofeed.loader.device import Brightness, Contrast, augment_on_device
-from halofeed.loader.mesh import split_id
 
 
 def loss_of(weights, batch):
@@ -25,13 +24,9 @@ def loss_of(weights, batch):
 
 
 @jax.jit
-def compiled_step(weights, batch):
+def train_step(weights, batch):
     loss, gradient = jax.value_and_grad(loss_of)(weights, batch)
     return weights - 2.0 * gradient, loss
-
-
-def train_step(weights, batch):
-    return compiled_step(weights, {**batch, "id": split_id(batch["id"])})  # JAX would cut ids of 64 bits
 
 
 def main(folder: Path) -> None:

@@ -13,6 +13,7 @@ from torch import nn, optim
 from torch.utils.data import DataLoader
 
 import halofeed
+from halofeed.loader import join_id
 
 
 def main(folder: Path) -> None:
@@ -32,14 +33,16 @@ def main(folder: Path) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        seen.update(batch["id"].tolist())
+        seen.update(join_id(batch["id"]).tolist())
     by_hand = len(list((folder / "photos" / "train").glob("*/*.png")))
     assert len(seen) == by_hand == 54 and set(seen.values()) == {1}
 
     in_order = [
-        int(one) for batch in DataLoader(loader.records, batch_size=5, num_workers=2) for one in batch["id"]
+        one
+        for batch in DataLoader(loader.records, batch_size=5, num_workers=2)
+        for one in join_id(batch["id"])
     ]
-    assert in_order == [int(record["id"]) for record in loader.records]
+    assert in_order == [loader.stored(number).id for number in range(loader.num_records)]
 
     # 2. Complete batches, shuffled exactly and resumable: the sampler says which steps.
     steps = range(10, 14)

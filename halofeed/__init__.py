@@ -30,7 +30,7 @@ _API = (
 )
 _MODULES = {
     **dict.fromkeys(_API, "halofeed.api"),
-    **dict.fromkeys(("Loader", "Mixture"), "halofeed.loader"),
+    **dict.fromkeys(("Loader", "Mixture", "join_id"), "halofeed.loader"),
     **dict.fromkeys(("constrain", "make_mesh"), "halofeed.trainer.mesh"),
     "Partition": "halofeed.schemas.partition",
 }

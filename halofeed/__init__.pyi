@@ -13,6 +13,7 @@ from halofeed.api import train as train
 from halofeed.api import verify as verify
 from halofeed.loader import Loader as Loader
 from halofeed.loader import Mixture as Mixture
+from halofeed.loader import join_id as join_id
 from halofeed.schemas.partition import Partition as Partition
 from halofeed.trainer.mesh import constrain as constrain
 from halofeed.trainer.mesh import make_mesh as make_mesh

@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from halofeed import demo_volumes
-from halofeed.errors import JobError, UsageError
+from halofeed.errors import JobError, UsageError, install_command
 from halofeed.system import signals
 
 _SECONDS_TO_END = 10.0
@@ -199,9 +199,7 @@ def _run_volumes(root: Path) -> Path | None:
         the report; None if the readers of volumes are not installed.
     """
     if missing := demo_volumes.missing_readers():
-        _say(
-            f"skipping the CT scans, because {', '.join(missing)} is missing: pip install 'halofeed[convert]'"
-        )
+        _say(f"skipping the CT scans, because {', '.join(missing)} is missing: {install_command('convert')}")
         return None
     source, report = root / "volumes", root / "report-volumes.html"
     scans = demo_volumes.SCANS
@@ -245,7 +243,7 @@ def compare_with_truth(source: Path, data: str) -> tuple[int, float]:
     Raises:
         JobError: the number of boxes in a record differs from its picture.
     """
-    from halofeed.loader import Loader
+    from halofeed.loader import Loader, join_id
     from halofeed.prep.geometry.resize import apply_to_boxes
 
     count, worst = 0, 0.0
@@ -260,10 +258,10 @@ def compare_with_truth(source: Path, data: str) -> tuple[int, float]:
         for batch in loader.batches():
             for row in np.flatnonzero(batch["valid"]):
                 boxes = batch["boxes"][row, : batch["num_boxes"][row]] * [height, width, height, width]
-                expected = np.array(truth[int(batch["id"][row])]).reshape(-1, 4)
+                expected = np.array(truth[int(join_id(batch["id"][row]))]).reshape(-1, 4)
                 if len(boxes) != len(expected):
                     raise JobError(
-                        f"{data}: picture {batch['id'][row]} has {len(boxes)} boxes, drew {len(expected)}"
+                        f"{data}: picture {join_id(batch['id'][row])} has {len(boxes)} boxes, drew {len(expected)}"
                     )
                 count += len(boxes)
                 mapped = apply_to_boxes(batch["transform"][row].ravel(), boxes)

@@ -131,6 +131,25 @@ class TrainingError(HalofeedError):
     """Training run that cannot continue: the loss is not a number, or the data ended before the first step."""
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of this halofeed: of its checkout, of its file, or of a release.
+
+    >>> install_command("tf").endswith("[tf]'")
+    True
+    """
+    import json
+    from importlib import metadata
+    from pathlib import Path
+
+    root = Path(__file__).resolve().parents[1]
+    if (root / "pyproject.toml").is_file():
+        return f"pip install -e '{root}[{extra}]'"
+    with contextlib.suppress(metadata.PackageNotFoundError, TypeError):
+        source = json.loads(metadata.distribution("halofeed").read_text("direct_url.json") or "")
+        return f"pip install 'halofeed[{extra}] @ {source['url']}'"
+    return f"pip install 'halofeed[{extra}]'"
+
+
 @contextlib.contextmanager
 def require_extra(extra: str, *modules: str) -> Iterator[None]:
     """Replace the error of a missing module in a block by the command that installs it.
@@ -142,17 +161,15 @@ def require_extra(extra: str, *modules: str) -> Iterator[None]:
     Raises:
         MissingExtraError: one of `modules` is not installed.
 
-    >>> with require_extra("tf", "no_such_module"):
+    >>> with require_extra("tf", "no_such_module"):  # doctest: +ELLIPSIS
     ...     import no_such_module
     Traceback (most recent call last):
         ...
-    halofeed.errors.MissingExtraError: no_such_module is not installed; pip install 'halofeed[tf]'
+    halofeed.errors.MissingExtraError: no_such_module is not installed; pip install ...[tf]'
     """
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] in modules:
-            raise MissingExtraError(
-                f"{error.name} is not installed; pip install 'halofeed[{extra}]'"
-            ) from error
+            raise MissingExtraError(f"{error.name} is not installed; {install_command(extra)}") from error
         raise

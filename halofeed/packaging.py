@@ -14,7 +14,7 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 from halofeed import __version__
@@ -35,6 +35,7 @@ setup(
     entry_points={{"console_scripts": {scripts!r}}},
 )
 """
+_PARTS = ("inspection", "loader", "pipelines", "prep", "schemas", "system", "trainer")
 _EXTRA = re.compile(r"""\s*(?:;|\band\b)\s*extra\s*==\s*["']([^"']+)["']""")
 
 
@@ -52,10 +53,10 @@ def write_packages(folder: str) -> tuple[Path, Path]:
     """
     if not Path(folder).is_dir():
         raise UsageError(f"--output {folder}: no such folder; make it first")
-    package = Path(__file__).resolve().parent
     files = {
-        f"halofeed/{path.relative_to(package).as_posix()}": path.read_bytes()
-        for path in sorted(_walk(package))
+        f"{inside}/{path.relative_to(place).as_posix()}": path.read_bytes()
+        for inside, place in _places()
+        for path in sorted(_walk(place))
     }
     installed = _Installed()
     wheel = Path(folder) / f"halofeed-{__version__}-py3-none-any.whl"
@@ -150,6 +151,15 @@ def _wheel(installed: _Installed, files: dict[str, bytes]) -> bytes:
             entry.external_attr, entry.compress_type = 0o644 << 16, zipfile.ZIP_DEFLATED
             archive.writestr(entry, data)
     return packed.getvalue()
+
+
+def _places() -> Iterator[tuple[str, Path]]:
+    """Yield the path of the package and of each part inside an archive, and the folder that holds it."""
+    package = Path(__file__).resolve().parent
+    yield "halofeed", package
+    for part in _PARTS:
+        if not (package / part).is_dir():  # a checkout without symbolic links
+            yield f"halofeed/{part}", Path(str(import_module(f"halofeed.{part}").__file__)).parent
 
 
 def _walk(folder: Path) -> Iterator[Path]:

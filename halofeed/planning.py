@@ -32,7 +32,7 @@ examples:
     halofeed plan --config retinanet_resnet50_fpn_640 --topology v3-8 --images-per-replica 1 --search side
 
 For each split the machine's own compiler compiles the program that `halofeed train` would run. It needs only
-pip install 'halofeed[plan]'. A large model takes one to ten minutes on a processor. Results are cached.
+the extra `plan` (docs/install.md). A large model takes one to ten minutes on a processor. Results are cached.
 Exit status: 0 something fits, 1 nothing does, 2 wrong usage.
 """
 

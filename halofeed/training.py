@@ -111,6 +111,7 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
           halofeed export data/cards/1.0.0 --to coco --out cards_coco            # also yolo and voc
           halofeed export data/photos/1.0.0 --to folders --out photos            # SPLIT/CLASS/NAME
           halofeed export data/spleen/1.0.0 --to nifti --out spleen              # images/, labels/, dataset.json
+          halofeed export data/spleen/1.0.0 --to nifti --out masks --grid source    # on the scans' own voxels
         in shards of about 500 MB, for other loaders:
           halofeed export data/cards/1.0.0 --to parquet --out cards_hf           # Hugging Face's datasets
           halofeed export data/cards/1.0.0 --to webdataset --out cards_tar       # webdataset""",
@@ -134,6 +135,16 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
         help="folders: classification; coco, yolo, voc: detection; nifti: segmentation of volumes; parquet, "
         "webdataset: pictures of any task. Pictures are the "
         "stored JPEG or PNG files, or PNG; padding is cut off",
+    )
+    data.add_argument(
+        "--grid",
+        help="stored: boxes, masks and labels of the stored pictures and volumes (default); source: of the files that "
+        "were converted",
+    )
+    data.add_argument(
+        "--images",
+        metavar="FOLDER",
+        help="with --grid source: the folder of pictures that was converted, to copy them",
     )
     data.add_argument(
         "--overwrite",
@@ -325,9 +336,10 @@ def _is_data_set(parsed: argparse.Namespace) -> bool:
 
     path = parsed.path
     if (Path(path) / RUN_FILE).is_file():
-        if parsed.to is not None:
+        of_data = {name: getattr(parsed, name) for name in ("to", "grid", "images")}
+        if given := [f"--{name} {value}" for name, value in of_data.items() if value is not None]:
             raise UsageError(
-                f"--to {parsed.to}: {path} is a training run, and only data sets have targets; leave it out"
+                f"{given[0]}: {path} is a training run, and only data sets have targets; leave it out"
             )
         return False
     if parsed.to is None and (address_of(path) is not None or (Path(path) / MANIFEST).is_file()):
@@ -343,6 +355,7 @@ def _is_data_set(parsed: argparse.Namespace) -> bool:
 
 def _export_data(parsed: argparse.Namespace) -> int:
     from halofeed.inspection.export_data import export_data
+    from halofeed.pipelines.progress import Bar
 
     of_runs = {"format": None, "checkpoint": "best"} | dict.fromkeys(
         ("cores_per_replica", "partition", "virtual_devices")
@@ -351,7 +364,21 @@ def _export_data(parsed: argparse.Namespace) -> int:
         raise UsageError(
             f"--{given[0].replace('_', '-')}: is of a run's model, not of a data set; leave it out"
         )
-    done = export_data(parsed.path, parsed.to, parsed.out, overwrite=parsed.overwrite)
+    with contextlib.closing(Bar(0, "records")) as bar:
+
+        def progress(count: int, total: int) -> None:
+            bar.total = total
+            bar.update(count, None)
+
+        done = export_data(
+            parsed.path,
+            parsed.to,
+            parsed.out,
+            overwrite=parsed.overwrite,
+            grid=parsed.grid or "stored",
+            images=parsed.images,
+            progress=progress,
+        )
     for note in done.notes:
         print_status(note)
     print(f"{done.records:,} records exported to {parsed.out}")

@@ -11,16 +11,19 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from halofeed.errors import UsageError
 from halofeed.inspection.dataset_files import open_files, open_manifest
+from halofeed.inspection.export_grid import GRIDS, SourcePictures
 from halofeed.inspection.export_parquet import ParquetExporter
-from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, VocExporter, YoloExporter
+from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, VocExporter
 from halofeed.inspection.export_records import ExportedData, Exporter
 from halofeed.inspection.export_volumes import NiftiExporter
 from halofeed.inspection.export_webdataset import WebDatasetExporter
+from halofeed.inspection.export_yolo import YoloExporter
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.result_folder import ResultFolder
 
@@ -51,8 +54,19 @@ def targets_of(manifest: Manifest) -> list[str]:
     return [name for name, exporter in EXPORTERS.items() if exporter.takes(manifest)]
 
 
+ExportProgress = Callable[[int, int], None]
+"""Called with (records exported, all records)."""
+
+
 def export_data(
-    path: str | os.PathLike[str], target: str, folder: str | os.PathLike[str], *, overwrite: bool = False
+    path: str | os.PathLike[str],
+    target: str,
+    folder: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    grid: str = "stored",
+    images: str | None = None,
+    progress: ExportProgress = lambda done, total: None,
 ) -> Export:
     """Write all records of a data set in another format.
 
@@ -61,31 +75,41 @@ def export_data(
         target: name in `EXPORTERS`.
         folder: output folder, written atomically.
         overwrite: replace an earlier export.
+        grid: "stored", the grid of the records, or "source", that of the files they were converted from.
+        images: folder of the converted pictures, which are copied if the grid is that of the source.
+        progress: callback for the number of exported records.
 
     Raises:
-        UsageError: the target is unknown or does not hold such records, or the folder holds other files.
+        UsageError: the target is unknown or does not hold such records, the folder holds other files, or a record does
+            not prove the grid of its source.
         CorruptFileError: a record is damaged.
     """
     if target not in EXPORTERS:
         raise UsageError(f"--to {target}: expected one of {', '.join(EXPORTERS)}")
     files = open_files(path)
     manifest = open_manifest(files)
-    data, exporter = ExportedData(files=files, manifest=manifest), EXPORTERS[target]
+    exporter = EXPORTERS[target]
     if not exporter.takes(manifest):
         what = f"records of {manifest.task} with the kind of image {manifest.kind.name}"
         if not (fitting := targets_of(manifest)):
             raise UsageError(f"{files}: no target of export holds {what}; read it with halofeed.loader")
         raise UsageError(f"{files}: holds {what}, which {target} does not take; say --to {fitting[0]}")
+    _check_grid(target, grid, images)
+    pictures = None if images is None else SourcePictures(images)
+    data = ExportedData(files=files, manifest=manifest, grid=grid, images=pictures)
+    total = sum(split.records for split in manifest.splits.values())
     output = ResultFolder(path=Path(folder), marker=_MARKER, holds="exported data", overwrite=overwrite)
     records: Counter[str] = Counter(dict.fromkeys(manifest.splits, 0))
     with output.replaced() as temporary, exporter(temporary, data) as writer:
         for record in data.records():
             writer.add(record)
             records[record.split] += 1
+            progress(records.total(), total)
         writer.finish()
         document = {
             "format": _FORMAT,
             "to": target,
+            "grid": grid,
             "data_name": manifest.name,
             "data_version": manifest.version,
             "records": records,
@@ -94,4 +118,27 @@ def export_data(
         (temporary / _MARKER).write_text(json.dumps(document, indent=1) + "\n")
     lost = ", ".join(f"{count:,} {what}" for what, count in writer.left_out.items() if count)
     notes = [f"left out, since {target} has no place for them: {lost}"] if lost else []
+    if grid == "source" and images is None and exporter.KIND == "picture":
+        notes.append(
+            "no picture is copied: the files name the converted pictures by their paths; add --images with the folder "
+            "that was converted to copy them"
+        )
     return Export(records=records.total(), notes=(*notes, *writer.notes))
+
+
+def _check_grid(target: str, grid: str, images: str | None) -> None:
+    """Raise UsageError for a grid that a target does not hold, or source pictures that it needs or does not need."""
+    exporter = EXPORTERS[target]
+    if grid not in GRIDS:
+        raise UsageError(f"--grid {grid}: expected {' or '.join(GRIDS)}")
+    if images is not None and (grid == "stored" or exporter.KIND != "picture"):
+        raise UsageError(f"--images {images}: is of pictures on the grid of their source; leave it out")
+    if grid == "source" and not exporter.HOLDS_SOURCE_GRID:
+        raise UsageError(
+            f"--grid source: {target} holds records on the stored grid alone, which is the default"
+        )
+    if grid == "source" and images is None and not exporter.NAMES_SOURCES:
+        raise UsageError(
+            f"--grid source: {target} holds the pictures themselves; add --images with the folder that was "
+            "converted"
+        )

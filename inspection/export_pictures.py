@@ -3,10 +3,10 @@
     folders    SPLIT/CLASS/NAME.png, croissant.json
     coco       annotations/instances_SPLIT.json, images/SPLIT/NAME.png
                SPLIT/_annotations.coco.json, SPLIT/NAME.png if a split has an unusual name
-    yolo       data.yaml, images/SPLIT/NAME.png, labels/SPLIT/NAME.txt
     voc        Annotations/NAME.xml, JPEGImages/NAME.png, ImageSets/Main/SPLIT.txt
+               labelmap.txt, the class names as CVAT and datumaro need them
 
-Boxes are written with all digits, in pixels of the picture without padding, or as shares of it (YOLO).
+Boxes are written with all digits, in pixels of the picture without padding, or of the source's file.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError, UsageError
+from halofeed.inspection.export_grid import PICTURE_GRID_KEYS, PictureGrid, picture_grid, points_on
 from halofeed.inspection.export_records import (
+    NO_TEXT,
     ExportedData,
     Exporter,
     ExportRecord,
     folder_names,
     text_names,
-    yaml_text,
 )
-from halofeed.inspection.stored_records import decode_stored, integer_of
+from halofeed.inspection.stored_records import decode_stored
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
+from halofeed.prep.geometry.resize import apply_to_boxes, area_factor
 from halofeed.schemas import keys
 from halofeed.schemas.croissant import (
     class_records,
@@ -56,6 +58,7 @@ class FoldersExporter(Exporter):
     """Exporter of class folders, SPLIT/CLASS/NAME; a folder has a class's name, without characters of paths."""
 
     TASK = "classification"
+    HOLDS_SOURCE_GRID = True
 
     def __init__(self, folder: Path, data: ExportedData) -> None:
         super().__init__(folder, data)
@@ -65,8 +68,9 @@ class FoldersExporter(Exporter):
                 "with halofeed.loader"
             )
         self._names = folder_names(data.manifest.labels)
+        self._filled: set[tuple[str, int]] = set()
         self._count_renamed(self._names)
-        self._splits: set[str] = set()
+        self._extensions: set[str] = set()
         if not all(map(is_split_name, data.manifest.splits)):
             self.notes.append(
                 "the first folders are splits with unusual names: convert them with --split-folders yes"
@@ -75,15 +79,30 @@ class FoldersExporter(Exporter):
     def add(self, record: ExportRecord) -> None:
         """Write the picture into its class's folder."""
         labels: Any = record.features[keys.CLASS_LABEL]
-        self._write_picture(record, f"{record.split}/{self._names[int(labels[0])]}")
-        self._splits.add(record.split)
+        self._filled.add((record.split, int(labels[0])))
+        folder = f"{record.split}/{self._names[int(labels[0])]}"
+        name = self._write_picture(record, self._grid(record), folder)
+        self._extensions.add(Path(name).suffix)
 
     def finish(self) -> None:
-        """Write croissant.json, whose records are the pictures with the names of their folders."""
+        """Write croissant.json, whose records are the pictures with the names of their folders.
+
+        A note names the splits in which a class has no folder.
+        """
+        splits = [split for split, content in self._manifest.splits.items() if content.records]
+        lacking = {split for split in splits for label in self._names if (split, label) not in self._filled}
+        if lacking:
+            self.notes.append(
+                f"{', '.join(sorted(lacking))}: a class without pictures has no folder there; programs that number the "
+                "classes of each split by its folders give other numbers"
+            )
+        extensions = [".jpg", ".png", *sorted(self._extensions - {".jpg", ".png"})]
         patterns = [
-            f"{split}/*/*{extension}" for split in sorted(self._splits) for extension in (".jpg", ".png")
+            f"{split}/*/*{extension}"
+            for split in sorted({split for split, _ in self._filled})
+            for extension in extensions
         ]
-        formats = [f"image/{name}" for name in ("jpeg", "png")]
+        formats = [f"image/{one.removeprefix('.').replace('jpg', 'jpeg')}" for one in extensions]
         pictures = file_set("pictures", formats, patterns, "pictures in a folder for each split and class")
         fields = [
             record_field(
@@ -113,13 +132,11 @@ class BoxedObjects:
 
     Args:
         features: features of its record.
-        stored_size: (height, width) of the stored picture, with padding.
-        size: (height, width) without padding.
+        grid: grid to which the picture is exported.
     """
 
     features: Decoded
-    stored_size: tuple[int, int]
-    size: tuple[int, int]
+    grid: PictureGrid
 
     @cached_property
     def corners(self) -> NDArray[np.float64]:
@@ -127,7 +144,12 @@ class BoxedObjects:
 
         Whole numbers that were rounded to float32 shares are whole again, which gives the same shares.
         """
-        return corners_of(self.features, self.stored_size, self.size)
+        return corners_of(self.features, self.grid)
+
+    @property
+    def areas(self) -> NDArray[np.float64]:
+        """float64 [box], areas in pixels."""
+        return self.numbers(keys.OBJECT_AREA).astype(np.float64) * area_factor(self.grid.from_stored)
 
     @cached_property
     def labels(self) -> list[int]:
@@ -143,14 +165,14 @@ class BoxedObjects:
         return [name for name in names if _FLAGS[name] in self.features and self.numbers(_FLAGS[name])[box]]
 
     def mask(self, box: int) -> NDArray[np.uint8] | None:
-        """Return the mask of a box without padding, uint8 [height, width]; None without masks."""
+        """Return the mask of a box, uint8 [height, width] of the grid; None without masks."""
         stored: Any = self.features.get(keys.OBJECT_MASK)
         if stored is None:
             return None
-        pixels = decode_stored(stored[box], "png", self.stored_size)
-        if pixels is None or pixels.shape[:2] != self.stored_size:
+        pixels = decode_stored(stored[box], "png", self.grid.stored_size)
+        if pixels is None or pixels.shape[:2] != self.grid.stored_size:
             raise CorruptFileError(f"{keys.OBJECT_MASK}: mask {box} is no PNG of the picture's size")
-        return pixels[: self.size[0], : self.size[1], 0]
+        return self.grid.sample(pixels[..., 0])
 
     def view(self, box: int) -> str:
         """Return the view of a box, or ""."""
@@ -168,15 +190,16 @@ class BoxedObjects:
             self.numbers(f"{keys.OBJECT_KEYPOINT}/{part}")[each].astype(np.float64)
             for part in ("x", "y", "visibility")
         )
-        height, width = self.stored_size
-        points = np.stack([x * width, y * height, seen], axis=1)
+        at = points_on(self.grid, np.stack([y, x], axis=1))
+        at[(seen == 0) & (x == 0) & (y == 0)] = 0  # no position
+        points = np.column_stack([at[:, ::-1], seen])
         return tuple(str(name, "utf-8", "replace") for name in names[each]), points.reshape(-1).tolist()
 
     def counts(self) -> dict[str, int]:
         """Return the number of values of each kind beside boxes and classes."""
         labeled = self.numbers(f"{keys.OBJECT_KEYPOINT}/num")
         heights, widths = (self.corners[:, 2:] - self.corners[:, :2]).T
-        area = self.numbers(keys.OBJECT_AREA)
+        area = self.areas
         same = np.isclose(area, heights * widths, rtol=_AREA_TOLERANCE) if len(area) else np.ones(0, bool)
         return {
             **{f"{name} flags": int(np.count_nonzero(self.numbers(key))) for name, key in _FLAGS.items()},
@@ -188,18 +211,21 @@ class BoxedObjects:
         }
 
 
-def corners_of(features: Decoded, stored_size: Sequence[int], size: Sequence[int]) -> NDArray[np.float64]:
-    """Return the boxes of a record in pixels, see `BoxedObjects.corners`.
+def corners_of(features: Decoded, grid: PictureGrid) -> NDArray[np.float64]:
+    """Return the boxes of a record in pixels of a grid, see `BoxedObjects.corners`.
 
+    >>> sides = {key: np.array([side]) for key, side in zip(keys.SIDES, (10, 8))}
+    >>> grid = picture_grid(sides, "stored", displayed=False)
     >>> features = {key: np.float32([share]) for key, share in zip(keys.BOX_CORNERS, (0.1, 0.25, 0.7, 1.0))}
-    >>> corners_of(features, (10, 8), (10, 8)).tolist()
+    >>> corners_of(features, grid).tolist()
     [[1.0, 2.0, 7.0, 8.0]]
     """
     shares = np.stack([np.asarray(features.get(key, ()), np.float64) for key in keys.BOX_CORNERS], axis=1)
-    exact = shares * [*stored_size, *stored_size]
+    exact = apply_to_boxes(grid.from_stored, shares * [*grid.stored_size, *grid.stored_size])
     whole = np.rint(exact)
-    is_whole = np.abs(exact - whole) <= np.array([*stored_size, *stored_size]) * 2.0**-24
-    return np.minimum(np.where(is_whole, whole, exact), [*size, *size])
+    padded_size = np.abs(grid.from_stored.reshape(2, 3)[:, :2]) @ grid.stored_size
+    is_whole = np.abs(exact - whole) <= np.tile(padded_size, 2) * 2.0**-24
+    return np.clip(np.where(is_whole, whole, exact), None if grid.is_stored else 0, [*grid.size, *grid.size])
 
 
 def run_lengths(mask: NDArray[np.uint8]) -> dict[str, Any]:
@@ -217,12 +243,25 @@ class BoxExporter(Exporter):
     """Base class of exporters of boxes; KEEPS are the keys of `BoxedObjects.counts` that the target holds."""
 
     TASK = "detection"
+    HOLDS_SOURCE_GRID = True
     KEEPS: ClassVar[frozenset[str]] = frozenset()
 
+    def __init__(self, folder: Path, data: ExportedData) -> None:
+        super().__init__(folder, data)
+        self._keeps = self.KEEPS
+
     def _objects(self, record: ExportRecord) -> BoxedObjects:
-        objects = BoxedObjects(features=record.features, stored_size=record.stored_size, size=record.size)
-        self.left_out.update({name: n for name, n in objects.counts().items() if name not in self.KEEPS})
+        objects = BoxedObjects(features=record.features, grid=self._grid(record))
+        self.left_out.update({name: n for name, n in objects.counts().items() if name not in self._keeps})
         return objects
+
+    def finish(self) -> None:
+        """Note the grid of annotations of pictures with an EXIF orientation."""
+        for grid, count in self.turned.items():
+            self.notes.append(
+                f"{count:,} pictures have an EXIF orientation, and their boxes are in the pixels as {grid}: convert "
+                f"them with --annotation-grid {grid}"
+            )
 
 
 class _Instances:
@@ -261,6 +300,7 @@ class CocoExporter(BoxExporter):
     """
 
     KEEPS = frozenset((*(f"{name} flags" for name in _FLAGS), "masks", "keypoints", "areas"))
+    NAMES_SOURCES = True
 
     def __init__(self, folder: Path, data: ExportedData) -> None:
         super().__init__(folder, data)
@@ -282,10 +322,11 @@ class CocoExporter(BoxExporter):
 
     def add(self, record: ExportRecord) -> None:
         """Write the picture and its objects."""
-        file, (height, width) = self._write_picture(record, self._pictures.format(record.split)), record.size
         instances, objects = self._splits[record.split], self._objects(record)
+        file = self._write_picture(record, objects.grid, self._pictures.format(record.split))
+        height, width = objects.grid.size
         instances.add_image({"id": record.id, "file_name": file, "height": height, "width": width})
-        areas = objects.numbers(keys.OBJECT_AREA).astype(np.float64).tolist()
+        areas = objects.areas.tolist()
         for box, (ymin, xmin, ymax, xmax) in enumerate(objects.corners.tolist()):
             flags = objects.flags(box, tuple(_FLAGS))
             entry = {
@@ -306,6 +347,7 @@ class CocoExporter(BoxExporter):
 
     def finish(self) -> None:
         """Write the annotations and categories of every split."""
+        super().finish()
         categories: list[dict[str, Any]] = [
             {"id": label, "name": name} for label, name in sorted(self._manifest.labels.items())
         ]
@@ -314,46 +356,6 @@ class CocoExporter(BoxExporter):
                 category["keypoints"] = names
         for instances in self._splits.values():
             instances.finish(categories)
-
-
-_YOLO_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-"""Key of data.yaml by split."""
-
-
-class YoloExporter(BoxExporter):
-    """Exporter of YOLO boxes; class ids begin at 0, in the order of the data set's."""
-
-    def __init__(self, folder: Path, data: ExportedData) -> None:
-        super().__init__(folder, data)
-        splits = [split for split, content in data.manifest.splits.items() if content.records]
-        found = [_YOLO_SPLITS.get(split) for split in splits]
-        if None in found or len(set(found)) < len(found):
-            raise UsageError(
-                f"{data.files}: expected the splits train, val and test, which YOLO's data.yaml has, got "
-                f"{', '.join(splits)}; say --to voc"
-            )
-        self._names = text_names(dict(sorted(data.manifest.labels.items())))
-        self._places = {label: place for place, label in enumerate(self._names)}
-        self._count_renamed(self._names)
-        lines = [f"{_YOLO_SPLITS[split]}: images/{split}" for split in splits]
-        lines += ["names:", *(f"  {at}: {yaml_text(name)}" for at, name in enumerate(self._names.values()))]
-        (folder / "data.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        for split in splits:
-            (folder / "labels" / split).mkdir(parents=True)
-
-    def add(self, record: ExportRecord) -> None:
-        """Write the picture and its label file, which is empty without objects."""
-        self._write_picture(record, f"images/{record.split}")
-        objects, (height, width) = self._objects(record), record.size
-        lines = []
-        for label, (ymin, xmin, ymax, xmax) in zip(objects.labels, objects.corners.tolist(), strict=True):
-            numbers = (xmin + xmax) / 2 / width, (ymin + ymax) / 2 / height, (xmax - xmin) / width
-            lines.append(f"{self._places[label]} {' '.join(map(repr, (*numbers, (ymax - ymin) / height)))}\n")
-        with (self._folder / "labels" / record.split / f"{record.name}.txt").open("x") as file:
-            file.writelines(lines)
-
-    def finish(self) -> None:
-        """Write nothing more."""
 
 
 _VOC_FLAGS = ("truncated", "difficult", "occluded")
@@ -368,12 +370,19 @@ class VocExporter(BoxExporter):
     """
 
     KEEPS = frozenset((*(f"{name} flags" for name in _VOC_FLAGS), "views"))
+    NAMES_SOURCES = True
 
     def __init__(self, folder: Path, data: ExportedData) -> None:
         super().__init__(folder, data)
         self._names = text_names(data.manifest.labels)
         self._count_renamed(self._names)
-        self._origin = int(all(map(_is_voc, data.small_features((*keys.BOX_CORNERS, *keys.SIDES)))))
+        wanted = (*keys.BOX_CORNERS, *PICTURE_GRID_KEYS)
+        if not any(
+            ":" in name for name in self._names.values()
+        ):  # which the lines of labelmap.txt cannot hold
+            lines = [f"{name}:::\n" for name in ("background", *self._names.values())]
+            (folder / "labelmap.txt").write_text("".join(lines), encoding="utf-8")
+        self._origin = int(all(_is_voc(features, data.grid) for features in data.small_features(wanted)))
         for name in ("Annotations", "ImageSets/Main"):
             (folder / name).mkdir(parents=True)
         self._lists = {
@@ -383,8 +392,9 @@ class VocExporter(BoxExporter):
 
     def add(self, record: ExportRecord) -> None:
         """Write the picture, its XML file and the line of its list."""
-        file, (height, width) = self._write_picture(record, "JPEGImages"), record.size
         objects = self._objects(record)
+        file = NO_TEXT.sub("?", self._write_picture(record, objects.grid, "JPEGImages"))
+        height, width = objects.grid.size
         root = ElementTree.Element("annotation")
         _add_texts(root, folder="JPEGImages", filename=file)
         channels = self._manifest.field("image").shape[-1]
@@ -405,14 +415,10 @@ class VocExporter(BoxExporter):
             stream.write(ElementTree.tostring(root, "utf-8") + b"\n")
         self._lists[record.split].write(f"{record.name}\n")
 
-    def finish(self) -> None:
-        """Write nothing more."""
 
-
-def _is_voc(features: Decoded) -> bool:
+def _is_voc(features: Decoded, grid: str) -> bool:
     """Return whether all boxes of a record can be written as VOC's pixel numbers, which begin at 1."""
-    sides = [integer_of(features, key) or 1 for key in keys.SIDES]
-    corners = corners_of(features, sides, sides)
+    corners = corners_of(features, picture_grid(features, grid, displayed=False))
     return bool((corners == np.rint(corners)).all() and (corners[:, 2:] - corners[:, :2] >= 2).all())
 
 

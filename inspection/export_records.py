@@ -7,7 +7,7 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -16,10 +16,10 @@ import numpy as np
 
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.dataset_files import DatasetFiles
+from halofeed.inspection.export_grid import PictureGrid, SourcePictures, picture_grid
 from halofeed.inspection.stored_records import (
     bytes_of,
     class_counts,
-    integer_of,
     label_map,
     stored_image,
     text_of,
@@ -51,26 +51,20 @@ class ExportRecord:
     name: str
     features: Decoded
 
-    @property
-    def stored_size(self) -> tuple[int, int]:
-        """Height and width of the stored picture, with its padding."""
-        height, width = (integer_of(self.features, key) or 0 for key in keys.SIDES)
-        return height, width
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the picture without padding."""
-        sides = zip(keys.UNPADDED_SIDES, self.stored_size, strict=True)
-        height, width = (integer_of(self.features, key) or side for key, side in sides)
-        return height, width
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedData:
-    """A data set to export."""
+    """A data set to export.
+
+    Args:
+        grid: one of `halofeed.inspection.export_grid.GRIDS`.
+        images: source pictures to copy; None if they are not at hand.
+    """
 
     files: DatasetFiles
     manifest: Manifest
+    grid: str = "stored"
+    images: SourcePictures | None = None
 
     def records(self) -> Iterator[ExportRecord]:
         """Yield every record in the order of splits and shards; memory: one record, and the names of all.
@@ -165,7 +159,11 @@ class Exporter(ExitStack):
         data: data set to export.
 
     Attributes:
+        HOLDS_SOURCE_GRID: whether the target holds records on the grid of their source.
+        NAMES_SOURCES: whether the target can name source pictures that are not copied.
+        DISPLAYED: whether readers of the target apply the EXIF orientation of a picture before its annotations.
         left_out: number of values that the target has no place for, by their kind.
+        turned: number of source pictures with an EXIF orientation, by the `--annotation-grid` of their annotations.
         notes: what a reader of the result must know.
 
     Raises:
@@ -174,14 +172,18 @@ class Exporter(ExitStack):
 
     TASK: ClassVar[str]
     KIND: ClassVar[str] = "picture"
+    HOLDS_SOURCE_GRID: ClassVar[bool] = False
+    NAMES_SOURCES: ClassVar[bool] = False
+    DISPLAYED: ClassVar[bool] = False
 
     def __init__(self, folder: Path, data: ExportedData) -> None:
         super().__init__()
-        self._folder, self._manifest = folder, data.manifest
+        self._folder, self._data, self._manifest = folder, data, data.manifest
         self.left_out: Counter[str] = Counter()
+        self.turned: Counter[str] = Counter()
         self.notes: list[str] = []
         image = data.manifest.field("image")
-        if self.KIND == "picture" and image.dtype not in ("uint8", "uint16"):
+        if self.KIND == "picture" and data.grid == "stored" and image.dtype not in ("uint8", "uint16"):
             raise UsageError(
                 f"{data.files}: expected pictures of 8 or 16 bits, which PNG holds, got {image.dtype}"
             )
@@ -203,22 +205,48 @@ class Exporter(ExitStack):
         labels = self._manifest.labels
         self.left_out["spellings of class names"] += sum(names[label] != labels[label] for label in labels)
 
-    def _picture(self, record: ExportRecord) -> tuple[str, bytes | memoryview]:
-        """Return extension and file of a picture without padding: the stored JPEG or PNG if it has none, else a PNG."""
+    def _grid(self, record: ExportRecord) -> PictureGrid:
+        """Return the grid to which a picture is exported."""
+        with self._naming(record):
+            return picture_grid(record.features, self._data.grid, displayed=self.DISPLAYED)
+
+    @contextmanager
+    def _naming(self, record: ExportRecord) -> Iterator[None]:
+        """Name the record in a UsageError of the block."""
+        try:
+            yield
+        except UsageError as error:
+            place = f"{self._data.files}: {record.name} of {record.split} (id {record.id})"
+            raise UsageError(f"{place}: {error}, or say --grid stored") from error
+
+    def _picture(self, record: ExportRecord, grid: PictureGrid) -> tuple[str, bytes | memoryview]:
+        """Return extension and file of a stored picture without padding: its JPEG or PNG if it has none, else a PNG."""
         image = self._manifest.field("image")
         data: bytes | memoryview | None = bytes_of(record.features, keys.ENCODED)
         assert data is not None  # `record_problems` has found it
         extension: str = ".jpg" if image.encoding == "jpeg" else ".png"
-        if image.encoding == "raw" or record.size != record.stored_size:
+        if image.encoding == "raw" or grid.size != grid.stored_size:
             pixels = stored_image(record.features, self._manifest)
             assert pixels is not None
-            height, width = record.size
+            height, width = grid.size
             extension, data = ".png", encode_png(np.ascontiguousarray(pixels[:height, :width]), 0)
         return extension, data
 
-    def _write_picture(self, record: ExportRecord, folder: str) -> str:
-        """Write the picture of a record; return its name."""
-        extension, data = self._picture(record)
+    def _write_picture(self, record: ExportRecord, grid: PictureGrid, folder: str) -> str:
+        """Write a picture and return its name in the folder.
+
+        On the source's grid the source file is copied; without `ExportedData.images` its path is returned.
+        """
+        if grid.is_stored:
+            extension, data = self._picture(record, grid)
+        else:
+            orientation = grid.orientation
+            if self._data.images is not None:
+                extension, data, orientation = self._data.images.read(record.features, grid)
+            if orientation != 1 and not self.DISPLAYED:
+                self.turned["stored" if grid.orientation != 1 else "displayed"] += 1
+            if self._data.images is None:
+                return text_of(record.features, keys.FILENAME) or ""
         path = self._folder / folder / f"{record.name}{extension}"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:

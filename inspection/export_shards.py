@@ -53,6 +53,7 @@ class ShardsExporter(BoxExporter):
         names: class name by its number in the export.
     """
 
+    HOLDS_SOURCE_GRID = False
     KEEPS = frozenset({"areas"})
     SHARD_BYTES: ClassVar[int] = 500_000_000
     """A shard that has reached this size is closed."""
@@ -85,7 +86,7 @@ class ShardsExporter(BoxExporter):
             self._shards = self._shards + 1 if record.split == self._split else 0
             self._split, self._shard_bytes = record.split, 0
             self.open_shard(self._split, self._shards)
-        extension, data = self._picture(record)
+        extension, data = self._picture(record, self._grid(record))
         picture = ExportedPicture(extension=extension, data=bytes(data), values=self._values(record))
         self._shard_bytes += picture.size
         self.write(record, picture)
@@ -109,7 +110,7 @@ class ShardsExporter(BoxExporter):
         label = label_map(record.features, self._manifest)
         if label is None or not integer_of(record.features, keys.LABELLED):
             return None
-        height, width = record.size
+        height, width = self._grid(record).size
         return encode_png(np.ascontiguousarray(label[:height, :width, None]), 0)
 
     @abstractmethod

@@ -37,7 +37,7 @@ class WebDatasetExporter(ShardsExporter):
         """Add the files of a record in the order of their names."""
         assert self._tar is not None
         key = unique_name(record.name.replace(".", "_"), record.id, self._used)
-        height, width = record.size
+        height, width = self._grid(record).size
         about = {"id": record.id, "height": height, "width": width}
         files = {picture.extension[1:]: picture.data}
         for kind, value in picture.values.items():

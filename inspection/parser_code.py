@@ -80,6 +80,8 @@ def _description(field: Field) -> str:
     """Return a line that names an array, its dtype and axes, with their sizes where all records have the same."""
     if field.encoding == "png_list":
         return f"{field.name}: uint8 [box, height, width]"
+    if field.name == "id":
+        return "id: uint32 [2], the high and low half of a number"
     is_static = field.encoding not in ("list", "jpeg", "png")
     sizes = zip(field.axes, field.shape, strict=True)
     fixed = (f"{axis} {size}" if is_static or axis in _FIXED_AXES else axis for axis, size in sizes)
@@ -108,6 +110,8 @@ def _expression(field: Field, manifest: Manifest) -> str:
     if field.encoding == "classes":
         ids = sorted(manifest.labels)
         return f"tf.cast(tf.reduce_any({value}[:, None] == tf.constant({ids}, tf.int64), axis=0), tf.{field.dtype})"
+    if field.name == "id":
+        return f"tf.reverse(tf.bitcast(tf.strings.to_number({value}, tf.int64), tf.uint32), [0])"
     if field.encoding == "text" and field.dtype != "str":
         return f"tf.strings.to_number({value}, tf.{field.dtype})"
     is_stored = field.dtype in ("str", "float32", "int64")

@@ -15,6 +15,7 @@ from halofeed.loader.augment import (
     Rotate90,
     ScaleJitter,
 )
+from halofeed.loader.batch import join_id, split_id
 from halofeed.loader.dataset import Loader
 from halofeed.loader.mixture import Mixture
 
@@ -31,4 +32,6 @@ __all__ = [
     "RandomRotation",
     "Rotate90",
     "ScaleJitter",
+    "join_id",
+    "split_id",
 ]

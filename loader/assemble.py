@@ -23,7 +23,7 @@ from halofeed.loader.augment import (
 )
 from halofeed.loader.augment.view import LazyArray, Ranges, SourceArray, View, copy_view
 from halofeed.loader.augment.windows import Windows, draw_windows_alone
-from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, array_specs
+from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, array_specs, split_id
 from halofeed.loader.chunks import is_little_endian
 from halofeed.loader.copy_plan import MappedRecords, plan_moves
 from halofeed.loader.decode import read_text, stored_dtype
@@ -210,7 +210,7 @@ class Assembler:
             augmentation.plan(windows, uniforms[:, number])
         if objects is not None:
             self._write_objects(batch, rows, objects[0], windows)
-        batch[ID][rows] = shards.ids_of(numbers)
+        batch[ID][rows] = split_id(shards.ids_of(numbers))
         batch[VALID][rows] = True
         for field in self._fields:
             if field.encoding in STATIC:
@@ -349,7 +349,7 @@ class Assembler:
             self._write_label(example.view, example.label, batch[LABEL][row])
         for field in self._fields:
             if field.name == ID:
-                batch[ID][row] = record.id
+                batch[ID][row] = split_id(record.id)
             elif field.encoding == "list":
                 shown = np.array(example.view.shape if self._augmentations else read.stored)
                 values, out = self._object_values(field, lists, objects, shown), batch[field.name][row]

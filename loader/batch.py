@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from halofeed.errors import UsageError
 from halofeed.loader.augment.view import ImageShape
@@ -24,7 +24,8 @@ from halofeed.system.memory import process_memory
 
 ID, SIZE, COUNT, VALID = "id", "size", "num_boxes", "valid"
 LABELS, LABELLED, EPOCH = "labels", "labelled", "epoch"
-_PADDING_ID = -1
+PADDING_ID = -1
+"""The id of a row that is not valid."""
 Batch = dict[str, NDArray[Any]]
 
 
@@ -64,7 +65,9 @@ def array_specs(
         elif field.axes == image.axes[:1]:
             shape = frame[:1]
         elif field.encoding == "text":
-            fill = (_PADDING_ID,) if field.name == ID else (0,) if dtype.kind == "i" else ("",)
+            fill = (0,) if dtype.kind == "i" else ("",)
+        if field.name == ID:
+            shape, dtype, fill = (2,), np.dtype(np.uint32), tuple(split_id(PADDING_ID).tolist())
         spec[field.name] = ArraySpec(shape=shape, dtype=dtype, fill=fill)
         if field.name == BOXES:
             spec[COUNT] = ArraySpec(shape=(), dtype=np.dtype(np.int32))
@@ -74,6 +77,39 @@ def array_specs(
         spec[SIZE] = ArraySpec(shape=(2,), dtype=np.dtype(np.int32))
     spec[VALID] = ArraySpec(shape=(), dtype=np.dtype(np.bool_))
     return spec
+
+
+def split_id(ids: ArrayLike) -> NDArray[np.uint32]:
+    """Return ids as a batch holds them: their high and low halves, since JAX would cut int64 to 32 bits.
+
+    Args:
+        ids: int64 [...].
+
+    Returns:
+        uint32 [..., 2].
+
+    >>> split_id([2**40 + 7])
+    array([[256,   7]], dtype=uint32)
+    """
+    unsigned = np.asarray(ids, np.int64).view(np.uint64)
+    return np.stack([unsigned >> np.uint64(32), unsigned & np.uint64(0xFFFFFFFF)], axis=-1).astype(np.uint32)
+
+
+def join_id(halves: ArrayLike) -> NDArray[np.int64]:
+    """Return the ids, as the source and predictions have them, of a batch's `id`.
+
+    Args:
+        halves: uint32 [..., 2] of NumPy, JAX, TensorFlow or PyTorch.
+
+    Returns:
+        int64 [...].
+
+    >>> join_id(split_id([-1, 2**40 + 7]))
+    array([           -1, 1099511627783])
+    """
+    high, low = np.moveaxis(np.asarray(halves, np.uint64), -1, 0)
+    ids: NDArray[np.int64] = (high << np.uint64(32) | low).astype(np.int64)
+    return ids
 
 
 def allocate(spec: Mapping[str, ArraySpec], rows: int, pool: BufferPool) -> Batch:

@@ -50,8 +50,8 @@ class Loader(Stream):
     - detection: `boxes` float32 [batch, max_boxes, 4], normalized ymin, xmin, ymax, xmax, with `classes` int32,
       `is_crowd` bool and `area` float32 [batch, max_boxes], and `num_boxes` int32 [batch]. If there are more than
       max_boxes boxes after crops, only the first max_boxes are returned, and `num_boxes` counts those.
-    - `id` int64 [batch]; `valid` bool [batch], False if a row is padding, which holds the fields' fill values and
-      id -1.
+    - `id` uint32 [batch, 2], high and low half, since JAX would cut int64; `halofeed.join_id(batch["id"])` is int64
+      [batch]. `valid` bool [batch], False if a row is padding, which holds the fields' fill values and id -1.
 
     Memory: `batch.BATCHES_IN_FLIGHT` batches, the batches that the caller keeps, and as many recycled ones. The index
     uses 29 bytes per record, 8 more for each raw field and 5 for each started MiB of it. Each thread uses 2 MiB of
@@ -260,8 +260,8 @@ class Loader(Stream):
         """Return the number of a record, for `loader.records[number]`.
 
         Args:
-            key: the record's `id`, or the key of its source: its path below the source folder, or its number in the
-                annotations.
+            key: the record's id as a number, or the key of its source: its path below the source folder, or its
+                number in the annotations.
 
         Raises:
             UsageError: the split has no such record.

@@ -36,7 +36,7 @@ def compile_on_device(
     with require_extra("train", "jax"):
         import jax
 
-    placed, compiled = jax.device_put({**batch, "id": split_id(batch["id"])}), jax.jit(act)
+    placed, compiled = jax.device_put(batch), jax.jit(act)
 
     def run() -> None:
         jax.block_until_ready(compiled(placed))  # type: ignore[no-untyped-call]
@@ -60,7 +60,8 @@ def mesh_specs(
     Raises:
         PartitionError: the mesh has other axes, and as `Partition.resolve`.
     """
-    from jax.sharding import PartitionSpec
+    with require_extra("train", "jax"):
+        from jax.sharding import PartitionSpec
 
     cores = core_axes(partition.cores_per_replica)
     if set(mesh.shape) != {REPLICA_AXIS, *cores} or any(mesh.shape[axis] != 2 for axis in cores):
@@ -153,7 +154,7 @@ def place_batch(
         offsets: by key, where the arrays of `rows` begin along the axes after the batch; other arrays are complete.
 
     Returns:
-        Global arrays by key. `id`, int64 [batch], becomes uint32 [batch, 2], high and low halves.
+        Global arrays by key.
 
     Raises:
         PartitionError: a spec does not fit the mesh or the shape, rows have another shape, or JAX would silently cut
@@ -174,9 +175,7 @@ def place_batch(
             raise PartitionError(
                 f"{key}: expected rows {start} to {stop} as {(stop - start, *shape[1:])}, got {array.shape}"
             )
-        if key == "id":
-            array, shape = split_id(array), (shape[0], 2)
-        elif array.dtype.kind in "iu" and jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
+        if array.dtype.kind in "iu" and jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
             raise PartitionError(
                 f"{key}: {array.dtype} would be cut to 32 bits on the mesh; convert it to int32, or set "
                 "JAX_ENABLE_X64=1"
@@ -186,31 +185,11 @@ def place_batch(
     return placed
 
 
-def split_id(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return ids int64 [batch] as uint32 [batch, 2], high and low halves, so that a device loses no bit.
-
-    >>> split_id(np.array([2**40 + 7]))
-    array([[256,   7]], dtype=uint32)
-    """
-    unsigned = np.asarray(ids, np.int64).view(np.uint64)
-    return np.stack([unsigned >> np.uint64(32), unsigned & np.uint64(0xFFFFFFFF)], axis=-1).astype(np.uint32)
-
-
-def join_id(halves: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the int64 ids [batch] of `split_id`'s uint32 [batch, 2].
-
-    >>> join_id(split_id(np.array([-1, 2**40 + 7])))
-    array([           -1, 1099511627783])
-    """
-    high, low = np.moveaxis(np.asarray(halves).astype(np.uint64), -1, 0)
-    ids: np.ndarray[Any, Any] = (high << np.uint64(32) | low).view(np.int64)
-    return ids
-
-
 def _shardings(
     mesh: Mesh, specs: Mapping[str, PartitionSpec], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, NamedSharding]:
-    from jax.sharding import NamedSharding, PartitionSpec
+    with require_extra("train", "jax"):
+        from jax.sharding import NamedSharding, PartitionSpec
 
     unknown = [key for key in specs if key not in shapes]
     if unknown:

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.batch import COUNT, ID, LABELLED, LABELS, VALID, Batch
+from halofeed.loader.batch import COUNT, ID, LABELLED, LABELS, VALID, Batch, join_id
 from halofeed.loader.reading import BOXES, IMAGE, LABEL
 from halofeed.schemas.kinds import Kind
 
@@ -111,7 +111,8 @@ def draw_batch(
         side: the longer side of each pane, in pixels.
 
     >>> from halofeed.schemas.kinds import KINDS
-    >>> batch = {"image": np.zeros((3, 10, 20, 3), np.uint8), "valid": np.ones(3, bool), "id": np.arange(3)}
+    >>> batch = {"image": np.zeros((3, 10, 20, 3), np.uint8), "valid": np.ones(3, bool)}
+    >>> batch["id"] = np.zeros((3, 2), np.uint32)
     >>> draw_batch(batch, KINDS["picture"], (), side=100).shape[1:]
     (112, 3)
     """
@@ -212,7 +213,7 @@ def _name(class_names: Sequence[str], label: int) -> str:
 def _caption(batch: Batch, row: int, class_names: Sequence[str]) -> str:
     if not batch[VALID][row]:
         return "padding"
-    words = [f"id {batch[ID][row]}"]
+    words = [f"id {join_id(batch[ID][row])}"]
     if LABEL in batch and batch[LABEL].ndim == 1:
         words.append(_name(class_names, int(batch[LABEL][row])))
     if LABELS in batch:

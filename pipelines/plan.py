@@ -43,6 +43,7 @@ from halofeed.prep.annotations.suggest_layout import find_split_lists
 from halofeed.prep.convert.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.example import FileSelection, SourceExample
 from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source_path, settled_stamp
 from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
@@ -128,7 +129,7 @@ def open_sources(options: JobOptions) -> Sources:
     source, annotation_file = options.source.rstrip("/") or "/", None
     if is_remote(source):
         folder, _, last = source.rpartition("/")
-        if last.rpartition(".")[2] in ("json", "csv", "jsonl"):
+        if last.rpartition(".")[2] in ("json", "csv", "jsonl") or container_kind(last):
             source, annotation_file = folder, last
     elif check_source_path("--source", source):
         source, annotation_file = os.path.dirname(source) or ".", decode_name(os.path.basename(source))
@@ -172,6 +173,10 @@ def make_plan(
     layout_options = recipe.layout_options(
         options.salt, source_splits=not (split_options.shares or split_options.lists), listing=listing
     )
+    if options.label_map is not None and layout.has_containers:
+        # Numbers in container files are places in a list from 0, whatever the task.
+        names = labels.from_file(os.path.basename(options.label_map), _read_file(options.label_map), 0).names
+        layout_options = replace(layout_options, class_names=names)
     source = _Listed(recipe=recipe, layout=layout, sources=sources, listing=listing, options=layout_options)
     with _naming_faults(sources):
         totals = None if in_job is None else in_job(layout, layout_options, split_options)
@@ -471,7 +476,7 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
         classes = replace(classes, is_open=True)
     if in_channels:
         return check_channels(classes)
-    ignored = recipe.ignore_label
+    ignored = layout.unlabeled if recipe.ignore_label is None else recipe.ignore_label
     if ignored is None and not coding and _is_void(images, totals.label_images, classes, choice):
         ignored = VOC_VOID
         print_status(

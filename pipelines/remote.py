@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import re
@@ -14,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import DebugOptions
+from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOptions
 
 from halofeed import __version__
 from halofeed.errors import HalofeedError, JobError, LostJobError, NotRunError
@@ -179,7 +180,7 @@ def describe_job_error(pipeline: beam.Pipeline, choice: RunnerChoice, output: Ou
         file = choice.options.view_as(DebugOptions).dataflow_job_file
         if file:  # Beam writes it only for a job that it submits
             with FileSystems.create(file) as stream:
-                stream.write(result.job.json().encode())
+                stream.write(_dataflow_job_json(result.job).encode())
         raise NotRunError(
             "--dry_run: the job was built and not submitted" + (f"; it is in {file}" if file else "")
         )
@@ -187,6 +188,32 @@ def describe_job_error(pipeline: beam.Pipeline, choice: RunnerChoice, output: Ou
         f"{choice.template}: the job's template was written, and nothing was run. When it has run, leave "
         "--template_location out and run the same command again: it checks the data set and deletes temporary files"
     )
+
+
+def _dataflow_job_json(job: Any) -> str:
+    """Return Dataflow's job as it would be submitted, and as `pipeline` the steps that it would read from staging.
+
+    A dry run of Beam 2.77 returns before it fills in the environment, the staged files and the place of the steps.
+    """
+    from apache_beam.runners.dataflow.internal import apiclient
+
+    class Describer(apiclient.DataflowApplicationClient):  # type: ignore[misc]
+        """Client that uploads nothing."""
+
+        def stage_file(self, *args: Any, **kwargs: Any) -> None:
+            pass
+
+        _gcs_file_copy = stage_file
+
+    cloud = job.options.view_as(GoogleCloudOptions)
+    uses_no_auth, cloud.no_auth = cloud.no_auth, True  # a description needs no credentials
+    try:
+        describer = Describer(job.options, job.root_staging_location)
+    finally:
+        cloud.no_auth = uses_no_auth
+    describer.create_job_description(job)
+    pipeline = apiclient.json_format.MessageToDict(job.proto_pipeline)
+    return json.dumps(json.loads(job.json()) | {"pipeline": pipeline})
 
 
 def _submit(pipeline: beam.Pipeline) -> Any:

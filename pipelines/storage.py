@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import importlib.util
+import io
 import os
 import shutil
 import stat
@@ -17,12 +18,13 @@ from typing import Any, TypeVar
 
 from apache_beam.io.filesystems import FileSystems
 
-from halofeed.errors import JobError, MissingExtraError, Problem, SourceError, UsageError
+from halofeed.errors import JobError, MissingExtraError, Problem, SourceError, UsageError, install_command
 from halofeed.pipelines.direct_file import DirectFile
 from halofeed.pipelines.lease import check_holder
 from halofeed.pipelines.objects.base import ChangedError, ObjectReader, ObjectWriter
 from halofeed.pipelines.objects.choose import store_of
-from halofeed.prep.sources.files import LocalFiles, SourceStream, Stamp
+from halofeed.prep.sources.files import LocalFiles, SourceStream, Stamp, read_member
+from halofeed.prep.sources.members import parse_member
 from halofeed.prep.sources.walk import FILES_NEAR_TOP, FileSizes, PartialListing, is_hidden
 from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST, is_temporary_name
 from halofeed.system import owned_files
@@ -55,7 +57,7 @@ def check_reachable(flag: str, path: str) -> None:
     extra, module = _EXTRAS.get(scheme, ("", ""))
     if module and not _is_installed(module):
         raise MissingExtraError(
-            f"{flag} {path}: {module} is not installed, which {scheme}:// needs; pip install 'halofeed[{extra}]'"
+            f"{flag} {path}: {module} is not installed, which {scheme}:// needs; {install_command(extra)}"
         )
     try:
         FileSystems.get_filesystem(path)
@@ -159,6 +161,8 @@ class RemoteFiles:
         return {}
 
     def size(self, path: str) -> int | None:
+        if (member := parse_member(path)) is not None:
+            return None if self.size(member.container) is None else member.size
         return self._adopted_sizes[path] if path in self._adopted_sizes else self.sizes().get(path)
 
     def stamp(self, path: str) -> Stamp | None:
@@ -178,6 +182,8 @@ class RemoteFiles:
         return self.head(path, None)
 
     def open(self, path: str) -> SourceStream:
+        if (member := parse_member(path)) is not None:
+            return io.BytesIO(read_member(self, member))
         address = f"{self.root}/{path}"
         return ObjectReader(store_of(address), address)
 
@@ -186,9 +192,14 @@ class RemoteFiles:
         self._adopted_sizes.update(sizes)
 
     def head(self, path: str, size: int | None) -> bytes:
+        if (member := parse_member(path)) is not None:
+            return read_member(self, member, size)
+        return self.read_range(path, 0, size)
+
+    def read_range(self, path: str, start: int, stop: int | None) -> bytes:
         address = f"{self.root}/{path}"
         try:
-            return store_of(address).read(address, stop=size)
+            return store_of(address).read(address, start, stop)
         except FileNotFoundError as error:
             raise SourceError("read", "file cannot be read", "no such file") from error
 

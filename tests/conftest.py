@@ -49,9 +49,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    state = (
-        "found" if TEST_DATA.is_dir() else "ABSENT: tests on real files are skipped; set HALOFEED_TEST_DATA"
-    )
+    state = "found" if TEST_DATA.is_dir() else "ABSENT: tests on real files skip; set HALOFEED_TEST_DATA"
     return f"real data: {TEST_DATA} ({state})"
 
 

@@ -7,8 +7,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from halofeed.cli import _parser
+from halofeed.options import from_options
+from halofeed.prep.layouts import LAYOUTS
+from halofeed.prep.options.recipe import Recipe
 from tests.support.scripts import run_script
 
 ROOT = Path(__file__).parents[1]
@@ -60,44 +64,35 @@ def test_the_map_of_the_house_names_files_and_tables_that_are_there() -> None:
     assert len(tables) > 8
     for module, table in tables:
         files = [place / f"{module}{end}" for place in (ROOT, *rooms) for end in (".py", "/__init__.py")]
-        assert any(file.is_file() and re.search(rf"^{table}\b", file.read_text(), re.M) for file in files), (
-            f"{module} has no {table}"
-        )
+        assert any(one.is_file() and re.search(rf"^{table}\b", one.read_text(), re.M) for one in files), table
 
 
 DATAFLOW = ROOT / "examples" / "dataflow"
-PARAMETERS = json.loads((DATAFLOW / "metadata.json").read_text())["parameters"]
-REQUIRED = {"layout": "folders", "source": "gs://bucket/photos", "out": "gs://bucket/data", "name": "photos"}
+METADATA = (DATAFLOW / "metadata.json").read_text()
 
 
-def test_every_parameter_of_the_flex_template_is_an_option_of_convert_and_says_what_it_is():
-    actions = _parser("convert")._actions
-    (commands,) = [action for action in actions if isinstance(action, argparse._SubParsersAction)]
-    options = set(commands.choices["convert"]._option_string_actions)
-    for parameter in PARAMETERS:
-        assert f"--{parameter['name'].replace('_', '-')}" in options
-        assert parameter["label"] and parameter["helpText"]
-    assert {parameter["name"] for parameter in PARAMETERS if not parameter["isOptional"]} == set(REQUIRED)
+def test_the_flex_template_has_dataflows_form_names_beams_options_and_every_layout():
+    types = pytest.importorskip("google.cloud.dataflow_v1beta3").types
+    options, *beams = types.TemplateMetadata.from_json(METADATA).parameters
+    assert all(one.label and one.help_text and one.param_type.name != "DEFAULT" for one in (options, *beams))
+    assert set(re.search("Layouts: (.+)[.]$", options.help_text)[1].split(", ")) == set(LAYOUTS)
+    assert {one.name for one in beams} <= set(PipelineOptions([]).get_all_options())
 
 
-def test_the_templates_patterns_take_real_values_and_refuse_local_ones():
-    for parameter in PARAMETERS:
-        for pattern in parameter.get("regexes", ()):
-            assert re.search(pattern, REQUIRED[parameter["name"]])
-            assert not re.search(pattern, "/Local")
-
-
-def test_the_launchers_words_become_a_conversions():
-    given = [*(f"--{name}={value}" for name, value in REQUIRED.items()), "--split_shares=train=0.9,test=0.1"]
-    given += ["--version=", "--project=p", "--template_location=gs://bucket/t.json"]
-    script = (
-        f"import sys; sys.path.insert(0, {str(DATAFLOW)!r}); import main; print(*main.command(sys.argv[1:]))"
-    )
-    assert run_script(script, *given).split() == [
-        *("convert", "--layout", "folders", "--source", "gs://bucket/photos", "--out", "gs://bucket/data"),
-        *("--name", "photos", "--split-shares", "train=0.9,test=0.1"),
-        *("--", "--runner=DataflowRunner", "--project=p", "--template_location=gs://bucket/t.json"),
-    ]
+def test_the_launch_of_the_readme_becomes_a_conversion_on_machines_that_hold_it():
+    (given,) = re.findall(r'--parameters "\^~\^(.+)"$', (DATAFLOW / "README.md").read_text(), re.M)
+    words = [f"--{word.replace('$', 'gs://')}" for word in given.split("~")]
+    assert re.search(json.loads(METADATA)["parameters"][0]["regexes"][0], words[0].partition("=")[2])
+    script = "import json, sys; sys.path.insert(0, {!r}); import main; print(json.dumps(main.command(sys.argv[1:])))"
+    command = json.loads(run_script(script.format(str(DATAFLOW)), *words, "--project=p", "--subnetwork="))
+    ours, beam = command[: command.index("--")], command[command.index("--") + 1 :]
+    recipe = from_options(Recipe, _parser("convert").parse_args(ours))
+    assert recipe.max_boxes == 100 and recipe.split_shares
+    assert beam[2:-1] == ["--sdk_container_image=gs://IMAGE", "--max_num_workers=250", "--project=p"]
+    machines = {"2048": "n2-standard-4", "6144": "n2-highmem-4", "8192": "n2-highmem-2"}
+    for memory, machine in machines.items():
+        launched = run_script(script.format(str(DATAFLOW)), f"--options=--max-memory {memory} -- --network=n")
+        assert f"--machine_type={machine}" in launched and "--network=n" in launched
 
 
 def test_the_container_has_the_version_of_beam_that_is_installed_here():

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.level_rows import others
+
 ROOT = Path(__file__).parents[1]
 PARTS = ("system", "schemas", "prep", "pipelines", "loader", "trainer", "inspection", "halofeed")
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -42,9 +44,7 @@ def test_the_page_has_every_part_that_can_be_added():
     assert all(SECTIONS.values())
 
 
-@pytest.mark.parametrize(
-    "title", [pytest.param(title, marks=() if title in QUICK else pytest.mark.long) for title in SECTIONS]
-)
+@pytest.mark.parametrize("title", others(SECTIONS, QUICK))
 def test_an_example_works_as_it_stands_on_the_page(title, tmp_path):
     project, work = tmp_path / "project", tmp_path / "work"
     for part in PARTS:

@@ -33,7 +33,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "schemas": dict.fromkeys(("numpy",), ANYWHERE),
     "prep": {
         **dict.fromkeys(("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE),
-        **dict.fromkeys(("regex", "yaml", "pyarrow"), INSIDE_FUNCTIONS),
+        **dict.fromkeys(("regex", "yaml", "pyarrow", "h5py"), INSIDE_FUNCTIONS),
     },
     "pipelines": {
         **dict.fromkeys(("numpy", "cv2", "apache_beam"), ANYWHERE),
@@ -53,7 +53,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
 ONLY_IN_FILES = {
     ("prep", "yaml"): {"prep/layouts/yolo.py"},
     ("prep", "regex"): {"prep/annotations/patterns.py"},
-    ("prep", "pyarrow"): {"prep/annotations/table_forms.py"},
+    ("prep", "pyarrow"): {"prep/sources/parquet.py"},
     ("loader", "tensorflow"): {"loader/stream.py", "loader/assemble.py", "loader/device/ops.py"},
     ("loader", "jax"): {"loader/mesh.py", "loader/dataset.py", "loader/device/ops.py"},
     ("loader", "fsspec"): {"loader/store/remote.py"},
@@ -68,6 +68,7 @@ ONLY_IN_FILES = {
     ("inspection", "jinja2"): {"inspection/html/page.py"},
     ("inspection", "pyarrow"): {"inspection/export_parquet.py"},
     ("prep", "isal"): {"prep/formats/volume/streams.py"},
+    ("prep", "h5py"): {"prep/formats/volume/minc.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
     ("prep", "pydicom"): {
         f"prep/formats/dicom/{name}.py" for name in ("elements", "kinds", "seg", "rtstruct", "pixels")
@@ -307,14 +308,14 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (12, 2690),
+    "halofeed": (12, 2740),
     "system": (17, 2670),
     "schemas": (18, 3890),
-    "prep": (126, 33160),
-    "pipelines": (31, 7770),
-    "loader": (45, 9990),
+    "prep": (137, 35580),
+    "pipelines": (31, 7810),
+    "loader": (45, 10000),
     "trainer": (56, 10490),
-    "inspection": (37, 8730),
+    "inspection": (39, 9270),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(
@@ -328,9 +329,7 @@ TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path
 
 @pytest.mark.parametrize("folder", CEILINGS)
 def test_a_folder_stays_below_its_ceiling(folder):
-    counted = [
-        path.read_text().count("\n") for path in sources() if path.relative_to(ROOT).parts[0] == folder
-    ]
+    counted = [one.read_text().count("\n") for one in sources() if one.relative_to(ROOT).parts[0] == folder]
     files, lines = CEILINGS[folder]
     print(f"{folder}: {len(counted)} of {files} files, {sum(counted)} of {lines} lines")
     assert len(counted) <= files and sum(counted) <= lines

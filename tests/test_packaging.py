@@ -2,6 +2,7 @@
 
 import configparser
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -56,9 +57,7 @@ def test_an_installed_sdist_gives_the_command(built):
 def test_an_installed_sdist_has_the_same_requirements_and_extras(built, unpacked):
     ours = Parser().parsestr((built / "PKG-INFO").read_text())
     theirs = metadata.metadata("halofeed")
-    assert (
-        set(ours.get_all("Provides-Extra")) == set(theirs.get_all("Provides-Extra")) >= {"convert", "train"}
-    )
+    assert set(ours.get_all("Provides-Extra")) == {*theirs.get_all("Provides-Extra")} >= {"convert", "train"}
     assert set(ours["Requires-Python"].split(",")) == set(theirs["Requires-Python"].split(","))
     sections: dict[str, set[str]] = {"": set()}
     name = ""
@@ -90,6 +89,23 @@ def test_it_holds_every_file_of_the_package_and_the_same_bytes_each_time(unpacke
     (tmp_path / "again").mkdir()
     first, second = write_packages(str(tmp_path)), write_packages(str(tmp_path / "again"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+@pytest.mark.long
+def test_a_tree_that_lost_its_links_builds_the_same_package(unpacked, tmp_path):
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT / "halofeed", tree / "halofeed", symlinks=True)
+    for link in [path for path in (tree / "halofeed").iterdir() if path.is_symlink()]:
+        shutil.copytree(ROOT / link.name, tree / link.name)
+        target, _ = str(link.readlink()), link.unlink()
+        link.write_text(target)  # as Python's zipfile unpacks a link
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    words = [sys.executable, "setup.py", "-q", "build", "--build-lib", str(tmp_path / "built")]
+    subprocess.run(words, cwd=tree, check=True, capture_output=True)
+    for path in (unpacked / "halofeed").rglob("*.*"):
+        assert (tmp_path / "built" / path.relative_to(unpacked)).read_bytes() == path.read_bytes()
+    assert list((tmp_path / "built").rglob("_kernel*"))
 
 
 def test_the_wheel_installs_without_building_and_has_the_same_files_and_metadata(unpacked, tmp_path):

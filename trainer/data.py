@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
+from halofeed.loader.batch import PADDING_ID, split_id
 from halofeed.loader.device import check_device_augmentations, device_keys
 from halofeed.loader.mesh import mesh_specs, place_batch
 from halofeed.schemas.manifest import Manifest, read_manifest
@@ -82,7 +83,7 @@ class OrderedRecords:
         batch = {name: np.concatenate([row[name] for row in rows]) for name in self._loader.spec}
         past_last = np.array([position >= self.num_records for position in positions])
         batch["valid"] = batch["valid"] & ~past_last
-        batch["id"] = np.where(past_last, -1, batch["id"])
+        batch["id"][past_last] = split_id(PADDING_ID)
         return batch
 
 

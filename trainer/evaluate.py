@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.loader.mesh import join_id
+from halofeed.loader.batch import PADDING_ID, join_id
 from halofeed.schemas.bounded_json import with_json_checksum
 from halofeed.schemas.partition import Partition
 from halofeed.system.atomic_files import temporary_folder
@@ -32,7 +32,7 @@ class Predicted:
     Args:
         step: number of the batch in the evaluation.
         predictions: output of `Task.predict`.
-        truth: the task's `truth` and `include` keys, `valid`, and `id` as int64 [batch].
+        truth: the task's `truth` and `include` keys, `valid` and `id`.
     """
 
     step: int
@@ -61,8 +61,6 @@ class Predictor:
         with Ahead(iter(source.on_mesh(self.setup.mesh, self._partition))) as batches:
             for step, batch in enumerate(batches):
                 predictions, truth = map(to_host, self._predict(parameters, statistics, batch))
-                if "id" in truth:
-                    truth["id"] = join_id(truth["id"])
                 yield Predicted(step=step, predictions=predictions, truth=truth)
 
     def evaluate(
@@ -137,7 +135,9 @@ class ExampleCollector:
                 listed.append(
                     {
                         "file": name,
-                        "id": int(entry.arrays.get("truth_id", -1)),
+                        "id": int(join_id(entry.arrays["truth_id"]))
+                        if "truth_id" in entry.arrays
+                        else PADDING_ID,
                         "score": None if np.isnan(entry.score) else round(entry.score, 6),
                         "reason": "worst" if number < len(worst) else "typical",
                     }

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from halofeed.errors import UsageError
+from halofeed.errors import UsageError, install_command
 from halofeed.system import owned_files
 from halofeed.system.atomic_files import atomic_write, temporary_folder
 from halofeed.system.locks import locked_folder
@@ -154,7 +154,7 @@ def export_saved_model(
     try:
         import tensorflow as tf
     except ImportError as error:
-        raise UsageError("a SavedModel needs TensorFlow: pip install 'halofeed[tf]'") from error
+        raise UsageError(f"a SavedModel needs TensorFlow: {install_command('tf')}") from error
     from jax.experimental import jax2tf
 
     rows = "batch" if any_batch else "1"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import jax
 import numpy as np
-from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from halofeed.errors import require_extra
 from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition, axis_names, core_axes
+
+with require_extra("train", "jax"):
+    import jax
+    from jax.experimental import mesh_utils
+    from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 LEAST_ROWS = 2
 """Minimum of rows (or columns) of a split activation on one core."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from halofeed.errors import UsageError
+from halofeed.loader.batch import join_id
 from halofeed.trainer.task import Host
 
 COCO_METRICS = (
@@ -273,7 +274,7 @@ class SegmentationMetrics:
 def _spacing_mm(truth: Host, row: int) -> tuple[float, ...]:
     spacing = tuple(np.asarray(truth.get("spacing_mm", np.zeros((row + 1, 3)))[row], np.float64).tolist())
     if not min(spacing) > 0:
-        name = f"example {truth['id'][row]}" if "id" in truth else f"row {row} of a batch"
+        name = f"example {join_id(truth['id'][row])}" if "id" in truth else f"row {row} of a batch"
         raise UsageError(
             f"{name}: expected a spacing_mm above 0 along each axis, got {spacing}; to train without distances, set "
             "task.hausdorff=false"

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from halofeed.errors import JobError
+from halofeed.loader.batch import join_id
 from halofeed.system.result_folder import ResultFolder
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.prediction_files import WRITERS, label_entries
@@ -83,7 +84,7 @@ def predict_batches(
     """Write predictions of any model on the grid of the source files.
 
     Args:
-        batches: predictions and ground truth of each batch; of the ground truth only `id`, int64 [batch], and
+        batches: predictions and ground truth of each batch; of the ground truth only `id`, uint32 [batch, 2], and
             `valid`, bool [batch], are used. Every record of the split must occur once, in any order. Predictions are
 
             - detection: `boxes` [batch, n, 4] as shares of the image (ymin, xmin, ymax, xmax), `classes` int [batch, n]
@@ -113,7 +114,7 @@ def predict_batches(
         predicted_ids: set[int] = set()
         for predictions, truth in batches:
             for row in np.flatnonzero(valid_host(truth)).tolist():
-                record_id = int(truth["id"][row])
+                record_id = int(join_id(truth["id"][row]))
                 if record_id in predicted_ids:
                     raise JobError(f"id {record_id}: was predicted twice")
                 predicted_ids.add(record_id)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from halofeed.errors import UsageError
-from halofeed.prep.geometry.orientation import plan_onto
+from halofeed.prep.geometry.orientation import FIELD_OF_VIEW_VOXELS, plan_onto
 from halofeed.prep.geometry.resize import apply_to_boxes
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.taps import positions
@@ -76,11 +76,6 @@ def coco_results(
     return entries
 
 
-MAX_DISTANCE = 0.75
-"""Maximum distance, in stored voxels, from a stored voxel's center to a source voxel that gets its class.
-
-Half a voxel is the voxel itself. A conversion that rounds the field of view loses at most a quarter more at each end.
-"""
 SLAB_BYTES = 1 << 25
 """Size of the float32 probabilities of one class on the source grid in memory; a single slice may be larger."""
 
@@ -205,11 +200,11 @@ def _sample(values: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[n
 
 
 def _ranges_near_record(step: Resample, stored_shape: tuple[int, ...]) -> Ranges:
-    """Return the target voxels within `MAX_DISTANCE` of a stored voxel, along each axis."""
+    """Return the target voxels within `FIELD_OF_VIEW_VOXELS` of a stored voxel, along each axis."""
     ranges = []
     for axis, size in enumerate(stored_shape):
         place = positions(step.matrix[axis, axis], step.matrix[axis, 3], step.shape[axis])
-        inside = np.flatnonzero((place >= -MAX_DISTANCE) & (place <= size - 1 + MAX_DISTANCE))
+        inside = np.flatnonzero((place >= -FIELD_OF_VIEW_VOXELS) & (place <= size - 1 + FIELD_OF_VIEW_VOXELS))
         ranges.append((int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0))
     return ranges[0], ranges[1], ranges[2]
 

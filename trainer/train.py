@@ -17,7 +17,7 @@ from flax import nnx
 from jax.experimental import multihost_utils
 
 from halofeed.errors import CorruptFileError, TrainingError, UsageError
-from halofeed.loader.mesh import join_id
+from halofeed.loader.batch import join_id
 from halofeed.schemas.files import CHECKPOINTS, EXAMPLES, RUN_FILE
 from halofeed.system import owned_files, signals
 from halofeed.system.atomic_files import restricted_umask

@@ -173,8 +173,6 @@ class Program:
         specs = mesh_specs(self.mesh, self.partition, {name: shape for name, (shape, _) in spec.items()})
         batch = {}
         for name, (shape, dtype) in spec.items():
-            if name == "id":
-                shape, dtype = (shape[0], 2), np.dtype(np.uint32)
             sharding = NamedSharding(self.mesh, specs[name])  # type: ignore[no-untyped-call]
             batch[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
         return batch

@@ -54,19 +54,21 @@ def loader_after_epochs(folder: Path, case: Case, decode: str) -> tuple[Any, Any
 
 def ours(stream: Iterator[dict[str, Any]], numbers: dict[int, int]) -> Iterator[dict[str, Any]]:
     """The batches, with the records' numbers for their ids."""
+    from halofeed.loader import join_id
+
     for batch in stream:
-        yield {**batch, "number": np.array([numbers[int(identity)] for identity in batch["id"]])}
+        yield {**batch, "number": np.array([numbers[identity] for identity in join_id(batch["id"]).tolist()])}
 
 
 def on_mesh(loader: Any, numbers: dict[int, int]) -> Iterator[dict[str, Any]]:
     """Batches as arrays on one device, each waited for."""
     import jax
 
-    from halofeed.loader.mesh import join_id
+    from halofeed.loader import join_id
     from halofeed.schemas.partition import Partition
     from halofeed.trainer.mesh import make_mesh
 
     for placed in loader.on_mesh(make_mesh(1), Partition()):
         jax.block_until_ready(placed)
-        ids = join_id(np.asarray(placed["id"])).tolist()
+        ids = join_id(placed["id"]).tolist()
         yield {**placed, "number": np.array([numbers.get(identity, 0) for identity in ids])}

@@ -175,7 +175,7 @@ def augment_on_device(
         UsageError: a key or `values` is missing, or an augmentation does not fit the images.
 
     >>> from halofeed.loader.device import Brightness, augment_on_device
-    >>> batch = {"image": np.zeros((1, 2, 2, 1), np.uint8), "id": np.array([7]), "epoch": np.array([0])}
+    >>> batch = {"image": np.zeros((1, 2, 2, 1), np.uint8), "id": np.array([[0, 7]], np.uint32), "epoch": np.array([0])}
     >>> brighter = [Brightness(shift=(0.2, 0.2), probability=1.0)]
     >>> augment_on_device(batch, brighter, seed=3)["image"][0, 0, 0].tolist()
     [51.0]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from halofeed.errors import UsageError, require_extra
-from halofeed.loader.mesh import split_id
 
 DeviceArray = Any
 """A jax.Array or a tf.Tensor."""
@@ -43,9 +42,14 @@ class Ops(abc.ABC):
     def wide(self, dtype: Any) -> Any:
         """Return the dtype to compute in: float64 for float64, otherwise float32."""
 
-    @abc.abstractmethod
     def words(self, ids: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-        """Return ids [batch] as two uint32 [batch], high and low."""
+        """Return the high and low halves of a batch's ids, uint32 [batch] each."""
+        if ids.dtype != np.uint32 or len(ids.shape) != 2 or ids.shape[1] != 2:
+            raise UsageError(
+                f"id: expected uint32 [batch, 2], got {ids.dtype.name} {list(ids.shape)}; give the `id` of a "
+                "loader's batch, or halofeed.loader.split_id(ids) of int64 numbers"
+            )
+        return ids[:, 0], ids[:, 1]
 
     @abc.abstractmethod
     def rotate(self, words: DeviceArray, bits: int) -> DeviceArray:
@@ -104,16 +108,6 @@ class JaxOps(Ops):
     def wide(self, dtype: Any) -> Any:
         return self._jnp.promote_types(dtype, self._jnp.float32)
 
-    def words(self, ids: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-        if ids.ndim == 1 and ids.dtype == np.int64 and isinstance(ids, np.ndarray):
-            ids = split_id(ids)
-        if ids.ndim != 2 or ids.dtype != np.uint32:
-            raise UsageError(
-                f"id: expected uint32 [batch, 2], got {ids.dtype} {list(ids.shape)}; JAX would cut 64 bits: take "
-                "batches of Loader.on_mesh, or halofeed.loader.mesh.split_id(batch['id']) before the jitted step"
-            )
-        return ids[:, 0], ids[:, 1]
-
     def rotate(self, words: DeviceArray, bits: int) -> DeviceArray:
         return self._lax.shift_left(words, np.uint32(bits)) | self.top(words, bits)
 
@@ -158,12 +152,6 @@ class TensorFlowOps(Ops):
     def wide(self, dtype: Any) -> Any:
         tf = self._tf
         return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32
-
-    def words(self, ids: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-        if ids.dtype != self._tf.int64 or ids.shape.rank != 1:
-            raise UsageError(f"id: expected int64 [batch], got {ids.dtype.name} {ids.shape}")
-        halves = self._tf.bitcast(ids, self._tf.uint32)
-        return halves[:, 1], halves[:, 0]
 
     def rotate(self, words: DeviceArray, bits: int) -> DeviceArray:
         shifted = self._tf.bitwise.left_shift(words, self._tf.constant(bits, self._tf.uint32))

@@ -42,6 +42,7 @@ SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "truncated": (("truncated",), ("istruncated",)),
     "occluded": (("occluded",), ("isoccluded",)),
     "group_of": (("groupof",), ("isgroupof",)),
+    "mask": (("instancerle",),),
 }
 # Spellings of the parts of a box that is not written as two corners, in ranks.
 _SIZES = {

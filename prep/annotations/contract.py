@@ -18,7 +18,7 @@ from halofeed.prep.annotations.class_names import ClassChoice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import SourceFiles, pointer_kind
 from halofeed.schemas.tasks import task_named
 from halofeed.system.atomic_files import is_valid_name
 
@@ -64,6 +64,7 @@ class LayoutOptions:
         regions: "refuse", "combine" or "channels". With "channels" a voxel belongs to all regions that contain its
             value.
         series: DICOM: selection of series, and the salt of the hashes that replace patient and series ids.
+        class_names: container files: name of each class number, from --label-map.
         list_series: DICOM: function that lists the series below given folders; None lists them in this process.
     """
 
@@ -96,6 +97,7 @@ class LayoutOptions:
     missing_masks: str = "refuse"
     missing_classes: str = "refuse"
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
+    class_names: Mapping[int, str] = field(default_factory=dict)
     list_series: ListSeries | None = None
 
     @property
@@ -155,11 +157,14 @@ class Layout:
         keeps: additional object fields that it can read, from `halofeed.schemas.tasks.OPTIONAL_ATTRIBUTES`.
         label_values: segmentation: maps (annotations, images, annotation_file, options) to the class name of each
             value in a label volume; 0 is the background, with or without a name.
+        unlabeled: segmentation: value of pixels without a class, which are ignored; None if all pixels have one.
         channel_names: segmentation: maps (annotations, annotation_file) to the channel names of an image, such as
             ("CT",).
         regions: segmentation: maps (annotations, annotation_file) to the values of each class, if a class has several
             values or shares one; otherwise returns {}.
         takes_clips: whether its images can be clips.
+        takes_volumes: whether its images for segmentation can be volumes.
+        has_containers: whether it reads container files, whose class numbers --label-map may name.
         in_parts: functions that list it in parts, with the same examples as `list_references`.
     """
 
@@ -173,9 +178,12 @@ class Layout:
     label_values: (
         Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Mapping[int, str]] | None
     ) = None
+    unlabeled: int | None = None
     channel_names: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
     regions: Callable[[SourceFiles, str | None], Mapping[str, tuple[int, ...]]] | None = None
     takes_clips: bool = False
+    takes_volumes: bool = True
+    has_containers: bool = False
     in_parts: PartwiseListing | None = None
 
     def check(self, *, task: str | None, masks: bool = False, keep: Sequence[str] = ()) -> None:
@@ -223,7 +231,10 @@ def splits_by_folders(paths: Sequence[str]) -> list[str]:
 def read_required(annotations: SourceFiles, name: str) -> bytes:
     """Return the bytes of a file that all examples depend on; raise AnnotationsError if it is unreadable."""
     with report_unreadable(annotations, name):
-        return annotations.read(name)
+        content = annotations.read(name)
+    if (pointer := pointer_kind(content)) is not None:
+        raise AnnotationsError(f"{name} in {annotations.root}: it is {pointer}")
+    return content
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
+from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
     DICOM_EXTENSIONS,
@@ -23,7 +24,7 @@ from halofeed.prep.sources.file_names import (
     is_volume_name,
     stem_of,
 )
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import SourceFiles, pointer_kind
 
 _HEAD_BYTES = 1 << 16
 _MAX_OPENED = 8
@@ -36,7 +37,9 @@ _TEXT_LABELS = {
 }
 """Layout that reads a text file that accompanies an image, None if there is none, and the form of each line."""
 _COCO_LIST = re.compile(r'"(images|annotations)"\s*:\s*\[')
+_PANOPTIC = re.compile(r'"segments_info"\s*:')
 _COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
+_YAML_NAMES, _YAML_FOLDERS = (re.compile(rf"^({keys})\s*:", re.MULTILINE) for keys in ("names", "train|val"))
 _VOC_ROOT = re.compile(r"<annotation[\s>]")
 _CVAT_ROOT = re.compile(r"<annotations[\s>].*?<(image|track)\s", re.DOTALL)
 _FOREIGN_JSON = {
@@ -60,12 +63,22 @@ _BOX_TABLE = (
     "write its boxes into a table with the columns filename,class,xmin,ymin,xmax,ymax, in pixels, then name that table "
     "with --source and take --layout csv"
 )
-_MASK_FOLDER = re.compile(r"(labels?|masks?|segmentations?|segs?|annotations?)(tr|ts)?", re.IGNORECASE)
+_MASK_FOLDER = re.compile(
+    r"(labels?|masks?|segmentations?|segs?|annotations?|SegmentationClass)(tr|ts)?", re.IGNORECASE
+)
+_MASK_SUFFIX = re.compile(r"[-_.](d?seg|segmentation|masks?|labels?|gt|groundtruth)$", re.IGNORECASE)
+_OBJECT_FOLDER = re.compile("SegmentationObject")
 _FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
 _BIDS_IMAGE = re.compile(
     r"(?:(?!derivatives/)[^/]+/)*(sub-[A-Za-z0-9+]+)/(?:ses-[^/]+/)?anat/\1_[^/]*[A-Za-z0-9]\.nii(?:\.gz)?"
 )
-_IMAGE_FOLDER = re.compile(r"(images?|imgs?)(tr|ts)?", re.IGNORECASE)
+_CONTAINERS = {
+    "tar": ("a tar file, as WebDataset has them", "webdataset"),
+    "parquet": ("a Parquet file, as Hugging Face publishes pictures", "jsonl"),
+    "tfrecord": ("a TFRecord file", "tfrecord"),
+}
+"""Description of each kind of container file, and the layout that reads it."""
+_IMAGE_FOLDER = re.compile(r"((?:JPEG)?images?|imgs?)(tr|ts)?", re.IGNORECASE)
 
 
 class _Files(Protocol):
@@ -215,6 +228,8 @@ def _detect_json(files: _Files, paths: Sequence[str]) -> Hint | None:
             if form.search(text):
                 what = f"{path} is {kind}"
                 return _readable_hint(what, layout) if layout else Hint(what=what)
+        if _PANOPTIC.search(text):
+            return _readable_hint(f"{path} is COCO's, panoptic", "coco")
         if _COCO_LIST.search(text) and _COCO_KEY.search(text):
             return _readable_hint(f"{path} is COCO's", "coco")
     return None
@@ -222,6 +237,8 @@ def _detect_json(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_voc_or_cvat(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path, text in _heads(files, paths, ".xml"):
+        if _VOC_ROOT.search(text) and "<polygon>" in text and "<bndbox>" not in text:
+            return Hint(what=f"{path} is of the LabelMe web tool, in XML")
         if _VOC_ROOT.search(text):
             return _readable_hint(f"{path} is a Pascal VOC annotation", "voc")
         if _CVAT_ROOT.search(text):
@@ -243,6 +260,15 @@ def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
             if lines and all(form.fullmatch(line) for line in lines[:5]):
                 what = f"{path} is {kind}"
                 return _readable_hint(what, layout) if layout else Hint(what=what)
+    return None
+
+
+def _detect_yolo_yaml(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect data.yaml with the classes and the folders of YOLO, also where the labels are elsewhere or missing."""
+    named = [path for path in paths if basename(path).lower() in ("data.yaml", "dataset.yaml")]
+    for path, text in _heads(files, named, ".yaml"):
+        if _YAML_NAMES.search(text) and _YAML_FOLDERS.search(text):
+            return _readable_hint(f"{path} is YOLO's", "yolo")
     return None
 
 
@@ -308,13 +334,17 @@ def _detect_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
     )
 
 
-def _detect_unsupported_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
-    from halofeed.prep.formats.volumes import UNSUPPORTED_FORMATS
+def _detect_pointer(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect annotation files that were not downloaded."""
+    for path, text in _heads(files, paths, ".json", ".xml", ".csv", ".jsonl", ".txt", ".yaml"):
+        if pointer := pointer_kind(text.encode()):
+            what, _, fix = pointer.partition("; ")
+            return Hint(what=f"{path} is {what}", fix=fix)
+    return None
 
+
+def _detect_array(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path in paths:
-        for extension, kind in UNSUPPORTED_FORMATS.items():
-            if path.lower().endswith(extension):
-                return Hint(what=f"{path} is {kind}", fix="store it as NIfTI")
         if path.lower().endswith(ARRAY_EXTENSIONS):
             what = f"{path} is a NumPy array, without a voxel size"
             return Hint(what=what, layouts=("csv", "jsonl"), fix=ARRAY_ADVICE)
@@ -329,12 +359,15 @@ def _detect_masks(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect images/a.jpg with masks/a.png: a label image per image."""
     by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
     for path in _images(files):
+        if _lies_in(_OBJECT_FOLDER, path):  # VOC's, beside SegmentationClass
+            continue
         is_mask = _lies_in(_MASK_FOLDER, path)
         if not is_mask and not _lies_in(_IMAGE_FOLDER, path):
             return None
-        by_kind[is_mask].setdefault(splitext(basename(path))[0], path)
+        stem = splitext(basename(path))[0]
+        by_kind[is_mask].setdefault(_MASK_SUFFIX.sub("", stem) if is_mask else stem, path)
     shared = next((stem for stem in by_kind[False] if stem in by_kind[True]), None)
-    if shared is None:
+    if shared is None or f"{by_kind[True][shared].rpartition('/')[0]}.json" in paths:  # COCO's panoptic
         return None
     return _readable_hint(
         f"{by_kind[True][shared]} is the mask of {by_kind[False][shared]} by its name", "pairs"
@@ -360,6 +393,17 @@ def _detect_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     return None
 
 
+def _detect_container(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect files that hold pictures: tar files, TFRecord files and Parquet files."""
+    if any(_images(files)):
+        return None
+    for path in paths:
+        if (kind := container_kind(path)) and basename(path) not in METADATA_NAMES:
+            what, layout = _CONTAINERS[kind]
+            return _readable_hint(f"{path} is {what}", layout)
+    return None
+
+
 # Each takes the files and the paths of all files except images, which are numerous.
 _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
     *(
@@ -367,15 +411,18 @@ _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
         _detect_json,
         _detect_voc_or_cvat,
         _detect_text_labels,
+        _detect_yolo_yaml,
         _detect_wider_face,
         _detect_dicom,
         _detect_bids,
         _detect_volume,
-        _detect_unsupported_volume,
+        _detect_array,
         _detect_masks,
         _detect_table,
+        _detect_container,
     ),
     _detect_foreign_table,
+    _detect_pointer,
 )
 
 

@@ -134,31 +134,6 @@ def _parsed(value: object) -> object:
     return value.strip()
 
 
-def parquet_as_jsonl(name: str, files: SourceFiles) -> bytes:
-    """Return the rows of a Parquet file as JSON objects, one a line; bytes are unread values."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise AnnotationsError(
-            f"{name}: a Parquet file needs pyarrow: pip install pyarrow, or write it as metadata.jsonl"
-        ) from error
-    try:
-        table = parquet.ParquetFile(pyarrow.BufferReader(read_required(files, name)))
-        if pictures := [field.name for field in table.schema_arrow if "binary" in str(field.type)]:
-            raise AnnotationsError(
-                f"{name}: column {pictures[0]} holds the bytes of pictures; expected file_name: save the pictures as "
-                "files, with their names in metadata.jsonl"
-            )
-        batches = (batch.to_pylist() for batch in table.iter_batches())
-        lines = [
-            json.dumps(row, default=lambda value: repr(value)[:80]) for batch in batches for row in batch
-        ]
-    except pyarrow.ArrowException as error:
-        raise AnnotationsError(f"{name}: not readable as Parquet: {error}; write the file anew") from error
-    return "".join(f"{line}\n" for line in lines).encode()
-
-
 # Google ---------------------------------------------------------------------------------------------------
 
 

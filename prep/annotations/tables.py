@@ -18,7 +18,9 @@ from typing import Any
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
-from halofeed.prep.annotations.contract import is_split_name, report_unreadable
+from halofeed.prep.annotations.container_rows import FAULT, ContainerRow
+from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, report_unreadable
+from halofeed.prep.annotations.parquet_rows import parquet_rows
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.table_forms import (
     METADATA_NAMES,
@@ -26,8 +28,10 @@ from halofeed.prep.annotations.table_forms import (
     find_form,
     find_google_form,
     is_description,
-    parquet_as_jsonl,
 )
+from halofeed.prep.annotations.tfrecord_rows import tfrecord_rows
+from halofeed.prep.annotations.webdataset_rows import webdataset_rows
+from halofeed.prep.sources.containers import check_shards, container_kind
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, SourceStream
 
@@ -44,22 +48,28 @@ _YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", 
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
 _FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
 
-_Entry = tuple[int, Mapping[str, object], str]
+RowFault = tuple[str, str]
+"""Reason and detail of a row that cannot be used."""
+_Entry = tuple[int, Mapping[str, object], RowFault | None]
 """Number of the line, values by column, and fault of a row."""
+_CONTAINER_ROWS = {"parquet": parquet_rows, "tar": webdataset_rows, "tfrecord": tfrecord_rows}
+"""Reader of each kind of container file; its rows become the lines of a JSONL table."""
 
 
 class TableText:
-    """Text of one table, which can be read several times.
+    """Text of one table, which can be read several times. The rows of a container file are JSON, one a line.
 
     Raises:
         AnnotationsError: the table is unreadable or is not UTF-8; or, at the end of a later pass, it has changed.
     """
 
-    def __init__(self, files: SourceFiles, name: str) -> None:
+    def __init__(self, files: SourceFiles, name: str, options: LayoutOptions) -> None:
         self.files, self._name = files, name
         self._cached: bytes | None
-        if name.lower().endswith(".parquet"):
-            self._cached = parquet_as_jsonl(name, files)
+        if (kind := container_kind(name)) != "":
+            rows = _usable_rows(name, _CONTAINER_ROWS[kind](files, name, options))
+            lines = (json.dumps(row, default=lambda value: repr(value)[:80]) for row in rows)
+            self._cached = "".join(f"{line}\n" for line in lines).encode()
         else:
             with report_unreadable(files, name):
                 head = files.head(name, MAX_CACHED_BYTES + 1)
@@ -115,6 +125,19 @@ class TableText:
             )
 
 
+def _usable_rows(name: str, rows: Iterable[ContainerRow]) -> Iterator[ContainerRow]:
+    """Yield the rows of a container; raise AnnotationsError if none of them can be used."""
+    first, usable = None, False
+    for row in rows:
+        usable = usable or FAULT not in row
+        first = first or row.get(FAULT)
+        yield row
+    if first and not usable:
+        raise AnnotationsError(
+            f"{name}: none of its pictures can be used, the first because: {first[0]} ({first[1]})"
+        )
+
+
 class _CheckedStream(io.RawIOBase):
     """Stream that calls `check` at its end with the digest of everything read."""
 
@@ -153,6 +176,7 @@ class ColumnRules:
         expected: description of the columns for messages.
         spellings: accepted spellings of each column, see `columns`.
         read: maps (table, header) to the meaning of the columns.
+        options: options for reading container files.
     """
 
     required: tuple[str, ...]
@@ -162,6 +186,7 @@ class ColumnRules:
     expected: str
     spellings: Mapping[str, Sequence[Sequence[str]]]
     read: Callable[[str, Sequence[str]], ColumnMapping]
+    options: LayoutOptions
 
 
 @dataclass(kw_only=True, slots=True)  # not frozen: creation takes a third of the time
@@ -171,7 +196,7 @@ class TableRow:
     file: str
     line: int
     cells: dict[str, str]
-    fault: str = ""
+    fault: RowFault | None = None
 
     @property
     def place(self) -> str:
@@ -238,25 +263,26 @@ def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
 
 
 def read_tables(
-    form: str, annotations: SourceFiles, annotation_file: str | None, rule: ColumnRules
+    form: str, annotations: SourceFiles, annotation_file: str | None, rule: ColumnRules, images: SourceFiles
 ) -> list[Table]:
-    """Return the named table, or all tables of the form ("csv" or "jsonl") directly in the folder."""
-    extensions, read = _FORMS[form]
-    names = _table_files(annotations, annotation_file, extensions)
+    """Return the named table, or all tables of a form of `_FORMS` in the folder of the annotations."""
+    _, read = _FORMS[form]
+    names = _table_files(annotations, annotation_file, form)
+    if images.root != annotations.root and (inside := [name for name in names if is_container(name)]):
+        raise AnnotationsError(f"{inside[0]}: the pictures are inside this file; leave --images out")
     try:
-        return [read(name, TableText(annotations, name), rule) for name in names]
+        return [read(name, TableText(annotations, name, rule.options), rule) for name in names]
     except AnnotationsError as error:
-        if len(names) == 1:
+        if len(names) == 1 or container_kind(names[0]):
             raise
         listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         raise AnnotationsError(f"{error}; of {listed} name the one to read with --source") from error
 
 
-def _table_files(
-    annotations: SourceFiles, annotation_file: str | None, extensions: tuple[str, ...]
-) -> list[str]:
+def _table_files(annotations: SourceFiles, annotation_file: str | None, form: str) -> list[str]:
     if annotation_file is not None:
         return [annotation_file]
+    extensions, _ = _FORMS[form]
     for extension in extensions:
         found = [path for path in annotations.sizes() if "/" not in path and path.lower().endswith(extension)]
         if found:
@@ -267,11 +293,30 @@ def _table_files(
             return metadata
     if below and all(map(described_folder, below)) and len({path.split("/")[1] for path in below}) == 1:
         return below
+    if containers := container_files(form, annotations):
+        check_shards(containers)
+        return containers
+    if not extensions:
+        raise AnnotationsError(
+            f"{annotations.root}: no .{_CONTAINER_FORMS[form]} file lies below it; name the folder of such files"
+            + layout_hint(annotations, form)
+        )
     there = f" ({', '.join(below[:3])}{', ...' if len(below) > 3 else ''} lie below it)" if below else ""
     raise AnnotationsError(
         f"{annotations.root}: no {' or '.join(extensions)} file lies straight in it{there}; name the table itself"
-        + ("" if below else layout_hint(annotations, extensions[0][1:]))
+        + ("" if below else layout_hint(annotations, form))
     )
+
+
+def container_files(form: str, annotations: SourceFiles, annotation_file: str | None = None) -> list[str]:
+    """Return the container files of a form in any folder, or the named file if it is one."""
+    paths = annotations.sizes() if annotation_file is None else [annotation_file]
+    return [path for path in paths if container_kind(path) == _CONTAINER_FORMS.get(form)]
+
+
+def is_container(table: str) -> bool:
+    """Return whether the pictures of a table are inside it; metadata.parquet names files."""
+    return container_kind(table) != "" and not is_metadata(table)
 
 
 def is_metadata(table: str) -> bool:
@@ -311,7 +356,7 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
 
     def cells_by_place() -> Iterator[_Entry]:
         for line, cells in islice(written(), skipped, None):
-            yield line, dict(zip(map(str, count()), cells, strict=False)), ""
+            yield line, dict(zip(map(str, count()), cells, strict=False)), None
 
     if any(map(is_image_name, header)):
         google = find_google_form(name, lambda: islice(written(), skipped, None))
@@ -325,7 +370,9 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
         for line, cells in islice(written(), skipped, None):
             if len(cells) > len(header) and not any(cells[len(header) :]):
                 cells = cells[: len(header)]
-            fault = f"{len(cells)} cells under {len(header)} columns" if len(cells) != len(header) else ""
+            fault = None
+            if len(cells) != len(header):
+                fault = "row has the wrong number of cells", f"{len(cells)} cells under {len(header)} columns"
             yield line, dict(zip(header, cells, strict=False)), fault
 
     if "class" in rule.required and (form := find_form(text.files, name, header)):
@@ -452,6 +499,7 @@ def _check_columns(
 
 def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
     """Return the table of a JSONL file; absent keys and null are empty cells."""
+    is_container = container_kind(name) != ""
 
     def entries() -> Iterator[_Entry]:
         with text.lines("\n") as lines:
@@ -466,7 +514,8 @@ def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
                 if not isinstance(entry, dict):
                     fault = f"expected a JSON object, got {type(entry).__name__}"
                     raise AnnotationsError(f"{name}:{line}: {fault}")
-                yield line, entry, ""
+                reason = entry.pop(FAULT, None) if is_container else None
+                yield line, entry, None if reason is None else (reason[0], reason[1])
 
     header = _keys(entries())
     form = find_form(text.files, name, header) if "class" in rule.required else None
@@ -543,5 +592,9 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
 _FORMS = {
     "csv": ((".csv", ".tsv"), _read_csv),
     "jsonl": ((".jsonl", ".ndjson", "metadata.parquet"), _read_jsonl),
+    "tfrecord": ((), _read_jsonl),
+    "webdataset": ((), _read_jsonl),
 }
 """File extensions and reader of each form."""
+_CONTAINER_FORMS = {"jsonl": "parquet", "tfrecord": "tfrecord", "webdataset": "tar"}
+"""Kind of the container files that a form reads, in any folder."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, PngImagePlugin, TiffImagePlugin
 
 from halofeed.errors import SourceError
+from halofeed.prep.annotations.class_names import LabelCoding
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.tallies import count_labels
 from halofeed.prep.formats.picture import DecodedImage
@@ -30,7 +32,12 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.kernels import resize_mask
-from halofeed.prep.voxels.label_volumes import classes_of_colors, merge_class_masks, merge_labels
+from halofeed.prep.voxels.label_volumes import (
+    classes_of_colors,
+    classes_of_segments,
+    merge_class_masks,
+    merge_labels,
+)
 from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
 
 OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
@@ -58,11 +65,22 @@ _COLORS = ("RGB", "RGBA", "LA")
 _DEPTHS = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I": np.int32}
 
 
+DecodeColors: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
+"""Function that returns the classes [height, width] of colors [height, width, 3] of 8 bits."""
+
+
+def decoder_of(coding: LabelCoding, segments: Sequence[tuple[int, int]] = ()) -> DecodeColors | None:
+    """Return the function that decodes colors which are classes or `SourceExample.segments`; None without any."""
+    if segments:
+        return partial(classes_of_segments, segments=dict(segments))
+    return partial(classes_of_colors, numbers=coding.numbers) if coding.colors else None
+
+
 def read_label_image(
     data: bytes,
     max_pixels: int,
     reserve: ReserveMemory = no_memory_limit,
-    colors: Mapping[int, int] | None = None,
+    decode_colors: DecodeColors | None = None,
 ) -> NDArray[Any]:
     """Return the class indices [height, width] of a PNG, TIFF, BMP or GIF: its gray values, or its palette indices.
 
@@ -71,7 +89,7 @@ def read_label_image(
 
     Args:
         reserve: called with the number of bytes for the file and its pixels before they are decoded.
-        colors: class of each color RRGGBB, if colors are classes; see `LabelCoding`.
+        decode_colors: function that returns the classes of colors [..., 3], if colors are classes.
 
     Raises:
         SourceError: the image has another or a lossy format, color, several pages or too many pixels, or is damaged.
@@ -104,7 +122,7 @@ def read_label_image(
     reserve(with_margin(len(data) + planned.peak_bytes))
     with decoder_failures():
         image.load()
-        shown = image.convert("RGB") if colors and image.mode == "P" else image
+        shown = image.convert("RGB") if decode_colors and image.mode == "P" else image
         in_color = shown.mode in _COLORS  # known for a GIF only after loading
         bands = len(shown.getbands())
 
@@ -113,9 +131,12 @@ def read_label_image(
 
         values = copy_pixels(shown, take, bands, dtype.name)
     if in_color:
-        return _of_color(values, shown.mode, header, colors or {})
-    if colors:
-        detail = f"mode {image.mode}; --label-colors is for label images in color; leave it out for gray ones"
+        return _of_color(values, shown.mode, header, decode_colors)
+    if decode_colors:
+        detail = (
+            f"mode {image.mode}, and a panoptic file needs red, green and blue; "
+            "--label-colors is for label images in color; leave it out for gray ones"
+        )
         raise decode_error("label image is not in color", detail)
     if header is None:
         return _by_palette(values[..., 0], image)
@@ -141,7 +162,7 @@ def _check_sound(image: Image.Image) -> None:
 
 
 def _of_color(
-    values: NDArray[Any], mode: str, header: PngHeader | None, classes: Mapping[int, int]
+    values: NDArray[Any], mode: str, header: PngHeader | None, decode_colors: DecodeColors | None
 ) -> NDArray[Any]:
     """Return the classes of opaque color [height, width, band], or its gray values if all bands are equal."""
     gray = values[..., 0]
@@ -150,8 +171,8 @@ def _of_color(
         raise decode_error("label image is in color", f"16 bits a color; {_CURE}")
     if values.shape[2] > colors and (values[..., colors] != 255).any():
         raise decode_error("label image is in color", f"it is transparent in places; {_CURE}")
-    if classes:
-        return classes_of_colors(np.broadcast_to(values[..., :colors], (*gray.shape, 3)), classes)
+    if decode_colors:
+        return decode_colors(np.broadcast_to(values[..., :colors], (*gray.shape, 3)))
     if any(not np.array_equal(gray, values[..., band]) for band in range(1, colors)):
         detail = f"mode {mode}; expected gray values or a palette, one value for each class; {_CURE}, or say which "
         raise decode_error("label image is in color", f"{detail}color is which class with --label-colors")
@@ -315,6 +336,7 @@ def read_picture_labels(
         SourceError: a label image cannot be read, has unknown classes, or classes overlap where that is refused.
     """
     several = len(reference.mask_paths) > 1
+    decode_colors = decoder_of(recipe.label_coding(), reference.segments)
 
     def read(path: str) -> NDArray[Any]:
         # The merged labels stay in memory beside the next ones, and counting their classes makes copies.
@@ -322,7 +344,7 @@ def read_picture_labels(
             files.read(path),
             recipe.max_pixels,
             lambda alone: reserve((3 if several else 2) * alone),
-            recipe.label_coding().numbers,
+            decode_colors,
         )
 
     found, overlapped = merged_labels(recipe, labels, reference, read)

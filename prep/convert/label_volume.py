@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.class_names import normalize_class_name
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.convert.label_image import MOST_SINGLE, check_drawn, read_label_image, renumbered
+from halofeed.prep.convert.label_image import (
+    MOST_SINGLE,
+    check_drawn,
+    decoder_of,
+    read_label_image,
+    renumbered,
+)
 from halofeed.prep.convert.tallies import NOTED_SHARE, count_labels, measure_coverage
 from halofeed.prep.formats.clip.frame_folder import natural_order
 from halofeed.prep.formats.volumes import ScanOptions, open_mask
@@ -130,7 +136,7 @@ class LabelReader:
                     self.files.read(pairs[one]),
                     self.recipe.max_pixels,
                     self.options.reserve,
-                    self.recipe.label_coding().numbers,
+                    decoder_of(self.recipe.label_coding()),
                 )
                 if plane.shape != self.grid.shape[1:]:
                     detail = f"{pairs[one]}: {plane.shape}, the slice has {self.grid.shape[1:]}"

@@ -16,7 +16,7 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.geometry.scan import Grid, MaskScan, Scan
 from halofeed.prep.sources.file_names import ARRAY_EXTENSIONS, DICOM_EXTENSIONS, FORMAT_EXTENSIONS
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import SourceFiles, pointer_kind
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import ListingRecords
@@ -68,6 +68,8 @@ def _open_file(name: str, files: SourceFiles, path: str, options: ScanOptions) -
         from halofeed.prep.formats.volume.nrrd import open_nrrd as open_file
     elif name == "metaimage":
         from halofeed.prep.formats.volume.metaimage import open_metaimage as open_file
+    elif name == "minc":
+        from halofeed.prep.formats.volume.minc import open_minc as open_file
     elif name == "numpy":
         from halofeed.prep.formats.volume.numpy_array import open_array as open_file
     else:
@@ -104,6 +106,7 @@ FORMATS: dict[str, VolumeFormat] = {
         "metaimage", lambda start: re.match(rb"(ObjectType|NDims)[ \t]*=", start) is not None
     ),
     "mgh": _file_format("mgh", lambda start: start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"),
+    "minc": _file_format("minc", lambda start: start.startswith((b"CDF\1", b"CDF\2", b"\x89HDF\r\n\x1a\n"))),
     "numpy": _file_format("numpy", lambda start: start.startswith(b"\x93NUMPY"), ARRAY_EXTENSIONS),
     "dicom": VolumeFormat(
         extensions=DICOM_EXTENSIONS,
@@ -116,12 +119,6 @@ DETECTION_BYTES = 352
 
 READABLE_EXTENSIONS = tuple(extension for entry in FORMATS.values() for extension in entry.extensions)
 """Extensions of volume files. A pair may be named by either of its files; DICOM files may have any name."""
-
-UNSUPPORTED_FORMATS = {
-    ".mnc": "a MINC volume",
-}
-"""Formats that are not read but are named in the error message."""
-_ADVICE = {".mnc": "`mnc2nii scan.mnc scan.nii` stores it as NIfTI"}
 
 
 def open_scan(
@@ -190,7 +187,10 @@ def _open(files: SourceFiles, path: str, opener: Callable[[VolumeFormat], T]) ->
     except SourceError as error:
         if error.stage == "read":
             raise
-        detected = _format_by_content(files.head(path, DETECTION_BYTES))
+        start = files.head(path, DETECTION_BYTES)
+        if (pointer := pointer_kind(start)) is not None:
+            raise SourceError("read", "file was not downloaded", f"it is {pointer}") from None
+        detected = _format_by_content(start)
         if detected in (None, name):
             raise
         return opener(FORMATS[detected])
@@ -222,10 +222,6 @@ def _format_of(files: SourceFiles, path: str) -> str:
     name = _format_by_name(path)
     if name is not None:
         return name
-    for extension, kind in UNSUPPORTED_FORMATS.items():
-        if path.lower().endswith(extension):
-            detail = f"{kind}; supported: {', '.join(READABLE_EXTENSIONS)}; {_ADVICE[extension]}"
-            raise SourceError("read", "not a volume format that is read", detail)
     start = files.head(path, DETECTION_BYTES)
     name = _format_by_content(start)
     if name is None:

@@ -40,6 +40,10 @@ SHEAR_COSINE: Final = 1e-3
 right angle, which the affine still records."""
 SAME_VOXEL: Final = 1e-3
 """`plan_onto` treats voxels of two grids as the same if they are within this fraction of a voxel."""
+FIELD_OF_VIEW_VOXELS: Final = 0.75
+"""Maximum distance, in voxels of a record, from a record's voxel center to a source voxel that the record shows.
+
+Half a voxel is the voxel itself. Rounding the field of view in a conversion loses up to a quarter more at each end."""
 
 
 def plan_canonical(grid: Grid) -> VolumePlan:

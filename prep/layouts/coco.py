@@ -1,4 +1,4 @@
-"""Reader of COCO instances JSON."""
+"""Reader of COCO JSON: instances, and panoptic files."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from halofeed.prep.annotations.contract import (
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.layouts import coco_panoptic
 from halofeed.prep.layouts.coco_keypoints import (
     WITH_FRACTIONS,
     Skeletons,
@@ -66,6 +67,7 @@ class InstancesFile:
         names_by_id: category names by id, without unused categories that conflict with others.
         used: ids of the categories that annotations have.
         categories: all categories, with ids for comparisons.
+        label_images: panoptic files: name of the label image of each image, by the image's id for comparisons.
     """
 
     file: str
@@ -77,6 +79,7 @@ class InstancesFile:
     names_by_id: dict[int, str]
     used: frozenset[int]
     categories: tuple[dict[str, Any], ...]
+    label_images: Mapping[int | str | None, str]
 
 
 def list_references(
@@ -92,8 +95,11 @@ def list_references(
         AnnotationsError: a file is not COCO instances, or an image id occurs twice in it; a category has no
             definition or shares its name with another; or an image is in two splits.
     """
-    names = _instance_files(annotations, annotation_file)
-    documents = [_read_document(annotations, name, outlines=options.masks) for name in names]
+    names = _instance_files(annotations, annotation_file, label_images=options.wants_label_images)
+    documents = [
+        _read_document(annotations, name, outlines=options.masks, label_images=options.wants_label_images)
+        for name in names
+    ]
     index = ImageIndex(images, annotations.root)
     ids = Counter(_normalize_id(entry["id"]) for document in documents for entry in document.images)
     ids_restart = any(count > 1 for count in ids.values())
@@ -102,6 +108,13 @@ def list_references(
             (document.file, entry["id"]): _image_query(entry["file_name"], document)
             for document in documents
             for entry in document.images
+        }
+    )
+    drawn = index.match(
+        {
+            (document.file, identity): coco_panoptic.label_image_query(document.file, written)
+            for document in documents
+            for identity, written in document.label_images.items()
         }
     )
     if found and not any(isinstance(one, ImageMatch) for one in found.values()):
@@ -114,7 +127,13 @@ def list_references(
     if "keypoints" in options.keep:
         skeletons = skeletons_of((one.file, one.annotations, one.categories) for one in documents)
     listed: list[SourceExample] = []
-    for document in documents:
+    for document in documents if options.wants_label_images else ():
+        values = {name: value for value, name in _values_of_classes(documents).items()}
+        listed += (
+            replace(one, source=index.relative(one.source))
+            for one in _label_image_examples(document, found, drawn, values)
+        )
+    for document in () if options.wants_label_images else documents:
         _check_form(document.file, document.images, document.annotations, options)
         notes = _unread_keys(document.file, document.annotations, options)
         are_pixel_numbers = skeletons is not None and are_pixel_numbers_in(document.annotations)
@@ -129,6 +148,7 @@ def list_references(
     listed = _check_sources(listed)
     known = {one.path for one in found.values() if isinstance(one, ImageMatch)}
     used = {example.source: example.split for example in listed if example.source in known}
+    used |= {one.path: "train" for one in drawn.values() if isinstance(one, ImageMatch)}
     listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
     yield from sort_examples(note_similar_classes(listed))
 
@@ -136,7 +156,25 @@ def list_references(
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
     """Return the category names in the order of their ids, including unused ones."""
     names = _instance_files(annotations, annotation_file)
-    documents = [_read_document(annotations, name, outlines=False) for name in names]
+    return _class_names([_read_document(annotations, name, outlines=False) for name in names])
+
+
+def label_values(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Mapping[int, str]:
+    """Return the class of each value in the label images of panoptic files, in the order of the category ids."""
+    names = _instance_files(annotations, annotation_file, label_images=True)
+    return _values_of_classes(
+        [_read_document(annotations, name, outlines=False, label_images=True) for name in names]
+    )
+
+
+def _values_of_classes(documents: Sequence[InstancesFile]) -> dict[int, str]:
+    return dict(enumerate(_class_names(documents), start=1))
+
+
+def _class_names(documents: Sequence[InstancesFile]) -> tuple[str, ...]:
+    """Return the category names of all files, in the order of their ids; raise AnnotationsError if files disagree."""
     names_by_id: dict[int, str] = {}
     for document in documents:
         for identity in document.used:
@@ -153,18 +191,30 @@ def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[
     return tuple(dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id)))
 
 
-def _instance_files(annotations: SourceFiles, annotation_file: str | None) -> list[str]:
+def _instance_files(
+    annotations: SourceFiles, annotation_file: str | None, *, label_images: bool = False
+) -> list[str]:
+    """Return the files with objects or with label images: the named one, or those found by their names."""
     if annotation_file is not None:
         return [annotation_file]
     found = [path for path in annotations.sizes() if path.lower().endswith(".json")]
     near = [path for path in found if "/" not in path or path.rpartition("/")[0] == "annotations"]
     instances = [path for path in near if path.rsplit("/", 1)[-1].startswith("instances")]
     roboflow = [path for path in found if path.endswith(_ROBOFLOW) and path.count("/") <= 1]
-    chosen = instances or roboflow or (near if len(near) == 1 else [])
+    panoptic = [path for path in near if path.rsplit("/", 1)[-1].startswith("panoptic")]
+    splits = {split_in_file_name(path) for path in near}
+    alone = near if len(near) == 1 or (None not in splits and len(splits) == len(near)) else []
+    chosen = panoptic or alone if label_images else instances or roboflow or alone or panoptic
+    if label_images and not chosen:
+        raise AnnotationsError(
+            f"{annotations.root}: expected panoptic*.json or annotations/panoptic*.json with classes of pixels; found "
+            f"{', '.join(found[:5]) or 'no .json file'}; name the file itself, or take the task detection"
+        )
     if not chosen:
         raise AnnotationsError(
-            f"{annotations.root}: expected instances*.json, annotations/instances*.json or */{_ROBOFLOW}; "
-            f"found {', '.join(found[:5]) or 'no .json file'}; name the file itself{layout_hint(annotations, 'coco')}"
+            f"{annotations.root}: expected instances*.json, annotations/instances*.json, */{_ROBOFLOW}, or a file per "
+            f"split such as train.json and val.json; found {', '.join(found[:5]) or 'no .json file'}; name the file "
+            f"itself{layout_hint(annotations, 'coco')}"
         )
     return chosen
 
@@ -176,8 +226,18 @@ def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> InstancesFile:
-    """Return the content of an instances file; raise AnnotationsError for faults that affect the complete file."""
+def _read_document(
+    annotations: SourceFiles, name: str, *, outlines: bool, label_images: bool = False
+) -> InstancesFile:
+    """Return the content of an instances or panoptic file.
+
+    Args:
+        outlines: whether to keep the outlines of objects.
+        label_images: whether segments of all categories are needed, as in label images, and not only objects.
+
+    Raises:
+        AnnotationsError: a fault that affects the complete file.
+    """
     try:
         content = json.loads(
             read_required(annotations, name).decode("utf-8-sig"),
@@ -196,6 +256,23 @@ def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> In
             )
         lists[part] = entries
     images, faulty = _valid_images(name, lists["images"])
+    pictures = {}
+    if coco_panoptic.is_panoptic(lists):
+        if outlines:
+            raise AnnotationsError(
+                f"{name}: a panoptic file, whose masks are pictures: take the task segmentation, or boxes without masks"
+            )
+        pictures = {
+            _normalize_id(one.get("image_id")): written
+            for one in lists["annotations"]
+            if isinstance(written := one.get("file_name"), str)
+        }
+        lists = coco_panoptic.segments_as_objects(name, lists, things_only=not label_images)
+    elif label_images:
+        raise AnnotationsError(
+            f"{name}: segmentation takes a panoptic file, whose annotations have segments_info; this one has objects: "
+            "take the task detection"
+        )
     if lists["annotations"] and not any("bbox" in entry for entry in lists["annotations"]):
         keys = ", ".join(sorted(lists["annotations"][0]))
         raise AnnotationsError(
@@ -218,6 +295,7 @@ def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> In
         names_by_id=names_by_id,
         used=frozenset(identity for identity in names_by_id if identity in used),
         categories=tuple({**one, "id": _normalize_id(one.get("id"))} for one in lists["categories"]),
+        label_images=pictures,
     )
 
 
@@ -313,6 +391,42 @@ def _image_query(file_name: str, document: InstancesFile) -> ImageQuery:
     split, common = document.split, ("", "images")
     own = (split, f"images/{split}", f"{split}/images")
     return ImageQuery(name=file_name, places=(own, common) if document.names_split else ((*common, *own),))
+
+
+def _label_image_examples(
+    document: InstancesFile,
+    found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
+    drawn: Mapping[tuple[str, int | str | None], ImageMatch | SourceError],
+    values: Mapping[str, int],
+) -> Iterator[SourceExample]:
+    """Yield the examples of one panoptic file, each with its label image and the class of each segment."""
+    value_of_category = {identity: values[name] for identity, name in document.names_by_id.items()}
+    segments: dict[int | str | None, list[dict[str, Any]]] = {}
+    for one in document.annotations:
+        segments.setdefault(_normalize_id(one["image_id"]), []).append(one)
+    for entry in document.images:
+        image, identity = found[document.file, entry["id"]], _normalize_id(entry["id"])
+        known: dict[str, Any] = {"source": entry["file_name"], "key": identity, "split": document.split}
+        try:
+            if isinstance(image, SourceError):
+                raise image
+            known["source"] = image.path
+            label = drawn.get((document.file, identity))
+            if label is None:
+                raise SourceError("annotation", "image has no label", f"{document.file}: image_id {identity}")
+            if isinstance(label, SourceError):
+                raise SourceError("annotation", "label image file not found", label.detail)
+            known |= {
+                "mask": label.path,
+                "segments": coco_panoptic.segment_values(segments.get(identity, ()), value_of_category),
+            }
+        except SourceError as error:
+            yield SourceExample(**known, problem=error.args)
+            continue
+        yield SourceExample(**known)
+    for place, reason, detail in document.faulty:
+        fault = ("annotation", reason, detail)
+        yield SourceExample(source=place, key=place, split=document.split, problem=fault)
 
 
 def _document_examples(

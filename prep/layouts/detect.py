@@ -9,10 +9,13 @@ from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.suggest_layout import Hint, find_hints
 from halofeed.prep.layouts import LAYOUTS
+from halofeed.prep.sources.file_names import extension_of
 from halofeed.prep.sources.files import SourceFiles
 
 AUTO = "auto"
 _TABLES = frozenset(("csv", "jsonl"))
+_SHARES = {"folders": 0.9}
+"""Least share of inputs with labels; folders of pictures are in many projects, so nearly all files must be pictures."""
 _BY_NAMES = ("folders", "pairs", "class-masks")
 """Layouts that are recognized by listing alone: their files have no content that shows the layout."""
 
@@ -84,7 +87,10 @@ def _by_listing(
             continue
         good = [one for one in listed if one.problem is None]
         count = sum(bool(one.label or one.labels or one.boxes or one.mask or one.class_masks) for one in good)
-        if count and 2 * count >= len(listed):
+        labels = {one.label for one in good if one.label}
+        if name == "folders" and len(labels) == 1:  # any folder with pictures would be a class
+            tried.append(f"  {name}: all images have one class, {labels.pop()!r}")
+        elif count >= _SHARES.get(name, 0.5) * len(listed) > 0:
             fitting[name] = f"it finds labels for {count:,} of {len(listed):,} inputs"
         else:
             tried.append(
@@ -100,6 +106,10 @@ def _by_listing(
         )
     if hints and not hints[0].layouts:
         raise AnnotationsError(str(hints[0]))
+    if not any(extension_of(path) for path in images.sizes()):
+        raise AnnotationsError(
+            f"{images.root}: no picture, volume or video lies below it; name the folder that holds them"
+        )
     head = f"{annotations.root}: its files show no layout; name one of {', '.join(LAYOUTS)} with --layout. Tried:"
     raise AnnotationsError("\n".join([head, *tried]))
 

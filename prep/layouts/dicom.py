@@ -52,6 +52,9 @@ _FIXES: Mapping[str, str] = {
     "mosaic": "Siemens' many slices in one image: make NIfTI of them with dcm2niix, then --layout pairs",
     "image without position": "a slice must say where it lies: export the original series",
     "nuclear medicine image": "its header places no slice: save it as NIfTI with 3D Slicer, then --layout pairs or csv",
+    "nuclear medicine projections": "projections are no slices: export the reconstructed series (RECON TOMO)",
+    "nuclear medicine planar image": "it has no slices: leave it out, or export a reconstructed series (RECON TOMO)",
+    "nuclear medicine planar time series": "its frames are times of one view: leave it out, or export RECON TOMO",
     "dose": "a dose is no scan: save it as NIfTI (plastimatch convert --input-dose-img FILE --output-dose-img "
     "dose.nii.gz), then name it in a table as an image or a further channel (--layout csv)",
     "segmentation": "masks need the series that they were drawn on below the same folder",
@@ -172,7 +175,7 @@ def list_references(
     labels = [
         (fits, replace(label, problem=label.problem or damaged.get(label.path))) for fits, label in labels
     ]
-    labels += [([], single_file_label(one.path, _UNREAD)) for one in apart if _is_unread_volume(one)]
+    labels += [([], single_file_label(one.path, _UNREAD)) for one in apart if _is_array(one)]
     fitting, unfit = _sort_labels(labels)
     if "class" in (label_pattern.names if label_pattern else ()):
         fitting = join_class_masks(fitting, images.root, options)
@@ -343,11 +346,9 @@ def _largest_of_studies(found: Sequence[FoundSeries]) -> list[FoundSeries]:
     return result
 
 
-def _is_unread_volume(one: OtherFile) -> bool:
-    """Return whether a file is a volume in an unsupported format; with DICOM series it is probably a label."""
-    from halofeed.prep.formats.volumes import UNSUPPORTED_FORMATS
-
-    return one.kind == "not DICOM" and one.path.lower().endswith((*UNSUPPORTED_FORMATS, *ARRAY_EXTENSIONS))
+def _is_array(one: OtherFile) -> bool:
+    """Return whether a file is an array without a position; with DICOM series it is probably a label."""
+    return one.kind == "not DICOM" and one.path.lower().endswith(ARRAY_EXTENSIONS)
 
 
 def _selection_problem(series: DicomSeries, policy: SeriesPolicy) -> Problem | None:
@@ -475,7 +476,7 @@ def _other_files(apart: Iterable[OtherFile], found: Iterable[FoundSeries]) -> It
     """Yield an example for each file that is neither slice nor mask, unless a series already names it as damaged."""
     folders = {folder_of(series.damaged) for series in found if series.damaged is not None}
     for one in apart:
-        accounted = one.is_mask or _is_unread_volume(one)
+        accounted = one.is_mask or _is_array(one)
         if accounted or (one.may_be_slice and folder_of(one.path) in folders):
             continue
         problem: Problem = ("selection", "file is no slice of a volume", describe_kind(one.kind))

@@ -76,8 +76,9 @@ def list_references(
         expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
         spellings=_SPELLINGS,
         read=lambda name, header: match_columns(name, header, _SPELLINGS, options.ignore_columns),
+        options=options,
     )
-    tables = read_tables(form, annotations, annotation_file, columns)
+    tables = read_tables(form, annotations, annotation_file, columns, images)
     check_ignored(tables, options.ignore_columns)
     check_groups_are_read(tables, needed=options.needs_groups)
     index = FolderIndex(images)
@@ -121,7 +122,7 @@ def _example(
     )
     try:
         if row.fault:
-            raise SourceError("annotation", "row has the wrong number of cells", row.fault)
+            raise SourceError("annotation", *row.fault)
         if not written:
             raise SourceError("annotation", "row names no file", "the cell under image is empty")
         image = _with_image(known, written, index, options, series)

@@ -7,12 +7,13 @@ import heapq
 import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, groupby
 from operator import itemgetter
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, read_columns
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -26,6 +27,7 @@ from halofeed.prep.annotations.contract import (
     usable_boxes,
 )
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageMatcher, ImageQuery, PathComparison
+from halofeed.prep.annotations.parquet_rows import parquet_class_names
 from halofeed.prep.annotations.resolve_boxes import (
     add_class_notes,
     classes_in,
@@ -39,15 +41,20 @@ from halofeed.prep.annotations.tables import (
     TableRow,
     check_groups_are_read,
     check_ignored,
+    container_files,
     described_folder,
+    is_container,
     is_metadata,
     read_tables,
     unread_column_notes,
 )
+from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names
 from halofeed.prep.layouts import segmentation_table
+from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.members import container_of, member_key
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.system.spill import ExternalSort, SortedRecord
 
@@ -71,7 +78,8 @@ def list_references(
 ) -> Iterator[SourceExample]:
     """Yield an example for every image of the named table, or of all tables of the form in the folder.
 
-    The form is "csv" or "jsonl". Without tables directly in the folder, the reader uses tables of the same name in
+    The form is "csv" or "jsonl", or "tfrecord" or "webdataset", whose container files are read as tables of the
+    pictures in them. Without tables directly in the folder, the reader uses tables of the same name in
     split folders (`valid/_annotations.csv`), as Roboflow exports them, or Hugging Face's metadata in any folder.
 
     For classes the columns are `filename,class[,split,group,id]`. For boxes they are
@@ -87,6 +95,10 @@ def list_references(
     Raises:
         AnnotationsError: columns are missing, or one image has two classes, splits, groups or ids.
     """
+    if form == "tfrecord":
+        options = replace(
+            options, box_units="normalized" if options.box_units == "auto" else options.box_units
+        )
     if options.wants_label_images:
         yield from segmentation_table.list_references(form, annotations, images, annotation_file, options)
         return
@@ -101,8 +113,12 @@ def list_references(
         read=lambda name, header: read_columns(
             name, header, options.wants_boxes, options.box_form, options.ignore_columns
         ),
+        options=options,
     )
-    tables = read_tables(form, annotations, annotation_file, columns)
+    tables = [
+        _with_class_names(table, options) if is_container(table.file) else table
+        for table in read_tables(form, annotations, annotation_file, columns, images)
+    ]
     one_file = annotation_file is not None
     check_ignored(tables, options.ignore_columns)
     check_groups_are_read(tables, needed=options.needs_groups)
@@ -151,6 +167,37 @@ def list_references(
     if similar:  # `classes` includes those of rejected images
         similar = similar_class_notes(label for one in examples() for label in classes_in(one))
     yield from add_class_notes(heapq.merge(examples(), others, key=sort_key), similar)
+
+
+def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
+    """Return the class names that container files of a form give, in their order; () without such files."""
+    read = {"parquet": parquet_class_names, "tfrecord": tfrecord_class_names}
+    found = container_files(form, annotations, annotation_file)
+    firsts = {posixpath.dirname(file): file for file in reversed(found)}
+    names = (read[container_kind(file)](annotations, file) for file in firsts.values())
+    return tuple(dict.fromkeys(name for one in names for name in one))
+
+
+def _with_class_names(table: Table, options: LayoutOptions) -> Table:
+    """Return the table of a container file with the names of --label-map for class numbers.
+
+    Raises:
+        AnnotationsError: a number has no name there.
+    """
+    names = options.class_names
+
+    def named(row: TableRow) -> TableRow:
+        number = class_number(row.cell("class"))
+        if number is None or row.cell("class") in names.values():
+            return row
+        if number not in names:
+            known = ", ".join(f"{one} {name}" for one, name in list(names.items())[:_MAX_NAMED])
+            raise AnnotationsError(
+                f"{row.place}: class number {number:g} has no name in the label map; known are {known}; add it there"
+            )
+        return replace(row, cells={**row.cells, "class": names[int(number)]})
+
+    return replace(table, rows=[named(row) for row in table.rows]) if names else table
 
 
 @dataclass(kw_only=True, slots=True)
@@ -207,6 +254,8 @@ def _by_source(
         folder = described_folder(table.file)
         # Hugging Face: the folder of a picture is its split, wherever the metadata are.
         table_split = "" if is_metadata(table.file) else folder or split_in_file_name(table.file) or "train"
+        if is_container(table.file):
+            folder, table_split = "", split_in_file_name(table.file) or splits_by_folders([table.file])[0]
         notes = (*unread_column_notes(table), *_left_note(table, options))
         for row in table.rows:
             if (written := row.cell("class")) not in classes:
@@ -214,11 +263,13 @@ def _by_source(
             named = row.cell("filename")
             split = row.cell("split") or table_split or splits_by_folders([posixpath.join(folder, named)])[0]
             query = _image_query(folder, named)
-            is_path = bool(named) and matcher.is_path((folder, named), query)
+            inside = row.fault is not None or container_of(named) == table.file
+            is_path = bool(named) and (inside or matcher.is_path((folder, named), query))
             payload = (None, row.file, row.line, row.cells, row.fault, split, notes)
             if is_path:
-                comparison.add(query.name, -1)
-                found.add((query.name, next(places), payload))
+                if not inside:
+                    comparison.add(query.name, -1)
+                found.add((named if inside else query.name, next(places), payload))
             else:
                 others.add((named, next(places), payload))
     images = matcher.match_remaining(lambda: (source for source, _, _ in found))
@@ -314,13 +365,16 @@ def _agree(source: str, rows: Sequence[TableRow], column: str, values: Sequence[
 def _example(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceExample:
     source, rows, notes = image.source, [row for row, _ in image.rows], image.notes
     if faulty := next((row for row in rows if row.fault), None):
-        fault = ("annotation", "row has the wrong number of cells", f"{faulty.place}: {faulty.fault}")
-        return SourceExample(source=source, key=source, split=image.rows[0][1], problem=fault, notes=notes)
+        reason, detail = faulty.fault or ("", "")
+        fault = ("annotation", reason, f"{faulty.place}: {detail}")
+        return SourceExample(
+            source=source, key=member_key(source), split=image.rows[0][1], problem=fault, notes=notes
+        )
     known: dict[str, Any] = {
         "source": source,
         "split": _agree(source, rows, "split", [split for _, split in image.rows]),
         "group": _agree(source, rows, "group", [row.cell("group") for row in rows]) or None,
-        "key": _agree(source, rows, "id", [row.cell("id") for row in rows]) or source,
+        "key": _agree(source, rows, "id", [row.cell("id") for row in rows]) or member_key(source),
         "notes": notes,
     }
     try:
@@ -358,7 +412,8 @@ def _box(row: TableRow) -> Box | None:
     sides: dict[str, Any] = {side: parse_number(row.cell(side), f"{row.place} {side}") for side in CORNERS}
     flags: dict[str, Any] = {name: _flag(row, name) for name in _FLAG_COLUMNS}
     area = parse_number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
-    return check_box(Box(**sides, **flags, label=classes[0], area=area), row.place)
+    mask = json.loads(row.cell("mask")) if row.cell("mask") else None
+    return check_box(Box(**sides, **flags, label=classes[0], area=area, mask=mask), row.place)
 
 
 def _flag(row: TableRow, column: str) -> bool:

@@ -2,7 +2,7 @@
 
 The rules are those of VIA (gitlab.com/vgg/via, `via-2.x.y/src/via.js`). Circles and ellipses have the box around them,
 as in VIA's export to COCO. Points and polylines have none. The class of a region is its only attribute, or the one with
-a name such as class or label.
+a name such as class or label. Regions without any attribute are of one class, object.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _SIDES = {
     "circle": ("cx", "cy", "r", "r"),
     "ellipse": ("cx", "cy", "rx", "ry", "theta"),
 }
+_ONE_CLASS = "all regions were taken for the class object, as none of their file has an attribute"
 _DEFAULTS = {"theta": 0}  # version 1 does not turn ellipses
 
 
@@ -39,6 +40,7 @@ def _read(path: str, data: bytes) -> Iterator[FilePicture] | None:
             name=name,
             split=split,
             objects=[(region, attribute) for region in regions or ()],
+            notes=(_ONE_CLASS,) if attribute is None and regions else (),
             fault=SourceError("annotation", "entry has no regions", "") if regions is None else None,
         )
         for name, regions in entries
@@ -81,8 +83,12 @@ def _entries_of_csv(data: bytes) -> list[tuple[str, list[Any] | None]]:
     return list(entries.items())
 
 
-def _class_attribute(regions: Iterable[Any]) -> str:
-    """Return the attribute of a file's regions that holds the class; raise SourceError if several may."""
+def _class_attribute(regions: Iterable[Any]) -> str | None:
+    """Return the attribute of a file's regions that holds the class; None if no region has any attribute.
+
+    Raises:
+        SourceError: several attributes may hold the class.
+    """
     found: dict[str, None] = {}
     for region in regions:
         attributes = region.get("region_attributes") if isinstance(region, dict) else None
@@ -93,10 +99,10 @@ def _class_attribute(regions: Iterable[Any]) -> str:
     if len(names) > 1 or (found and not names):
         detail = f"regions have the attributes {', '.join(found)}; rename the one of the class to class"
         raise SourceError("annotation", "class of regions is ambiguous", detail)
-    return names[0] if names else "class"
+    return names[0] if names else None
 
 
-def _box_of(written: tuple[Any, str], what: str, options: LayoutOptions) -> Box:
+def _box_of(written: tuple[Any, str | None], what: str, options: LayoutOptions) -> Box:
     region, attribute = written
     shape, attributes = (
         region.get(part) if isinstance(region, dict) else None
@@ -104,11 +110,11 @@ def _box_of(written: tuple[Any, str], what: str, options: LayoutOptions) -> Box:
     )
     if not isinstance(shape, dict) or not isinstance(attributes, dict):
         raise SourceError("annotation", "region has no shape", f"{what}: {region!r:.80}")
-    value = attributes.get(attribute)
+    value = "object" if attribute is None else attributes.get(attribute)
     if isinstance(value, dict):  # checkboxes
         marked = [name for name, is_marked in value.items() if is_marked]
         value = marked[0] if len(marked) == 1 else None
-    label = shapes.class_of(value, f"{what}: {attribute} is {attributes.get(attribute)!r:.80}")
+    label = shapes.class_of(value, f"{what}: {attribute} is {value!r:.80}")
     kind = str(shape.get("name"))
     if kind == "polygon":
         x, y = (shape.get(f"all_points_{axis}") for axis in "xy")

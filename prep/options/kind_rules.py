@@ -141,8 +141,9 @@ def _volume_defaults(recipe: RecipeOptions) -> Mapping[str, Any]:
 
 def _volume_problems(recipe: RecipeOptions) -> Iterator[str]:
     layout = LAYOUTS.get(recipe.layout)
-    if layout is not None and _VOLUME_TASK not in layout.tasks:
-        fitting = ", ".join(name for name, other in LAYOUTS.items() if _VOLUME_TASK in other.tasks)
+    of_volumes = [name for name, one in LAYOUTS.items() if _VOLUME_TASK in one.tasks and one.takes_volumes]
+    if layout is not None and layout.name not in of_volumes:
+        fitting = ", ".join(of_volumes)
         yield (
             f"--depth is for volumes and layout {recipe.layout} holds pictures; leave it out, or take one of "
             f"{fitting}"

@@ -161,6 +161,7 @@ class Recipe(RecipeOptions):
             takes=listing.takes if listing else is_image_name,
             takes_scan=is_scan_or_array_name if self.array_spacing_mm and takes is is_scan_name else takes,
             list_series=None,
+            class_names={},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -248,9 +249,9 @@ _TOOL_LAYOUTS = ("labelme", "cvat", "createml", "kitti", "via", "supervisely")
 _is_volume = _is_of("volume")
 _USES = (
     _of_layouts(("image_sets", "voc_images"), "voc"),
-    _of_layouts(("box_form", "box_units"), "csv", "jsonl", "coco", "voc", *_TOOL_LAYOUTS),
-    _of_layouts(("ignore_columns",), "csv", "jsonl", "coco", "voc", "cvat", "label-studio"),
-    _of_layouts(("box_origin",), "voc", "csv", "jsonl"),
+    _of_layouts(("box_form", "box_units"), "csv", "jsonl", "webdataset", "coco", "voc", *_TOOL_LAYOUTS),
+    _of_layouts(("ignore_columns",), "csv", "jsonl", "webdataset", "coco", "voc", "cvat", "label-studio"),
+    _of_layouts(("box_origin",), "voc", "csv", "jsonl", "webdataset"),
     _of_layouts(("folders_are_classes",), "folders"),
     _of_layouts(("split_folders",), "folders", "pairs", "lits", "class-masks", "dicom"),
     _Use(
@@ -317,8 +318,11 @@ _USES = (
     _Use(_BOX_OPTIONS, "a layout with boxes and --task detection", lambda recipe: recipe.may_hold_boxes()),
     _Use(
         ("several_classes", "class_separator"),
-        "--layout csv or jsonl and --task classification",
-        lambda recipe: recipe.layout in ("csv", "jsonl") and recipe.task in (None, "classification"),
+        "--layout csv, jsonl, tfrecord or webdataset and --task classification",
+        lambda recipe: (
+            recipe.layout in ("csv", "jsonl", "tfrecord", "webdataset")
+            and recipe.task in (None, "classification")
+        ),
     ),
     _Use(("split_seed",), "--split-shares", lambda recipe: bool(recipe.split_shares)),
 )

@@ -95,6 +95,8 @@ class SourceExample:
             too, None means an example for prediction only.
         more_masks: segmentation: further label files of the same image, to be merged with `mask`.
         class_masks: segmentation: (class name, file) if each class has its own mask.
+        segments: segmentation: (id, value of its class) of each segment of `mask`, a picture whose colors are the ids
+            R + 256 G + 65536 B; () if the values of `mask` are classes.
         members: sorted files of a DICOM series; () for an image that is the file `source`.
         volume: for a DICOM series with several scans: number of this scan from 1, number of scans, and
             the difference between them. `members` are the files of this scan, or of all scans if they share a file.
@@ -123,6 +125,7 @@ class SourceExample:
     mask: str | None = None
     more_masks: tuple[str, ...] = ()
     class_masks: tuple[tuple[str, str], ...] = ()
+    segments: tuple[tuple[int, int], ...] = ()
     members: tuple[str, ...] = ()
     mask_members: tuple[tuple[str, tuple[str, ...]], ...] = ()
     volume: tuple[int, int, str] | None = None

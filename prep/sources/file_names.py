@@ -23,6 +23,7 @@ from halofeed.prep.sources.files import (
     path_below,
     path_exists,
 )
+from halofeed.prep.sources.members import parse_member
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 _IMAGE_EXTENSIONS = frozenset(IMAGE_EXTENSIONS)
@@ -98,6 +99,7 @@ FORMAT_EXTENSIONS = {
     "nrrd": FormatExtensions(single=(".nrrd",), headers={".nhdr": r"(?i:data ?file):(?!=)"}),
     "metaimage": FormatExtensions(single=(".mha",), headers={".mhd": r"ElementDataFile\s*="}),
     "mgh": FormatExtensions(single=(".mgz", ".mgh")),
+    "minc": FormatExtensions(single=(".mnc", ".mnc.gz")),
 }
 
 ARRAY_EXTENSIONS = (".npy", ".npz")
@@ -265,6 +267,8 @@ def relative_path(written: str, root: str, folder: str = "") -> str:
     >>> relative_path("..\\\\ct\\\\1.nii", "data", "tables")
     'ct/1.nii'
     """
+    if parse_member(written) is not None:
+        return written
     path = written if "/" in written else written.replace("\\", "/")
     return posixpath.normpath(path_below(root, path) or posixpath.join(folder, path))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from halofeed.errors import Problem, SourceError, UsageError
+from halofeed.prep.sources.members import Member, parse_member
+from halofeed.prep.sources.parquet import RangeFiles, read_cell
 from halofeed.prep.sources.walk import (
     ACCESS_ERRORS,
     PartialListing,
@@ -46,7 +49,11 @@ class SourceStream(Protocol):
 
 
 class SourceFiles(Protocol):
-    """Folder of source files, local or remote; every path is relative to it."""
+    """Folder of source files, local or remote; every path is relative to it.
+
+    The path of a member (`halofeed.prep.sources.members`) has the size, the bytes and the head of the member, and the
+    stamp and the refusal of its container.
+    """
 
     @property
     def root(self) -> str:
@@ -84,6 +91,45 @@ class SourceFiles(Protocol):
 
     def head(self, path: str, size: int) -> bytes:
         """Return the first bytes of one file, at most `size`; SourceError as in `read`."""
+
+    def read_range(self, path: str, start: int, stop: int) -> bytes:
+        """Return the bytes of one file from `start` to `stop`, fewer at its end; SourceError as in `read`."""
+
+
+def read_member(files: RangeFiles, member: Member, size: int | None = None) -> bytes:
+    """Return the bytes of a member, or its first `size` bytes.
+
+    Raises:
+        SourceError: the container cannot be read, or has changed since it was listed.
+    """
+    if member.column is not None:
+        data = read_cell(files, member.container, member.start, member.column)
+        if not member.matches(data):
+            data = read_cell(files, member.container, member.start, member.column, anew=True)
+    else:
+        length = member.size if size is None else min(size, member.size)
+        data = files.read_range(member.container, member.start, member.start + length)
+        if length < member.size:
+            return data
+    if not member.matches(data):
+        raise SourceError("read", CHANGED_FILE, f"{member.container} holds other bytes at {member.start:,}")
+    return data[:size]
+
+
+POINTERS = {
+    "a Git LFS pointer; run `git lfs pull`": b"version https://git-lfs",
+    "a git-annex pointer; run `git annex get .`": b"/annex/objects/",
+}
+"""Files that stand for others which were not downloaded: what they are, and their first bytes."""
+
+
+def pointer_kind(start: bytes) -> str | None:
+    """Return what stands in place of a file that was not downloaded; None for any other file.
+
+    >>> pointer_kind(b"version https://git-lfs.github.com/spec/v1")
+    'a Git LFS pointer; run `git lfs pull`'
+    """
+    return next((kind for kind, begin in POINTERS.items() if start.startswith(begin)), None)
 
 
 def settled_stamp(files: SourceFiles, path: str) -> Stamp | None:
@@ -236,6 +282,8 @@ class LocalFiles:
         return self._faults
 
     def size(self, path: str) -> int | None:
+        if (member := parse_member(path)) is not None:
+            return None if self.size(member.container) is None else member.size
         if path in (known := self._known if self._sizes is None else self._sizes):
             return known[path]
         try:
@@ -279,21 +327,35 @@ class LocalFiles:
         return sorted(path for path in found if not is_hidden(path))
 
     def read(self, path: str) -> bytes:
+        if (member := parse_member(path)) is not None:
+            return read_member(self, member)
         try:
             return read_regular(self._full(path), machine_memory())
         except (OSError, ValueError, MemoryError) as error:
             raise _unread(error) from error
 
     def open(self, path: str) -> SourceStream:
+        if (member := parse_member(path)) is not None:
+            return io.BytesIO(read_member(self, member))
         try:
             return open_regular(self._full(path), machine_memory())
         except (OSError, ValueError) as error:
             raise _unread(error) from error
 
     def head(self, path: str, size: int) -> bytes:
+        if (member := parse_member(path)) is not None:
+            return read_member(self, member, size)
         try:
             with open_regular(self._full(path)) as stream:
                 return stream.read(size) or b""
+        except (OSError, ValueError, MemoryError) as error:
+            raise _unread(error) from error
+
+    def read_range(self, path: str, start: int, stop: int) -> bytes:
+        try:
+            with open_regular(self._full(path)) as stream:
+                stream.seek(start)
+                return stream.read(stop - start) or b""
         except (OSError, ValueError, MemoryError) as error:
             raise _unread(error) from error
 
@@ -324,7 +386,8 @@ class LocalFiles:
             return list_part(self.root, folder, deep=True)
 
     def _full(self, path: str) -> str:
-        return os.path.join(self.root, encode_name(path))
+        member = parse_member(path)
+        return os.path.join(self.root, encode_name(path if member is None else member.container))
 
 
 _NO_SUCH_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)

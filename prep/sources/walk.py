@@ -20,6 +20,7 @@ import numpy as np
 
 from halofeed.errors import Problem
 from halofeed.schemas.files import SELECTION
+from halofeed.system import owned_files
 from halofeed.system.atomic_files import decode_name, encode_name
 
 DICT_MAX_FILES = 200_000
@@ -309,6 +310,8 @@ class _Walk:
         inside: list[tuple[str, str]],
     ) -> None:
         name = decode_name(entry.name)
+        if name == owned_files.LIST:
+            return  # halofeed's own list of an exported folder
         if is_hidden(name):
             self.faults[_joined(folder, name)] = HIDDEN_FILE
             return

@@ -142,6 +142,44 @@ def classes_of_colors(values: NDArray[Any], numbers: Mapping[int, int]) -> NDArr
     return np.asarray(table[np.searchsorted(present, codes)])
 
 
+def classes_of_segments(values: NDArray[Any], segments: Mapping[int, int]) -> NDArray[Any]:
+    """Return the value of each pixel's class, 0 for pixels without a segment.
+
+    Args:
+        values: colors [..., 3] of 8 bits; a color is the segment R + 256 G + 65536 B.
+        segments: class value of each segment.
+
+    Raises:
+        SourceError: stage `annotation`: the picture has a segment that is not listed, or lacks one that is.
+
+    >>> classes_of_segments(np.array([[4, 0, 0], [0, 1, 0], [0, 0, 0]], np.uint8), {4: 2, 256: 1})
+    array([2, 1, 0], dtype=uint8)
+    >>> for segments in ({4: 2}, {4: 2, 256: 1, 9: 1}):
+    ...     try:
+    ...         classes_of_segments(np.array([[4, 0, 0], [0, 1, 0]], np.uint8), segments)
+    ...     except SourceError as error:
+    ...         print(error.reason, error.detail[:5])
+    label image has segments that are not listed ids 2
+    label image lacks segments that are listed ids 9
+    """
+    red, green, blue = (values[..., band].astype(np.int32) for band in range(3))
+    codes = red | green << 8 | blue << 16
+    present = np.unique(codes).tolist()
+    for reason, ids in (
+        (
+            "label image has segments that are not listed",
+            [one for one in present if one and one not in segments],
+        ),
+        ("label image lacks segments that are listed", sorted(segments.keys() - set(present))),
+    ):
+        if ids:
+            listed = ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
+            detail = f"ids {listed}; the picture and segments_info must be those of one image"
+            raise SourceError("annotation", reason, detail)
+    table = np.array([segments.get(code, 0) for code in present])
+    return np.asarray(table.astype(np.min_scalar_type(table.max()))[np.searchsorted(present, codes)])
+
+
 def merge_class_masks(
     masks: Iterable[tuple[int, NDArray[Any]]], overlap: OverlapRule = "refuse", *, may_repeat: bool = False
 ) -> tuple[NDArray[Any], int]:

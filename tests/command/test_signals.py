@@ -25,9 +25,7 @@ from tests.support.conversions import all_bytes, draw_folders, run_convert
 from tests.support.conversions import wait_until as wait
 from tests.support.level_rows import levels
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/environ").exists(), reason="needs /proc to see which processes are left"
-)
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 ENTRIES = (*light_entries(Path(), Path()), "convert", "convert with 2 workers")
 

@@ -14,9 +14,7 @@ import pytest
 from tests.support.commands import STOPPED, is_pythons_own, left_of, living, start
 from tests.support.conversions import all_bytes, draw_folders, halofeed
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/environ").exists(), reason="needs /proc to see which processes are left"
-)
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 CONFIG = ["--config", "classifier_small", "--set", "augment=[]", "--set", "batch_size=8"]
 
 

@@ -20,9 +20,7 @@ from tests.support.set_writer import refusal
 REJECTED = [refusal("b.jpg", "decode", "truncated")] * 2
 
 
-def write(
-    folder: Path, task: str = "detection", encoding: str = "raw", **more: Any
-) -> tuple[Path, list[Any]]:
+def write(folder: Path, task: str = "detection", encoding: str = "raw", **more: Any) -> tuple[Path, list]:
     examples = draw_examples(task, {"train": 9, "test": 3}, varied=encoding != "raw")
     more = {"shards": 3, "rejected": REJECTED, **more}
     return write_dataset(folder, examples, task=task, encoding=encoding, **more), examples

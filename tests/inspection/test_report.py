@@ -304,9 +304,7 @@ CANDIDATE = st.builds(
 
 
 @given(st.lists(CANDIDATE, max_size=30), st.integers(0, 14))
-def test_the_choice_is_distinct_reproducible_and_spread_over_classes_and_splits(
-    found: list[Candidate], count: int
-) -> None:
+def test_the_choice_is_distinct_reproducible_and_spread_over_classes_and_splits(found, count):
     labels = [(0,) if number < 500 else (number % 7,) for number in range(520)]
     many = [dataclasses.replace(PLAIN, number=number, labels=some) for number, some in enumerate(labels)]
     assert {item.labels[0] for item, _ in choose_samples(many, 7, detection=False)} == set(range(7))

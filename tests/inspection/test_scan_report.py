@@ -335,9 +335,7 @@ def test_every_finding_of_the_readers_has_its_meaning() -> None:
 
 
 @given(
-    st.dictionaries(
-        st.floats(0.1, 12).map(lambda value: round(value, 2)), st.tuples(st.integers(0, 9)), min_size=1
-    )
+    st.dictionaries(st.floats(0.1, 12).map(lambda x: round(x, 2)), st.tuples(st.integers(0, 9)), min_size=1)
 )
 def test_a_spread_draws_every_scan_once(values: dict[float, tuple[int]]) -> None:
     drawn = charts.spread(values, unit="mm")

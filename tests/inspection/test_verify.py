@@ -94,9 +94,7 @@ def test_every_truncation_and_every_missing_file_is_named(copied: Path) -> None:
         data = path.read_bytes()
         for cut in (1, 5, 100):
             path.write_bytes(data[:-cut])
-            assert not data or any(problem.file == path.name for problem in verify(copied).problems), (
-                path.name
-            )
+            assert not data or any(one.file == path.name for one in verify(copied).problems), path.name
         path.unlink()
         found = [problem for problem in verify(copied).problems if problem.file == path.name]
         assert path.name == CROISSANT or (found and "missing" in found[0].message), path.name

@@ -18,6 +18,7 @@ from halofeed.loader import (
     ScaleJitter,
 )
 from halofeed.loader.augment import AUGMENTATIONS, build_augmentations, draw_uniform, draw_uniforms
+from halofeed.loader.batch import join_id
 from tests.support.picture_writer import example_of
 
 FRAME = (24, 32)
@@ -68,7 +69,7 @@ def test_boxes_follow_their_pixels(write, encoding, pad, chain):
     frame = np.array(batch["image"].shape[1:3])
     originals = {example["id"]: example for example in examples}
     for row in range(9):
-        original = originals[int(batch["id"][row])]
+        original = originals[int(join_id(batch["id"][row]))]
         image, (height, width) = batch["image"][row], batch["size"][row]
         assert (image[height:] == (9, 8, 7)).all() and (image[:, width:] == (9, 8, 7)).all()
         picture = image[:height, :width]
@@ -104,7 +105,7 @@ def test_boxes_of_which_too_little_is_left_are_dropped(write, minimum):
         )
         assert np.array_equal(batch["image"], everything["image"])
         for row in range(20):
-            original = classes_of[int(batch["id"][row])]
+            original = classes_of[int(join_id(batch["id"][row]))]
             whole = np.prod(original["boxes"][:, 2:] - original["boxes"][:, :2], axis=1)
             count = everything["num_boxes"][row]
             classes, areas = everything["classes"][row, :count], everything["area"][row, :count]

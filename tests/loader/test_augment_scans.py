@@ -18,6 +18,7 @@ from halofeed.loader import (
     ScaleJitter,
 )
 from halofeed.loader.augment import Example, augment, draw_uniform, draw_uniforms
+from halofeed.loader.batch import join_id
 from tests.support.volume_writer import draw_scans, write_scans
 
 VOLUME = (6, 8, 10)
@@ -144,7 +145,7 @@ def test_label_affine_spacing_and_extent_follow_the_voxels_of_volumes(folder_of,
     loader = Loader(folder, batch_size=9, seed=3, augment=chain, include=include)
     for epoch in range(4):
         batch = loader.batch(epoch)
-        for row, identity in enumerate(batch["id"].tolist()):
+        for row, identity in enumerate(join_id(batch["id"]).tolist()):
             scan = scans[identity]
             oracle = check(batch, row, scan, 3, epoch, chain, loader.spec["image"].shape[1:-1])
             # The same tissue lies at the same millimeter.
@@ -173,7 +174,7 @@ def test_label_and_transform_follow_the_pixels_of_pictures(folder_of, encoding, 
     loader = Loader(folder, batch_size=9, seed=3, augment=chain, include=["transform", "size"])
     for epoch in range(3):
         batch = loader.batch(epoch)
-        for row, identity in enumerate(batch["id"].tolist()):
+        for row, identity in enumerate(join_id(batch["id"]).tolist()):
             oracle = check(batch, row, scans[identity], 3, epoch, chain, loader.spec["image"].shape[1:-1])
             assert batch["size"][row].tolist() == list(oracle.numbers.shape)
             middle = np.indices(oracle.numbers.shape).reshape(2, -1) + 0.5
@@ -196,9 +197,7 @@ def test_a_window_holds_foreground_as_often_as_was_asked_for(share):
     chance = (1 - share) * 24 / (8 * 18 * 17)
     for value in (1, 2):
         assert abs(seen[value] / 3000 - share / 2 - chance) < 0.03
-    around = Counter(
-        view.start for view in views if label[tuple(slice(*side) for side in view.box)].max() == 2
-    )
+    around = Counter(one.start for one in views if label[tuple(slice(*side) for side in one.box)].max() == 2)
     # Each window that holds the voxel in the middle is equally likely: 62 times where foreground is always drawn.
     assert len(around) == 24
     assert share < 1 or (min(around.values()) > 30 and max(around.values()) < 100)

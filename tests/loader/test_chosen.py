@@ -7,6 +7,7 @@ import pytest
 
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import FlipLeftRight, Loader, Mixture, RandomCrop
+from halofeed.loader.batch import join_id
 from halofeed.loader.record import stored_record
 from tests.support.batches import flip, rows_of
 
@@ -38,7 +39,7 @@ def test_it_is_the_loader_of_a_data_set_that_holds_just_these(examples, folder, 
             assert rows_of(some.batch(step)) == rows_of(alone.batch(step))
         for number in range(len(kept)):
             np.testing.assert_array_equal(some.records[number]["image"], alone.records[number]["image"])
-            assert some.find(int(some.records[number]["id"])) == number
+            assert some.find(int(join_id(some.records[number]["id"]))) == number
     with pytest.raises(UsageError, match="has no such record"):
         some.find(next(example["id"] for example in examples if not odd(example["id"])))
 
@@ -46,7 +47,7 @@ def test_it_is_the_loader_of_a_data_set_that_holds_just_these(examples, folder, 
 def test_a_state_is_of_the_same_records(folder):
     state = Loader(folder, **OPTIONS, where=odd).state(5)
     ids = [
-        int(record["id"]) for record in (Loader(folder, **OPTIONS).records[number] for number in range(20))
+        int(join_id(record["id"])) for record in map(Loader(folder, **OPTIONS).records.__getitem__, range(20))
     ]
     assert Loader(folder, **OPTIONS, where=[one for one in ids if one % 2]).restore(state) == 5
     for other in ({}, {"where": ids[:3]}):
@@ -59,7 +60,7 @@ def test_a_state_is_of_the_same_records(folder):
 
 def test_a_mixture_takes_the_chosen_ones(folder):
     mixed = Mixture({folder: 1}, **OPTIONS, where=odd)
-    assert all((mixed.batch(step)["id"] % 2 == 1).all() for step in range(10))
+    assert all((join_id(mixed.batch(step)["id"]) % 2 == 1).all() for step in range(10))
 
 
 def test_what_cannot_be_chosen_is_refused(folder):
@@ -102,7 +103,7 @@ def loader_of(folder, **options):
 
 
 def test_another_record_takes_the_place_the_same_one_each_time_and_on_any_number_of_hosts(whole, tmp_path):
-    bad = Loader(whole, batch_size=1).records[17]["id"]
+    bad = join_id(Loader(whole, batch_size=1).records[17]["id"])
     folder = damaged(whole, tmp_path / "set", [17])
     plain, skips = loader_of(whole), loader_of(folder)
     hosts = [loader_of(folder, shard_index=host, shard_count=4) for host in range(4)]
@@ -111,11 +112,11 @@ def test_another_record_takes_the_place_the_same_one_each_time_and_on_any_number
         expected, found = rows_of(plain.batch(step)), rows_of(skips.batch(step))
         assert found == rows_of(loader_of(folder).batch(step))
         assert found == [row for host in hosts for row in rows_of(host.batch(step))]
-        for row, identity in enumerate(plain.batch(step)["id"]):
+        for row, identity in enumerate(join_id(plain.batch(step)["id"])):
             if identity != bad:
                 assert found[row] == expected[row]
             else:
-                other = skips.batch(step)["id"][row]
+                other = join_id(skips.batch(step)["id"][row])
                 assert other != bad and skips.batch(step)["valid"][row]
                 taken.add(int(other))
     assert len(taken) == 2, "another one in each epoch"
@@ -134,7 +135,7 @@ def test_in_evaluation_the_row_is_not_valid_and_counts_nothing(whole, tmp_path):
             if valid:
                 assert rows_of(found)[row] == rows_of(expected)[row]
             else:
-                assert found["id"][row] == -1
+                assert join_id(found["id"][row]) == -1
 
 
 def test_more_than_one_in_a_hundred_stop_the_loader(whole, tmp_path):

@@ -9,6 +9,7 @@ import simplejpeg
 
 from halofeed.errors import UsageError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.loader.batch import join_id, split_id
 from tests.support.batches import same
 from tests.support.forks import forks
 from tests.support.scripts import run_script
@@ -60,7 +61,7 @@ def parse_with_tensorflow(folder, split, frame, encoding, max_boxes):
         lists = {key: tf.sparse.to_dense(example[key]).numpy() for key in ragged}
         boxes = np.stack([np.float64(lists[f"image/object/bbox/{corner}"]) for corner in corners], axis=-1)
         boxes *= np.array(pixels.shape[:2] * 2) / np.array(frame * 2)
-        row = {"image": image, "id": int(example["image/source_id"].numpy())}
+        row = {"image": image, "id": split_id(int(example["image/source_id"].numpy()))}
         row["num_boxes"] = min(len(boxes), max_boxes)
         padded = {
             "boxes": boxes.astype(np.float32),
@@ -94,7 +95,7 @@ def test_evaluation_gives_what_tensorflow_reads(draw, write, encoding, pad):
 
 def test_rows_that_are_not_valid_hold_padding(detection):
     batch = Loader(detection, batch_size=4, training=False, include=["source", "size"]).batch(2)
-    assert batch["id"].tolist()[3] == -1 and batch["num_boxes"][3] == 0 and batch["source"][3] == ""
+    assert join_id(batch["id"]).tolist()[3] == -1 and batch["num_boxes"][3] == 0 and batch["source"][3] == ""
     assert (batch["image"][3] == (9, 8, 7)).all()
     for name in ("boxes", "classes", "area", "is_crowd", "size"):
         assert not batch[name][3].any()
@@ -104,8 +105,8 @@ def test_classification_has_labels(draw, classification):
     examples = {example["id"]: example for example in draw(11, task="classification")}
     batch = Loader(classification, batch_size=11).batch(0)
     assert list(batch) == ["image", "label", "id", "valid"]
-    assert batch["label"].dtype == np.int32 and batch["id"].dtype == np.int64
-    for row, identity in enumerate(batch["id"].tolist()):
+    assert batch["label"].dtype == np.int32 and batch["id"].dtype == np.uint32
+    for row, identity in enumerate(join_id(batch["id"]).tolist()):
         assert batch["label"][row] == examples[identity]["label"]
         height, width, _ = examples[identity]["pixels"].shape
         assert np.array_equal(batch["image"][row, :height, :width], examples[identity]["pixels"])
@@ -129,7 +130,7 @@ def test_depth_and_channels_are_kept(draw, write, encoding, dtype, channels, aug
 
 def test_every_record_comes_exactly_once_an_epoch(detection):
     loader = Loader(detection, batch_size=4, seed=3)
-    epochs = np.concatenate([loader.batch(step)["id"] for step in range(11)]).reshape(4, 11)
+    epochs = np.concatenate([join_id(loader.batch(step)["id"]) for step in range(11)]).reshape(4, 11)
     assert all(len(set(epoch.tolist())) == 11 for epoch in epochs)
     assert loader.steps is None and loader.steps_per_epoch == 3
     with pytest.raises(TypeError, match="no end"):
@@ -169,16 +170,16 @@ def test_a_fork_goes_on(detection):
     run_script(
         """
 import os, signal, sys
-from halofeed.loader import Loader
+from halofeed.loader import Loader, join_id
 from halofeed.schemas import shard_file
 loader = Loader(sys.argv[1], batch_size=4)
-expected = loader.batch(5)["id"].tolist()
+expected = join_id(loader.batch(5)["id"]).tolist()
 with loader._shards._lock, shard_file._lock:
     child = os.fork()
     if child == 0:
         signal.alarm(40)
         shard_file.close_idle()
-        os._exit(0 if loader.batch(5)["id"].tolist() == expected else 3)
+        os._exit(0 if join_id(loader.batch(5)["id"]).tolist() == expected else 3)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """,
         detection,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import Loader, Mixture
+from halofeed.loader.batch import join_id
 from halofeed.loader.sampler import Sampler
 from halofeed.loader.weighted_sampling import Draws
 from tests.support.batches import flip, joined
@@ -62,9 +63,9 @@ def test_classes_are_equally_frequent_and_so_are_the_records_of_one(draw, write)
     for epoch in range(10):
         labels = rows["label"][12 * epoch : 12 * epoch + 12]
         assert Counter(labels.tolist()) == {0: 4, 1: 4, 2: 4}
-    per_record = Counter(rows["id"].tolist())
+    per_record = Counter(join_id(rows["id"]).tolist())
     for label, most in ((0, 40), (1, 14), (2, 5)):
-        held = {int(i) for i in rows["id"][rows["label"] == label]}
+        held = {int(i) for i in join_id(rows["id"])[rows["label"] == label]}
         assert all(abs(per_record[i] - 40 / len(held)) <= 4 for i in held) and most
 
 
@@ -82,14 +83,14 @@ def test_objects_decide_in_detection(draw, write):
     empty = {identity for identity, classes in held.items() if not classes}
     assert 0 < len(empty) < 15
     rows = rows_of(Loader(folder, batch_size=20, draw_by="foreground"), 10)
-    assert sum(identity in empty for identity in rows["id"].tolist()) == 100
+    assert sum(identity in empty for identity in join_id(rows["id"]).tolist()) == 100
     rows = rows_of(Loader(folder, batch_size=20, draw_by="class"), 40)
-    assert not set(rows["id"].tolist()) & empty
+    assert not set(join_id(rows["id"]).tolist()) & empty
     # A record is drawn for each of its classes.
     holders = Counter(name for classes in held.values() for name in classes)
     share = {i: sum(1 / holders[name] for name in classes) for i, classes in held.items()}
     expected = {i: 800 * value / len(holders) for i, value in share.items()}
-    found = Counter(rows["id"].tolist())
+    found = Counter(join_id(rows["id"]).tolist())
     assert all(abs(found[i] - expected[i]) < 12 for i in expected)
 
 
@@ -102,17 +103,19 @@ def test_the_label_decides_in_segmentation(tmp_path, shape, dtype, channels):
     assert 0 < len(with_foreground) < 6
     folder = write_scans(tmp_path / "1.0.0", scans)
     rows = rows_of(Loader(folder, batch_size=12, draw_by="foreground"), 4)
-    assert sum(identity in with_foreground for identity in rows["id"].tolist()) == 24
+    assert sum(identity in with_foreground for identity in join_id(rows["id"]).tolist()) == 24
 
 
 def test_weights_come_by_record_or_from_ids_and_of_chosen_records(draw, write):
     folder = write(draw(10))
-    ids = Loader(folder, batch_size=10, shuffle=False).batch(0)["id"]
+    ids = join_id(Loader(folder, batch_size=10, shuffle=False).batch(0)["id"])
     odd = Loader(folder, batch_size=5, where=lambda ids: ids % 2 == 1, draw_by=lambda ids: ids * 0 + 1.0)
-    assert odd.num_records == 5 and sorted(odd.batch(0)["id"].tolist()) == sorted(ids[ids % 2 == 1].tolist())
+    assert odd.num_records == 5 and sorted(join_id(odd.batch(0)["id"]).tolist()) == sorted(
+        ids[ids % 2 == 1].tolist()
+    )
     weights = np.arange(10) % 2
     rows = rows_of(Loader(folder, batch_size=10, draw_by=weights), 3)
-    assert Counter(rows["id"].tolist()) == dict.fromkeys(ids[1::2].tolist(), 6)
+    assert Counter(join_id(rows["id"]).tolist()) == dict.fromkeys(ids[1::2].tolist(), 6)
 
 
 def test_a_mixture_draws_so_too_and_a_state_of_other_draws_is_refused(draw, write):
@@ -160,7 +163,9 @@ def test_a_record_whose_classes_cannot_be_read_is_an_error_or_never_drawn(draw, 
         Loader(folder, batch_size=20, draw_by="class")
     loader = Loader(folder, batch_size=20, draw_by="class", on_corrupt="skip")
     rows = rows_of(loader, 20)
-    assert Counter(rows["label"].tolist()) == {0: 200, 1: 200} and len(set(rows["id"].tolist())) == 19
+    assert (
+        Counter(rows["label"].tolist()) == {0: 200, 1: 200} and len(set(join_id(rows["id"]).tolist())) == 19
+    )
     assert not loader.skipped
 
 

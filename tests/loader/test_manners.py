@@ -5,12 +5,13 @@ import pickle
 import re
 
 import cv2
+import jax
 import keras
 import numpy as np
 import pytest
 
 from halofeed.errors import UsageError
-from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop, join_id
 from halofeed.prep.voxels.encode import encode_png
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.volume_writer import draw_scans, write_scans
@@ -43,7 +44,7 @@ def test_a_loop_is_over_its_batches_and_each_is_found_by_its_step(photos):
         UsageError, match=r"DataLoader\(loader\.records"
     ):  # as torch's DataLoader fetches items
         loader.__getitems__([0, 1])
-    assert pickle.loads(pickle.dumps(loader.records))[-1]["id"] == loader.records[-1:][0]["id"]
+    assert (pickle.loads(pickle.dumps(loader.records))[-1]["id"] == loader.records[-1:][0]["id"]).all()
 
 
 def test_a_record_by_its_number_is_as_stored_whatever_the_stream_shows(objects):
@@ -65,9 +66,17 @@ def test_a_record_is_found_by_its_id_and_by_its_sources_key(photos):
     loader = Loader(photos, split="train", batch_size=2, include=["key"])
     for number in range(loader.num_records):
         record = loader.records[number]
-        assert loader.find(int(record["id"])) == loader.find(str(record["key"])) == number
+        assert loader.find(int(join_id(record["id"]))) == loader.find(str(record["key"])) == number
     with pytest.raises(UsageError, match="'no such file': split 'train' has no such record"):
         loader.find("no such file")
+
+
+def test_no_framework_cuts_an_id(photos):
+    loader = Loader(photos, split="train", batch_size=2, shuffle=False)
+    stored, batch = [loader.stored(number).id for number in range(2)], loader.batch(0)
+    for given in (batch, jax.device_put(batch), next(iter(loader.dataset()))):
+        assert given["id"].dtype == np.uint32 and min(map(abs, stored)) > 2**32
+        assert join_id(given["id"]).tolist() == stored
 
 
 def test_classes_are_named_by_their_labels(photos, tmp_path):

@@ -9,6 +9,7 @@ from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import Loader, Mixture, MixUp, Mosaic, RandomCrop
 from halofeed.loader.augment import draw_uniform, draw_uniforms
 from halofeed.loader.augment.example import _CHOICE
+from halofeed.loader.batch import join_id
 from tests.support.batches import flip
 from tests.support.picture_writer import FILL, example_of
 from tests.support.volume_writer import draw_scans, write_scans
@@ -38,7 +39,7 @@ def partners(seed, epoch, identity, number, count, records, partner=0):
 
 
 def stored_order(folder, count):
-    return Loader(folder, batch_size=count, training=False).batch(0)["id"].tolist()
+    return join_id(Loader(folder, batch_size=count, training=False).batch(0)["id"]).tolist()
 
 
 def nearest(pixels, size):
@@ -87,7 +88,7 @@ def test_four_pictures_lie_around_the_point_with_their_objects(write, encoding, 
     for step in range(3):
         batch = Loader(folder, batch_size=10, seed=6, augment=[one], include=FIELDS).batch(step)
         assert batch["image"].shape == (10, 40, 48, 3)
-        for row, identity in enumerate(batch["id"].tolist()):
+        for row, identity in enumerate(join_id(batch["id"]).tolist()):
             others = [order[place] for place in partners(6, step, identity, 0, 3, 10)]
             shown = [by_id[number] for number in (identity, *others)]
             drawn = draw_uniform(6, step, identity, 0)
@@ -118,7 +119,7 @@ def test_two_pictures_shine_through_each_other_with_the_objects_of_both(write, e
     one = MixUp((0.2, 0.9), probability=1.0)
     by_id, order = {example["id"]: example for example in examples}, stored_order(folder, 8)
     batch = Loader(folder, batch_size=8, augment=[one], include=FIELDS).batch(0)
-    for row, identity in enumerate(batch["id"].tolist()):
+    for row, identity in enumerate(join_id(batch["id"]).tolist()):
         other = order[partners(0, 0, identity, 0, 1, 8)[0]]
         shown = [by_id[identity], by_id[other]]
         share = 0.2 + 0.7 * draw_uniform(0, 0, identity, 0)[1]
@@ -147,9 +148,9 @@ def test_max_boxes_holds_and_the_picture_itself_comes_first(draw, write):
     examples = draw(9)
     folder = write(examples, max_boxes=4)
     batch = Loader(folder, batch_size=9, augment=[MixUp((0.5, 0.5), 1.0)], include=["key"]).batch(0)
-    assert batch["key"].tolist() == [str(identity) for identity in batch["id"].tolist()]
+    assert batch["key"].tolist() == [str(identity) for identity in join_id(batch["id"]).tolist()]
     counts = {example["id"]: example["classes"].tolist() for example in examples}
-    for row, identity in enumerate(batch["id"].tolist()):
+    for row, identity in enumerate(join_id(batch["id"]).tolist()):
         own = counts[identity][:4]
         assert batch["classes"][row, : len(own)].tolist() == own and batch["num_boxes"][row] <= 4
 
@@ -166,7 +167,7 @@ def test_label_maps_are_put_together_as_the_pixels_are(tmp_path):
     chain = [RandomCrop(10, 12), Mosaic(10, 12, (1.0, 1.0)), RandomCrop(8, 8, foreground=0.5)]
     batch = Loader(folder, batch_size=20, augment=chain, where=order).batch(0)
     assert np.array_equal(batch["image"][..., 0], batch["label"]) and batch["label"].any()
-    for row, identity in enumerate(batch["id"].tolist()[: len(order)]):
+    for row, identity in enumerate(join_id(batch["id"]).tolist()[: len(order)]):
         others = [order[place] for place in partners(0, 0, identity, 1, 3, len(order))]
         assert batch["labelled"][row] == all(large[each].labelled for each in (identity, *others))
 
@@ -179,7 +180,7 @@ def test_others_are_of_the_chosen_records_alone_and_differ_by_epoch(write):
     seen = {}
     for step in range(12):
         batch = loader.batch(step)
-        for row, identity in enumerate(batch["id"].tolist()):
+        for row, identity in enumerate(join_id(batch["id"]).tolist()):
             seen.setdefault(identity, []).append(int(batch["classes"][row, 1]))
     assert all(set(classes) <= {1, 2, 3, 4} and len(set(classes)) > 1 for classes in seen.values())
 
@@ -204,7 +205,7 @@ def test_a_partner_that_cannot_be_read_is_named_or_passed_over(draw, write, tmp_
     assert len(first.skipped) == 1
     (number,) = first.skipped
     assert f"(id {ids[number]})" in first.skipped[number]
-    assert all(ids[number] not in batch["id"] for batch in batches)
+    assert all(ids[number] not in join_id(batch["id"]) for batch in batches)
     for step in (1, 0):
         again = second.batch(step)
         assert all(np.array_equal(array, again[name]) for name, array in batches[step].items())

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from halofeed.loader.batch import split_id
 from halofeed.loader.picture import _caption, draw_batch, rgb_of
 from halofeed.schemas.kinds import KINDS
 
@@ -12,7 +13,12 @@ NAMES = ("background", "hat", "shoe")
 
 def batch_of(image, **more):
     rows = len(image)
-    return {"image": image, "id": np.arange(rows), "valid": np.ones(rows, bool), **more}
+    return {
+        "image": image,
+        "id": split_id(np.arange(rows)),
+        "valid": np.ones(rows, bool),
+        **more,
+    }
 
 
 def has(canvas, color):

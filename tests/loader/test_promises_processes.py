@@ -27,7 +27,7 @@ for step, batch in enumerate(loader.batches(start), start):
     if sys.argv[3:]:
         sys.stdin.readline()  # the test allows so many steps
     digest = hashlib.sha256(b"".join(array.tobytes() for array in batch.values())).hexdigest()
-    ids = batch["id"][batch["valid"]].tolist()
+    ids = join_id(batch["id"][batch["valid"]]).tolist()
     print(json.dumps([step, digest, ids]), flush=True)
     # The state is saved with what came of the batch; a batch whose state was not saved is consumed again.
     beside = place.with_suffix(".new")
@@ -110,7 +110,6 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", devices)
 jax.distributed.initialize(coordinator, count, number)
 from halofeed.loader import *
-from halofeed.loader.mesh import split_id
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
 partition = Partition(cores_per_replica=cores, dims={"image": [1, cores, 1, 1]})
@@ -119,7 +118,6 @@ stream = Loader(folder, **options).on_mesh(make_mesh(cores), partition, 3)
 whole, held = Loader(folder, **options), []
 for step, placed in zip(range(3, 6), stream):
     batch = whole.batch(step)
-    batch["id"] = split_id(batch["id"])
     assert set(placed) == set(batch)
     for name, array in placed.items():
         assert array.shape == batch[name].shape, name

@@ -5,6 +5,7 @@ import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop, ScaleJitter
 from halofeed.loader.augment import draw_uniform
+from halofeed.loader.batch import join_id
 from tests.support.batches import same
 from tests.support.picture_writer import FILL
 from tests.support.volume_writer import draw_scans, write_scans
@@ -54,7 +55,7 @@ def test_pixels_are_those_of_a_slow_triangle_filter(draw, write, encoding, pad, 
     batch = loader.batch(1)
     assert batch["image"].shape == (9, 20, 36, 3)
     originals = {example["id"]: example["pixels"] for example in examples}
-    for row, identity in enumerate(batch["id"].tolist()):
+    for row, identity in enumerate(join_id(batch["id"]).tolist()):
         original = originals[identity]
         resized, window = plan(jitter, original.shape[:2], draw_uniform(2, 1, identity, 0))
         expected = resize(original, resized)[window]
@@ -76,7 +77,7 @@ def test_boxes_areas_flags_and_masks_move_with_the_pixels(draw, write, encoding,
     seen = 0
     for step in range(3):
         batch = loader.batch(step)
-        for row, identity in enumerate(batch["id"].tolist()):
+        for row, identity in enumerate(join_id(batch["id"]).tolist()):
             original = originals[identity]
             size = np.array(original["pixels"].shape[:2])
             resized, window = plan(jitter, size, draw_uniform(5, step, identity, 1))
@@ -120,7 +121,7 @@ def test_a_label_map_takes_the_nearest_pixels_and_its_foreground_is_found(tmp_pa
     plain = Loader(folder, batch_size=9, augment=[jitter], include=["size"])
     by_id = {scan.id: scan for scan in scans}
     whole = plain.batch(0)
-    for row, identity in enumerate(whole["id"].tolist()):
+    for row, identity in enumerate(join_id(whole["id"]).tolist()):
         scan = by_id[identity]
         shown = tuple(slice(0, high) for high in scan.extent[1])
         label = scan.label[shown]

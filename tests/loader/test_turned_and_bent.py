@@ -13,6 +13,7 @@ from halofeed.errors import UsageError
 from halofeed.loader import ElasticDeformation, FlipLeftRight, Loader, RandomCrop, RandomRotation, Rotate90
 from halofeed.loader.augment import Example, draw_uniform
 from halofeed.loader.augment.warps import DeformationWarp, MatrixWarp, _rotation_matrix
+from halofeed.loader.batch import join_id
 from tests.support.volume_writer import draw_scans, write_scans
 
 VOLUME = (14, 22, 22)
@@ -65,7 +66,7 @@ def test_each_voxel_is_what_lies_at_its_millimeter(tmp_path, chain, dtype):
     batch = Loader(folder, batch_size=6, seed=3, augment=chain, include=include).batch(0)
     shape = batch["image"].shape[1:4]
     turned = sum(isinstance(one, RandomRotation) for one in chain)
-    for row, identity in enumerate(batch["id"].tolist()):
+    for row, identity in enumerate(join_id(batch["id"]).tolist()):
         scan = scans[identity]
         places = source_places(batch["affine"][row], scan.affine, shape)
         inside = np.all((places >= 4) & (places <= np.array(VOLUME)[:, None] - 5), axis=0).reshape(shape)
@@ -95,7 +96,7 @@ def test_what_comes_from_outside_is_filled(tmp_path):
     for fill, expected in ((None, None), (-7, -7)):
         chain = [RandomRotation((45, 0, 0), fill=fill)]
         batch = Loader(folder, batch_size=6, augment=chain, include=["affine"]).batch(0)
-        for row, identity in enumerate(batch["id"].tolist()):
+        for row, identity in enumerate(join_id(batch["id"]).tolist()):
             scan = scans[identity]
             places = source_places(batch["affine"][row], scan.affine, VOLUME)
             most = np.array(VOLUME)[:, None] - 0.5
@@ -134,7 +135,7 @@ def test_boxes_are_those_around_the_turned_corners_and_hold_their_masks(draw, wr
     originals = {example["id"]: example for example in examples}
     before, batch = plain.batch(0), loader.batch(0)
     checked = 0
-    for row, identity in enumerate(batch["id"].tolist()):
+    for row, identity in enumerate(join_id(batch["id"]).tolist()):
         size = np.array(originals[identity]["pixels"].shape[:2])
         whole = np.vstack([before["transform"][row], [0, 0, 1]]).astype(np.float64)
         moved = np.linalg.inv(whole) @ np.vstack([batch["transform"][row], [0, 0, 1]]).astype(np.float64)
@@ -196,9 +197,7 @@ def slow_positions(bending):
 
 
 def bending_of(one, shape, uniform, spacing=()):
-    scene = Example(
-        view=Example.whole(shape).view, extent=tuple((0, size) for size in shape), spacing_mm=spacing
-    )
+    scene = Example(view=Example.whole(shape).view, extent=tuple((0, n) for n in shape), spacing_mm=spacing)
     given = []
 
     def keep(warp, **_):
@@ -235,7 +234,7 @@ def test_voxels_and_labels_are_those_at_their_points(tmp_path, dtype):
     folder, scans = volumes(tmp_path, dtype)
     one = ElasticDeformation(magnitude=3.0, grid=9.0, fill=-9)
     batch = Loader(folder, batch_size=6, seed=2, augment=[one], include=["extent"]).batch(0)
-    for row, identity in enumerate(batch["id"].tolist()):
+    for row, identity in enumerate(join_id(batch["id"]).tolist()):
         scan = scans[identity]
         bending = bending_of(one, VOLUME, draw_uniform(2, 0, identity, 0), tuple(map(float, scan.spacing_mm)))
         places = slow_positions(bending)
@@ -288,7 +287,7 @@ def test_pictures_with_labels_are_bent_alike(tmp_path, encoding, pad):
         height, width = batch["size"][row]
         image, label = batch["image"][row, :height, :width, 0], batch["label"][row, :height, :width]
         assert np.mean(np.abs(image.astype(int) - 20 * label.astype(int)) < 11) > 0.7
-        straight = by_id[int(batch["id"][row])].label[:height, :width]
+        straight = by_id[int(join_id(batch["id"][row]))].label[:height, :width]
         assert 0.2 < np.mean(label == straight) < 0.95
 
 

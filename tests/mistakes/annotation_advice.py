@@ -80,9 +80,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "a form of no column": refused(table([HEADER, ROW], "--box-form center-size"), "leave (--box-form) out"),
     "a group that is not read": refused(
-        table(
-            ["filename,class,patient", "a.png,hat,1", "b.png,hat,2"], "--split-shares", "train=0.5,test=0.5"
-        ),
+        table(["filename,class,patient", "a.png,hat,1", "b.png,hat,2"], "--split-shares train=0.5,test=0.5"),
         r"say (--group-pattern) '(\(\.\+\))'",
     ),
     "a table beside one that is none": refused(
@@ -103,9 +101,7 @@ ADVICE: dict[str, Advice] = {
     "boxes that leave their pictures": refused(
         table(CORNERS_IN_BBOX, "--box-form corner-size"), "(--box-units pixels) takes them"
     ),
-    "boxes of 0 and 1 alone": refused(
-        table(rows(1, "0,0,1,1")), "every box runs from 0 to 1.*(--box-units pixels) or"
-    ),
+    "boxes of 0 and 1": refused(table(rows(1, "0,0,1,1")), "from 0 to 1.*(--box-units pixels)"),
     "corners under COCO's bbox": refused(
         coco([31, 22, 55, 38], [3, 4, 20, 30]), "all fit as corners; say (--box-form corners)"
     ),

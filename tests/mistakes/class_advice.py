@@ -33,9 +33,7 @@ def folds(root: Path, *more: object, count: int = 1) -> list[object]:
 def listed(root: Path, *more: object) -> list[object]:
     """Class folders and a list of the images of a split."""
     (root.parent / "train.txt").write_text("hat/a.png\ncoat/b.png\n")
-    return plain(*more, "--split-lists", f"train={root.parent / 'train.txt'}", "--height", 16, "--width", 24)(
-        root
-    )
+    return plain(*more, f"--split-lists train={root.parent}/train.txt --height 16 --width 24")(root)
 
 
 @preparing
@@ -64,9 +62,7 @@ def labels(root: Path, *more: object, values: int = 3, **files: str) -> list[obj
 
 
 @preparing
-def slicers(
-    root: Path, *names: dict[int, str], options: tuple[object, ...] = (), classes: int = 3
-) -> list[object]:
+def slicers(root: Path, *names: dict[int, str], options=(), classes: int = 3) -> list[object]:
     """A scan for each list of names, beside a segmentation of 3D Slicer's."""
     for number, named in enumerate(names):
         save_nifti(root / f"{number}.nii", image(number), AFFINE)
@@ -85,9 +81,7 @@ def decathlon(root: Path) -> list[object]:
 
 ADVICE: dict[str, Advice] = {
     # splits
-    "shares and lists": usage(
-        listed(*SHARES), "(--split-shares) and .*give one", "(--split-lists) both .*give one"
-    ),
+    "two splits": usage(listed(*SHARES), "(--split-shares) and .*give one", "(--split-lists) .*give one"),
     "shares and nnU-Net's splits": usage(folds(*SHARES), "(--nnunet-splits) and .*give one"),
     "several folds": usage(folds(count=2), "say (--nnunet-fold 0) to", proves=r"train +1 record "),
     "few groups": refused(table(["filename,class,group", "a.png,hat,p1", "b.png,cap,"], *SHARES), SAID, EACH),

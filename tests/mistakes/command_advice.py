@@ -153,11 +153,11 @@ def show_jpeg(source: Path) -> list[object]:
 
 
 @preparing
-def export(source: Path, words: Prepare, to: str) -> list[object]:
+def export(source: Path, words: Prepare, to: str, *more: object) -> list[object]:
     """An export of a data set that is converted before."""
     if not folder_of(source).exists():
         assert not call("convert", *words(source), "--out", source.parent / "out", "--name", "set")
-    return ["export", folder_of(source), "--to", to, "--out", source.parent / "exported"]
+    return ["export", folder_of(source), "--to", to, "--out", source.parent / "exported", *more]
 
 
 @preparing
@@ -170,6 +170,7 @@ def boxes(source: Path, *more: object) -> list[object]:
 
 HALVES = "--split-shares a=0.5,b=0.5"
 TILED = scans(mask(), more=("--fit", "tiles"))
+CUT = scans(mask(), size=("--depth", 5, "--height", 4, "--width", 9))
 OVERLAPPING = organs(3, "--class-overlap channels")
 
 
@@ -349,6 +350,21 @@ ADVICE: dict[str, Advice] = {
     "an export of tiles": usage(
         export(TILED, "nifti"), (r"with (--fit crop-or-pad)", "--overwrite"), into=TILED, proves="1 record"
     ),
+    "an export of parts of scans on the scans' grid": usage(
+        export(CUT, "nifti", "--grid", "source"), r"say (--grid stored)"
+    ),
+    "an export of parts of scans, which may be whole": usage(
+        export(CUT, "nifti", "--grid", "source"), (r"with (--fit stretch)", "--overwrite"), into=CUT
+    ),
+    "an export on the grid of pictures that are not at hand": noted(
+        export(boxes(), "coco", "--grid", "source"), r"add (--images)", more=("{source}", "--overwrite")
+    ),
+    "an export that holds pictures which are not at hand": usage(
+        export(boxes(), "yolo", "--grid", "source"), r"add (--images)", more=("{source}",)
+    ),
+    "pictures to copy onto the stored grid": usage(
+        export(boxes(), "coco", "--images", "source"), r"(--images) source: .* leave it out"
+    ),
     "an export of classes that overlap": usage(
         export(OVERLAPPING, "nifti"), (r"with (--class-overlap last)", "--overwrite"), into=OVERLAPPING
     ),
@@ -446,9 +462,7 @@ ADVICE: dict[str, Advice] = {
     "a shard that is missing": refused(
         damaged("set-train.tfrecord-*", None), r"with (--overwrite) to rebuild", into=pictures()
     ),
-    "an index that is cut off": refused(
-        damaged("_index*", 40), r"with (--overwrite) to rebuild", into=pictures()
-    ),
+    "an index that is cut off": refused(damaged("_index*", 40), r"(--overwrite) to rebuild", into=pictures()),
     "a picture that cannot be decoded": refused(
         show_jpeg,
         r"convert` with (--overwrite)",

@@ -35,9 +35,7 @@ SIZE = ("--depth", 5, "--height", 8, "--width", 9)
 
 
 @preparing
-def pictures(
-    source: Path, *more: object, count: int = 4, broken: int = 0, size: Sequence[object] = SMALL
-) -> list[object]:
+def pictures(source: Path, *more: object, count=4, broken=0, size=SMALL) -> list[object]:
     """Class folders of pictures, the first of which are broken."""
     draw_folders(source, count, broken=broken)
     return ["--layout", "folders", "--source", source, *size, *more]
@@ -53,9 +51,7 @@ def converted(source: Path, *more: object, broken: int = 0, later: int = 4) -> l
 
 
 @preparing
-def scans(
-    source: Path, *labels: Any, more: Sequence[object] = (), size: Sequence[object] = SIZE
-) -> list[object]:
+def scans(source: Path, *labels: Any, more=(), size: Sequence[object] = SIZE) -> list[object]:
     """Scans, each with its label image."""
     for number, label in enumerate(labels):
         save_nifti(source / f"images/{number}.nii", image(number), AFFINE)
@@ -313,7 +309,7 @@ ADVICE: dict[str, Advice] = {
             (r"or (--out)", "{folder}/else"),
         ),
     ),
-    "unfinished files of another program": refused(
+    "leftovers of another program": refused(
         foreign(".incomplete/abc"), (r"another (--out)", "{folder}/else")
     ),
     "lists of splits": noted(listed(), r"with (--split-lists) (\S+)", proves=r"val +1 record"),

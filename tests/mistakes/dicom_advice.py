@@ -32,9 +32,7 @@ MOSAIC = {"ImageType": ["ORIGINAL", "PRIMARY", "MOSAIC"]}
 VOLUME = np.arange(80, dtype=np.uint16).reshape(4, 4, 5) + 1000
 
 
-def stack(
-    folder: Path, name: str = "a", at: float = 0, count: int = 4, shade: int = 0, **options: Any
-) -> None:
+def stack(folder: Path, name: str = "a", at: float = 0, count: int = 4, shade: int = 0, **options) -> None:
     """Slices of the series 1.2.3 from a height on; the files are called by a letter and a number."""
     places = [(0, 0, at + 2.0 * number) for number in range(count)]
     names = [f"{name}{number}" for number in range(count)]
@@ -64,9 +62,7 @@ def into_folders(source: Path) -> None:
 
 def alternating(folder: Path) -> None:
     rng = np.random.default_rng(0)
-    volume = np.stack(
-        [np.full((8, 8), 1000 + 800 * (at % 2)) + rng.integers(0, 9, (8, 8)) for at in range(16)]
-    )
+    volume = np.stack([np.full((8, 8), 1000 + at % 2 * 800) + rng.integers(0, 9, (8, 8)) for at in range(16)])
     write_series(folder, volume.astype(np.uint16), [(0, 0, 2.0 * at) for at in range(16)], thickness=4)
 
 
@@ -141,9 +137,7 @@ def nuclear(folder: Path) -> None:
 
 def dose(folder: Path) -> None:
     scan(folder / "ct")
-    save(
-        image_dataset(VOLUME[0], modality="RTDOSE", more={"SOPClassUID": RTDoseStorage}), folder / "dose.dcm"
-    )
+    save(image_dataset(VOLUME[0], modality="RTDOSE", more={"SOPClassUID": RTDoseStorage}), folder / "d.dcm")
 
 
 def as_table(source: Path) -> None:

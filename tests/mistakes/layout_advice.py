@@ -2,10 +2,11 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import cv2
 import numpy as np
 
+from benchmarks.containers import CONTAINERS, tfrecord_of
 from tests.mistakes.annotation_advice import as_coco
 from tests.mistakes.option_advice import label_images, regions, write_label
 from tests.mistakes.picture_sources import coco, folders, source, voc, voc_lists, write
@@ -14,18 +15,21 @@ from tests.mistakes.volume_sources import MSD, SIZE, medical, pair
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.annotation_writer import boxed, coco_document, draw, voc_object, voc_text
 from tests.support.clip_writer import moving_square, write_video
+from tests.support.layout_references import write_files
 from tests.support.mistakes import Prepare, preparing
 from tests.support.small_scans import AFFINE, mask, nnunet_document
 from tests.support.small_scans import image as volume
 from tests.support.volume_support import save_nifti, write_table
 
+SIDES = {
+    f"image/object/bbox/{x}{end}": np.array([at]) for x in "xy" for end, at in (("min", 0.1), ("max", 0.6))
+}
+PICTURE = cv2.imencode(".jpg", np.full((40, 60, 3), 90, np.uint8))[1].tobytes()
 RUNS = "sub-1/anat/sub-1_run-1_T1w", "sub-1/anat/sub-1_run-2_T1w"
 CLASSES_ARE_FOLDERS = "(--folders-are-classes)"
 
 
-def drawn(
-    *names: str, layout: str = "folders", files: tuple[str, ...] = (), options: tuple[object, ...] = ()
-) -> Prepare:
+def drawn(*names: str, layout="folders", files=(), options=()) -> Prepare:
     """Pictures of these names, and empty files."""
 
     def prepare(root: Path) -> None:
@@ -91,9 +95,7 @@ def roboflow(root: Path) -> list[object]:
 
 
 @preparing
-def names_conflict(
-    root: Path, *conflicts: tuple[int, str, int], sizes: tuple[int, ...] = (24, 20), **more: Any
-) -> list[object]:
+def names_conflict(root: Path, *conflicts: tuple[int, str, int], sizes=(24, 20), **more) -> list[object]:
     """VOC files 1 and 2, whose <filename> may be another's, beside pictures of these widths."""
     for number, width in enumerate(sizes, start=1):
         draw(root, f"{number}.png", size=(16, width))
@@ -138,7 +140,28 @@ TAKEN = [
     ("class folders", folders, "coco", r"no \.json file.*take (--layout folders)"),
 ]
 
+
+def container(layout: str, name: str, *options: object, like: str = "", **more: Any) -> Prepare:
+    """A container file with two pictures, as another layout reads it or with an option too many."""
+    record = {"image/encoded": PICTURE, "image/class/label": np.array([1]), **more}
+    record |= {"image/object/class/label": np.array([1])} if more else {}
+    data = tfrecord_of([record, record]) if more else CONTAINERS[like or layout][1]([PICTURE] * 2)
+    return source(layout, lambda root: write_files(root, {name: data}), *options)
+
+
+# fmt: off
+CONTAINERS_ADVICE = {
+    **{f"{like} as folders": refused(container("folders", name, like=like), rf"{name}.*take (--layout {like})")
+       for like, (name, _) in CONTAINERS.items()},
+    "one shard of two": refused(container("webdataset", t := "t-00000-of-00002.tar"), "shard with (--source)",
+                                more=(f"{{source}}/{t}",)),
+    "records without boxes": refused(container("tfrecord", "t.record", "--task detection"), "leave (--task) out"),
+    "boxes without masks": refused(container("tfrecord", "t.record", "--masks", **SIDES), "leave (--masks) out"),
+    "members and pictures": refused(container("jsonl", "t.parquet", "--images", "/usr/share"), "leave (--images) out"),
+}
+# fmt: on
 ADVICE: dict[str, Advice] = {
+    **CONTAINERS_ADVICE,
     **{
         f"{what} as {layout}": refused(source(layout, prepare), words)
         for what, prepare, layout, words in TAKEN
@@ -257,12 +280,8 @@ ADVICE: dict[str, Advice] = {
     "lists that share names and give no splits": refused(
         source("voc", partial(voc_lists, train="a b", extra="b c")), "let (--split-shares) make", more=SPLIT
     ),
-    "YOLO, one folder twice": refused(
-        source("yolo", partial(yolo, val="train")), "(--split-shares train=0.8,val=0.2)"
-    ),
-    "YOLO, two files": refused(
-        source("yolo", partial(yolo, files=("a.yml", "b.yml"))), r"(--source \S+/a.yml)"
-    ),
+    "YOLO, one folder": refused(source("yolo", partial(yolo, val="train")), r"(--split-shares \S+,val=0.2)"),
+    "YOLO twice": refused(source("yolo", partial(yolo, files=("a.yml", "b.yml"))), r"(--source \S+/a.yml)"),
     "YOLO without labels": refused(source("yolo", partial(yolo, label="a.md")), "take (--layout folders)"),
     "a list that names two files": refused(source("voc", cameras), "let (--split-shares) make", more=SPLIT),
     "an XML file of another picture's name": noted(

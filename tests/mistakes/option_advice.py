@@ -65,9 +65,7 @@ def label_images(root: Path, *more: object, values: tuple[int, ...] = (0, 1)) ->
 def table(root: Path, *more: object) -> list[object]:
     """Classes and boxes of two pictures."""
     draw(root, "a.png", "b.png")
-    (root / "boxes.csv").write_text(
-        "filename,class,xmin,ymin,xmax,ymax\na.png,hat,1,2,9,9\nb.png,cap,1,2,9,9\n"
-    )
+    (root / "boxes.csv").write_text("filename,class,xmin,ymin,xmax,ymax\na.png,a,1,2,9,9\nb.png,b,1,2,9,9\n")
     return ["--layout", "csv", "--source", root / "boxes.csv", *SIDES, *more]
 
 
@@ -232,6 +230,6 @@ ADVICE: dict[str, Advice] = {
     "boxes of a class table": usage(table("--task classification --max-boxes 5"), "and (--task detection);"),
     "kept classes": usage(table("--task detection --class-separator |"), "and (--task classification);"),
     "several classes of class folders": usage(
-        plain("--class-separator |"), "(--layout csv) or", first=as_table, more=("--task classification",)
+        plain("--class-separator |"), "(--layout csv), jsonl", first=as_table, more=("--task classification",)
     ),
 }

@@ -39,9 +39,7 @@ def folders(root: Path) -> None:
 
 
 @preparing
-def source(
-    root: Path, layout: str, draw: Callable[[Path], object], *more: object, below: str = ""
-) -> list[object]:
+def source(root: Path, layout: str, draw: Callable[[Path], object], *more, below: str = "") -> list[object]:
     """What `draw` draws, converted with these options."""
     draw(root)
     return ["--layout", layout, "--source", root / below, "--height", 16, "--width", 24, *more]

@@ -13,7 +13,7 @@ import pytest
 from pydicom.uid import SegmentationStorage
 
 from halofeed.cli import main
-from halofeed.errors import MissingExtraError, UsageError
+from halofeed.errors import MissingExtraError, UsageError, install_command
 from halofeed.loader import Loader
 from halofeed.system.memory import machine_memory
 from tests.mistakes.dicom_sources import alone, drawn
@@ -141,7 +141,9 @@ def without(missing: set[str], program: str) -> str:
 
 def test_a_missing_tensorflow_is_answered_with_its_extra(converted):
     program = f"from halofeed.loader import Loader; Loader({str(converted)!r}, batch_size=2).dataset()"
-    assert "tensorflow is not installed; pip install 'halofeed[tf]'" in without({"tensorflow"}, program)
+    assert f"tensorflow is not installed; {install_command('tf')}" in without({"tensorflow"}, program)
+    for needs_jax in (program.replace("dataset()", "on_mesh(None, {})"), "from halofeed import make_mesh"):
+        assert f"jax is not installed; {install_command('train')}" in without({"jax"}, needs_jax)
     assert issubclass(MissingExtraError, ImportError)
 
 
@@ -159,4 +161,4 @@ def test_an_object_store_without_its_library_is_answered_with_its_extra(tmp_path
     said = without({"boto3", "google.cloud"}, program).strip().splitlines()
     assert len(said) == len(cases), said
     for line, (flag, path, extra) in zip(said, cases, strict=True):
-        assert f"{flag} {path}" in line and f"pip install 'halofeed[{extra}]'" in line
+        assert f"{flag} {path}" in line and install_command(extra) in line

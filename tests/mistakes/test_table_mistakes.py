@@ -46,9 +46,7 @@ def coco(*boxes: list[float], options: Sequence[object] = (), **changes: Any) ->
 
 
 @preparing
-def voc(
-    root: Path, *boxes: str, options: Sequence[object] = (), pictures: Sequence[str] = ("a.png",)
-) -> list[object]:
+def voc(root: Path, *boxes: str, options=(), pictures=("a.png",)) -> list[object]:
     """One XML file with these boxes, "xmin ymin xmax ymax" each."""
     draw(root, *pictures)
     objects = "".join(voc_object(boxed("a.png", box.split())) for box in boxes)
@@ -110,7 +108,5 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_with_tables_paths_or_boxes_ends_before_a_record_is_written(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_mistake_with_tables_paths_or_boxes_ends_before_a_record_is_written(tmp_path, name):
     check(MISTAKES[name], tmp_path)

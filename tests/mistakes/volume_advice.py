@@ -101,9 +101,7 @@ def overlapping(root: Path) -> list[object]:
     return ["--layout", "class-masks", "--source", root, *SIZE]
 
 
-def header(
-    sform: NDArray[np.float64] | None, qform: NDArray[np.float64] | None, data: NDArray[Any] | None = None
-) -> bytes:
+def header(sform, qform, data: NDArray[Any] | None = None) -> bytes:
     """A scan as NIfTI with these affines, whose code is 0 where there is none."""
     made = nibabel.Nifti1Image(np.ascontiguousarray((image() if data is None else data).T), None)
     for affine, put in ((sform, made.set_sform), (qform, made.set_qform)):
@@ -125,14 +123,10 @@ NAN_LABEL = np.where(mask() == 1, np.nan, mask()).astype(np.float32)
 
 ADVICE: dict[str, Advice] = {
     # grids
-    "a mask a voxel off": refused(
-        one(grid=AFFINE + SHIFT), "(--mask-grid voxels) takes", "(--mask-grid resample) brings"
-    ),
+    "a mask a voxel off": refused(one(grid=AFFINE + SHIFT), "(--mask-grid voxels)", "(--mask-grid resample)"),
     "a mask slightly off": refused(one(grid=AFFINE + SHIFT / 10), r"(--mask-grid-tolerance \S+) accepts it"),
     "a mask whose axes are turned": refused(one(grid=FLIPPED + SHIFT), "(--mask-grid resample) takes"),
-    "channels slightly apart": refused(
-        channels(image(), apart=0.1), r"(--mask-grid-tolerance \S+) accepts it"
-    ),
+    "channels slightly apart": refused(channels(image(), apart=0.1), r"(--mask-grid-tolerance \S+) accepts"),
     "a channel of some scans": noted(
         some_channels(), "(--channel-order) takes", more=("0", "--channels 1"), proves=r"train +2 records"
     ),
@@ -162,9 +156,7 @@ ADVICE: dict[str, Advice] = {
     "a label with a channel per class": refused(
         one(label=HOT), "in order with (--label-channels), such", more=("background,a,b",), proves="3 classes"
     ),
-    "a label in color": refused(
-        one(label=HOT), "with (--label-colors), such", more=(COLORS,), proves="3 classes"
-    ),
+    "a label in color": refused(one(label=HOT), "(--label-colors), such", more=(COLORS,), proves="3 classes"),
     "a color without a class": refused(
         one("--label-colors 000100=a,000001=b", label=HOT), "010000=CLASS to (--label-colors)", more=(COLORS,)
     ),
@@ -199,9 +191,7 @@ ADVICE: dict[str, Advice] = {
     "a window for values that are no Hounsfield units": refused(
         one("--window lung", scan=abs(image())), "(--window-percentiles 0.5,99.5)", without=("--window",)
     ),
-    "a flat scan": refused(
-        one("--window-percentiles 1,99", scan=np.zeros_like(image())), "leave (--window-percentiles)"
-    ),
+    "a flat scan": refused(one("--window-percentiles 1,99", scan=0 * mask()), "leave (--window-percentiles)"),
     "a flat scan normalized": refused(
         one("--normalize scan", scan=np.zeros_like(image())), "leave .* and (--normalize) scan out"
     ),

@@ -1,7 +1,6 @@
 """Small sources of volumes in files and of their labels."""
 
 from pathlib import Path
-from typing import Any
 
 from tests.pipelines.test_volume_labels import seg_of as segments
 from tests.support.dicom_writer import write_volume
@@ -20,9 +19,7 @@ def pair(root: Path, image_name: str, mask_name: str) -> None:
 
 
 @preparing
-def medical(
-    source: Path, layout: str, document: dict[str, Any], *more: object, channel: str = ""
-) -> list[object]:
+def medical(source: Path, layout: str, document, *more: object, channel: str = "") -> list[object]:
     """An MSD or nnU-Net folder of one case."""
     pair(source, f"imagesTr/a{channel}.nii.gz", "labelsTr/a.nii.gz")
     write_json(source, document)

@@ -149,9 +149,7 @@ EXCHANGED: Boxes = [(2, 5, 20, 58), (10, 30, 25, 57), (1, 1, 9, 50)]
 """xmin, ymin, xmax, ymax of boxes whose x and y are exchanged."""
 
 
-def write(
-    root: Path, layout: str, boxes: Boxes, *, declare: bool = True, orientation: int = 1, **keys: Any
-) -> Path:
+def write(root: Path, layout: str, boxes: Boxes, *, declare=True, orientation=1, **keys: Any) -> Path:
     """A picture of 60 x 40 for each box."""
     size = {"width": WIDTH, "height": HEIGHT} if declare else {}
     rows = [boxed(f"{number}.png", box, **size) for number, box in enumerate(boxes, start=1)]

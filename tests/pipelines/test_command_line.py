@@ -63,9 +63,7 @@ def test_wrong_usage_exits_2_and_what_the_data_makes_impossible_1(source, tmp_pa
     ):
         assert_readable(convert(source, tmp_path / "out", *more), 2, match)
         assert not (tmp_path / "out").exists()
-    assert_readable(
-        halofeed_here("verify", "x", "--", "--runner=x"), 2, "only convert takes options after --"
-    )
+    assert_readable(halofeed_here("verify", "x", "--", "--runner=x"), 2, "only convert takes options")
     for more, word in ((["--over"], "--over"), (["--", "--runner=NoSuchRunner"], "NoSuchRunner")):
         done = convert(source, tmp_path / "out", *more)
         assert done.returncode == 2 and word in done.stderr and "Traceback" not in done.stderr
@@ -158,9 +156,7 @@ def test_options_by_which_beam_would_start_workers_behind_open_ports_are_refused
     ("memory", "given", "workers", "room"),
     [(100, None, 8, 10), (10, None, 4, 2), (1, None, 1, 0.8), (10, 8, 8, 1)],
 )
-def test_workers_are_as_many_as_may_take_their_memory_and_share_the_machines(
-    memory, given, workers, room, monkeypatch
-):
+def test_as_many_workers_start_as_memory_allows_and_they_share_it(memory, given, workers, room, monkeypatch):
     for module in (options, workers_module):
         monkeypatch.setattr(module, "machine_memory", lambda: memory << 30)
         monkeypatch.setattr(module, "available_cores", lambda: 8)

@@ -119,9 +119,7 @@ def test_in_steps_the_same_is_found_as_at_once(tmp_path, source):
     at_once = list_series(LocalFiles(folder), SeriesPolicy(salt="s"))["."]
     in_steps = found_in(folder, tmp_path / "s")
     assert len(in_steps.series) >= 3 and in_steps.named == at_once.named
-    some, others = (
-        [(replace(one, error=None), str(one.error)) for one in s.apart] for s in (in_steps, at_once)
-    )
+    some, others = ([(replace(x, error=None), str(x.error)) for x in s.apart] for s in (in_steps, at_once))
     assert some == others
     series = [replace(one, members=()) for one in at_once.series]
     assert [replace(one, stored=None) for one in in_steps.series] == series
@@ -131,9 +129,7 @@ def test_in_steps_the_same_is_found_as_at_once(tmp_path, source):
         assert [path for path, _ in images] == sorted(whole.members)
 
 
-@pytest.mark.parametrize(
-    "more", [pytest.param({}, id="folder"), pytest.param(TABLE, id="table", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("more", levels({}, long=[TABLE]))
 def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch, more):
     source = with_table(draw_series(tmp_path / "source", 3, 5))
     (source / "patient 1" / "report.dcm").write_bytes(b"no DICOM")

@@ -223,9 +223,7 @@ def test_the_classes_of_roboflow_and_masks_named_by_their_picture_are_read(tmp_p
     assert (ignoring.labels, ignoring.ignore_label) == ({0: "background", 2: "car"}, VOID)
 
 
-def test_lists_of_splits_that_are_not_used_are_said_with_the_option_that_uses_them(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_lists_of_splits_that_are_not_used_are_said_with_the_option_that_uses_them(tmp_path, capsys):
     draw_pictures(tmp_path / "s", ring())
     for number, split in enumerate(("train", "val")):
         (tmp_path / "s/ImageSets").mkdir(exist_ok=True)

@@ -187,9 +187,7 @@ def listed(root: Path, layout: str, **options: object) -> dict[str, SourceExampl
         ("lits", "test/test-volume-{}.nii", "more/test-segmentation-{}.nii", "test/test-volume-0.nii"),
     ],
 )
-def test_a_test_scan_is_not_for_prediction_where_labels_cannot_be_listed(
-    ordinary_folder, ordinary_user, layout, images, labels, test
-):
+def test_test_scans_need_a_listing_of_labels(ordinary_folder, ordinary_user, layout, images, labels, test):
     LAYOUT_SOURCES[layout](ordinary_folder)
     if layout == "pairs":
         for name in ("images", "labels"):

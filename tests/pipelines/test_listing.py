@@ -204,9 +204,7 @@ def test_a_store_is_listed_in_the_job_and_holds_nothing_of_it_afterwards(clean: 
 
 
 @pytest.mark.parametrize("listing_option", ["job", pytest.param("auto", marks=pytest.mark.long)])
-def test_a_conversion_whose_source_is_listed_in_the_job_is_the_same_byte_for_byte(
-    tmp_path, monkeypatch, listing_option
-):
+def test_a_source_that_is_listed_in_the_job_gives_the_same_bytes(tmp_path, monkeypatch, listing_option):
     source = tmp_path / "in"
     draw_folders(source, 30, broken=2)
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(source / "stray.png")

@@ -93,9 +93,7 @@ def test_bombs_are_rejected_below_the_bound_and_the_rest_is_converted(tmp_path: 
     too_large = {name for name, entry in found.items() if entry["reason"] == TOO_MUCH_MEMORY}
     assert too_large == BOMBS.keys()
     for name in too_large:
-        assert re.fullmatch(
-            r"about [\d,]+ MiB; --max-memory allows 96; raise it .*--max-memory \d+", found[name]["detail"]
-        )
+        assert re.match(r"about [\d,]+ MiB; .* allows 96; raise it .*--max-memory \d+", found[name]["detail"])
     assert len(read_all(folder, ["train"])) == 6
     assert peak < (96 + 256 + 64) * MEBIBYTE, f"{peak / MEBIBYTE:.0f} MiB"
 

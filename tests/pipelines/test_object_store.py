@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.containers import CONTAINERS
 from halofeed.demo import draw_data_set
 from halofeed.errors import CorruptFileError, JobError, StoreError, UsageError
 from halofeed.inspection.describe_dataset import describe_dataset, describe_record
@@ -34,8 +35,10 @@ from halofeed.prep.annotations import tables
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.layouts import find_layout
 from halofeed.prep.options.recipe import Recipe
+from tests.support.annotation_writer import draw
 from tests.support.conversions import all_bytes, draw_folders, run_convert
 from tests.support.fault_proxy import between
+from tests.support.layout_references import write_files
 from tests.support.stores import Place, convert, convert_words, found_by
 
 pytestmark = pytest.mark.long
@@ -79,6 +82,16 @@ def test_a_store_gives_and_takes_the_same_files_as_a_local_folder(clean, source,
         assert len(asked) == 24 and set(asked.values()) == {2}, "once for its size, and once for all of it"
     assert is_as(clean.objects("out/shapes/"), {f"1.0.0/{name}": data for name, data in undisturbed.items()})
     assert clean.open_uploads() == []
+
+
+@pytest.mark.parametrize("layout", CONTAINERS)
+def test_pictures_inside_container_files_of_a_store_give_the_same_records(clean, tmp_path, layout):
+    name, write = CONTAINERS[layout]
+    write_files(tmp_path / "in", {name: write([draw(tmp_path, "a.jpg").joinpath("a.jpg").read_bytes()] * 4)})
+    with found_by(clean.at(clean.endpoint)):
+        sources = (tmp_path / "in", clean.upload(tmp_path / "in", "in"))
+        here, there = (run_convert(one, tmp_path / f"out{len(str(one))}", layout=layout) for one in sources)
+    assert is_as(all_bytes(Path(there.folder)), all_bytes(Path(here.folder)))
 
 
 @pytest.mark.usefixtures("hasty")
@@ -211,9 +224,7 @@ def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undis
     assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
 
 
-def test_a_version_in_a_store_stands_until_the_new_one_is_whole_also_with_empty_shards(
-    clean, drawn, tmp_path
-):
+def test_a_version_in_a_store_stays_until_the_new_one_is_whole_also_with_empty_shards(clean, drawn, tmp_path):
     words = {"layout": "coco", "height": 32, "width": 32, "shards": 20}
     for place in (str(tmp_path / "empty"), f"{clean.address}/empty"):
         job = JobOptions(source=str(drawn), out=place, name="shapes", workers=1)

@@ -158,9 +158,7 @@ def test_passing_faults_change_nothing(clean, monkeypatch):
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("kind", ["500", "503", "429", "reset", "403"])
-def test_a_lasting_fault_is_told_with_the_object_after_a_few_attempts_and_expired_credentials_at_once(
-    clean, kind
-):
+def test_a_lasting_fault_names_the_object_after_a_few_attempts_and_expired_credentials_at_once(clean, kind):
     told = "credentials are still valid" if kind == "403" else "in 8 attempts; the last"
     with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
         store = store_of(clean.address)

@@ -27,9 +27,7 @@ def splits_of(done: Any) -> dict[str, str]:
     return {source: features["split"] for source, features in records.items()}
 
 
-def fails_and_writes_nothing(
-    kind: type[HalofeedError], match: str, source: Path, out: Path, **options
-) -> None:
+def fails_and_writes_nothing(kind, match: str, source: Path, out: Path, **options) -> None:
     with pytest.raises(kind, match=match):
         run_convert(source, out, **options)
     assert not out.exists()

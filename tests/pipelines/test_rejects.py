@@ -31,9 +31,7 @@ def test_every_odd_file_is_converted_or_rejected_with_a_true_reason(test_data, t
         assert entry["stage"] in ("selection", "decode", "read") and entry["reason"] and entry["split"]
         assert "Error" not in entry["reason"] and "\n" not in entry["reason"]
     # What Pillow and TensorFlow both read is converted, but for files with a fault that they pass over.
-    fine = {
-        p for p, row in by_path.items() if row["pil"] == "ok" and not row["tf_decode(ch=3)"].startswith("ERR")
-    }
+    fine = {p for p, row in by_path.items() if row["pil"] == "ok" and row["tf_decode(ch=3)"][:3] != "ERR"}
     stern = {entry["source"]: entry["reason"] for entry in listed if entry["source"] in fine}
     assert len(stern) <= 4, stern
 

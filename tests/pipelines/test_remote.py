@@ -43,9 +43,7 @@ def convert_far(source: Path, out: Path, *beam: str, **options: object):
     return convert(job, Recipe(layout="folders", height=16, width=24, shards=2), list(beam) or [FAR])
 
 
-def test_a_job_that_is_done_all_over_after_its_commit_gives_the_same_bytes(
-    source, expected, tmp_path, monkeypatch
-):
+def test_a_job_repeated_after_its_commit_gives_the_same_bytes(source, expected, tmp_path, monkeypatch):
     monkeypatch.setenv("FAR_TIMES", "2")
     done = convert_far(source, tmp_path, max_rejected=2)
     assert all_bytes(Path(done.folder)) == expected
@@ -53,9 +51,7 @@ def test_a_job_that_is_done_all_over_after_its_commit_gives_the_same_bytes(
     assert JobServer.running == 0, "those that Beam started are stopped"
 
 
-def test_a_job_that_fails_after_its_commit_has_made_the_data_set(
-    source, expected, tmp_path, monkeypatch, capsys
-):
+def test_a_job_that_fails_after_its_commit_made_the_data_set(source, expected, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FAR_ERROR", "1")
     assert all_bytes(Path(convert_far(source, tmp_path).folder)) == expected
     assert "the data set is complete" in capsys.readouterr().err
@@ -83,9 +79,7 @@ def test_what_a_worker_lacks_is_named_with_its_cure():
         assert told.startswith(f"a worker's environment lacks what the job needs: {error}. {cure}")
 
 
-def test_a_worker_of_another_version_goes_no_further_and_says_both(
-    source, tmp_path, heartbeat_path, monkeypatch
-):
+def test_a_worker_of_another_version_stops_and_names_both(source, tmp_path, heartbeat_path, monkeypatch):
     given = {"folder": str(tmp_path), "name": "", "heartbeat_path": heartbeat_path, "allowed_classes": ()}
     with pytest.raises(JobError, match=r"that submitted the job 9\.9: install the same"):
         run_distributed._Call(len, run_distributed._Calls(**given, software="9.9")).setup()
@@ -171,9 +165,7 @@ def test_a_job_that_waits_is_told_of_and_given_up_at_its_limit_alone(source, tmp
 
 
 @pytest.mark.parametrize("listing", ["command", "job"])
-def test_a_lost_job_is_started_again_as_often_as_asked_for(
-    source, expected, tmp_path, monkeypatch, capsys, listing
-):
+def test_a_lost_job_is_restarted_as_often_as_asked(source, expected, tmp_path, monkeypatch, capsys, listing):
     monkeypatch.setattr(remote, "_POLL_SECONDS", 0.05)
     lost = tmp_path / "lost"
     monkeypatch.setenv("FAR_LOST", str(lost))
@@ -185,9 +177,7 @@ def test_a_lost_job_is_started_again_as_often_as_asked_for(
     assert all_bytes(Path(convert_far(source, tmp_path, job_restarts=2, listing=listing).folder)) == expected
 
 
-def test_a_job_that_fails_for_its_input_or_for_what_its_workers_lack_is_not_started_again(
-    source, tmp_path, monkeypatch, capsys
-):
+def test_a_job_failing_for_its_input_or_its_workers_is_not_restarted(source, tmp_path, monkeypatch, capsys):
     words = r"^more than --max-rejected 1 inputs were rejected(?!.*while running)"
     with pytest.raises(JobError, match=words):
         convert_far(source, tmp_path, max_rejected=1, job_restarts=2)
@@ -240,11 +230,17 @@ def test_a_dry_run_for_dataflow_needs_no_network_and_leaves_nothing(source, expe
     pytest.importorskip("google.cloud.dataflow")
     if stands:
         convert_far(source, tmp_path / "out")
-    beam = [*DATAFLOW, "--temp_location=gs://none/temporary", "--dry_run=True"]
+    beam = [*DATAFLOW, "--temp_location=gs://none/temporary", "--dry_run=True", "--machine_type=n2-highmem-4"]
+    beam += ["--sdk_container_image=example/halofeed:1", "--sdk_location=container"]
     file = tmp_path / "job.json"
     with pytest.raises(NotRunError, match=r"not submitted; it is in .*job\.json"):
         convert_far(source, tmp_path / "out", *beam, f"--dataflow_job_file={file}", overwrite=True)
-    assert json.loads(file.read_text())
+    job = json.loads(file.read_text())
+    (pool,), staged = job["environment"]["workerPools"], job["environment"]["sdkPipelineOptions"]["options"]
+    assert pool["machineType"] == "n2-highmem-4" and staged["project"] == "none"
+    assert [image["containerImage"] for image in pool["sdkHarnessContainerImages"]] == ["example/halofeed:1"]
+    steps = {step["uniqueName"] for step in job["pipeline"]["components"]["transforms"].values()}
+    assert {"read references", "write shards", "gather", "commit"} <= steps
     version = tmp_path / "out/set/1.0.0"
     assert (all_bytes(version) if version.exists() else {}) == (expected if stands else {})
     assert not (tmp_path / "out/set/.1.0.0.replacement").exists()

@@ -33,7 +33,7 @@ from tests.support.conversions import (
     halofeed_here,
     run_convert,
 )
-from tests.support.level_rows import levels
+from tests.support.level_rows import levels, others
 
 OPTIONS = {"layout": "folders", "shards": 4}
 
@@ -90,16 +90,12 @@ def test_too_many_rejects_leave_the_committed_version_and_the_next_run_sweeps_or
     assert not replacement(folder).exists()
 
 
-STEPS = ["-00001-of-00004", "features.json", "manifest.json"]
+STEPS = ["-00001-of-00004", "features.json", "manifest.json", "remove"]
+FEW, MORE = ["manifest.json", "exchange", "rename"], [*STEPS, "exchange", "rename", "rmdir"]
+KILLS = levels(("exchange", FEW), long=[("exchange", MORE), ("file by file", [*STEPS, "take"])])
 
 
-@pytest.mark.parametrize(
-    ("way", "places"),
-    levels(
-        ("exchange", [*STEPS, "exchange", "rename", "remove", "rmdir"]),
-        long=[("file by file", [*STEPS, "take", "remove"])],
-    ),
-)
+@pytest.mark.parametrize(("way", "places"), KILLS)
 def test_a_kill_at_each_step_leaves_the_old_or_the_new_version(source, drawn, tmp_path, way, places):
     outs = {(place, when): tmp_path / f"{place} {when}" for place in places for when in ("before", "after")}
     for out in outs.values():
@@ -107,9 +103,7 @@ def test_a_kill_at_each_step_leaves_the_old_or_the_new_version(source, drawn, tm
         (out / "set/1.0.0/notes.txt").write_text("mine")
     before = all_bytes(out / "set/1.0.0")
     given = {"height": 20, "shards": 4, "workers": 1}
-    die_at(
-        *((*case, way, [*convert_words(source, out, **given), "--overwrite"]) for case, out in outs.items())
-    )
+    die_at(*((*at, way, [*convert_words(source, out, **given), "--overwrite"]) for at, out in outs.items()))
     wanted = all_bytes(drawn / "higher/set/1.0.0") | {"notes.txt": b"mine"}
     for case, out in outs.items():
         folder = out / "set/1.0.0"
@@ -195,10 +189,8 @@ def test_a_version_folder_that_is_a_link_stays_one_and_the_folder_keeps_its_mode
     assert sorted(path.name for path in elsewhere.parent.iterdir()) == ["data"]
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 5000, b'{"format_version": 1, "name', b"\xff\xfe\x00"])
-def test_a_manifest_that_cannot_be_read_commits_nothing_and_the_same_command_goes_on(
-    source, folder, tmp_path, content
-):
+@pytest.mark.parametrize("content", levels(b"", b'{"format_version": 1, "', long=[b"\0" * 5000, b"\xff\xfe"]))
+def test_an_unreadable_manifest_commits_nothing_and_a_rerun_resumes(source, folder, tmp_path, content):
     before = all_bytes(folder)
     inodes = {path.name: path.stat().st_ino for path in folder.glob("*.tfrecord-*")}
     (folder / "manifest.json").write_bytes(content)
@@ -295,7 +287,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", others(CHANGES, ["remove", "enlarge"]))
 def test_a_changed_source_is_an_error_until_overwritten(source, folder, tmp_path, change):
     before = state(folder)
     CHANGES[change](source)

@@ -48,9 +48,7 @@ def test_what_does_not_fit_is_refused_before_a_byte_is_written_unless_somebody_i
     assert list(tmp_path.iterdir()) == []
     check_disk_space(str(tmp_path), 10, free // 9, {}, refuse=False)
     assert "warning" in capsys.readouterr().err
-    check_disk_space(
-        str(tmp_path), 10, free // 9, {"a-train.tfrecord-00000-of-00001": free // 2}, refuse=True
-    )
+    check_disk_space(str(tmp_path), 10, free // 9, {"a-all.tfrecord-00000-of-00001": free // 2}, refuse=True)
     assert "10 records of" in capsys.readouterr().err, "what is there already needs no room"
     check_disk_space("gs://bucket/x", 10, free, {}, refuse=True)
 

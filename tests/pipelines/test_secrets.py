@@ -28,9 +28,7 @@ def source(tmp_path: Path) -> Path:
     (folder / "t.jsonl").write_text(
         "".join(f'{{"filename":"{name}","class":"x"}}\n' for name in ("a.png", ADDRESS))
     )
-    images = [
-        {"id": number, "file_name": name, "coco_url": name} for number, name in enumerate(("a.png", ADDRESS))
-    ]
+    images = [{"id": at, "file_name": name, "coco_url": name} for at, name in enumerate(("a.png", ADDRESS))]
     boxes = [{"id": number, "image_id": number, "category_id": 1, "bbox": [1, 1, 5, 5]} for number in (0, 1)]
     document = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "x"}]}
     (folder / "c.json").write_text(json.dumps(document))

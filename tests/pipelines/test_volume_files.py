@@ -77,9 +77,7 @@ def test_every_layout_of_volumes_takes_them(tmp_path: Path) -> None:
             save(tmp_path / f"table/{number}-{channel}{ending}", image(10 * channel + number))
         save(tmp_path / f"table/{number}-mask{ending}", mask(number))
     write_json(tmp_path / "msd", msd_document(*names))
-    files = [
-        (f"{n}", f"{n}-0{ending}", f"{n}-1{ending}", f"{n}-mask{ending}") for n, ending in enumerate(ENDINGS)
-    ]
+    files = [(f"{n}", f"{n}-0{end}", f"{n}-1{end}", f"{n}-mask{end}") for n, end in enumerate(ENDINGS)]
     write_table(tmp_path / "table", [(key, f"{one};{two}", label) for key, one, two, label in files])
     lines = [{"image": [one, two], "label": label} for _, one, two, label in files]
     (tmp_path / "table/list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

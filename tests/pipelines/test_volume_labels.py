@@ -146,9 +146,7 @@ def rtstruct_of(parts: dict[str, np.ndarray], series: str = "1.2.1") -> bytes:
     grid = Grid(shape=SHAPE, affine=AFFINE)
     structures = {}
     for number, (name, part) in enumerate(parts.items(), start=1):
-        (top, left), (bottom, right) = (
-            getattr(np.argwhere(part.any(axis=0)), end)(axis=0) for end in ("min", "max")
-        )
+        (top, left), (bottom, right) = (f(np.argwhere(part.any(axis=0)), axis=0) for f in (np.min, np.max))
         corners = [(top, left), (top, right), (bottom, right), (bottom, left)]
         contours = [
             ("CLOSED_PLANAR", grid.to_mm(np.array([(depth, *corner) for corner in corners])))
@@ -233,8 +231,10 @@ def test_several_files_of_one_series_are_refused_or_merged(tmp_path: Path, made:
     check(table, LEFT + 2 * RIGHT, classes=("left kidney", "right kidney"))
 
 
-@pytest.mark.parametrize("made", [seg_of, rtstruct_of])
-@pytest.mark.parametrize("written", ["Left kidney", "left_kidney", "LEFT KIDNEY"])
+@pytest.mark.parametrize(
+    ("made", "written"),
+    [(seg_of, "Left kidney"), (seg_of, "left_kidney"), (rtstruct_of, "LEFT KIDNEY")],
+)
 def test_a_class_that_differs_from_the_choice_in_spelling_alone_is_not_left_out_silently(
     tmp_path: Path, made: Any, written: str
 ) -> None:
@@ -407,7 +407,5 @@ def test_channels_and_colors_of_labels_are_classes_by_option(tmp_path: Path) -> 
         table_of(root, a=(label, AFFINE), good=(hot, AFFINE))
         done = convert(root, tmp_path / "out" / str(number), max_rejected=1, **options)
         found = by_name(done)
-        assert {source: why for source, (_, why, _) in rejected(done).items()} == (
-            {"a.nii": reason} if reason else {}
-        )
+        assert {at: row[1] for at, row in rejected(done).items()} == ({"a.nii": reason} if reason else {})
         np.testing.assert_array_equal(found["good.nii" if reason else "a.nii"].label, mask())

@@ -71,9 +71,7 @@ def open_to_the_network(inodes: set[str]) -> Iterator[str]:
                 yield f"{name} {address} {state} on port {int(port, 16)}"
 
 
-@pytest.mark.parametrize(
-    "starts", ["the command line", pytest.param("a program of its own", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("starts", ["the command line", pytest.param("a program", marks=pytest.mark.long)])
 def test_no_socket_of_driver_or_workers_is_open_to_the_network(source, tmp_path, starts):
     if starts == "the command line":
         command = ["-m", "halofeed", *convert_words(source, tmp_path / "out", workers=2, **OPTIONS)]

@@ -12,9 +12,7 @@ from halofeed.system import atomic_files
 from halofeed.system.atomic_files import read_regular
 
 
-@pytest.mark.parametrize(
-    "change", [lambda path: os.utime(path, ns=(1, 1)), lambda path: os.truncate(path, 5)]
-)
+@pytest.mark.parametrize("change", [lambda at: os.utime(at, ns=(1, 1)), lambda at: os.truncate(at, 5)])
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, change):
     file, read = tmp_path / "a", os.read
     file.write_bytes(b"0123456789")

@@ -65,9 +65,7 @@ def sample(**changes: Any) -> ShardIndex:
 
 
 @given(indexes())
-def test_what_is_written_is_read_again_whole_or_its_columns_alone_and_gives_the_same_bytes(
-    index: ShardIndex,
-) -> None:
+def test_what_is_written_is_read_whole_or_its_columns_alone_and_gives_the_same_bytes(index):
     data = index.to_bytes()
     read = ShardIndex.from_bytes(data, "x.index")
     assert {getattr(read, name).dtype for name in ("offsets", "lengths", "ids")} == {np.dtype(np.int64)}

@@ -54,9 +54,7 @@ FILES: dict[str, tuple[Callable[[Path], Path], tuple[str, str], Callable[[Path],
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_a_changed_digit_is_refused_and_a_file_of_the_release_before_is_read(
-    tmp_path: Path, case: str
-) -> None:
+def test_a_changed_digit_is_refused_and_a_file_of_the_release_before_is_read(tmp_path, case):
     write, (digit, other), read = FILES[case]
     folder = tmp_path / "run"
     file = write(folder)

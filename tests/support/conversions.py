@@ -223,9 +223,7 @@ def draw_folders(root: Path, images: int, *, seed: int = 0, side: int = 40, brok
     return root
 
 
-def planned(
-    source: object, folder: Path, recipe: Recipe, list_series=None
-) -> tuple[ConversionPlan, list[bytes]]:
+def planned(source, folder: Path, recipe: Recipe, list_series=None) -> tuple[ConversionPlan, list[bytes]]:
     """A plan whose references are written into the folder of a data set, and each of them as text."""
     options = JobOptions(source=str(source), out="-", name="set")
     output = OutputFolder(str(folder))
@@ -235,9 +233,7 @@ def planned(
     return plan, [line for number in range(written.count) for _, line in read_file(output, number)]
 
 
-def shard_job(
-    recipe: Recipe, plan: ConversionPlan, source: Path, folder: str | Path, **more: Any
-) -> ShardJob:
+def shard_job(recipe: Recipe, plan: ConversionPlan, source: Path, folder: str | Path, **more) -> ShardJob:
     """The job of a plan that writes into a folder, as a conversion describes it to its workers."""
     usual = dict.fromkeys(("replaces", "max_rejected", "memory_bytes", "progress_folder"))
     usual |= {"inputs": {}, "threads": 1, "name": "set", "version": "1.0.0"}

@@ -139,9 +139,7 @@ def write_dataset(
     given = {"labels": LABELS[task], "recipe": {"resize": "fixed-shape", "pad_value": [0]}, "masks": masks}
     given["image"] = image_format(largest, str(examples[0].pixels.dtype), encoding)
     given["statistics"] = lambda facts: counted(PictureTally(max_boxes=max_boxes), facts)
-    return write_set(
-        folder, deal(examples, shards, record), task=task, max_boxes=max_boxes, **{**given, **more}
-    )
+    return write_set(folder, deal(examples, shards, record), task=task, max_boxes=max_boxes, **given | more)
 
 
 def _facts(example: Drawn) -> PictureFacts:

@@ -102,9 +102,7 @@ def main(data: str, count: int, seed: int, how: str) -> None:
         raise Interrupted
 
     signal.signal(signal.SIGINT, raise_interrupted)
-    expected = [
-        {name: value.copy() for name, value in new_loader().batch(step).items()} for step in range(STEPS)
-    ]
+    expected = [{k: value.copy() for k, value in new_loader().batch(step).items()} for step in range(STEPS)]
     loader = new_loader()
     loader.batch(0)
     began = time.perf_counter()

@@ -215,9 +215,7 @@ def compare(case: Case, cores: int, dims: tuple[int, ...]) -> Leaves:
     expected, found = _one_device(case.to_json()), measure(case, cores, dims)
     scalars = expected["scalars"]
     assert math.isfinite(scalars["loss"]) and scalars["gradient_norm"] > 0
-    far = {
-        name: abs(found["scalars"][name] - value) / max(abs(value), 1e-6) for name, value in scalars.items()
-    }
+    far = {key: abs(found["scalars"][key] - value) / max(abs(value), 1e-6) for key, value in scalars.items()}
     kinds = ("gradients", "statistics", "changes")
     return {"scalars": far, **{kind: _distances(found[kind], expected[kind]) for kind in kinds}}
 

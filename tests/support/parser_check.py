@@ -18,9 +18,7 @@ def check_parser(folder: str | Path, split: str = "train") -> None:
     program: dict[str, Any] = {}
     exec(parser_code(folder), program)
     fields = read_manifest(folder).fields
-    names = [
-        field.name for field in fields if field.optional and field.name in ("masks", "source", "transform")
-    ]
+    names = [one.name for one in fields if one.optional and one.name in ("masks", "source", "transform")]
     loader = Loader(folder, split=split, batch_size=1, training=False, include=names)
     files = list(map(str, shard_paths(Path(folder), split)))
     rows = list(tf.data.TFRecordDataset(files).map(program["parse"]).as_numpy_iterator())

@@ -176,9 +176,7 @@ KEPT += [([-3.0, -1.0, -2.0, -4.0, -5.0], 1, [2, 5], 2)]
 
 
 @pytest.mark.parametrize(("metrics", "keep_last", "kept", "best"), KEPT)
-def test_the_last_and_the_best_are_kept(
-    tmp_path: Path, metrics: list[float | None], keep_last: int, kept: list[int], best: int | None
-) -> None:
+def test_the_last_and_the_best_are_kept(tmp_path, metrics, keep_last, kept, best):
     for split in (5, 2):  # all in one life, or resumed after the second
         folder = tmp_path / str(split)
         for steps in (range(1, split + 1), range(split + 1, 6)):
@@ -274,9 +272,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_checkpoint_is_named_with_the_cure_and_the_one_before_is_whole(
-    tmp_path: Path, damage: str
-) -> None:
+def test_a_damaged_checkpoint_is_named_with_the_cure_and_the_one_before_is_whole(tmp_path, damage):
     with Checkpoints(tmp_path) as checkpoints:
         for step in (1, 2):
             checkpoints.save(step, big(step), {"step": step}, None)
@@ -297,9 +293,7 @@ def test_a_damaged_metric_names_its_checkpoint(tmp_path: Path) -> None:
     for damaged in (b"", b"[]", b'{"best": 0.25}', None):
         metrics = tmp_path / "00000001/metrics/metrics"
         metrics.unlink() if damaged is None else metrics.write_bytes(damaged)
-        with pytest.raises(
-            CorruptFileError, match=r"00000001: the checkpoint is damaged .* remove this folder"
-        ):
+        with pytest.raises(CorruptFileError, match=r"00000001: the checkpoint is damaged .* remove this"):
             Checkpoints(tmp_path)
 
 
@@ -330,9 +324,7 @@ def test_a_reader_leaves_the_folder_of_a_running_job_alone(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001", "00000002"]
 
 
-def test_a_disk_that_takes_no_more_is_an_error_of_the_run_and_the_one_before_is_whole(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_that_takes_no_more_is_an_error_of_the_run_and_the_one_before_is_whole(tmp_path, capfd):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, big(1, 200_000), {}, None, wait=True)
@@ -351,9 +343,7 @@ def test_a_disk_that_takes_no_more_is_an_error_of_the_run_and_the_one_before_is_
     assert "ERROR:absl" not in capfd.readouterr().err
 
 
-def test_orbax_is_silent_but_for_errors_and_others_still_speak(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_orbax_is_silent_but_for_errors_and_others_still_speak(tmp_path, caplog):
     absl = logging.getLogger("absl")
     absl.addHandler(caplog.handler)
     try:

@@ -13,8 +13,8 @@ import pytest
 from flax import nnx
 
 from halofeed.errors import UsageError
+from halofeed.loader.batch import split_id
 from halofeed.loader.device import BiasField, Contrast, GaussianNoise, Normalization, augment_on_device
-from halofeed.loader.mesh import split_id
 from halofeed.trainer.config import TrainConfig, load_config
 from halofeed.trainer.data import BatchSource, TrainData, open_data
 from halofeed.trainer.models.classifier import Classifier

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from halofeed.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors
-from halofeed.trainer.detection.matcher import Matcher, match_boxes, split_alike
+from halofeed.trainer.detection.matcher import Matcher, box_overlap, match_boxes, split_alike
 from halofeed.trainer.mesh import constrain, make_mesh
 from tests.support.training import random_boxes, slow_overlap
 
@@ -139,6 +139,9 @@ def test_split_levels_stay_split_and_match_alike(cores, dims, monkeypatch):
     mesh = make_mesh(cores)
     anchors = [retinanet_anchors((128, 128), (side, side), stride=128 // side) for side in (32, 16)]
     boxes, is_box = random_boxes(np.random.default_rng(9), 4, 7), np.ones((4, 7), bool)
+    boxes[:, 0], boxes[:, 2] = (0.25, 0.25, 0.75, 0.75), boxes[:, 1]
+    nearest = [box_overlap(jnp.asarray(level)[None], boxes[:1, :1]).ravel() for level in anchors]
+    assert int((np.concatenate(nearest) == np.max(np.concatenate(nearest))).sum()) > 1, "anchors tie"
     is_crowd = np.zeros((4, 7), bool)
     is_crowd[:, 6] = True
     expected = jitted_match(anchors, boxes, is_box, is_crowd)

@@ -8,24 +8,19 @@ import pytest
 from flax import nnx
 
 from halofeed.trainer.models import layers
+from tests.support.level_rows import others
 from tests.support.parity import PICTURE_SPLITS, Case, beyond, compare, splits, wrong
 
 PICTURES = Case(model="classifier", image_shape=(64, 16, 3), model_options={"features": [4, 8, 8, 8, 8]})
 SQUARE = Case(model="classifier", image_shape=(32, 32, 3), model_options={"features": [4, 8, 8]})
 
 
-QUICK = splits((1, 8, 1, 1), (1, 4, 2, 1))
+SPLITS = [split for split in PICTURE_SPLITS if split[0] <= 8] + splits((1, 1, 8, 1))
 
 
-@pytest.mark.parametrize(
-    "split",
-    [
-        pytest.param(split, marks=() if split in QUICK else pytest.mark.long)
-        for split in [split for split in PICTURE_SPLITS if split[0] <= 8] + splits((1, 1, 8, 1))
-    ],
-)
-def test_a_step_is_that_of_one_device(split):
-    assert wrong(PICTURES, [split]) == {}
+@pytest.mark.parametrize(("cores", "dims"), others(SPLITS, splits((1, 8, 1, 1), (1, 4, 2, 1))))
+def test_a_step_is_that_of_one_device(cores, dims):
+    assert wrong(PICTURES, [(cores, dims)]) == {}
 
 
 @pytest.mark.parametrize("split", [(8, (2, 2, 2, 1)), (4, (1, 1, 1, 1))])

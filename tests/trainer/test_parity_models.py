@@ -8,15 +8,8 @@ variants. One case is ResNet-50 whole, on four devices: in float64 on eight it w
 import dataclasses
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import NamedSharding
 
-from halofeed.trainer.detection.anchors import retinanet_anchors
-from halofeed.trainer.detection.matcher import Matcher, box_overlap, match_boxes, split_alike
-from halofeed.trainer.mesh import activation_spec, make_mesh
 from halofeed.trainer.models import MODELS
 from tests.support.level_rows import others
 from tests.support.parity import (
@@ -137,34 +130,3 @@ PREDICTED_QUICK = [(SHORT_RETINANET, ROWS_AND_COLUMNS), (SMALL_UNET, TWO_DEEP_AN
 )
 def test_predictions_are_those_of_one_device(case: Case, split: Split) -> None:
     assert all(distance <= 1e-9 for distance in compare_predictions(case, *split).values())
-
-
-TIED = [(8, (1, 8, 1, 1)), (8, (1, 4, 2, 1)), (2, (1, 2, 1, 1))]
-
-
-@pytest.mark.parametrize(("cores", "dims"), others(TIED, TIED[2:]))
-def test_matching_is_the_same_to_the_last_anchor_where_anchors_tie(cores: int, dims: tuple[int, ...]) -> None:
-    batch, size = SHORT_RETINANET.batch(), (128, 64)
-    grids = {8: (16, 8), 16: (8, 4), 32: (4, 2), 64: (2, 1), 128: (1, 1)}
-    anchors = [jnp.asarray(retinanet_anchors(size, grid, stride=stride)) for stride, grid in grids.items()]
-    codes = [np.zeros((4, *level.shape), np.float32) for level in anchors]
-    is_box = np.arange(batch["boxes"].shape[1]) < batch["num_boxes"][:, None]
-
-    def match(codes: list[jax.Array]) -> list[jax.Array]:
-        alike = [split_alike(level, code) for level, code in zip(anchors, codes, strict=True)]
-        return match_boxes(Matcher(), alike, batch["boxes"], is_box, batch["is_crowd"])
-
-    mesh = make_mesh(cores)
-    specs = [activation_spec(code.shape[:4], dims) for code in codes]
-    placed = jax.device_put(codes, [NamedSharding(mesh, spec) for spec in specs])
-    expected, found = jax.jit(match)(codes), jax.jit(match)(placed)
-    for one, many in zip(expected, found, strict=True):
-        np.testing.assert_array_equal(one, many)
-    assert sum(int((level >= 0).sum()) for level in expected) > 20
-    assert tied(anchors, batch["boxes"][0, :1]) > 1
-
-
-def tied(anchors: list[jax.Array], boxes: np.ndarray[Any, Any]) -> int:
-    """How many anchors have the largest overlap with a box."""
-    similarities = np.concatenate([np.ravel(box_overlap(level[None], boxes[None])) for level in anchors])
-    return int((similarities == similarities.max()).sum())

@@ -18,7 +18,7 @@ from PIL import Image
 from halofeed.demo import draw_data_set
 from halofeed.errors import JobError, UsageError
 from halofeed.loader import Loader
-from halofeed.loader.mesh import join_id
+from halofeed.loader.batch import join_id, split_id
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions
 from halofeed.prep.options.recipe import Recipe
@@ -120,9 +120,7 @@ def test_masks_of_clips_are_a_picture_for_each_frame_as_large_as_the_source(tmp_
         assert [file.name for file in files] == [f"{number:04d}.png" for number in range(5)]
         found = np.array([np.asarray(Image.open(file)) for file in files])
         assert found.shape == true.shape
-        assert all(
-            dice(found == value, true == value) >= (1.0 if size == (48, 64) else 0.7) for value in (1, 2)
-        )
+        assert all(dice(found == v, true == v) >= (1.0 if size == (48, 64) else 0.7) for v in (1, 2))
 
 
 def test_classes_are_written_with_the_probability_of_each(tmp_path):
@@ -179,8 +177,8 @@ def test_records_come_scan_by_scan_on_a_mesh_too(tmp_path):
     for step, batch in enumerate(records.on_mesh(mesh, partition)):
         host = records.batch(step)
         assert np.array_equal(np.asarray(batch["image"]), host["image"])
-        assert np.array_equal(join_id(np.asarray(batch["id"])), host["id"])
-        ids += host["id"][host["valid"]].tolist()
+        assert np.array_equal(np.asarray(batch["id"]), host["id"])
+        ids += join_id(host["id"][host["valid"]]).tolist()
     assert ids == [origins.of_record(number).id for number in order] and step == 2
     with pytest.raises(UsageError, match="batch_size=1"):
         OrderedRecords(Loader(done.folder, batch_size=2, training=False), order, 6)
@@ -216,7 +214,7 @@ def test_a_run_predicts_new_pictures_as_its_model_says(tmp_path):
     parameters, statistics, _ = run.restore(problem)
     model = prediction_function(problem, parameters, statistics)
     probabilities = jax.device_get(jax.jit(model)(batch["image"]))["probabilities"]
-    for identity, expected in zip(batch["id"], probabilities, strict=True):
+    for identity, expected in zip(join_id(batch["id"]), probabilities, strict=True):
         row = rows[int(identity)]
         assert float(row["p(hat)"]) == pytest.approx(float(expected[0]), abs=1e-5)
         assert row["class"] == ("hat", "shirt")[int(expected.argmax())]
@@ -270,9 +268,7 @@ def test_a_folder_is_written_whole_or_not_at_all_and_never_over_something_else(s
     (out / "notes.txt").write_text("mine")
     (out / "categories.json").write_text("corrected by hand")
     mine = all_bytes(out)
-    with pytest.raises(
-        UsageError, match=r"does not delete(.|\n)*categories.json \(changed(.|\n)*notes.txt \(not"
-    ):
+    with pytest.raises(UsageError, match=r"not delete(.|\n)*categories.json \(changed(.|\n)*notes.txt \(not"):
         write(perfect(done, "test"), overwrite=True)
     assert all_bytes(out) == mine
     (out / "predictions.json").unlink()
@@ -308,9 +304,7 @@ def test_names_that_cannot_be_told_apart_are_refused():
 # New files ----------------------------------------------------------------------------------------------
 
 
-def convert_new(
-    recipe: Any, task: str, source: Path, scratch: Path, **options: Any
-) -> tuple[Any, Conversion]:
+def convert_new(recipe: Any, task: str, source: Path, scratch: Path, **options) -> tuple[Any, Conversion]:
     scratch.mkdir()
     new = list_new_files(recipe, task, source, scratch, **options)
     job = JobOptions(source=new.source, images=new.images, out=str(scratch / "out"), name="new", workers=1)
@@ -390,7 +384,7 @@ def test_a_single_picture_is_taken_alone_and_its_boxes_carry_the_names_of_the_mo
     boxes = np.array([[[0, 0, 1, 1], [0, 0, 0, 0]]], np.float32)
     predictions = {"boxes": boxes, "classes": np.array([[2, 0]]), "scores": np.array([[0.5, 0]])}
     predictions["num_detections"] = np.array([1])
-    truth = {"id": np.array([origin.id]), "valid": np.array([True])}
+    truth = {"id": split_id([origin.id]), "valid": np.array([True])}
     out = tmp_path / "p"
     predict_batches([(predictions, truth)], again.folder, "train", out, facts=facts_of(done))
     (entry,) = json.loads((out / "detections.json").read_text())
@@ -416,7 +410,7 @@ def test_new_scans_larger_than_the_recipes_shape_are_predicted_whole(tmp_path):
             clipped = np.clip(voxels, 0, np.array(truth.shape) - 1)
             label = np.where(inside, truth[tuple(np.moveaxis(clipped, -1, 0))], 0)
             predictions = {"probabilities": np.eye(5, dtype=np.float16)[label][None], "label": label[None]}
-            yield predictions, {"id": np.array([origin.id]), "valid": np.array([True])}
+            yield predictions, {"id": split_id([origin.id]), "valid": np.array([True])}
 
     facts = facts_of(done, labels=dict(enumerate("abcde")))
     predict_batches(labelled(), done.folder, "train", tmp_path / "p", facts=facts)

@@ -145,7 +145,7 @@ def test_pictures_are_measured_in_pixels_within_their_size():
 
 def test_without_distances_no_spacing_is_needed_and_with_them_its_absence_is_told():
     label = np.ones((1, 2, 2, 2), np.uint8)
-    truth = {"label": label, "spacing_mm": np.zeros((1, 3), np.float32), "id": np.array([42])}
+    truth = {"label": label, "spacing_mm": np.zeros((1, 3), np.float32), "id": np.array([[0, 42]], np.uint32)}
     without = SegmentationMetrics(LABELS, kind="volume", hausdorff=False)
     without.update({"label": label}, truth)
     assert without.result() == {"dice": 1.0, "dice_per_class": {"liver": 1.0, "tumor": None}, "examples": 1}

@@ -47,17 +47,6 @@ def test_suppression_equals_a_loop(seed, classes):
         assert found[row].tolist() == [True] * len(expected) + [False] * (MOST - len(expected))
 
 
-@pytest.mark.long
-def test_suppression_is_tensorflows():
-    import tensorflow as tf
-
-    generator = np.random.default_rng(8)
-    boxes, scores = random_boxes(generator, 30), generator.random(30).astype(np.float32)
-    theirs = tf.image.non_max_suppression(boxes, scores, MOST, 0.3).numpy()
-    kept, found = jitted_suppress(boxes[None], scores[None], np.zeros((1, 30), np.int32))
-    assert np.asarray(kept)[0][np.asarray(found)[0]].tolist() == theirs.tolist()
-
-
 jitted_decode = jax.jit(decode)
 jitted_candidates = jax.jit(candidates, static_argnums=1)
 

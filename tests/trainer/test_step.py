@@ -194,7 +194,7 @@ def test_the_same_seed_gives_the_same_parameters_on_every_mesh_and_another_seed_
 
 
 def test_predictions_and_their_truth_are_whole_on_every_device_of_a_mesh() -> None:
-    batch = {**pictures(8), "id": np.arange(8, dtype=np.int32), "valid": np.arange(8) < 6}
+    batch = {**pictures(8), "id": np.ones((8, 2), np.uint32), "valid": np.arange(8) < 6}
     state = new_state(PROBLEM, optax.identity(), 0)
     alone, _ = compile_prediction(PROBLEM)(state.parameters, state.statistics, batch)
     mesh = make_mesh(4)

@@ -99,9 +99,7 @@ def test_true_labels_of_a_real_scans_tiles_overlay_the_scan(test_data, tmp_path,
     for row in rows:
         grid = Grid(shape=(16, 64, 96), affine=row["affine"][0].astype(np.float64))
         number, origin = int(row["tile"][0]), tuple(row["tile_origin"][0].tolist())
-        tiles[number] = WindowTile(
-            number=number, origin=origin, extent=row["extent"][0].astype(int), grid=grid
-        )
+        tiles[number] = WindowTile(number=number, origin=origin, extent=np.int64(row["extent"][0]), grid=grid)
     blend = TileBlender(tiles, 2)
     for row in rows:
         label = row["label"][0]

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from halofeed.errors import MissingExtraError
+from halofeed.errors import MissingExtraError, install_command
 from halofeed.schemas.kinds import KIND_BY_RANK, KINDS
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.trainer.config import TrainConfig
@@ -75,7 +75,7 @@ def check_compiler(topology: Topology) -> None:
     """
     if topology.platform == "tpu" and versions()["libtpu"] == "none":
         raise MissingExtraError(
-            f"topology {topology.name}: libtpu, the TPU's compiler, is not installed; pip install 'halofeed[plan]' (it "
+            f"topology {topology.name}: libtpu, the TPU's compiler, is not installed; {install_command('plan')} (it "
             "needs no TPU), or take --topology cpu:8"
         )
 

@@ -25,6 +25,7 @@ from halofeed.prep.formats.dicom.headers import (
     read_dicom_start,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
+from halofeed.prep.formats.dicom.nuclear import NUCLEAR_KINDS
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
     VolumeSplit,
@@ -200,7 +201,10 @@ def _kind_of(fields: HeaderFields) -> str:
     if fields.is_survey:
         return "survey by its description"
     if any(frame.position_mm is None or frame.orientation is None for frame in fields.frames):
-        return "nuclear medicine image" if fields.modality == "NM" else "image without position"
+        if fields.modality != "NM":
+            return "image without position"
+        kinds = (NUCLEAR_KINDS[word] for word in fields.image_words if word in NUCLEAR_KINDS)
+        return next(kinds, "nuclear medicine image")
     return IMAGE
 
 

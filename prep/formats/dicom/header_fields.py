@@ -27,6 +27,7 @@ from halofeed.prep.formats.dicom.headers import (
     items,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, object_kind
+from halofeed.prep.formats.dicom.nuclear import NUCLEAR_KINDS, NUCLEAR_VECTORS, place_nuclear_slices
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 
 VolumeAttribute = float | str | tuple[float, ...]
@@ -58,7 +59,10 @@ TEXT_ATTRIBUTES: Mapping[str, tuple[int, ...]] = {
     "reconstruction kernel": (headers.KERNEL,),
     "stack": (headers.STACK_ID,),
 }
-VOLUME_ATTRIBUTES = (*(name for name in NUMERIC_ATTRIBUTES if name != INSTANCE_NUMBER), *TEXT_ATTRIBUTES)
+VOLUME_ATTRIBUTES = (
+    *(name for name in NUMERIC_ATTRIBUTES if name != INSTANCE_NUMBER),
+    *(*TEXT_ATTRIBUTES, *NUCLEAR_VECTORS),
+)
 """Attributes whose values are the same for all images of one volume, in the order in which volumes are sorted."""
 TIMES = (TRIGGER_TIME, ACQUISITION_TIME, CONTENT_TIME)
 """Attributes whose values may differ between the images of one volume; then only their order counts."""
@@ -88,7 +92,7 @@ MAYBE_LOSSY = frozenset(f"1.2.840.10008.1.2.4.{number}" for number in (81, 91, 2
 RESCALE_TYPES = frozenset(("OD", "HU", "US", "MGML", "Z_EFF", "ED", "EDW", "HU_MOD", "PCT"))
 MOSAIC = "MOSAIC"
 LOCALIZER_WORDS = frozenset(("LOCALIZER", "SCOUT", "TOPOGRAM", "SURVEY"))
-IMAGE_TYPE_WORDS = LOCALIZER_WORDS | frozenset((MOSAIC, "SCREEN SAVE"))
+IMAGE_TYPE_WORDS = LOCALIZER_WORDS | NUCLEAR_KINDS.keys() | {MOSAIC, "SCREEN SAVE"}
 SURVEY = re.compile(
     r"(?<![a-z])(locali[sz]ers?|scouts?|surveys?|topograms?|surviews?|scanograms?)(?![a-z])", re.IGNORECASE
 )
@@ -163,7 +167,7 @@ class PixelFormat:
         high_bit: index of the highest bit that the value uses.
         signed: whether the values are signed.
         padding: bits of the padding value and of the other end of its range; None if the file has no padding.
-        is_float: whether the words are 32-bit floating-point numbers, as in parametric maps.
+        is_float: whether the words are floating-point numbers of 32 or 64 bits, as in parametric maps.
     """
 
     size: tuple[int, int]
@@ -346,6 +350,13 @@ def _frames(elements: Elements) -> tuple[DicomFrame, ...]:
     count = integer(elements, headers.FRAMES, 1)
     per_frame = items(elements, headers.FRAME_GROUPS)
     shared = [group for item in items(elements, headers.SHARED_GROUPS)[:1] for group in _flatten(item)]
+    places = None if per_frame or shared else place_nuclear_slices(elements, count)
+    if places is not None:
+        frame = _frame((elements,))
+        return tuple(
+            replace(frame, position_mm=at, orientation=to, attributes={**frame.attributes, **volume})
+            for at, to, volume in places
+        )
     if not per_frame and count == 1:
         return (_frame((*shared, elements)),)
     if not per_frame and not shared:
@@ -369,7 +380,7 @@ def _format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFo
     if rows < 1 or columns < 1:
         raise damaged_file(f"an image of {rows} x {columns} pixels")
     photometric = headers.text(elements, headers.PHOTOMETRIC)
-    is_float = pixels is not None and pixels.kind == "float" and allocated == 32
+    is_float = pixels is not None and (pixels.kind, allocated) in (("float", 32), ("double", 64))
     return PixelFormat(
         size=(rows, columns),
         samples=integer(elements, headers.SAMPLES, 1),
@@ -379,7 +390,8 @@ def _format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFo
         high_bit=high,
         signed=integer(elements, headers.SIGNED, 0) == 1,
         padding=None if padding is None or is_float else (padding, padding if limit is None else limit),
-        is_float=is_float and headers.FLOAT_PADDING_VALUE not in elements,
+        is_float=is_float
+        and not elements.keys() & {headers.FLOAT_PADDING_VALUE, headers.DOUBLE_PADDING_VALUE},
     )
 
 

@@ -365,7 +365,7 @@ def extract_values(words: NDArray[Any], stored: PixelFormat) -> NDArray[Any]:
     [[2047, -2048]]
     """
     if stored.is_float:
-        return words.view(np.float32)
+        return words.view(f"f{words.dtype.itemsize}")
     signed = f"i{words.dtype.itemsize}"
     above, below = stored.bits_allocated - 1 - stored.high_bit, stored.high_bit + 1 - stored.bits_stored
     # The left shift drops the bits above the value; the right shift fills up with zeros or with the sign.
@@ -389,10 +389,10 @@ def check_pixels(fields: HeaderFields, byte_count: int | None) -> PixelLocation:
     if fields.syntax not in PLUGINS and fields.syntax not in UNCOMPRESSED:
         raise frame_error("transfer syntax is not supported")
     if location.kind != "integer" and not (stored.is_float and fields.syntax in UNCOMPRESSED):
-        # It has 64 bits, or states a padding value, or is compressed.
+        # It states a padding value, or is compressed.
         cure = "save it as NIfTI (3D Slicer does, or paramap2itkimage of dcmqi), then --layout pairs or csv"
         raise frame_error("floating-point pixels are not supported", f"a parametric map; {cure}")
-    if stored.bits_allocated not in (8, 16, 32):
+    if stored.bits_allocated not in (8, 16, 32) and not stored.is_float:
         raise frame_error("bit depth is not supported", f"{stored.bits_allocated} bits allocated")
     rows, columns = stored.size
     pixels = rows * columns * len(fields.frames)

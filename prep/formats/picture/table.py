@@ -35,6 +35,7 @@ from halofeed.prep.formats.picture.pixels import (
 from halofeed.prep.formats.picture.png import PNG_SIGNATURE, open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.geometry.resize import displayed_size
+from halofeed.prep.sources.files import POINTERS
 
 # Format name: (first bytes of a file, function that opens it). A "." in a pattern matches any byte.
 FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
@@ -59,7 +60,7 @@ RECOGNIZED_PICTURES = {
     "a web page or XML": (b"<!DOCTYPE", b"<!doctype", b"<html", b"<HTML", b"<?xml", b"<svg"),
     "a gzip archive": (b"\x1f\x8b",),
     "a zip archive": (b"PK\x03\x04",),
-    "a Git LFS pointer; run `git lfs pull`": (b"version https://git-lfs",),
+    **{kind: (start,) for kind, start in POINTERS.items()},
 }
 
 

@@ -1,8 +1,8 @@
 """Volume file with a checked header, and its conversion into a scan or a mask.
 
-The readers of NIfTI, NRRD, MetaImage and MGH return a `VolumeFile`. They raise SourceError of stage `read` if a file is
-missing. They raise SourceError of stage `decode` if the file has another format or an unsupported type, or is damaged,
-truncated or too large.
+The readers of NIfTI, NRRD, MetaImage, MGH and MINC return a `VolumeFile`. They raise SourceError of stage `read` if a
+file is missing. They raise SourceError of stage `decode` if the file has another format or an unsupported type, or is
+damaged, truncated or too large.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class VolumeFile:
         conversion = plan_conversion(stored, options.non_finite_value if replacing else None)
         held: NDArray[Any] | None = None
         if replacing:
-            options.reserve(with_margin(len(content.data) + value_bytes(stored, conversion)))
+            options.reserve(with_margin(content.held_bytes + value_bytes(stored, conversion)))
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_values(stored, content, conversion)
             detail = f"{replaced} voxels set to {options.non_finite_value:g}"
@@ -90,7 +90,7 @@ class VolumeFile:
             read=lambda: _arrange(
                 stored, read_values(stored, content, conversion)[0] if held is None else held
             ),
-            held_bytes=len(content.data),
+            held_bytes=content.held_bytes,
             read_bytes=0 if in_place else value_bytes(stored, conversion),
         )
 
@@ -110,7 +110,7 @@ class VolumeFile:
         held: NDArray[Any] | None = None
         read_bytes, item_bytes = label_memory(stored)
         if options.non_finite_labels == "background" and stored.dtype.kind == "f":
-            options.reserve(with_margin(len(content.data) + read_bytes))
+            options.reserve(with_margin(content.held_bytes + read_bytes))
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_labels(stored, content, non_finite_is_background=True)
             detail = f"{replaced} voxels became background"
@@ -149,7 +149,7 @@ class VolumeFile:
             files=tuple(sorted(set(self.files))),
             read=read_single,
             read_classes=read_classes if segments else None,
-            held_bytes=len(content.data),
+            held_bytes=content.held_bytes,
             # Segments need two more arrays: the ids of a layer, and those of the layers before it.
             read_bytes=read_bytes + (8 * stored.value_count if segments else 0),
             value_bytes=item_bytes,

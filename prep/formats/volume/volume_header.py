@@ -75,11 +75,12 @@ class StoredVoxels:
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """Bytes of a file; those from `start` on unpack to voxels."""
+    """Bytes of a file; those from `start` on unpack to voxels, which takes `working_bytes` of memory besides."""
 
     data: bytes
     start: int = 0
     unpack: Callable[[bytes, int], DecodedStream] = PlainStream
+    working_bytes: int = 0
 
     def open(self) -> DecodedStream:
         """Return a stream of the unpacked bytes."""
@@ -89,6 +90,11 @@ class Content:
     def is_plain(self) -> bool:
         """True if the bytes are not compressed."""
         return self.unpack is PlainStream
+
+    @property
+    def held_bytes(self) -> int:
+        """Number of bytes in memory until the voxels are read."""
+        return len(self.data) + self.working_bytes
 
     @property
     def packed_bytes(self) -> int:

@@ -10,6 +10,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from halofeed.errors import UsageError
 from halofeed.loader import Loader
+from halofeed.loader.batch import join_id, split_id
 from halofeed.loader.device import (
     AUGMENTATIONS,
     Brightness,
@@ -23,7 +24,6 @@ from halofeed.loader.device import (
 )
 from halofeed.loader.device.draws import draw_all
 from halofeed.loader.device.ops import jax_ops
-from halofeed.loader.mesh import split_id
 from tests.support.device_oracles import augmented
 from tests.support.level_rows import others
 
@@ -269,6 +269,6 @@ def test_a_mesh_of_cores_gives_the_same(folder):
 def test_each_draw_of_a_record_has_a_number_of_its_own(folder):
     loader = loader_of(folder, draw_by=np.array([100.0] + [1.0] * 9))
     batch = loader.batch(3)
-    drawn = list(zip(batch["id"].tolist(), batch["epoch"].tolist(), strict=True))
-    assert len(set(batch["id"].tolist())) < 8 == len(set(drawn))
+    drawn = list(zip(join_id(batch["id"]).tolist(), batch["epoch"].tolist(), strict=True))
+    assert len(set(join_id(batch["id"]).tolist())) < 8 == len(set(drawn))
     assert batch["epoch"].dtype == np.int32 and (batch["epoch"] >= 0).all()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from halofeed.loader.batch import split_id
 from halofeed.loader.device import AUGMENTATIONS, GaussianBlur, augment_on_device
-from halofeed.loader.mesh import split_id
 
 ALL = {name: kind(probability=0.8) for name, kind in AUGMENTATIONS.items()}
 ALL["GaussianBlur"] = GaussianBlur(probability=0.8, sigma_pixels=(0.5, 1.5), depth=True)

@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from halofeed.errors import UsageError
 from halofeed.loader import Loader
+from halofeed.loader.batch import split_id
 from halofeed.loader.device import AUGMENTATIONS, GaussianBlur, Normalization, augment_on_device
 from halofeed.loader.device.draws import draw_all
 from halofeed.loader.device.ops import jax_ops, tensorflow_ops
-from halofeed.loader.mesh import split_id
 from tests.support.level_rows import others
 
-IDS, EPOCHS = np.array([5, 2**62 + 1, 77, 2**33]), np.array([0, 1, 2, 3], np.int32)
+IDS, EPOCHS = split_id([5, 2**62 + 1, 77, 2**33]), np.array([0, 1, 2, 3], np.int32)
 ALL = {name: kind(probability=0.7) for name, kind in AUGMENTATIONS.items()}
 ALL["GaussianBlur"] = GaussianBlur(probability=1.0, sigma_pixels=(0.5, 2.0), depth=True)
 
@@ -27,13 +27,13 @@ def both(image, several, **keys):
     def changed(batch):
         return augment_on_device(batch, several, **options)["image"]
 
-    ours = jax.jit(changed)({**whole, "id": split_id(IDS)})
+    ours = jax.jit(changed)({**whole, "id": IDS})
     batch = {key: tf.constant(value) for key, value in {**whole, "id": IDS}.items()}
     return np.asarray(ours), changed(batch).numpy(), tf.function(changed)(batch).numpy()
 
 
 def test_the_numbers_are_the_same():
-    ours = draw_all(jax_ops(), 3, split_id(IDS), EPOCHS, [0.5, 0.5], 4)
+    ours = draw_all(jax_ops(), 3, IDS, EPOCHS, [0.5, 0.5], 4)
     theirs = draw_all(tensorflow_ops(), 3, tf.constant(IDS), tf.constant(EPOCHS), [0.5, 0.5], 4)
     for one, other in zip(ours, theirs, strict=True):
         assert np.array_equal(one.uniform, other.uniform) and np.array_equal(one.chosen, other.chosen)
@@ -97,5 +97,5 @@ def test_a_dataset_is_augmented_as_batches_are(draw, write):
 def test_ids_of_another_dtype_are_refused():
     ids = tf.zeros(2, tf.int32)
     batch = {"image": tf.zeros((2, 4, 4, 3), tf.uint8), "id": ids, "epoch": ids}
-    with pytest.raises(UsageError, match=r"expected int64 \[batch\], got int32"):
+    with pytest.raises(UsageError, match=r"expected uint32 \[batch, 2\], got int32"):
         augment_on_device(batch, [ALL["Hue"]], seed=1)

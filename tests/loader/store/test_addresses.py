@@ -68,9 +68,7 @@ def test_no_command_tells_or_writes_a_secret_of_an_address(sets, tmp_path, monke
             done = [halofeed_here(*words) for words in looks]
             assert [one.returncode for one in done[1:]] == [0] * 4, [one.stderr for one in done]
             server.fault = lambda name, number: "403"
-            done += [
-                halofeed_here(command, far, "--debug") for command in ("verify", "bench", "train", "plan")
-            ]
+            done += [halofeed_here(name, far, "--debug") for name in ("verify", "bench", "train", "plan")]
             done += [halofeed_here("inspect", f"{far}/no", "--debug")]
             assert 0 not in [one.returncode for one in done[5:]]
             assert main(["verify", far, far]) == 2
@@ -117,9 +115,7 @@ def test_no_error_of_a_loader_holds_a_secret_and_no_refused_connection_is_a_miss
             ]
             check(*texts)
             if fault == "nobody":
-                assert raised.type is StoreError and not [
-                    text for text in texts if "FileNotFoundError" in text
-                ]
+                assert raised.type is StoreError and not [one for one in texts if "FileNotFoundError" in one]
             assert "://***@" in str(raised.value) or TOKEN in far
 
 
@@ -143,16 +139,12 @@ def test_redirects_to_another_host_are_refused_unless_they_are_allowed(sets, tmp
         far = server.address.replace("://", f"://{user}")
         Loader(far, batch_size=4)
         server.fault = lambda name, number: f"to {other.address}/{name.lstrip('/')}"
-        with pytest.raises(
-            StoreError, match=rf"sends to another host, {host}; .*--redirects {host}"
-        ) as raised:
+        with pytest.raises(StoreError, match=rf"to another host, {host}; .*--redirects {host}") as raised:
             Loader(far, batch_size=4)
         assert isinstance(raised.value.__cause__, RefusedRedirectError | None) and not other.asked
         check(*traceback.format_exception(raised.value))
         for allowed in (host, "127.0.0.1", "*"):
-            same(
-                Loader(Address(far, (allowed,)), batch_size=4).batch(0), Loader(folder, batch_size=4).batch(0)
-            )
+            same(*(Loader(at, batch_size=4).batch(0) for at in (Address(far, (allowed,)), folder)))
         assert other.asked
         assert halofeed_here("inspect", far).returncode == 1
         assert halofeed_here("inspect", far, "--redirects", f"elsewhere, {host}").returncode == 0

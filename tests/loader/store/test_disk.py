@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from halofeed.errors import CorruptFileError, SystemLimitError
-from halofeed.loader import Loader
+from halofeed.loader import Loader, join_id
 from halofeed.loader.store import disk
 from halofeed.schemas.shard_file import close_idle
 from tests.support.batches import flip, same
@@ -28,7 +28,7 @@ from tests.support.small_sets import KINDS
 
 STAGER = """
 import sys
-from halofeed.loader import Loader
+from halofeed.loader import Loader, join_id
 place, cache, seed = sys.argv[1:4]
 loader = Loader(place, batch_size=6, cache="disk:" + cache, seed=int(seed))
 print("ready", flush=True)
@@ -38,7 +38,7 @@ while (thread := loader._shards.store._thread) is not None:
     thread.join()
 for step in range(8, 12):
     loader.batch(step)
-print("done", loader.batch(3)["id"].sum(), loader.retries, flush=True)
+print("done", join_id(loader.batch(3)["id"]).sum(), loader.retries, flush=True)
 """
 
 
@@ -201,7 +201,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_processes_that_stage_the_same_shards_do_not_disturb_each_other(sets, tmp_path, count):
     folder, cache = sets["large volumes"][0], tmp_path / "cache"
-    expected = Loader(folder, batch_size=6).batch(3)["id"].sum()
+    expected = join_id(Loader(folder, batch_size=6).batch(3)["id"]).sum()
     with serving(folder) as server:
         started = [start(server.address, cache, 0) for _ in range(count)]
         ended = [process.communicate(timeout=120) for process in started]

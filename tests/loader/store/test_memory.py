@@ -22,9 +22,7 @@ def test_batches_are_those_of_the_local_set_and_of_a_remote_one(sets, kind):
     folder, augment = sets[kind]
     local = Loader(folder, batch_size=6, augment=augment)
     with serving(folder) as server:
-        held = [
-            Loader(place, batch_size=6, augment=augment, cache="memory") for place in (folder, server.address)
-        ]
+        held = [Loader(at, batch_size=6, augment=augment, cache="memory") for at in (folder, server.address)]
         before = len(server.asked)
         for step in range(6):
             for loader in held:
@@ -71,9 +69,7 @@ def test_a_fault_on_the_way_is_met_by_another_attempt(sets):
 def test_too_little_memory_is_told_before_anything_is_read(sets, monkeypatch):
     monkeypatch.setattr(local, "available_memory", lambda: 20_000)
     monkeypatch.setattr(local, "checked_pieces", None)
-    with pytest.raises(
-        UsageError, match=r"cache='memory': the split's shards are .*, and there are 20\.0 kB"
-    ):
+    with pytest.raises(UsageError, match=r"cache='memory': the split's shards .*, and there are 20\.0 kB"):
         Loader(sets["pictures"][0], batch_size=6, cache="memory")
 
 

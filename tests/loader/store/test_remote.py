@@ -15,6 +15,7 @@ from halofeed.errors import CorruptFileError, MissingExtraError, StoreError, Usa
 from halofeed.inspection.batch import write_batch
 from halofeed.inspection.bench import bench
 from halofeed.loader import Loader, Mixture, RandomCrop
+from halofeed.loader.batch import join_id
 from halofeed.loader.store import remote
 from halofeed.loader.store.base import HeldFile
 from halofeed.loader.store.remote import FetchWindow
@@ -55,7 +56,7 @@ def test_batches_are_those_of_the_local_set(sets, kind, verify):
 
 def test_a_mixture_and_subsets_read_addresses(sets):
     folder = sets["pictures"][0]
-    chosen = [int(value) for value in Loader(folder, batch_size=22).batch(0)["id"][:9]]
+    chosen = [int(value) for value in join_id(Loader(folder, batch_size=22).batch(0)["id"][:9])]
     for options in ({}, {"where": chosen}):
         near = Mixture({str(folder): 1.0}, batch_size=6, **options)
         far = Mixture({in_memory(folder): 1.0}, batch_size=6, **options)
@@ -130,17 +131,13 @@ def test_a_stalled_request_is_given_up_and_made_again(sets, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("on_corrupt", ["fail", pytest.param("skip", marks=pytest.mark.long)])
-def test_a_server_that_stays_broken_is_an_error_that_names_the_object(
-    sets, monkeypatch, fault, error, message, on_corrupt
-):
+def test_a_broken_server_is_an_error_naming_the_object(sets, monkeypatch, fault, error, message, on_corrupt):
     monkeypatch.setattr(remote, "REQUEST_SECONDS", 0.1)
     folder = sets["jpeg"][0]
     with serving(folder) as server:
         server.stall_seconds = 0.5
         far = Loader(server.address, batch_size=6, on_corrupt=on_corrupt)
-        server.fault = lambda name, number: (
-            fault if name.count("tfrecord-00001") and "index" not in name else ""
-        )
+        server.fault = lambda name, number: fault * ("tfrecord-00001" in name and "index" not in name)
         with pytest.raises(error, match=message) as raised:
             list(zip(range(4), far.batches(), strict=False))
         assert "00001-of-00003" in str(raised.value)
@@ -239,9 +236,7 @@ def test_a_missing_library_is_named_with_the_extra(monkeypatch):
             raise ImportError(f"Please install {package} to access it")
 
         monkeypatch.setattr(fsspec.core, "url_to_fs", refuse)
-        with pytest.raises(
-            MissingExtraError, match=rf"{package} is not installed; pip install 'halofeed\[remote\]'"
-        ):
+        with pytest.raises(MissingExtraError, match=rf"{package} is not .*pip install .*\[remote\]'"):
             Loader(f"{scheme}://bucket/cards/1.0.0", batch_size=4)
 
 
@@ -249,9 +244,7 @@ def test_a_remote_file_has_all_methods_of_a_local_one():
     methods = {name for name in vars(OpenFile) if not name.startswith("_")}
     assert {"read_into", "read", "is_unchanged"} <= methods
     public = {name for name in methods if callable(getattr(OpenFile, name))}
-    assert public - set(vars(remote.RemoteFile)) - set(vars(HeldFile)) <= {"read"}, (
-        "else it reads a descriptor that is not there"
-    )
+    assert public - set(vars(remote.RemoteFile)) - set(vars(HeldFile)) <= {"read"}
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.voxels.masks import stored_mask
 from halofeed.system.memory import TOO_MUCH_MEMORY, MemoryBudget
-from tests.support import volume_memory_cases
+from tests.support import volume_memory_cases as cases
 from tests.support.dicom_mask_writer import saved, structure_set
 from tests.support.level_rows import others
 from tests.support.memory_cases import PICTURES, RECIPES, measured_picture
@@ -77,9 +77,7 @@ def test_a_polygon_of_two_million_points_takes_megabytes():
 def run_lengths(side: int) -> int:
     """Run lengths of a picture of 13,000 rows and columns, at so many of them."""
     counts = [13_000 * 5_000, 13_000 * 3_000, 13_000 * 5_000]
-    mask = stored_mask(
-        {"size": [13_000, 13_000], "counts": counts}, plan_fixed_shape((13_000, 13_000), side, side)
-    )
+    mask = stored_mask({"size": [13_000] * 2, "counts": counts}, plan_fixed_shape((13_000,) * 2, side, side))
     return int(mask.sum())
 
 
@@ -106,18 +104,14 @@ def check_scan(measured: Measured, besides: int) -> None:
     assert taken <= planned <= max(MOST * taken, besides + FIXED), shares
 
 
-@pytest.mark.parametrize(
-    "conversion", others(volume_memory_cases.CONVERSIONS, QUICK_SCANS, pytest.mark.exhaustive)
-)
+@pytest.mark.parametrize("conversion", others(cases.CONVERSIONS, QUICK_SCANS, pytest.mark.exhaustive))
 def test_a_scan_takes_what_its_headers_let_expect(scans, conversion):
-    check_scan(volume_memory_cases.measured_scan(conversion, scans), 0)
+    check_scan(cases.measured_scan(conversion, scans), 0)
 
 
-@pytest.mark.parametrize(
-    "name", others(volume_memory_cases.MASKS, ["fractions by run lengths"], pytest.mark.exhaustive)
-)
+@pytest.mark.parametrize("name", others(cases.MASKS, ["fractions by run lengths"], pytest.mark.exhaustive))
 def test_a_mask_takes_what_its_headers_let_expect(name, tmp_path):
-    measured = volume_memory_cases.measured_mask(name, tmp_path)
+    measured = cases.measured_mask(name, tmp_path)
     check_scan(measured, 2 * measured.peak_bytes)  # the call reuses free memory of its parent process
 
 
@@ -133,7 +127,7 @@ def bomb(shape: tuple[int, int, int]) -> bytes:
 def convert_bomb(folder: str, mebibytes: int) -> str:
     recipe = Recipe(layout="csv", depth=8, height=8, width=8, max_memory=mebibytes)
     try:
-        VolumeConverter(recipe=recipe, labels=volume_memory_cases.LABELS).records(
+        VolumeConverter(recipe=recipe, labels=cases.LABELS).records(
             SourceExample(source="a.nii.gz", key="a"), LocalFiles(folder)
         )
     except SourceError as error:
@@ -144,16 +138,16 @@ def convert_bomb(folder: str, mebibytes: int) -> str:
 def test_a_bomb_is_rejected_by_its_header_unless_the_bound_is_higher_and_a_scan_waits_for_room(tmp_path):
     (tmp_path / "a.nii.gz").write_bytes(bomb((2048, 1024, 1024)))
     assert (tmp_path / "a.nii.gz").stat().st_size < 5e6
-    volume_memory_cases.draw(tmp_path / "small", volume_memory_cases.SMALL, "ct.nii.gz")
+    cases.draw(tmp_path / "small", cases.SMALL, "ct.nii.gz")
     measured = measure(convert_bomb, str(tmp_path), 4096)
     assert measured.result.startswith(f"decode: {TOO_MUCH_MEMORY} (about "), measured.result
     assert measured.peak_bytes < 60e6
     (tmp_path / "a.nii.gz").write_bytes(bomb((256, 512, 512)))
     assert measure(convert_bomb, str(tmp_path), 400).result == "converted"
     assert TOO_MUCH_MEMORY in measure(convert_bomb, str(tmp_path), 150).result
-    volume_memory_cases.draw(tmp_path / "b", volume_memory_cases.SMALL, "ct.nii.gz", "mask.nii.gz")
+    cases.draw(tmp_path / "b", cases.SMALL, "ct.nii.gz", "mask.nii.gz")
     share = MemoryBudget(1 << 40).share()
-    volume_memory_cases.convert_scan(str(tmp_path / "b"), "cropped", share.reserve)
+    cases.convert_scan(str(tmp_path / "b"), "cropped", share.reserve)
     assert share.held == share.needed > 0
 
 
@@ -164,7 +158,7 @@ def test_one_long_number_among_a_million_takes_no_terabyte(tmp_path):
     at = data.index(b"\\", len(data) // 2) + 1
     end = data.index(b"\\", at + 200_000)
     (tmp_path / "mask.dcm").write_bytes(data[:at] + b"1".rjust(end - at, b"0") + data[end:])
-    measured = measure(volume_memory_cases.read_mask, str(tmp_path / "mask.dcm"))
+    measured = measure(cases.read_mask, str(tmp_path / "mask.dcm"))
     assert (
         measured.result
         == "SourceError: read: DICOM file is damaged (element (3006,0050) holds a value that is not a number)"

@@ -141,9 +141,7 @@ def draw_hu(low: int, high: int) -> np.ndarray:
 def convert_hu(folder: Path, layout: str, **options: Any) -> Conversion:
     sizes = {"depth": 4, "height": 6, "width": 8}
     given = {"layout": layout, "task": "segmentation", "missing_masks": "prediction", "max_rejected": 0}
-    return run_convert(
-        folder / "s", folder / f"out{len(list(folder.iterdir()))}", **given, **(sizes | options)
-    )
+    return run_convert(folder / "s", folder / f"o{len(list(folder.iterdir()))}", **given, **(sizes | options))
 
 
 def write_scan(folder: Path, array: np.ndarray) -> None:

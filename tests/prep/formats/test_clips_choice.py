@@ -19,9 +19,7 @@ def test_all_windows_follow_one_another_at_the_stride_and_less_than_one_is_left(
     chosen = choose_frames(count, None, FrameChoice(frames=frames, stride=stride, short="repeat"))
     sampled = range(0, count, stride)
     if len(sampled) < frames:
-        assert [window.tolist() for window in chosen.windows] == [
-            [*sampled, *[sampled[-1]] * (frames - len(sampled))]
-        ]
+        assert [w.tolist() for w in chosen.windows] == [[*sampled, *[sampled[-1]] * (frames - len(sampled))]]
         assert chosen.repeated == frames - len(sampled)
         return
     taken = [index for window in chosen.windows for index in window]

@@ -334,9 +334,7 @@ OTHER |= {"FrameOfReferenceUID": ("1.2.9", "1.2.8"), "Manufacturer": ("SIEMENS",
 OTHER |= {"ManufacturerModelName": ("Force", "Revolution"), "StationName": ("CT1", "CT2")}
 
 
-def write(
-    folder: Path, start: float, count: int = 5, *, first_number: int = 1, gap: float = 2.0, **more: Any
-) -> None:
+def write(folder: Path, start: float, count=5, *, first_number=1, gap=2.0, **more: Any) -> None:
     """Slices of one series UID from a height on, each with pixels of its own."""
     for at in range(count):
         pixels = np.random.default_rng([int(10 * start), at]).integers(900, 1200, (5, 6)).astype(np.uint16)

@@ -103,20 +103,6 @@ def test_thin_lines_single_voxels_holes_and_neighbors_of_rt_utils_come_back(tmp_
     assert np.array_equal(opened(tmp_path / "b", "rt.dcm").read(), labels)
 
 
-def test_a_real_scan_and_its_organs_come_back_from_rt_utils(test_data, tmp_path):
-    import nibabel
-
-    stored = nibabel.load(test_data / "volumes" / "totalsegmentator" / "example_seg_dicom.nii.gz")
-    labels = np.asarray(stored.dataobj).transpose(2, 1, 0)[::6]
-    write_scan(tmp_path, shape=labels.shape)
-    organs = {"spleen": labels == 1, "liver": labels == 5, "stomach": labels == 6}
-    write_structures(tmp_path, organs)
-    mask = opened(tmp_path, "rt.dcm")
-    read = mask.read()
-    for number, name in mask.names.items():
-        assert organs[name].any() and dice(read == number, organs[name]) == 1.0
-
-
 def write_segmentation(folder: Path, pixels: NDArray[Any], kind: str, count: int, **options: Any) -> None:
     """A SEG of highdicom beside the series: [slice, row, column] of numbers, or [..., segment] of shares."""
     import highdicom

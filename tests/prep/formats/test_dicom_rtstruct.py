@@ -82,9 +82,7 @@ def test_circles_and_rings_cover_the_voxels_whose_centers_they_enclose(grid):
     assert mask.grid is grid and mask.files == ("mask.dcm",)
 
 
-@pytest.mark.parametrize(
-    ("order", "sign"), list(itertools.product(itertools.permutations(range(3)), (1, -1)))
-)
+@pytest.mark.parametrize(("order", "sign"), [*itertools.product(itertools.permutations(range(3)), (1, -1))])
 def test_slices_are_found_along_any_axis_of_the_grid(order, sign):
     grid = grid_of(4)
     contours = [circle(grid, depth, 11) for depth in (0, 3, 11)]

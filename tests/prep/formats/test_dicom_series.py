@@ -9,12 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydicom.uid import JPEG2000Lossless, RTStructureSetStorage, SegmentationStorage
 
+from halofeed.errors import AnnotationsError
 from halofeed.prep.formats.dicom.series import group_series, open_series
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
-from tests.support.dicom_folders import details, open_folder, refusal
+from tests.support.dicom_folders import details, listed, open_folder, open_listed, refusal
 from tests.support.dicom_writer import (
+    AXIAL,
     image_dataset,
     item,
     multi_frame_dataset,
@@ -205,3 +207,47 @@ def test_one_uid_makes_several_series_by_size_and_none_goes_by_folder(tmp_path):
     write_series(tmp_path / "b" / "one", STORED[::2], EVEN[::2], names=list("ace"))
     write_series(tmp_path / "b" / "one", STORED[1::2], EVEN[1::2], names=list("bd"), more=other)
     np.testing.assert_array_equal(open_folder(tmp_path / "b" / "one").read()[..., 0], HU)
+
+
+def write_nuclear(path, kind="RECON TOMO", step=4.0, orientation=AXIAL, slots=(1,) * 6):
+    detector = item(ImagePositionPatient=[10.0, 20.0, 30.0], ImageOrientationPatient=list(orientation))
+    more = {"SOPClassUID": "1.2.840.10008.5.1.4.1.1.20", "NumberOfFrames": 6, "SpacingBetweenSlices": step}
+    more |= {
+        "DetectorInformationSequence": [detector],
+        "ImageType": ["ORIGINAL", "PRIMARY", kind, "EMISSION"],
+    }
+    more |= {
+        "TimeSlotVector": list(slots),
+        "SliceVector": [slots[:at].count(one) + 1 for at, one in enumerate(slots)],
+    }
+    options = {"position": None, "orientation": None, "spacing": (2, 3), "rescale": None, "modality": "NM"}
+    return save(
+        image_dataset(np.arange(6 * 20, dtype=np.uint16).reshape(6, 4, 5), **options, more=more), path
+    )
+
+
+@pytest.mark.parametrize("step", [4.0, -4.0])
+@pytest.mark.parametrize(
+    "orientation", [AXIAL, (0.0, 1.0, 0.0, 0.0, 0.0, -1.0), (0.6, 0.8, 0.0, -0.8, 0.6, 0.0)]
+)
+def test_a_reconstructed_spect_lies_where_simpleitk_puts_it(tmp_path, step, orientation):
+    image = SimpleITK.ReadImage(str(write_nuclear(tmp_path / "a.dcm", step=step, orientation=orientation)))
+    scan = open_folder(tmp_path)
+    for at in ((0, 0, 0), (5, 3, 4), (1, 2, 3)):
+        there = image.TransformPhysicalPointToIndex((scan.grid.to_mm(at) * (-1, -1, 1)).tolist())
+        assert scan.read()[..., 0][at] == image[there]
+
+
+def test_gated_spect_is_several_scans_and_other_nuclear_images_are_named(tmp_path):
+    for kind, step, words in (
+        ("TOMO", 4.0, "projections are no slices"),
+        ("STATIC", 4.0, "it has no slices"),
+        ("DYNAMIC", 4.0, "times of one view"),
+        ("RECON TOMO", None, "its header places no slice: .*3D Slicer"),
+    ):
+        write_nuclear(tmp_path / "a.dcm", kind, step)
+        with pytest.raises(AnnotationsError, match=words):
+            listed(tmp_path)
+    write_nuclear(tmp_path / "a.dcm", "RECON GATED TOMO", slots=(1, 1, 1, 2, 2, 2))
+    first, second = (open_listed(tmp_path, one).read()[..., 0] for one in listed(tmp_path))
+    assert [first[2, 0, 0], second[2, 0, 0]] == [40, 100]

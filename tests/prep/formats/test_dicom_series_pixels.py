@@ -222,9 +222,7 @@ def assert_said_in_rejects_alone(path, places, read, capfd, caplog):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    "syntax", [uid.RLELossless, uid.JPEGLSLossless, uid.JPEG2000Lossless], ids=lambda syntax: syntax.name
-)
+@pytest.mark.parametrize("syntax", [uid.RLELossless, uid.JPEGLSLossless, uid.JPEG2000Lossless])
 def test_damaged_slices_print_and_log_nothing(syntax, tmp_path, capfd, caplog):
     path = save(image_dataset(RAMP, rescale=(1, 0)), tmp_path / "a.dcm", syntax)
     assert_said_in_rejects_alone(path, range(1, 400, 7), lambda: open_folder(tmp_path).read(), capfd, caplog)

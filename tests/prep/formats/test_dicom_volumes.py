@@ -41,9 +41,7 @@ def write(folder: Path, drawn: Sequence[Drawn], thickness: float | None = 2.0, *
 
 def write_phases(folder, phases, places, mark, spacing=2.0, **options):
     """Phases of so many places, each with the marks of its phase and place; gives the values of each phase."""
-    drawn = [
-        (spacing * at, 100 * phase + at, mark(phase, at)) for at in range(places) for phase in range(phases)
-    ]
+    drawn = [(spacing * at, 100 * n + at, mark(n, at)) for at in range(places) for n in range(phases)]
     write(folder, drawn, **options)
     return [[100 * phase + at for at in range(places)] for phase in range(phases)]
 
@@ -106,9 +104,7 @@ def test_half_slices_and_passes_are_one_scan_unless_their_voxels_alternate_too(t
     assert "--alternating-slices keep" in caught.value.detail
     (kept,) = opened(tmp_path, alternating="keep")
     assert columns([kept])[0][:4] == [-480, -1024, -481, -1024]
-    passes = [
-        {"AcquisitionNumber": 1 + index % 2, "AcquisitionTime": f"10{index % 2}000"} for index in range(8)
-    ]
+    passes = [{"AcquisitionNumber": 1 + at % 2, "AcquisitionTime": f"10{at % 2}000"} for at in range(8)]
     write(tmp_path / "whole", [(3.0 * at, 10 * at, passes[at]) for at in range(8)], modality="MR")
     (whole,) = opened(tmp_path / "whole")
     assert columns([whole]) == [[10 * at for at in range(8)]]
@@ -293,9 +289,7 @@ ENHANCED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("by", "marks"), ENHANCED, ids=[f"{number} {row[0]}" for number, row in enumerate(ENHANCED)]
-)
+@pytest.mark.parametrize(("by", "marks"), ENHANCED, ids=[row[0] for row in ENHANCED])
 def test_a_multi_frame_file_of_several_volumes_is_split_by_its_dimensions(tmp_path, by, marks):
     order = np.random.default_rng(3).permutation(9).tolist()
     save(enhanced(marks, order), tmp_path / "a.dcm")

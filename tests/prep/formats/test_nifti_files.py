@@ -78,7 +78,7 @@ DICOM = bytes(128) + b"DICM" + bytes(300)
 MEMORY = MemoryFiles(
     dict.fromkeys(("a.nii", "B.NII.GZ", "nameless"), VOLUME)
     | dict.fromkeys(("series/1", "series/deep/2", "mask/only"), DICOM)
-    | {"a.mnc": bytes(8), "notes": b"words", "empty": b""}
+    | {"notes": b"words", "empty": b""}
 )
 
 
@@ -91,7 +91,6 @@ def test_a_nifti_file_is_known_by_its_name_or_content(path):
 
 def test_what_is_not_read_says_what_it_is_and_a_mask_is_one_file():
     for path, reason, detail in (
-        ("a.mnc", "not a volume format that is read", "a MINC volume; supported: .nii"),
         ("notes", "not a volume format that is read", "begins with 77 6f 72 64 73"),
         ("empty", "not a volume format that is read", "begins with nothing"),
         ("absent", "file cannot be read", "no such file"),

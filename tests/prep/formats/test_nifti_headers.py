@@ -240,9 +240,7 @@ def test_negative_voxel_sizes_lose_their_sign_and_unknown_units_and_shears_are_n
     assert findings(scan) == {"sheared axes": "noted"} and "73.00 degrees" in scan.findings[0].detail
 
 
-@pytest.mark.parametrize(
-    ("code", "scale"), [(1, 1000.0), (2, 1.0), (3, 0.001), (0, 1.0), (2 + 8, 1.0), (1 + 16, 1000.0)]
-)
+@pytest.mark.parametrize(("code", "scale"), [(1, 1e3), (2, 1.0), (3, 1e-3), (0, 1.0), (10, 1.0), (17, 1e3)])
 @pytest.mark.parametrize("forms", [{}, QFORM_ONLY, NO_FORMS])
 def test_every_unit_of_length_becomes_millimeters(code, scale, forms):
     scan = open_nifti(write_nifti(STORED, **forms, xyzt_units=code))

@@ -131,9 +131,7 @@ def test_a_16_bit_tiff_keeps_every_bit(order, compress, channels, photometric):
     samples = RANDOM.integers(0, 65536, (7, 12, channels), np.uint16)
     result = read(tiff_of_samples(samples, order, photometric, compress), channels=4, dtype="uint16")
     shown = 65535 - samples if photometric == 0 else samples
-    np.testing.assert_array_equal(
-        result.pixels[..., :3], shown[..., :3] if channels > 1 else shown.repeat(3, 2)
-    )
+    assert np.array_equal(result.pixels[..., :3], shown[..., :3] if channels > 1 else shown.repeat(3, 2))
     np.testing.assert_array_equal(result.pixels[..., 3], samples[..., 3] if channels == 4 else 65535)
 
 
@@ -189,9 +187,7 @@ def test_compressed_and_big_tiffs_equal_pillows_reading(compression, big):
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_gray_of_few_bits_is_spread_over_the_full_range_and_so_is_its_transparent_value(depth):
     peak = 2**depth - 1
-    packed = int("".join(f"{value:0{depth}b}" for value in range(peak + 1)).ljust(64, "0"), 2).to_bytes(
-        8, "big"
-    )
+    packed = int("".join(f"{n:0{depth}b}" for n in range(peak + 1)).ljust(64, "0"), 2).to_bytes(8, "big")
     row = b"\0" + packed[: (depth * (peak + 1) + 7) // 8]
     header = struct.pack(">IIBBBBB", peak + 1, 1, depth, 0, 0, 0, 0)
     transparent = (b"tRNS", struct.pack(">H", 1))

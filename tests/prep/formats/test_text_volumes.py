@@ -92,9 +92,7 @@ def test_what_itk_writes_is_what_it_reads(tmp_path_factory, drawn):
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("encoding", ["raw", "gzip", "bzip2", "hex", "ascii"])
-def test_an_nrrd_file_of_any_type_order_and_encoding_is_that_of_the_other_readers(
-    tmp_path, encoding, dtype, order
-):
+def test_an_nrrd_file_of_any_type_order_and_encoding_is_as_others_read_it(tmp_path, encoding, dtype, order):
     stored = values((6, 5, 4), dtype)
     path = tmp_path / "a.nrrd"
     path.write_bytes(write_nrrd(stored, encoding, order))
@@ -166,9 +164,7 @@ ONES = np.ones((6, 5, 4), np.uint8)
 
 NOTHING = dict.fromkeys(("space", "space_directions", "space_origin"))
 UNORIENTED = {
-    "spacings alone": write_nrrd(
-        ONES, **NOTHING, spacings="2 3 1.5", axis_mins="10 20 30", centerings="node node node"
-    ),
+    "spacings": write_nrrd(ONES, **NOTHING, spacings="2 3 1.5", axis_mins="10 20 30", centerings="node " * 3),
     "no space": write_nrrd(ONES, space=None, space_dimension="3"),
     "a scanner's space": write_nrrd(ONES, space="scanner-xyz"),
     "a left-handed space": write_nrrd(ONES, space="3D-left-handed"),
@@ -461,9 +457,7 @@ def test_reading_takes_one_volume_beside_the_file_and_raw_voxels_none():
 
 
 SOUND = {
-    **{
-        f"{encoding}.nrrd": write_nrrd(SIX, encoding) for encoding in ("raw", "gzip", "bzip2", "hex", "ascii")
-    },
+    **{f"{way}.nrrd": write_nrrd(SIX, way) for way in ("raw", "gzip", "bzip2", "hex", "ascii")},
     **{f"{encoding}.mha": write_meta(SIX, encoding) for encoding in ("raw", "zlib", "ascii")},
 }
 

@@ -11,7 +11,7 @@ FOUND = {
     },
     **dict.fromkeys(("automl_csv", "kaggle_wheat_csv", "one_hot_csv"), "csv"),
     **dict.fromkeys(("dicom_named_img", "dicom_unlabeled_96x96"), "dicom"),
-    **dict.fromkeys(("mask_tiff", "nrrd_two_layers"), "pairs"),
+    **dict.fromkeys(("mask_gif", "mask_tiff", "nrrd_two_layers", "voc_segmentation"), "pairs"),
     **dict.fromkeys(("voc_zero_size", "../detection/cards_voc", "../detection/bccd_voc"), "voc"),
     **dict.fromkeys(("lvis", "../detection/coco_ccby"), "coco"),
     "bids_two_sessions": "bids",
@@ -23,8 +23,6 @@ FOUND = {
 }
 REFUSED = {
     "../detection": "several layouts: .*Choose --layout voc or --layout coco",
-    "mask_gif": "several layouts fit .*Choose --layout folders or --layout pairs",
-    "voc_segmentation": "take --layout pairs --image-pattern",
     "freesurfer_mgz": "pairs: no volume, picture or clip has a label by its name",
 }
 

@@ -5,11 +5,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from halofeed.errors import AnnotationsError
-from halofeed.prep.layouts import SourceExample
-from halofeed.prep.layouts.coco import list_labels
+from halofeed.prep.annotations.class_names import LabelCoding
+from halofeed.prep.convert.label_image import decoder_of
+from halofeed.prep.layouts import LayoutOptions, SourceExample
+from halofeed.prep.layouts.coco import label_values, list_labels
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.allocations import traced
 from tests.support.layout_references import list_references, make
@@ -63,6 +66,29 @@ def test_coco_subset_has_53_images_576_boxes_10_crowds_box_for_box(test_data):
             assert box.mask == entry["segmentation"]
     assert all(box.mask is None for reference in read(root) for box in reference.boxes or ())
     assert list_labels(LocalFiles(root), None) == tuple(names[identity] for identity in sorted(names))
+
+
+def test_panoptic_things_are_boxes_and_all_segments_are_classes_of_pixels(tmp_path):
+    categories = [{"id": 9, "name": "cat", "isthing": 1}, {"id": 4, "name": "sky", "isthing": 0}]
+    boxed = {"bbox": [0, 0, 2, 1], "area": 2, "iscrowd": 1}
+    segments = [{"id": 70_000, "category_id": 9, **boxed}, {"id": 5, "category_id": 4, **boxed}]
+    drawn = {"image_id": 7, "file_name": "a.png", "segments_info": segments}
+    content = document(annotations=[drawn], categories=categories)
+    write(tmp_path, content, "images/a.jpg", "images/b.jpg", name="annotations/panoptic_val.json")
+    make(tmp_path, "annotations/panoptic_val/a.png")
+    one, without = read(tmp_path, task="segmentation")
+    assert (one.mask, one.segments) == ("annotations/panoptic_val/a.png", ((70_000, 2), (5, 1)))
+    decode = decoder_of(LabelCoding(), one.segments)
+    assert decode(np.array([[0, 0, 0], [112, 17, 1], [5, 0, 0]], np.uint8)).tolist() == [0, 2, 1]
+    assert without.problem[1] == "image has no label"
+    files = LocalFiles(tmp_path)
+    assert label_values(files, files, None, LayoutOptions()) == {1: "sky", 2: "cat"}
+    (box,) = read(tmp_path)[0].boxes
+    assert (box.label, box.xmax, box.ymax, box.is_crowd) == ("cat", 2, 1, True)
+    for other, options in ((content, {"masks": True}), (document(), {"task": "segmentation"})):
+        write(tmp_path, other, name="annotations/panoptic_val.json")
+        with pytest.raises(AnnotationsError, match="a panoptic file"):
+            read(tmp_path, **options)
 
 
 def test_images_without_annotations_are_negatives_and_those_of_lvis_are_found_by_their_address(tmp_path):
@@ -203,9 +229,7 @@ def test_annotations_that_belong_to_no_image_do_not_leave_pictures_without_objec
     lost = [{"id": n, **OWN, "image_id": image_id} for n in range(12)]
     for listed in (lost[:1], [*lost, {"id": 20, **OWN}]):
         write(tmp_path, document(annotations=listed), "a.jpg")
-        with pytest.raises(
-            AnnotationsError, match=r"instances\.json: 1?\d of .* belong to no image.*make image_id"
-        ):
+        with pytest.raises(AnnotationsError, match=r"instances\.json: 1?\d of .* belong to no image.*image"):
             read(tmp_path)
 
 

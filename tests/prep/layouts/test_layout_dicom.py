@@ -172,9 +172,7 @@ def test_an_image_pattern_says_which_part_of_a_series_folder_the_id_is(tmp_path)
         assert references["p2/ct"].mask == "masks/p2.nii.gz"
     references = read(tmp_path, image_pattern="{id}/ct", label_pattern="{id}/organs.nii.gz")
     assert references["p1/ct"].mask == "p1/organs.nii.gz"
-    with pytest.raises(
-        AnnotationsError, match=r"--image-pattern \{id\}/mr: no series' folder fits it; found 'p1/ct'"
-    ):
+    with pytest.raises(AnnotationsError, match=r"--image-pattern \{id\}/mr: no .* fits it; found 'p1/ct'"):
         read(tmp_path, image_pattern="{id}/mr", label_pattern="masks/{id}.nii.gz")
 
 
@@ -222,7 +220,7 @@ def test_labels_that_fit_no_series_or_several_do_not_make_scans_for_prediction(t
         ("seg", lambda path: save_segmentation(path, "1.2.77", frame="1.9.77"), "label has no image"),
         ("rtstruct", lambda path: save_structures(path, "1.2.77"), "label has no image"),
         ("masks/p7.nii.gz", lambda path: touch(path.parent, path.name), "label has no image"),
-        ("p1/a.mnc", lambda path: touch(path.parent, path.name), "not a volume format that is read"),
+        ("p1/a.npy", lambda path: touch(path.parent, path.name), "not a volume format that is read"),
     ):
         write(tmp_path / label)
         assert outcome(read(tmp_path)) == {"p1": NO_LABEL, "p2": NO_LABEL, label: reason}
@@ -272,14 +270,8 @@ def test_dicom_files_named_img_are_slices_where_no_header_lies_beside_them(tmp_p
         list_references("pairs", tmp_path)
 
 
-def test_a_dose_and_an_original_nm_are_told_a_way_that_works(tmp_path):
+def test_a_dose_is_told_a_way_that_works(tmp_path):
     save_series(tmp_path / "ct", "1.2.1")
     save(tmp_path / "dose", "1.2.840.10008.5.1.4.1.1.481.2", "1.2.5", Modality="RTDOSE")
-    pixels = np.ones((2, 3), np.uint16)
-    nm = {"SOPClassUID": "1.2.840.10008.5.1.4.1.1.20"}
-    dicom_writer.save(
-        dicom_writer.image_dataset(pixels, position=None, modality="NM", more=nm), tmp_path / "nm"
-    )
     details = {one.source: (one.problem or ("", "", ""))[2] for one in read(tmp_path).values()}
     assert "plastimatch convert" in details["dose"] and "--layout csv" in details["dose"]
-    assert "3D Slicer" in details["nm"] and "original series" not in details["nm"]

@@ -172,9 +172,7 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("content", PLAIN)
-def test_class_folders_with_other_papers_or_names_shared_by_chance_are_classes_without_a_word(
-    tmp_path, content
-):
+def test_class_folders_with_papers_or_names_shared_by_chance_are_classes_without_a_word(tmp_path, content):
     assert suggest_layout(write_files(tmp_path, content)) is None
     pictures = [one for one in list_references("folders", tmp_path) if one.source.endswith(("jpg", "png"))]
     assert all(one.label and not one.notes for one in pictures)

@@ -96,7 +96,7 @@ def test_pictures_are_cases_too_and_labels_of_no_case_make_none_for_prediction(t
         ({"labels": {"background": 0, "edema": 1.5}}, "expected a whole number"),
         ({"labels": {"background": 0, "a": 1, "b": 1}}, "is there twice"),
         ({"channel_names": {"1": "CT"}}, "without gaps"),
-        ({"file_ending": ".mnc"}, "'.mnc' is not read; known: .nii.gz .nii .nrrd .mha"),
+        ({"file_ending": ".brik"}, "'.brik' is not read; known: .nii.gz .nii .nrrd .mha"),
         ({"file_ending": None}, "file_ending: expected such as .nii.gz; found channel_names"),
         ({"numTraining": True}, "numTraining: expected the number"),
         ({"numTraining": 3}, "numTraining is 3, and imagesTr holds 1 cases"),
@@ -214,9 +214,7 @@ def test_real_hippocampus_scans_under_a_dataset_json(test_data, tmp_path):
     (tmp_path / "labelsTr").symlink_to(source / "labels")
     names = sorted(path.name.removesuffix(".nii.gz") for path in (source / "images").iterdir())
     files = write_msd(tmp_path, document([entry(name) for name in names]))
-    assert outcome(read_msd(files)) == {
-        f"imagesTr/{name}.nii.gz": f"labelsTr/{name}.nii.gz" for name in names
-    }
+    assert outcome(read_msd(files)) == {f"imagesTr/{n}.nii.gz": f"labelsTr/{n}.nii.gz" for n in names}
 
 
 def test_lists_of_the_decathlon_give_splits_wherever_its_dataset_json_lies(tmp_path):

@@ -91,9 +91,7 @@ def test_bids_scans_find_their_labels_by_custom_or_by_two_stars_in_a_pattern(tmp
 
 
 def test_split_and_group_come_from_the_pattern_and_images_without_labels_may_be_for_prediction(tmp_path):
-    files = make(
-        tmp_path, *(f"{split}/p7/{name}_1.nii" for split in ("train", "test") for name in ("ct", "seg"))
-    )
+    files = make(tmp_path, *(f"{split}/p7/{n}_1.nii" for split in ("train", "test") for n in ("ct", "seg")))
     image, label = (f"{{split}}/{{group}}/{name}_{{id}}.nii" for name in ("ct", "seg"))
     references = read(files, image_pattern=image, label_pattern=label)
     assert {(one.split, one.group, one.mask) for one in references.values()} == {
@@ -297,9 +295,8 @@ def test_lits_names_pair_by_number_wherever_they_lie(tmp_path):
 
 
 def test_lits_numbers_may_start_anew_in_each_split(tmp_path):
-    files = make(
-        tmp_path / "a", *(f"{s}/{n}-0.nii" for s in ("train", "val") for n in ("ct", "segmentation"))
-    )
+    names = [f"{split}/{name}-0.nii" for split in ("train", "val") for name in ("ct", "segmentation")]
+    files = make(tmp_path / "a", *names)
     found = {(one.split, one.mask) for one in read_lits(files).values()}
     assert found == {(split, f"{split}/segmentation-0.nii") for split in ("train", "val")}
     layout = find_layout("lits")

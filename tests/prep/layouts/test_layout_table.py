@@ -381,14 +381,17 @@ def test_published_tables_are_read_as_they_are(tmp_path, name):
     assert found == expected
 
 
-def test_metadata_in_parquet_are_those_of_jsonl_and_pictures_inside_are_refused(tmp_path):
+def test_metadata_in_parquet_are_those_of_jsonl_and_pictures_in_lists_are_refused(tmp_path):
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    for name, row in (("metadata", {"file_name": "a.jpg", "objects": OBJECTS}), ("packed", {"image": b"x"})):
+    for name, row in (
+        ("metadata", {"file_name": "a.jpg", "objects": OBJECTS}),
+        ("packed", {"image": [b"x"]}),
+    ):
         parquet.write_table(arrow.Table.from_pylist([row]), tmp_path / f"{name}.parquet")
     write(tmp_path, hugging("a.jpg", **OBJECTS), "a.jpg", table="plain.jsonl")
     plain, packed = (list_references("jsonl", tmp_path, name) for name in ("plain.jsonl", "metadata.parquet"))
     assert plain[0].boxes == packed[0].boxes and len(plain[0].boxes or ()) == 2
-    with pytest.raises(AnnotationsError, match="column image holds the bytes of pictures"):
+    with pytest.raises(AnnotationsError, match="column image holds the bytes of several pictures"):
         list_references("jsonl", tmp_path, "packed.parquet")
 
 

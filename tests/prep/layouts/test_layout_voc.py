@@ -59,9 +59,7 @@ def test_trainval_and_lists_of_one_class_are_followed_only_where_nothing_better_
     assert outcome(references)["VOC2012/ImageSets/Main/val.txt#ghost"] == "listed image has no annotation"
     assert len(references) == 4
     assert [one.split for one in read(tmp_path, image_sets=("trainval",))][:2] == ["trainval", "trainval"]
-    with pytest.raises(
-        AnnotationsError, match="no list minival in ImageSets/Main; found hat_trainval, train,"
-    ):
+    with pytest.raises(AnnotationsError, match="no list minival in ImageSets/Main; found hat_trainval"):
         read(tmp_path, image_sets=("minival",))
 
 
@@ -111,9 +109,7 @@ def test_pixels_counted_from_one_become_continuous_coordinates(tmp_path, box, or
     assert found.difficult and found.occluded and not found.truncated
 
 
-BOMB = (
-    '<!DOCTYPE a [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><annotation><filename>&b;</filename></annotation>'
-)
+BOMB = '<!DOCTYPE a [<!ENTITY a "h"><!ENTITY b "&a;&a;">]><annotation><filename>&b;</filename></annotation>'
 
 
 @pytest.mark.parametrize(
@@ -173,9 +169,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("names", "sides", "declared", "meant"), [case[1:] for case in NAMES], ids=lambda _: ""
-)
+@pytest.mark.parametrize(("names", "sides", "declared", "meant"), [case[1:] for case in NAMES])
 def test_a_file_name_that_is_not_the_xmls_own_is_proven_by_sizes_or_the_other_files(
     tmp_path, names, sides, declared, meant
 ):
@@ -192,9 +186,7 @@ def test_a_file_name_that_is_not_the_xmls_own_is_refused_by_name_of_the_option_w
     tmp_path,
 ):
     _named_otherwise(tmp_path, SHIFTED, dict.fromkeys("1234", 24), dict.fromkeys("1234", 24))
-    words = (
-        r"1\.xml: <filename> is that of 2\.png.*own name that of 1\.png, as in 4 of 4.*--voc-images xml-name"
-    )
+    words = r"1\.xml: <filename> is that of 2\.png.*name that of 1\.png, as in 4 of 4.*--voc-images xml-name"
     with pytest.raises(AnnotationsError, match=words):
         read(tmp_path)
     for option in ("filename", "xml-name"):

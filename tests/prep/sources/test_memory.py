@@ -94,9 +94,7 @@ def test_what_failed_beside_others_is_tried_once_more_alone() -> None:
         except MemoryError:
             return str(share.alone_or_never())
 
-    assert retry_when_memory_free(budget, work).startswith(
-        "decode: takes too much memory (about 1 MiB; this machine has less left"
-    )
+    assert retry_when_memory_free(budget, work).startswith("decode: takes too much memory (about 1 MiB; this")
     assert beside == [10, 100], "the second time nobody else holds anything"
     assert budget.used == 0
 
@@ -146,8 +144,6 @@ def test_where_the_machine_has_less_than_is_allowed_that_is_said() -> None:
         share.reserve(401 * MEBIBYTE)
     assert not share.lacked
     share = budget.share()
-    with pytest.raises(
-        SourceError, match="about 200 MiB; this machine has 100 for each worker; take fewer --workers"
-    ):
+    with pytest.raises(SourceError, match=r"about 200 MiB; this machine has 100 .*; take fewer --workers"):
         share.reserve(200 * MEBIBYTE)
     assert share.lacked

@@ -210,9 +210,7 @@ def test_what_is_counted_lies_in_the_mask_and_above_the_threshold(dtype, mask_dt
     random = np.random.default_rng(seed)
     ends = (0, 100) if dtype.startswith("u") else (-100, 100)
     array = random.integers(*ends, (5, 16, 7)).astype(dtype)[:, ::2, ::-1]
-    mask = (
-        None if mask_dtype is None else random.choice([0, 0, 1, 256], (5, 16, 7)).astype(mask_dtype)[:, ::2]
-    )
+    mask = mask_dtype and random.choice([0, 0, 1, 256], (5, 16, 7)).astype(mask_dtype)[:, ::2]
     wanted = array if mask is None else array[mask != 0]
     wanted = wanted if above is None else wanted[wanted > above]
     with pytest.MonkeyPatch.context() as patch:

@@ -71,9 +71,7 @@ def test_applying_a_plan_changes_no_image_and_copies_none_where_nothing_is_padde
     before = image.copy()
     for spacing in (20.0, 7.0, 10.5):
         for kernel in ("linear", "cubic"):
-            apply_image(
-                volume.plan_resample(grid, (spacing, spacing, spacing), image_kernel=kernel), image, 0
-            )
+            apply_image(volume.plan_resample(grid, (spacing,) * 3, image_kernel=kernel), image, 0)
     assert np.array_equal(image, before)
     grid = stored_grid(grid_around(), ORIENTATIONS[9])
     image = np.zeros(grid.shape, np.int16)

@@ -95,9 +95,7 @@ def triangle_oracle(pixels: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDAr
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize(
-    ("source", "size"), [((61, 97), (20, 150)), ((120, 80), (33, 47)), ((9, 7), (20, 20))]
-)
+@pytest.mark.parametrize(("source", "size"), [((61, 97), (20, 150)), ((99, 80), (33, 47)), ((9, 7), (9, 20))])
 def test_the_default_is_a_triangle_filter_to_within_one_level(dtype, channels, source, size):
     pixels = random_pixels(source, channels, dtype)
     resized = resize_image(pixels, plan_fixed_shape(source, *size))

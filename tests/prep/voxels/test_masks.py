@@ -134,9 +134,7 @@ def test_a_damaged_mask_is_a_fault_of_the_annotation(mask, reason):
     size=st.tuples(st.integers(1, 30), st.integers(1, 30)),
     fill=st.floats(0, 1),
 )
-def test_what_pycocotools_encodes_is_decoded_and_any_compressed_counts_are_or_are_refused(
-    coco, counts, size, fill
-):
+def test_what_pycocotools_encodes_is_decoded_and_any_counts_are_decoded_or_refused(coco, counts, size, fill):
     mask = (np.random.default_rng(size[0]).random(size) < fill).astype(np.uint8)
     assert np.array_equal(decode_coco_run_lengths(coco.encode(np.asfortranarray(mask)), size), mask)
     with contextlib.suppress(SourceError):

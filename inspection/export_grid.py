@@ -1,0 +1,238 @@
+"""Grids of exported records: the stored one, or that of the source file where a record proves it.
+
+A picture's record keeps sizes and a transform to the pixels that were annotated: those of the file, or the displayed
+ones. Only one EXIF orientation gives that transform, so its exact form is known again:
+
+    stored pixels --resize--> displayed pixels --EXIF orientation--> pixels of the file
+
+A label volume is sampled at the centers of the source's voxels (nearest voxel).
+"""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import SourceError, UsageError
+from halofeed.inspection.stored_records import affine_of, array_of, extent_of, integer_of, text_of
+from halofeed.prep.formats.picture.table import FORMATS, sniff
+from halofeed.prep.geometry.orientation import FIELD_OF_VIEW_VOXELS, plan_onto
+from halofeed.prep.geometry.resize import (
+    PixelAffine,
+    ResizePlan,
+    Size,
+    apply_affine,
+    displayed_size,
+    invert_affine,
+    stored_to_displayed,
+    stored_to_file,
+)
+from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.geometry.volume import triple
+from halofeed.prep.sources.file_names import is_image_name
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.voxels.resample import apply_mask
+from halofeed.schemas import keys
+from halofeed.schemas.tfexample import Decoded
+
+GRIDS = ("stored", "source")
+"""Values of `--grid`."""
+PICTURE_GRID_KEYS = (*keys.SIDES, *keys.UNPADDED_SIDES, *keys.SOURCE_SIDES, keys.TRANSFORM)
+"""Keys that `picture_grid` reads."""
+_UNCHANGED = np.array([1, 0, 0, 0, 1, 0], np.float64)
+_ROUNDING = 2.0**-22
+"""Largest relative error of a transform that was rounded to float32, with a margin of two bits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureGrid:
+    """Grid of an exported picture.
+
+    Args:
+        size: (height, width) of the picture.
+        stored_size: (height, width) of the record, with its padding.
+        from_stored: affine from stored points to points of this grid, float64 [6].
+        orientation: EXIF orientation of the file, if this grid has its pixels before it; 1 for displayed pixels.
+    """
+
+    size: Size
+    stored_size: Size
+    from_stored: PixelAffine
+    orientation: int = 1
+
+    @property
+    def is_stored(self) -> bool:
+        """Return whether this is the grid of the record."""
+        return self.from_stored is _UNCHANGED
+
+    def sample(self, mask: NDArray[Any]) -> NDArray[Any]:
+        """Return the nearest value of a stored mask [height, width] for each pixel of this grid.
+
+        >>> to_file = stored_to_file(ResizePlan(source_size=(2, 4), resized_size=(1, 2), output_size=(1, 3)), 6)
+        >>> grid = PictureGrid(size=(4, 2), stored_size=(1, 3), from_stored=to_file, orientation=6)
+        >>> grid.sample(np.array([[5, 7, 0]])).tolist()
+        [[7, 7], [7, 7], [5, 5], [5, 5]]
+        """
+        rows, columns = (np.arange(side) + 0.5 for side in self.size)
+        to_stored = invert_affine(self.from_stored)
+        if turned := not to_stored[0]:
+            rows, columns = columns, rows
+        down = to_stored[1 if turned else 0] * rows + to_stored[2]
+        across = to_stored[3 if turned else 4] * columns + to_stored[5]
+        lines = [
+            np.clip(np.floor(line).astype(np.int64), 0, side - 1)
+            for line, side in zip((down, across), mask.shape, strict=True)
+        ]
+        sampled = mask[np.ix_(*lines)]
+        return sampled.T if turned else sampled
+
+
+def picture_grid(features: Decoded, grid: str, *, displayed: bool) -> PictureGrid:
+    """Return the grid to which a picture's record is exported.
+
+    Args:
+        features: values of `PICTURE_GRID_KEYS`.
+        grid: one of `GRIDS`.
+        displayed: whether the source's grid is the displayed one, and not the one that was annotated.
+
+    Raises:
+        UsageError: the record lacks the size or the transform of its source, or they contradict each other.
+    """
+    stored_size, unpadded = (_size_of(features, sides) for sides in (keys.SIDES, keys.UNPADDED_SIDES))
+    assert stored_size is not None  # `record_problems` has found it
+    size = unpadded or stored_size
+    if grid == "stored":
+        return PictureGrid(size=size, stored_size=stored_size, from_stored=_UNCHANGED)
+    file_size, transform = _size_of(features, keys.SOURCE_SIDES), array_of(features, keys.TRANSFORM)
+    if file_size is None or transform is None or transform.shape != (6,):
+        raise UsageError(
+            "it lacks the size of its source or the transform to it, so its source's pixels are not known"
+        )
+    for orientation in range(1, 9):
+        shown = displayed_size(orientation, file_size)
+        plan = ResizePlan(source_size=shown, resized_size=size, output_size=stored_size)
+        to_file = stored_to_file(plan, orientation)
+        if np.allclose(transform, to_file, rtol=_ROUNDING, atol=0):
+            if displayed:
+                to_file, file_size, orientation = stored_to_displayed(plan), shown, 1
+            return PictureGrid(
+                size=file_size, stored_size=stored_size, from_stored=to_file, orientation=orientation
+            )
+    raise UsageError(
+        f"its transform {transform.tolist()} does not lead from {size[1]}x{size[0]} pixels to the {file_size[1]}x"
+        f"{file_size[0]} of its source"
+    )
+
+
+def _size_of(features: Decoded, sides: tuple[str, str]) -> Size | None:
+    height, width = (integer_of(features, key) for key in sides)
+    return None if height is None or width is None or min(height, width) < 1 else (height, width)
+
+
+class SourcePictures:
+    """Picture files below the folder that `--images` names.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._files = LocalFiles(folder)
+
+    def read(self, features: Decoded, grid: PictureGrid) -> tuple[str, bytes, int]:
+        """Return the extension, the bytes and the EXIF orientation of a record's source.
+
+        Args:
+            features: features of the record.
+            grid: grid of the source, whose size and orientation the file must have.
+
+        Raises:
+            UsageError: the file is missing, is no picture, or has another size or orientation than the record's source.
+        """
+        name = text_of(features, keys.FILENAME) or ""
+        place = f"--images {self._files.root}: {name!r:.300}"
+        path = posixpath.normpath(name)
+        if not is_image_name(path) or path.startswith(("../", "/")):
+            raise UsageError(
+                f"{place}: is no path of a picture below the folder; name the folder that was converted"
+            )
+        try:
+            data = self._files.read(path)
+            opened = FORMATS[sniff(data)][1](data)
+        except SourceError as error:
+            raise UsageError(f"{place}: {error}; name the folder that was converted") from error
+        expected = displayed_size(grid.orientation, grid.size), grid.orientation
+        shown = displayed_size(opened.orientation, opened.stored_size)
+        if expected not in ((shown, 1), (shown, opened.orientation)):
+            (height, width), orientation = expected
+            raise UsageError(
+                f"{place}: expected {width}x{height} pixels and the EXIF orientation {orientation}, got "
+                f"{shown[1]}x{shown[0]} and {opened.orientation}; name the folder that was converted"
+            )
+        return posixpath.splitext(path)[1].lower(), data, opened.orientation
+
+
+def label_in_source(
+    label: NDArray[Any], features: Decoded, ignored: int | None
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Return a record's label on the grid of its source, and the affine of the source.
+
+    Args:
+        label: class indices [depth, height, width] of the record.
+        features: features of the record.
+        ignored: class index for voxels that the record does not show; None if the data set has none.
+
+    Returns:
+        Class indices in the source's shape, with the axes of its file, the slowest first; and float64 [4, 4].
+
+    Raises:
+        UsageError: the record lacks the grid of its source, or shows only a part of it, so that the class of the other
+            voxels is not known.
+    """
+    affine, source_affine = affine_of(features), affine_of(features, keys.SOURCE_AFFINE)
+    shape = array_of(features, keys.SOURCE_SHAPE, "i")
+    if affine is None or source_affine is None or shape is None or shape.shape != (3,) or shape.min() < 1:
+        raise UsageError("it lacks the shape or the affine of its source")
+    extent = extent_of(features)
+    low, high = ([0, 0, 0], label.shape) if extent is None else extent.tolist()
+    shown = label[tuple(slice(first, last) for first, last in zip(low, high, strict=True))]
+    source = Grid(shape=triple(shape.tolist()), affine=source_affine)
+    if ignored is None:
+        _check_all_shown(Grid(shape=triple(shown.shape), affine=_moved(affine, low)), source)
+        # The voxels at the ends are repeated: a conversion may have rounded the field of view.
+        shown, low = np.pad(shown, 1, mode="edge"), [first - 1 for first in low]
+    stored = Grid(shape=triple(shown.shape), affine=_moved(affine, low))
+    return apply_mask(plan_onto(stored, source), shown, fill=ignored or 0), source_affine
+
+
+def _check_all_shown(shown: Grid, source: Grid) -> None:
+    ends = np.array([[*end, 1] for end in itertools.product(*((0, side - 1) for side in source.shape))])
+    places = (ends @ np.linalg.solve(shown.affine, source.affine).T)[:, :3]
+    beyond = float(np.maximum(-places, places - np.array(shown.shape) + 1).max())
+    if beyond > FIELD_OF_VIEW_VOXELS:
+        raise UsageError(
+            f"it shows a part of its source, which reaches {beyond:.1f} voxels beyond it, and the class of these "
+            "voxels is not known; convert the scans with --fit stretch"
+        )
+
+
+def _moved(affine: NDArray[np.float64], first: Any) -> NDArray[np.float64]:
+    """Return the affine of the voxels that begin at `first`."""
+    moved = affine.copy()
+    moved[:3, 3] += affine[:3, :3] @ np.asarray(first)
+    return moved
+
+
+def points_on(grid: PictureGrid, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return points [n, 2], (y, x) as shares of the stored picture, in pixels of a grid.
+
+    >>> grid = PictureGrid(size=(4, 8), stored_size=(2, 4), from_stored=np.array([2.0, 0, 0, 0, 2, 0]))
+    >>> points_on(grid, np.array([[0.5, 0.25]])).tolist()
+    [[2.0, 2.0]]
+    """
+    return apply_affine(grid.from_stored, shares * np.array(grid.stored_size))

@@ -1,0 +1,188 @@
+"""Exporter of YOLO: boxes, segments of objects with masks, or poses of objects with keypoints.
+
+    data.yaml                 classes, splits, and kpt_shape with kpt_names of poses
+    images/SPLIT/NAME.png
+    labels/SPLIT/NAME.txt     one row per object:
+        class x y width height                          boxes
+        class x1 y1 x2 y2 ...                           segments
+        class x y width height x1 y1 visibility1 ...    poses
+
+All numbers are shares of the picture (docs.ultralytics.com/datasets).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import UsageError
+from halofeed.inspection.export_pictures import BoxedObjects, BoxExporter
+from halofeed.inspection.export_records import ExportedData, ExportRecord, text_names, yaml_text
+from halofeed.schemas import keys
+
+_YOLO_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+"""Key of data.yaml by split."""
+
+
+_KEYPOINT_NAMES = f"{keys.OBJECT_KEYPOINT}/text"
+_COMPARED = 1000
+_NO_PIXEL = "objects without a pixel in their mask"
+
+
+class YoloExporter(BoxExporter):
+    """Exporter of YOLO; class ids begin at 0, in the order of the data set's.
+
+    A segment is one outline: parts and holes are joined by lines of no area. Its extent replaces the object's box, and
+    a note says by how much they differ. If objects have keypoints and masks, the keypoints are written.
+    """
+
+    DISPLAYED = True
+
+    def __init__(self, folder: Path, data: ExportedData) -> None:
+        super().__init__(folder, data)
+        splits = [split for split, content in data.manifest.splits.items() if content.records]
+        found = [_YOLO_SPLITS.get(split) for split in splits]
+        if None in found or len(set(found)) < len(found):
+            raise UsageError(
+                f"{data.files}: expected the splits train, val and test, which YOLO's data.yaml has, got "
+                f"{', '.join(splits)}; say --to voc"
+            )
+        self._names = text_names(dict(sorted(data.manifest.labels.items())))
+        self._places = {label: place for place, label in enumerate(self._names)}
+        self._count_renamed(self._names)
+        keypoints = self._keypoint_names(data)
+        has_masks = any(field.name == "masks" for field in data.manifest.fields)
+        self._write_object = self._pose if keypoints else self._segment if has_masks else self._box
+        self._keeps = frozenset(("keypoints",) if keypoints else ("masks",) if has_masks else ())
+        self._largest_shift = 0.0
+        lines = [f"{_YOLO_SPLITS[split]}: images/{split}" for split in splits]
+        lines += ["names:", *(f"  {at}: {yaml_text(name)}" for at, name in enumerate(self._names.values()))]
+        if keypoints:
+            named = f"[{', '.join(map(yaml_text, keypoints))}]"
+            lines += [f"kpt_shape: [{len(keypoints)}, 3]", "kpt_names:"]
+            lines += [f"  {at}: {named}" for at in range(len(self._names))]
+        (folder / "data.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for split in splits:
+            (folder / "labels" / split).mkdir(parents=True)
+
+    def _keypoint_names(self, data: ExportedData) -> tuple[str, ...]:
+        """Return the names of every object's keypoints; () if none has any."""
+        found: Counter[tuple[str, ...]] = Counter()
+        for features in data.small_features((_KEYPOINT_NAMES, keys.OBJECT_CLASS_LABEL)):
+            names: Any = features.get(_KEYPOINT_NAMES, ())
+            objects = len(features.get(keys.OBJECT_CLASS_LABEL, ()))
+            size = len(names) // objects if objects else 0
+            found.update(
+                tuple(str(name, "utf-8", "replace") for name in names[start : start + size])
+                for start in range(0, size * objects, size or 1)
+            )
+        if len(found) > 1:
+            raise UsageError(
+                f"{data.files}: expected the same keypoints for every object, which YOLO's kpt_shape states, got "
+                f"{len(found)} lists of names; coco holds them"
+            )
+        return next(iter(found), ())
+
+    def add(self, record: ExportRecord) -> None:
+        """Write the picture and its label file, which is empty without objects."""
+        objects = self._objects(record)
+        self._write_picture(record, objects.grid, f"images/{record.split}")
+        rows = [self._write_object(objects, box) for box in range(len(objects.labels))]
+        with (self._folder / "labels" / record.split / f"{record.name}.txt").open("x") as file:
+            for label, row in zip(objects.labels, rows, strict=True):
+                if row:
+                    file.write(f"{self._places[label]} {' '.join(map(repr, row))}\n")
+
+    def _box(self, objects: BoxedObjects, box: int) -> list[float]:
+        """Return the center and the size of a box."""
+        (ymin, xmin, ymax, xmax), (height, width) = objects.corners[box].tolist(), objects.grid.size
+        center = (xmin + xmax) / 2 / width, (ymin + ymax) / 2 / height
+        return [*center, (xmax - xmin) / width, (ymax - ymin) / height]
+
+    def _pose(self, objects: BoxedObjects, box: int) -> list[float]:
+        """Return the box, and x, y and visibility of each keypoint; Ultralytics refuses points outside the picture."""
+        height, width = objects.grid.size
+        points = np.array(objects.keypoints(box)[1]).reshape(-1, 3) / [width, height, 1]
+        outside = (points[:, 2] > 0) & ((points[:, :2] < 0) | (points[:, :2] > 1)).any(axis=1)
+        self.left_out["keypoints outside the picture"] += int(np.count_nonzero(outside))
+        points[outside | (points[:, 2] == 0)] = 0
+        return [
+            *self._box(objects, box),
+            *(value for x, y, seen in points.tolist() for value in (x, y, int(seen))),
+        ]
+
+    def _segment(self, objects: BoxedObjects, box: int) -> list[float]:
+        """Return the outline of an object's mask, or [] without one."""
+        mask = objects.mask(box)
+        points = np.zeros((0, 2)) if mask is None else outline(mask)
+        if not len(points):
+            self.left_out[_NO_PIXEL] += 1
+            return []
+        (ymin, xmin, ymax, xmax) = objects.corners[box].tolist()
+        ends = np.concatenate([points.min(axis=0), points.max(axis=0)])
+        self._largest_shift = max(self._largest_shift, float(np.abs(ends - [xmin, ymin, xmax, ymax]).max()))
+        height, width = objects.grid.size
+        return list((points / [width, height]).reshape(-1).tolist())
+
+    def finish(self) -> None:
+        """Note how far the boxes of the segments are from those of the data set."""
+        super().finish()
+        if self._largest_shift:
+            self.notes.append(
+                "labels are segments, whose extents are the boxes: up to "
+                f"{self._largest_shift:.3g} pixels from the data set's boxes"
+            )
+
+
+def outline(mask: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return a polygon whose inside, by the even-odd rule, is exactly a mask.
+
+    Parts and holes are joined to it by horizontal and vertical lines that the polygon follows there and back.
+
+    Args:
+        mask: uint8 [height, width], 0 is outside.
+
+    Returns:
+        float64 [point, 2], x and y of pixel corners; no points for an empty mask.
+
+    >>> outline(np.array([[0, 1, 1], [0, 1, 1]], np.uint8)).tolist()
+    [[1.0, 0.0], [1.0, 2.0], [3.0, 2.0], [3.0, 0.0]]
+    """
+    # OpenCV follows the centers of border pixels. With pixels of 2 x 2, each lies beside one corner of a pixel.
+    doubled = np.repeat(np.repeat((mask > 0).astype(np.uint8), 2, axis=0), 2, axis=1)
+    found, _ = cv2.findContours(doubled, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
+    parts = [_without_repeats((part.reshape(-1, 2).astype(np.int64) + 1) // 2) for part in found]
+    if not parts:
+        return np.zeros((0, 2))
+    there, back, start = [], [], 0
+    for part, following in itertools.pairwise([*parts, None]):
+        assert part is not None
+        ring, end = np.roll(part, -start, axis=0), 0
+        if following is not None:
+            end, start = _nearest_points(ring, following)
+            turn = [following[start, 0], ring[end, 1]]
+            there += [ring[: end + 1], [turn]]
+            back += [ring[:1], ring[end:], [turn]]
+        else:
+            there += [ring, ring[:1]] if back else [ring]
+    return np.concatenate([*there, *reversed(back)]).astype(np.float64)
+
+
+def _nearest_points(one: NDArray[np.int64], other: NDArray[np.int64]) -> tuple[int, int]:
+    """Return the indices of the nearest points of two lists, of `_COMPARED` points of each at most."""
+    steps = [len(points) // _COMPARED + 1 for points in (one, other)]
+    distances = np.abs(one[:: steps[0], None] - other[None, :: steps[1]]).sum(axis=2)
+    first, second = divmod(int(distances.argmin()), distances.shape[1])
+    return first * steps[0], second * steps[1]
+
+
+def _without_repeats(points: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the points that differ from the one before."""
+    differs: NDArray[np.bool_] = (points != np.roll(points, 1, axis=0)).any(axis=1)
+    return points[differs]

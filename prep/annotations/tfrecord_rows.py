@@ -1,0 +1,449 @@
+"""Rows of TFRecord files whose tf.train.Examples hold encoded pictures.
+
+Two schemas are read: the one of the TF Object Detection API, which TF-slim's classification records share, and those of
+TFDS, whose features.json beside the records names the features.
+https://github.com/tensorflow/models/blob/master/research/object_detection/g3doc/using_your_own_dataset.md
+https://github.com/tensorflow/datasets/blob/master/tensorflow_datasets/core/proto/feature.proto
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from halofeed.errors import AnnotationsError, CorruptFileError, SourceError
+from halofeed.prep.annotations import labels
+from halofeed.prep.annotations.container_rows import ContainerRow, choose_picture, faulty_row, picture_row
+from halofeed.prep.annotations.contract import LayoutOptions, read_required
+from halofeed.prep.sources.containers import ContainerReader, describe_member, open_container
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas import keys
+from halofeed.schemas.bounded_json import parse_json
+from halofeed.schemas.files import DATASET_INFO, FEATURES, LABEL_MAP
+from halofeed.schemas.tfexample import Decoded, decode_example
+from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_header, check_record
+
+_MAX_VALUES = 1_000_000
+_NUMBER_DIGITS = 6
+_MAX_MASK_PIXELS = 1 << 28
+_FILE_NAMES = (keys.FILENAME, "file_name", "filename", "id", keys.SOURCE_ID)
+_YXYX = "REL_YXYX"
+_EXPECTED = f"expected {keys.ENCODED} of the TF Object Detection API, or {FEATURES} of TFDS beside the file"
+INSTANCE_MASK = "instance_rle"
+"""Column with the run lengths of an object's mask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ClassFeature:
+    """Classes of a record or of its objects.
+
+    Args:
+        numbers: key of the class numbers.
+        texts: key of the class names; "" without one.
+        names: name of each number.
+    """
+
+    numbers: str
+    texts: str = ""
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    def of(self, features: Decoded) -> list[str | None]:
+        """Return the classes in one record; None for the number -1, with which TFDS means no label."""
+        numbers = [int(one) for one in features.get(self.numbers, ())]
+        texts = [_text(one) for one in features.get(self.texts, ())] if self.texts else []
+        if texts and all(texts):
+            return list(texts)
+        return [None if one == -1 else self.names.get(one, str(one)) for one in numbers]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RecordSchema:
+    """Keys of the Examples in one file.
+
+    Args:
+        picture: key of the encoded picture.
+        label_image: key of the label image for segmentation.
+        label: classes of the picture.
+        boxes: keys of ymin, xmin, ymax and xmax, or the one key of all four for each object.
+        object_label: classes of the objects.
+        flags: keys of the objects' further columns.
+        size: keys of the columns height and width.
+        masks: key of the objects' masks as PNG.
+    """
+
+    picture: str
+    label_image: str | None = None
+    label: _ClassFeature | None = None
+    boxes: tuple[str, ...] = ()
+    object_label: _ClassFeature | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)
+    size: Mapping[str, str] = field(default_factory=dict)
+    masks: str = ""
+
+    def class_names(self) -> tuple[str, ...]:
+        """Return the names of the classes in the order of their numbers; () where pictures and objects differ."""
+        found = {
+            tuple(one.names[number] for number in sorted(one.names)) for one in self._classes if one.names
+        }
+        return next(iter(found)) if len(found) == 1 else ()
+
+    @property
+    def _classes(self) -> list[_ClassFeature]:
+        return [one for one in (self.label, self.object_label) if one is not None]
+
+
+def tfrecord_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Iterator[ContainerRow]:
+    """Yield a row for each record of a TFRecord file, after both of its checksums were verified.
+
+    Raises:
+        AnnotationsError: a record is damaged or cut off; its message has the offset. Or the records have another
+            schema, or halofeed wrote them.
+    """
+    schema, split = None, _split_of(files, name)
+    for number, (offset, data) in enumerate(_records(files, name)):
+        try:
+            features = decode_example(data)
+        except CorruptFileError as error:
+            raise AnnotationsError(f"{name}: record at byte {offset:,}: {error}; {_EXPECTED}") from error
+        if schema is None:
+            schema = _schema_of(files, name, features, options)
+        row = _row(name, number, (offset + HEADER_BYTES, data), features, schema, options)
+        yield row if split is None else {"split": split, **row}
+
+
+def tfrecord_class_names(files: SourceFiles, name: str) -> tuple[str, ...]:
+    """Return the names of the classes that files beside the records give, in their order; () without such files."""
+    described = _beside(files, name, FEATURES)
+    if files.size(described) is not None:
+        return _tfds_schema(files, name, LayoutOptions()).class_names()
+    names = _label_map(files, name)
+    return tuple(names[number] for number in sorted(names))
+
+
+def _records(files: SourceFiles, name: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the offset and the data of each record."""
+    size = files.size(name) or 0
+    fix = "copy or write the file anew"
+    with open_container(files, name) as reader:
+        while (offset := reader.offset) < size:
+            place = f"{name}: record at byte {offset:,}"
+            try:
+                frame = _frame(reader, place, size)
+                yield offset, bytes(check_record(memoryview(frame), name, offset))
+            except CorruptFileError as error:
+                raise AnnotationsError(f"{error}; {fix}") from error
+
+
+def _frame(reader: ContainerReader, place: str, size: int) -> bytes:
+    header = reader.read(HEADER_BYTES)
+    length = check_header(memoryview(header), place)
+    if reader.offset + length + FOOTER_BYTES > size:
+        raise CorruptFileError(f"{place}: the file ends inside the record ({length:,} bytes announced)")
+    return header + reader.read(length + FOOTER_BYTES)
+
+
+def _row(
+    name: str,
+    number: int,
+    record: tuple[int, bytes],
+    features: Decoded,
+    schema: _RecordSchema,
+    options: LayoutOptions,
+) -> ContainerRow:
+    stem = f"{number:0{_NUMBER_DIGITS}d}"
+    if written := next((_text(features[key][0]) for key in _FILE_NAMES if _is_text(features.get(key))), ""):
+        stem += "-" + written.replace("\\", "/").rpartition("/")[2]
+    try:
+        picture = _member(name, stem, record, features, schema.picture)
+        label = (
+            _member(name, f"{stem}.label", record, features, schema.label_image)
+            if schema.label_image
+            else None
+        )
+        sides = {side: _first(features, key) for side, key in schema.size.items()}
+        known = {side: value for side, value in sides.items() if value is not None}
+        if options.wants_label_images:
+            return picture_row({}, picture, label, options)
+        if schema.boxes and options.wants_boxes is not False:
+            return picture_row(
+                {**known, "objects": _objects(features, schema, options)}, picture, None, options
+            )
+        found = schema.label.of(features) if schema.label is not None else [None]
+        value = found[0] if len(found) == 1 else [one for one in found if one is not None]
+        return picture_row({"class": value}, picture, None, options)
+    except SourceError as error:
+        return faulty_row(name, stem, error.reason, error.detail)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 1 and 0 < len(value[0]) < 1000
+
+
+def _text(value: Any) -> str:
+    return bytes(value).decode("utf-8", "surrogateescape")
+
+
+def _first(features: Decoded, key: str) -> int | None:
+    values = features.get(key)
+    return int(values[0]) if isinstance(values, np.ndarray) and len(values) == 1 else None
+
+
+def _member(name: str, stem: str, record: tuple[int, bytes], features: Decoded, key: str) -> str:
+    """Return the path of the encoded picture under a key, which is a range of the record's bytes."""
+    values = features.get(key, [])
+    if not isinstance(values, list) or len(values) != 1 or not values[0]:
+        count = f"{len(values)} values" if isinstance(values, list) else "numbers"
+        raise SourceError(
+            "annotation", "record has no picture", f"{key}: expected one encoded picture, got {count}"
+        )
+    start, data = record
+    base, first = (np.frombuffer(one, np.uint8).ctypes.data for one in (data, values[0]))
+    return describe_member(name, f"{stem}.x", bytes(values[0]), start + first - base).path
+
+
+def _objects(features: Decoded, schema: _RecordSchema, options: LayoutOptions) -> dict[str, list[Any]]:
+    """Return the objects of a record in the form of Hugging Face, with boxes as x, y, width and height."""
+    columns = [np.asarray(features.get(key, ()), np.float64) for key in schema.boxes]
+    if len(columns) == 1:
+        if len(columns[0]) % 4:
+            raise SourceError("annotation", "record has no complete boxes", f"{len(columns[0])} numbers")
+        columns = list(columns[0].reshape(-1, 4).T)
+    classes = schema.object_label.of(features) if schema.object_label is not None else []
+    lengths = {"boxes": {len(one) for one in columns}, "classes": {len(classes)}}
+    if len(set().union(*lengths.values())) != 1:
+        detail = ", ".join(f"{'/'.join(map(str, sorted(found)))} {what}" for what, found in lengths.items())
+        raise SourceError("annotation", "objects have boxes and classes of other numbers", detail)
+    ymin, xmin, ymax, xmax = columns
+    found: dict[str, list[Any]] = {
+        "bbox": np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1).tolist(),
+        "category": list(classes),
+    }
+    for column, key in schema.flags.items():
+        values = features.get(key)
+        if isinstance(values, np.ndarray) and len(values) == len(classes):
+            found[column] = values.tolist()
+    if options.masks:
+        found[INSTANCE_MASK] = _instance_masks(features.get(schema.masks, []), len(classes))
+    return found
+
+
+def _instance_masks(encoded: Any, count: int) -> list[str]:
+    """Return the run lengths of the objects' PNG masks, as COCO writes them, in JSON."""
+    from PIL import PngImagePlugin
+
+    from halofeed.prep.formats.picture.image import check_pixel_count
+    from halofeed.prep.formats.picture.pillow import decoder_failures, open_with_plugin
+
+    if len(encoded) != count or not isinstance(encoded, list):
+        detail = f"{len(encoded)} masks, {count} objects; leave --masks out"
+        raise SourceError("annotation", "objects have no masks", detail)
+    found = []
+    for data in encoded:
+        image = open_with_plugin(PngImagePlugin.PngImageFile, bytes(data))
+        check_pixel_count((image.height, image.width), _MAX_MASK_PIXELS)
+        with decoder_failures():
+            mask = np.asarray(image.convert("L") if image.mode not in ("1", "I;16", "P") else image) != 0
+        flat = mask.ravel(order="F")
+        changes = np.flatnonzero(np.diff(flat, prepend=False))
+        counts = np.diff(np.concatenate([[0], changes, [flat.size]]))
+        found.append(json.dumps({"size": list(mask.shape), "counts": counts.tolist()}))
+    return found
+
+
+# Schemas --------------------------------------------------------------------------------------------------
+
+
+def _beside(files: SourceFiles, name: str, other: str) -> str:
+    return posixpath.join(posixpath.dirname(name), other)
+
+
+def _schema_of(files: SourceFiles, name: str, features: Decoded, options: LayoutOptions) -> _RecordSchema:
+    if keys.KEY_SOURCE in features and keys.TRANSFORM in features:
+        folder = posixpath.normpath(posixpath.join(files.root, posixpath.dirname(name)))
+        raise AnnotationsError(
+            f"{name}: halofeed wrote these records, so this data set is converted already; look at it with "
+            f"`halofeed report {folder}`"
+        )
+    if files.size(_beside(files, name, FEATURES)) is not None:
+        schema = _tfds_schema(files, name, options)
+    elif keys.ENCODED in features:
+        schema = _detection_schema(files, name, options)
+    else:
+        listed = ", ".join(sorted(features)[:12])
+        raise AnnotationsError(f"{name}: the records have the keys {listed}; {_EXPECTED}")
+    lacks_class = options.wants_boxes is False and not options.wants_label_images and schema.label is None
+    if (
+        lacks_class
+        or (options.wants_boxes and not schema.boxes)
+        or (options.wants_label_images and not schema.label_image)
+    ):
+        raise AnnotationsError(
+            f"{name}: the records have no annotations for --task {options.task}; leave --task out to take those they "
+            "have"
+        )
+    return schema
+
+
+def _label_map(files: SourceFiles, name: str) -> dict[int, str]:
+    """Return the names in the one .pbtxt file beside the records; {} without one."""
+    folder = posixpath.dirname(name)
+    found = [path for path in files.files_in(folder) if path.endswith(".pbtxt")]
+    usual = [path for path in found if path.endswith(LABEL_MAP)]
+    if len(found) > 1 and len(usual) != 1:
+        raise AnnotationsError(
+            f"{name}: several label maps lie beside it: {', '.join(found[:3])}; keep one there"
+        )
+    chosen = [*usual, *found][:1]
+    return {} if not chosen else dict(labels.from_file(chosen[0], read_required(files, chosen[0]), 0).names)
+
+
+def _detection_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _RecordSchema:
+    """Return the schema of the TF Object Detection API; of a file without any box the boxes remain absent."""
+    names = _label_map(files, name)
+    has_boxes = options.wants_boxes is not False and _has_boxes(files, name)
+    return _RecordSchema(
+        picture=keys.ENCODED,
+        label=None
+        if has_boxes
+        else _ClassFeature(numbers=keys.CLASS_LABEL, texts=keys.CLASS_TEXT, names=names),
+        boxes=keys.BOX_CORNERS if has_boxes else (),
+        object_label=_ClassFeature(
+            numbers=keys.OBJECT_CLASS_LABEL, texts=keys.OBJECT_CLASS_TEXT, names=names
+        ),
+        flags={**keys.OBJECT_FLAGS, "group_of": keys.OBJECT_GROUP_OF},
+        size={"height": keys.HEIGHT, "width": keys.WIDTH},
+        masks=keys.OBJECT_MASK,
+    )
+
+
+def _has_boxes(files: SourceFiles, name: str) -> bool:
+    """Return whether a record of a file has a box or the class of an object, or none has the class of a picture."""
+    wanted = [*keys.BOX_CORNERS, keys.OBJECT_CLASS_LABEL, keys.CLASS_LABEL, keys.CLASS_TEXT]
+    classified = False
+    for _, data in _records(files, name):
+        found = decode_example(data, wanted)
+        if found.keys() & set(wanted[:5]):
+            return True
+        classified = classified or bool(found)
+    return not classified
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TfdsFeature:
+    """One leaf of features.json.
+
+    Args:
+        parts: names from the top down to it.
+        kind: "image", "classLabel", "boundingBox", or another kind.
+        document: its description.
+        in_sequence: number of sequences around it.
+    """
+
+    parts: tuple[str, ...]
+    kind: str
+    document: Mapping[str, Any]
+    in_sequence: int = 0
+
+    @property
+    def key(self) -> str:
+        return "/".join(self.parts)
+
+
+def _tfds_features(
+    document: Any, parts: tuple[str, ...] = (), in_sequence: int = 0
+) -> Iterator[_TfdsFeature]:
+    if not isinstance(document, dict):
+        return
+    for kind, inner in document.items():
+        if kind in ("pythonClassName", "description") or not isinstance(inner, dict):
+            continue
+        if kind == "featuresDict":
+            for name, one in inner.get("features", {}).items():
+                yield from _tfds_features(one, (*parts, name), in_sequence)
+        elif kind in ("sequence", "dataset"):
+            yield from _tfds_features(inner.get("feature"), parts, in_sequence + 1)
+        else:
+            yield _TfdsFeature(parts=parts, kind=kind, document=inner, in_sequence=in_sequence)
+
+
+def _tfds_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _RecordSchema:
+    described = _beside(files, name, FEATURES)
+    try:
+        document = parse_json(read_required(files, described), _MAX_VALUES)
+    except ValueError as error:
+        raise AnnotationsError(f"{described}: not readable as JSON: {error}; copy it anew") from error
+    found = list(_tfds_features(document))
+    images = [one.key for one in found if one.kind == "image" and not one.in_sequence]
+    picture, label_image = choose_picture(described, images, options)
+    boxes = [one for one in found if one.kind == "boundingBox" and one.in_sequence == 1]
+    classes = [one for one in found if one.kind == "classLabel"]
+    schema = _RecordSchema(
+        picture=picture,
+        label_image=label_image,
+        label=_tfds_label(files, described, [one for one in classes if not one.in_sequence]),
+    )
+    if not boxes or options.wants_boxes is False:
+        return schema
+    if len(boxes) > 1:
+        listed = ", ".join(one.key for one in boxes)
+        raise AnnotationsError(
+            f"{described}: several features are boxes: {listed}; write one into the records"
+        )
+    (box,) = boxes
+    if (form := box.document.get("bboxFormat", _YXYX)) != _YXYX:
+        raise AnnotationsError(
+            f"{described}: {box.key}: expected boxes of the form {_YXYX}, got {form}; write that form"
+        )
+    own = [
+        one for one in found if one.in_sequence == 1 and one.parts[:-1] == box.parts[:-1] and one is not box
+    ]
+    names = {one.parts[-1].removeprefix("is_"): one.key for one in own if one.kind != "classLabel"}
+    usual = {"is_crowd": "crowd", "difficult": "difficult", "truncated": "truncated", "occluded": "occluded"}
+    usual |= {"group_of": "group_of"}
+    return replace(
+        schema,
+        boxes=(box.key,),
+        object_label=_tfds_label(files, described, [one for one in own if one.kind == "classLabel"]),
+        flags={column: names[written] for column, written in usual.items() if written in names},
+    )
+
+
+def _tfds_label(files: SourceFiles, described: str, classes: Sequence[_TfdsFeature]) -> _ClassFeature | None:
+    """Return the one ClassLabel among features, or the one called label, with the names in the file beside."""
+    named = [one for one in classes if one.parts[-1] == "label"]
+    if len(classes) > 1 and len(named) != 1:
+        listed = ", ".join(one.key for one in classes)
+        raise AnnotationsError(f"{described}: several features are classes: {listed}; call one of them label")
+    chosen = [*named, *classes][:1]
+    if not chosen:
+        return None
+    file_name = "-".join(part.replace("/", ".") for part in chosen[0].parts)
+    path = _beside(files, described, f"{file_name}.labels.txt")
+    names: dict[int, str] = {}
+    if files.size(path) is not None:
+        lines = read_required(files, path).decode("utf-8", "surrogateescape").split("\n")
+        names = dict(enumerate(line.strip() for line in lines if line.strip()))
+    return _ClassFeature(numbers=chosen[0].key, names=names)
+
+
+def _split_of(files: SourceFiles, name: str) -> str | None:
+    """Return the split of a file by dataset_info.json beside it, since a split of TFDS can have any name."""
+    described = _beside(files, name, DATASET_INFO)
+    if files.size(described) is None:
+        return None
+    try:
+        document = parse_json(read_required(files, described), _MAX_VALUES)
+        splits = [str(one["name"]) for one in document.get("splits", [])]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise AnnotationsError(
+            f"{described}: not the description of a TFDS data set: {error}; copy it anew"
+        ) from error
+    start = f"{document.get('name')}-"
+    last = posixpath.basename(name)
+    found = [split for split in splits if last.startswith(f"{start}{split}.")]
+    return found[0] if len(found) == 1 else None

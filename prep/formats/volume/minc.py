@@ -1,0 +1,372 @@
+"""Reader of MINC volumes (.mnc): version 1 is a NetCDF file, version 2 an HDF5 file.
+
+    value = image-min + (stored - valid minimum) / (valid maximum - valid minimum) * (image-max - image-min)
+
+Each slice can have its own image-min and image-max. Then the voxels are rescaled slice by slice to float64, so that
+labels stay within the tolerance for integers. Floating-point voxels are not rescaled.
+
+Source: https://en.wikibooks.org/wiki/MINC/SoftwareDevelopment/MINC2.0_File_Format_Reference, and nibabel's readers.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import SourceError
+from halofeed.prep.formats.volume.netcdf import NETCDF_MAGIC, NetcdfVariable, read_netcdf_header
+from halofeed.prep.formats.volume.reading_options import ScanOptions
+from halofeed.prep.formats.volume.streams import GZIP_MAGIC, PieceStream, open_stream
+from halofeed.prep.formats.volume.text_header import quote, unit_scale
+from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_header import (
+    AffineMatrix,
+    Content,
+    StoredVoxels,
+    check_voxel_count,
+    damaged_header,
+    grid_of,
+)
+from halofeed.prep.geometry.scan import Finding
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.memory import with_margin
+
+HDF5_MAGIC: Final = b"\x89HDF\r\n\x1a\n"
+SPACE: Final = {"xspace": (1.0, 0.0, 0.0), "yspace": (0.0, 1.0, 0.0), "zspace": (0.0, 0.0, 1.0)}
+"""The axes of space, each with its default direction: to the right, anterior and superior."""
+UNIT_TOLERANCE = 1e-3
+"""Largest deviation of a direction's length from 1."""
+_IMAGE, _AXES = "minc-2.0/image/0/", "minc-2.0/dimensions/"
+_HDF5_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError)
+
+Attributes = Mapping[str, Any]
+ReadPlanes = Callable[[bytes], Iterator[NDArray[Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MincImage:
+    """Header of a MINC file.
+
+    Args:
+        dimensions: names of the image's axes, the slowest first.
+        shape: lengths of the axes.
+        dtype: dtype of a stored value.
+        attributes: attributes of the image.
+        limits: image-min and image-max: names of the axes and values of each; empty if absent.
+        axes: attributes of each axis.
+        planes: function that returns the stored parts along the slowest axis, of any thickness.
+        working_bytes: memory that `planes` takes besides the file.
+    """
+
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    attributes: Attributes
+    limits: Mapping[str, tuple[tuple[str, ...], NDArray[np.float64]]]
+    axes: Mapping[str, Attributes]
+    planes: ReadPlanes
+    working_bytes: int
+
+
+def open_minc(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
+    """Open a file by its header. The axes of space keep the file's order; times or vectors become channels.
+
+    Raises:
+        SourceError: the file has another format, an unsupported type or irregular slices, or is damaged or too large.
+    """
+    data = _unpacked(files.read(path), options)
+    if data.startswith(NETCDF_MAGIC):
+        image = _open_version_1(data)
+    elif data.startswith(HDF5_MAGIC):
+        with _open_hdf5(data) as file:
+            image = _open_version_2(file)
+    else:
+        raise SourceError("decode", "not a MINC volume", f"begins with {data[:8].hex(' ') or 'nothing'}")
+    if image.dtype.kind not in "iuf" or image.dtype.itemsize > 8:
+        raise SourceError("decode", "voxels of this type are not supported", f"{image.dtype}"[:100])
+    if min(image.shape) < 1:
+        raise damaged_header(f"axes of {' x '.join(map(str, image.shape))}; expected at least 1 along each")
+    spatial, channels, interleaved = _axes_of_space(image)
+    check_voxel_count(
+        [image.shape[image.dimensions.index(one)] for one in spatial], channels, options.max_voxels
+    )
+    slopes, inters, valid = _rescale(image)
+    uniform = bool((slopes == slopes.flat[0]).all() and (inters == inters.flat[0]).all())
+    dtype = image.dtype if uniform else np.dtype("<f8")
+    shape = tuple(image.shape[image.dimensions.index(one)] for one in spatial)
+    stored = StoredVoxels(
+        shape=(shape[0], shape[1], shape[2]),
+        channels=channels,
+        interleaved=interleaved,
+        dtype=dtype,
+        offset=0,
+        slope=float(slopes.flat[0]) if uniform else 1.0,
+        inter=float(inters.flat[0]) if uniform else 0.0,
+    )
+    affine, findings = _affine(image, spatial)
+    grid, sheared = grid_of(stored.shape, affine)
+
+    def pieces(data: bytes) -> Iterator[bytes]:
+        first = 0
+        for part in image.planes(data):
+            for plane in part:
+                _check_range(plane, valid)
+                if not uniform:
+                    scale = (slopes[first], inters[first]) if slopes.ndim else (slopes, inters)
+                    slope, inter = (one.reshape(one.shape + (1,) * (plane.ndim - one.ndim)) for one in scale)
+                    plane = plane * slope + inter
+                yield np.ascontiguousarray(plane, dtype).tobytes()
+                first += 1
+
+    plane_bytes = 3 * 8 * math.prod(image.shape[1:])
+    content = Content(
+        data=data,
+        unpack=lambda data, _: PieceStream(pieces(data), stored.voxel_bytes),
+        working_bytes=image.working_bytes + plane_bytes,
+    )
+    return VolumeFile(
+        stored=stored, grid=grid, findings=(*findings, *sheared), content=content, files=(path,)
+    )
+
+
+def _unpacked(data: bytes, options: ScanOptions) -> bytes:
+    """Return the bytes of a file, unpacked if they are gzip, whose last four bytes tell their number."""
+    if not data.startswith(GZIP_MAGIC):
+        return data
+    size = int.from_bytes(data[-4:], "little")
+    options.reserve(with_margin(len(data) + size))
+    if size > (stream := open_stream(data)).max_bytes:
+        raise SourceError("decode", "gzip data is damaged", f"it cannot hold the {size} bytes that it claims")
+    unpacked = bytearray(size)
+    if stream.read_into(memoryview(unpacked)) < size or stream.read_into(memoryview(bytearray(1))):
+        raise SourceError(
+            "decode", "gzip data is damaged", f"it does not hold the {size} bytes that it claims"
+        )
+    return bytes(unpacked)
+
+
+def _open_version_1(data: bytes) -> MincImage:
+    """Return the header of a NetCDF file."""
+    variables = read_netcdf_header(data)
+    if (image := variables.get("image")) is None:
+        raise SourceError("decode", "not a MINC volume", "a NetCDF file without a variable 'image'")
+    dtype, sign = image.dtype, _text(image.attributes.get("signtype", ""))
+    if dtype.kind == "i" and sign.startswith("unsigned") | (dtype.itemsize == 1 and not sign):
+        dtype = np.dtype(dtype.str.replace("i", "u"))
+    stored = NetcdfVariable(
+        dimensions=image.dimensions,
+        shape=image.shape,
+        attributes=image.attributes,
+        dtype=dtype,
+        offset=image.offset,
+    )
+    stored.values(data)  # refuses a truncated file
+    limits = {
+        name: (one.dimensions, np.array(one.values(data), np.float64))
+        for name in ("image-min", "image-max")
+        if (one := variables.get(name)) is not None
+    }
+    return MincImage(
+        dimensions=stored.dimensions,
+        shape=stored.shape,
+        dtype=dtype,
+        attributes=stored.attributes,
+        limits=limits,
+        axes={name: variables[name].attributes for name in stored.dimensions if name in variables},
+        planes=lambda data: iter((stored.values(data),)),
+        working_bytes=0,
+    )
+
+
+@contextmanager
+def _open_hdf5(data: bytes) -> Iterator[Any]:
+    """Open an HDF5 file in memory; its errors become SourceErrors."""
+    import h5py
+
+    try:
+        with h5py.File(io.BytesIO(data), "r") as file:
+            yield file
+    except _HDF5_ERRORS as error:
+        raise SourceError("decode", "HDF5 file is damaged", f"{error}"[:200]) from error
+
+
+def _dataset(file: Any, path: str) -> Any:
+    """Return a data set of the file itself; None if it is absent.
+
+    Raises:
+        SourceError: the path is a link to another file, or the values lie in another file.
+    """
+    import h5py
+
+    for end in (at for at, letter in enumerate(f"{path}/") if letter == "/"):
+        link = file.get(path[:end], getlink=True)
+        if link is None:
+            return None
+        if not isinstance(link, h5py.HardLink):
+            raise SourceError("decode", "not a MINC volume", f"{path[:end]} is a link")
+    found = file[path]
+    if not isinstance(found, h5py.Dataset):
+        raise SourceError("decode", "not a MINC volume", f"{path} is not a data set")
+    if found.is_virtual or found.external:
+        raise SourceError("decode", "not a MINC volume", f"the values of {path} lie in another file")
+    return found
+
+
+def _open_version_2(file: Any) -> MincImage:
+    """Return the header of an HDF5 file."""
+    if (image := _dataset(file, f"{_IMAGE}image")) is None:
+        raise SourceError("decode", "not a MINC volume", f"an HDF5 file without a data set {_IMAGE}image")
+    dimensions = _names(image.attrs.get("dimorder", ""))
+    if len(dimensions) != image.ndim:
+        raise damaged_header(f"dimorder names {len(dimensions)} axes, the image has {image.ndim}")
+    if image.chunks and any(one > whole for one, whole in zip(image.chunks, image.shape, strict=True)):
+        raise damaged_header(f"chunks of {image.chunks} in an image of {image.shape}")
+    if not image.id.get_storage_size():
+        raise SourceError("decode", "voxels are missing", "the image was never written")
+    limits = {
+        name: (_names(one.attrs.get("dimorder", ""))[: one.ndim], np.array(one[()], np.float64))
+        for name in ("image-min", "image-max")
+        if (one := _dataset(file, _IMAGE + name)) is not None and one.size <= image.size
+    }
+    axes = {name: _dataset(file, _AXES + name) for name in dimensions}
+    thickness = image.chunks[0] if image.chunks else 1
+    return MincImage(
+        dimensions=dimensions,
+        shape=image.shape,
+        dtype=image.dtype,
+        attributes=dict(image.attrs),
+        limits=limits,
+        axes={name: dict(axis.attrs) for name, axis in axes.items() if axis is not None},
+        planes=lambda data: _hdf5_planes(data, thickness),
+        working_bytes=2 * thickness * math.prod(image.shape[1:]) * image.dtype.itemsize,
+    )
+
+
+def _hdf5_planes(data: bytes, thickness: int) -> Iterator[NDArray[Any]]:
+    """Yield the stored values; every chunk is decompressed once."""
+    with _open_hdf5(data) as file:
+        image = _dataset(file, f"{_IMAGE}image")
+        for start in range(0, len(image), thickness):
+            yield image[start : start + thickness]
+
+
+def _axes_of_space(image: MincImage) -> tuple[tuple[str, ...], int, bool]:
+    """Return the axes of space in the file's order, the number of channels, and whether these are adjacent.
+
+    Raises:
+        SourceError: the image has other axes than three of space, and a first one of time or a last one of vectors.
+    """
+    spatial = tuple(name for name in image.dimensions if name in SPACE)
+    rest = image.dimensions
+    channels, interleaved = 1, False
+    if rest[:1] == ("time",):
+        channels, rest = image.shape[0], rest[1:]
+    elif rest[-1:] == ("vector_dimension",):
+        channels, interleaved, rest = image.shape[-1], True, rest[:-1]
+    if rest != spatial or len(set(spatial)) != 3:
+        detail = (
+            f"axes {quote(', '.join(image.dimensions))}; expected xspace, yspace and zspace in any order, and at most "
+            "time before them or vector_dimension after them; store one volume per file"
+        )
+        raise SourceError("decode", "not three axes of space", detail)
+    return spatial, channels, interleaved
+
+
+def _rescale(
+    image: MincImage,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], tuple[float, float] | None]:
+    """Return slope and intercept of each slice (of no axis: of all), and the range of valid stored values."""
+    one, none = np.ones(()), np.zeros(())
+    if image.dtype.kind == "f":
+        return one, none, None
+    info = np.iinfo(image.dtype)
+    stated = image.attributes.get("valid_range")
+    if stated is None:
+        stated = [image.attributes.get("valid_min", info.min), image.attributes.get("valid_max", info.max)]
+    low, high = _numbers("valid_range", [float(np.squeeze(end)) for end in stated], 2)
+    if not info.min <= low < high <= info.max:
+        raise damaged_header(f"valid_range {low:g} to {high:g} of {image.dtype.name}")
+    if len(image.limits) < 2:
+        raise damaged_header("image-min or image-max is missing, which say what the stored values mean")
+    (axes, least), (others, most) = image.limits["image-min"], image.limits["image-max"]
+    if axes != others or least.shape != most.shape or least.shape != image.shape[: least.ndim]:
+        raise damaged_header(f"image-min has the shape {least.shape}, image-max {most.shape}")
+    if axes != image.dimensions[: least.ndim] or least.ndim >= len(image.dimensions):
+        raise damaged_header(
+            f"image-min has the axes {quote(', '.join(axes))}, which are not the image's first"
+        )
+    if not (np.isfinite(least).all() and np.isfinite(most).all()):
+        raise damaged_header("image-min or image-max is not finite")
+    slopes = (most - least) / (high - low)
+    return slopes, least - low * slopes, (low, high)
+
+
+def _check_range(plane: NDArray[Any], valid: tuple[float, float] | None) -> None:
+    """Refuse stored values outside of the valid range, to which the format gives no meaning."""
+    if valid is None or (plane.min() >= valid[0] and plane.max() <= valid[1]):
+        return
+    detail = (
+        f"{plane.min()} to {plane.max()}, valid are {valid[0]:g} to {valid[1]:g}; nibabel takes the nearest valid "
+        "value: nibabel.save(nibabel.Nifti1Image(image.get_fdata(), image.affine), 'scan.nii')"
+    )
+    raise SourceError("decode", "voxels outside of the valid range", detail)
+
+
+def _affine(image: MincImage, spatial: tuple[str, ...]) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+    """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and findings about it.
+
+    Raises:
+        SourceError: an axis is irregular or damaged.
+    """
+    affine = np.eye(4)
+    affine[:3, 3] = 0
+    missing = []
+    for column, name in enumerate(reversed(spatial)):
+        axis = image.axes.get(name, {})
+        if _text(axis.get("spacing", "regular")).startswith("irregular"):
+            detail = f"{name} has irregular distances; store it on a regular grid first, as mincresample does"
+            raise SourceError("decode", "slices lie at irregular distances", detail)
+        if "step" not in axis or "start" not in axis:
+            missing.append(name)
+        (step,) = _numbers(f"step of {name}", axis.get("step", 1.0), 1)
+        (start,) = _numbers(f"start of {name}", axis.get("start", 0.0), 1)
+        direction = _numbers(f"direction_cosines of {name}", axis.get("direction_cosines", SPACE[name]), 3)
+        if abs(np.linalg.norm(direction) - 1) > UNIT_TOLERANCE:
+            raise damaged_header(f"direction_cosines of {name}: expected a length of 1, got {direction}")
+        affine[:3, column] = direction * step
+        affine[:3, 3] += direction * start
+    scale, findings = unit_scale([_text(image.axes.get(name, {}).get("units", "")) for name in spatial])
+    affine[:3] *= scale
+    if missing:
+        detail = f"step or start of {', '.join(missing)}: 1 mm and 0, the defaults of the format"
+        findings += (Finding.noted("voxel size is not given", detail),)
+    return affine, findings
+
+
+def _numbers(name: str, written: object, count: int) -> NDArray[np.float64]:
+    """Return the numbers of an attribute; raise SourceError for other values."""
+    try:
+        values = np.asarray(written, np.float64).reshape(-1)
+    except (ValueError, TypeError):
+        values = np.empty(0)
+    if len(values) != count or not np.isfinite(values).all():
+        raise damaged_header(f"{name}: expected {count} numbers, got {quote(str(written))}")
+    return values
+
+
+def _text(written: object) -> str:
+    """Return the text of an attribute without padding."""
+    text = written.decode("utf-8", "replace") if isinstance(written, bytes) else str(written)
+    return text.strip("\0 _")
+
+
+def _names(written: object) -> tuple[str, ...]:
+    """Return the names of axes in an attribute."""
+    return tuple(filter(None, _text(written).split(",")))
