@@ -16,6 +16,7 @@ from halofeed.options import add_options, add_settings
 from halofeed.system import signals
 from halofeed.system.addresses import address_of
 from halofeed.system.console import print_status
+from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
     from halofeed.trainer.config import TrainConfig
@@ -301,7 +302,9 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     for rejected in (*new.rejected, *rejects):
         print_status(f"rejected: {rejected.source}: {rejected.reason}")
     if not done.manifest.split(NEW_SPLIT).records:
-        raise UsageError(f"--source {parsed.source}: none of its {len(rejects)} files could be converted")
+        raise UsageError(
+            f"--source {parsed.source}: none of its {plural(len(rejects), 'file')} could be converted"
+        )
     return str(done.folder)
 
 
@@ -350,7 +353,7 @@ def _export_data(parsed: argparse.Namespace) -> int:
     done = export_data(parsed.path, parsed.to, parsed.out, overwrite=parsed.overwrite)
     for note in done.notes:
         print_status(note)
-    print(f"{done.records:,} records exported to {parsed.out}")
+    print(f"{plural(done.records, 'record')} exported to {parsed.out}")
     return 0
 
 

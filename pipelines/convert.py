@@ -419,7 +419,8 @@ def _same_plan(
     if not _is_same(plan, run.recipe, manifest):
         before, now = manifest.inputs.get("count"), plan.count
         raise UsageError(
-            f"{run.options.folder} was converted from other sources or labels ({before} inputs then, {now} now); "
+            f"{run.options.folder} was converted from other sources or labels ({before} inputs "
+            f"then, {now} now); "
             f"{fix}"
         )
     return plan

@@ -13,6 +13,7 @@ from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import task_named
+from halofeed.system.wording import plural
 
 _MAX_LISTED = 8
 _MAX_LINES = 1_000_000
@@ -49,7 +50,8 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
             lines.append(f"  boxes of {name}: {listed}")
         if (cut := split.statistics.cut) and cut.boxes:
             lines.append(
-                f"  {name}: {cut.images:,} images have more than --max-boxes; the loader will cut {cut.boxes:,} boxes "
+                f"  {name}: {plural(cut.images, 'image has', 'images have')} more than --max-boxes; the "
+                f"loader will cut {plural(cut.boxes, 'box', 'boxes')} "
                 "of them"
             )
         lines += [f"  warning: {name}: {words}" for words in _volume_warnings(manifest, split, warn_cut)]
@@ -104,7 +106,7 @@ def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
     without_body = sum(count for percent, count in of_body.items() if percent > 100 * warn_cut)
     body = (
         f"more than {warn_cut:.0%} of the body, up to {max(of_body)}%, is lost of {without_body:,} of "
-        f"{sum(of_body.values()):,} scans"
+        f"{plural(sum(of_body.values()), 'scan')}"
     )
     is_warning = bool(without_body) and not statistics.labelled
     fix = (
@@ -185,4 +187,4 @@ def _classes(manifest: Manifest) -> str:
     has_labels = not task_named(manifest.task).has_label_image or any(
         split.statistics.labelled for split in manifest.splits.values()
     )
-    return f"{len(manifest.labels)} classes" if has_labels else "no labels"
+    return plural(len(manifest.labels), "class", "classes") if has_labels else "no labels"

@@ -95,7 +95,7 @@ LIGHT = {
     "halofeed.schemas.files",
     *(
         f"halofeed.system.{name}"
-        for name in ("addresses", "atomic_files", "console", "resource_errors", "signals")
+        for name in ("addresses", "atomic_files", "console", "resource_errors", "signals", "wording")
     ),
 }
 
@@ -305,14 +305,14 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (12, 2620),
-    "system": (17, 2750),
-    "schemas": (17, 3730),
-    "prep": (125, 33_200),
+    "halofeed": (13, 2800),
+    "system": (18, 2850),
+    "schemas": (17, 3770),
+    "prep": (126, 33_500),
     "pipelines": (30, 7400),
-    "loader": (45, 10_000),
+    "loader": (45, 10_050),
     "trainer": (56, 10650),
-    "inspection": (34, 8200),
+    "inspection": (34, 8250),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(

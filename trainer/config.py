@@ -19,6 +19,7 @@ from halofeed.schemas.kinds import KIND_BY_RANK
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 from halofeed.system.atomic_files import read_regular
+from halofeed.system.wording import did_you_mean
 
 _MAX_FILE_BYTES = 1 << 20
 COMPUTE_DTYPES = ("bfloat16", "float32")
@@ -187,7 +188,8 @@ class TrainConfig:
     def from_json(cls, document: Mapping[str, Any]) -> TrainConfig:
         """Read the output of `to_json` or a TOML file; UsageError names an unknown key or a wrong type."""
         if unknown := sorted(set(document) - set(_FIELDS)):
-            raise UsageError(f"{unknown[0]}: no such setting; known: {', '.join(_FIELDS)}")
+            near = did_you_mean(unknown[0], _FIELDS)
+            raise UsageError(f"{unknown[0]}: no such setting; {near}known: {', '.join(_FIELDS)}")
         return cls(**{name: _check_type(name, value) for name, value in document.items()})
 
     def changed(self, settings: Sequence[str] = (), **changes: Any) -> TrainConfig:
@@ -260,7 +262,8 @@ def config_text(name: str) -> str:
     if name in known:
         return known[name]
     if not name.endswith(".toml"):
-        raise UsageError(f"not known; known: {', '.join(known)}; or name a .toml file")
+        near = did_you_mean(name, known)
+        raise UsageError(f"not known; {near}known: {', '.join(known)}; or name a .toml file")
     try:
         return read_regular(name, _MAX_FILE_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:

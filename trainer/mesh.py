@@ -10,6 +10,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition, axis_names, core_axes
+from halofeed.system.wording import plural
 
 LEAST_ROWS = 2
 """Minimum of rows (or columns) of a split activation on one core."""
@@ -82,7 +83,7 @@ def reason_not_split(shape: Sequence[int], dims: Sequence[int], least_rows: int 
         if parts > 1 and size % parts:
             return f"{size} does not divide by {parts}"
         if parts > 1 and size < least_rows * parts:
-            return f"{size} over {parts} cores leaves fewer than {least_rows} on each"
+            return f"{size} over {plural(parts, 'core')} leaves fewer than {least_rows} on each"
     return None
 
 

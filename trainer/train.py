@@ -22,6 +22,7 @@ from halofeed.schemas.files import CHECKPOINTS, EXAMPLES, RUN_FILE
 from halofeed.system import owned_files, signals
 from halofeed.system.atomic_files import restricted_umask
 from halofeed.system.console import print_status
+from halofeed.system.wording import plural
 from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.checkpoint import DIGITS, Checkpoints
 from halofeed.trainer.config import TrainConfig
@@ -147,7 +148,7 @@ def train(
                 outlook = "; the same command resumes there" if writer.folder is not None else ""
                 progress.say(f"stopped after step {step_number}{outlook}")
             elif step_number == start:
-                progress.say(f"nothing to do: all {start} steps were taken")
+                progress.say(f"nothing to do: all {plural(start, 'step was', 'steps were')} taken")
         return TrainSummary(
             steps=step_number,
             losses=tuple(running.losses),

@@ -30,6 +30,7 @@ from halofeed.prep.annotations.table_forms import (
 )
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, SourceStream
+from halofeed.system.wording import plural
 
 MAX_CACHED_BYTES = 4 << 20
 """Largest table to keep in memory. Its parsed rows take a hundred times as many bytes."""
@@ -325,7 +326,11 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
         for line, cells in islice(written(), skipped, None):
             if len(cells) > len(header) and not any(cells[len(header) :]):
                 cells = cells[: len(header)]
-            fault = f"{len(cells)} cells under {len(header)} columns" if len(cells) != len(header) else ""
+            fault = (
+                f"{plural(len(cells), 'cell')} under {plural(len(header), 'column')}"
+                if len(cells) != len(header)
+                else ""
+            )
             yield line, dict(zip(header, cells, strict=False)), fault
 
     if "class" in rule.required and (form := find_form(text.files, name, header)):

@@ -35,6 +35,7 @@ from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, path_below
+from halofeed.system.wording import plural
 
 _SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 """Keys of data.yaml that name images, and their splits."""
@@ -98,7 +99,7 @@ def list_references(
     if not any(labels.values()):
         first = next(iter(labels), "images/a.jpg")
         raise AnnotationsError(
-            f"{annotations.root}: none of its {len(labels):,} images has a label file; expected "
+            f"{annotations.root}: none of its {plural(len(labels), 'image')} has a label file; expected "
             f"{_label_paths(first)[0]} for {first}. For a folder per class, as in YOLO's classification, take --layout "
             f"folders{layout_hint(annotations, 'yolo', annotation_file)}"
         )

@@ -26,6 +26,7 @@ from halofeed.schemas.fields import SETS
 from halofeed.schemas.kinds import with_current_option_names
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES, TASKS
 from halofeed.system.memory import MEBIBYTE, MemoryBudget, ReserveMemory, process_budget
+from halofeed.system.wording import did_you_mean
 
 RULES = (CLIP_RULES, VOLUME_RULES, PICTURE_RULES)
 """Rules of each kind of image. The first one whose option the recipe sets applies."""
@@ -56,7 +57,8 @@ class Recipe(RecipeOptions):
             choices, least = field.metadata.get("choices"), field.metadata.get("least")
             if choices and value is not None and value not in choices:
                 known = ", ".join(map(str, choices))
-                found.append(f"{flag(field.name)} {value!r}: expected one of {known}")
+                near = did_you_mean(str(value), map(str, choices))
+                found.append(f"{flag(field.name)} {value!r}: {near}expected one of {known}")
             if least is not None and value is not None and value < least:
                 found.append(f"{flag(field.name)} {value}: expected {least} or more")
         found += [*self.volume_problems(), *self.clip_problems()]
