@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import io
 import json
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import HalofeedError, UsageError
+from halofeed.system.wording import did_you_mean
 
 if TYPE_CHECKING:
     from halofeed.inspection.verify import VerifyReport
@@ -85,7 +85,8 @@ def convert(
     source: StrPath,
     out: StrPath,
     *,
-    layout: str,
+    layout: str = "",
+    recipe: StrPath | Mapping[str, Any] | None = None,
     name: str = "",
     beam_options: Sequence[str] = (),
     **options: Any,
@@ -97,7 +98,9 @@ def convert(
     Args:
         source: folder or file of the annotations, and of the images if they are beside them.
         out: folder below which NAME/VERSION is made.
-        layout: layout of the source; `halofeed convert --help` lists them.
+        layout: layout of the source; `halofeed convert --help` lists them. It may be left out with `recipe`.
+        recipe: recipe of an earlier conversion: its manifest's file or folder, a file of options in JSON or YAML, or
+            options by name, such as `halofeed.open(path).manifest.recipe`; other options override it.
         name: name of the data set; default: the source's, in lower case letters, digits and underscores.
         beam_options: Beam's own options, such as ["--runner=DataflowRunner"].
         options: options of `halofeed convert`, such as height=640, pad=True, spacing_mm=(2, 1, 1).
@@ -110,8 +113,8 @@ def convert(
     if not name:
         stem = re.sub(r"[^a-z0-9_]+", "_", Path(os.fspath(source).rstrip("/")).stem.lower()).strip("_")
         name = stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
-    given = {"layout": layout, "source": source, "out": out, "name": name, **options}
-    parsed, _ = _run("convert", (), given, beam_options)
+    given = {"layout": layout or None, "source": source, "out": out, "name": name, **options}
+    parsed, _ = _run("convert", (), given, beam_options, recipe=recipe)
     return Dataset(os.path.join(parsed.out, parsed.name, getattr(parsed, "version", JobOptions.version)))
 
 
@@ -179,6 +182,7 @@ def _run(
     paths: Sequence[StrPath],
     options: Mapping[str, Any],
     beam_options: Sequence[str] = (),
+    **values: Any,
 ) -> tuple[argparse.Namespace, str]:
     """Run a command in this process; return its parsed options, and what it printed."""
     from halofeed.cli import options_of, run_words
@@ -187,14 +191,14 @@ def _run(
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         if flag not in known:
-            near = difflib.get_close_matches(flag, known, 1)
-            hint = f"; the nearest name is {near[0][2:].replace('-', '_')}" if near else ""
-            raise UsageError(f"{name}: {command} has no such parameter{hint}")
+            parameters = [one.strip("-").replace("-", "_") for one in known]
+            near = did_you_mean(name, parameters).rstrip()
+            raise UsageError(f"{name}: {command} has no such parameter" + (f"; {near}" if near else ""))
         off = f"{flag[:2]}no-{flag[2:]}"
         words += [off] * (off in known) if value is False else _words(flag, value)
     printed = io.StringIO()
     with _naming_parameters(), contextlib.redirect_stdout(printed):
-        parsed = run_words(words, beam_options)
+        parsed = run_words(words, beam_options, **values)
     return parsed, printed.getvalue()
 
 

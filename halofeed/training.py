@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halofeed.errors import UsageError, require_extra
-from halofeed.options import add_options, add_settings
+from halofeed.options import add_options, add_settings, not_in_brief
 from halofeed.system import signals
 from halofeed.system.addresses import address_of
 from halofeed.system.console import print_status
@@ -151,6 +151,7 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
 def _add_train(parser: argparse.ArgumentParser) -> None:
     from halofeed.trainer.config import TrainConfig
 
+    parser.usage = "halofeed train FOLDER [options]"
     parser.add_argument("path", metavar="FOLDER", help="the data set's version folder")
     parser.add_argument("--split", default="train", help="split to train on (default: train)")
     parser.add_argument("--out", metavar="FOLDER", help="the run's folder (default: runs/DATA-CONFIG)")
@@ -168,9 +169,11 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     add_options(parser, TrainConfig, show_defaults=False)
     _add_devices(parser)
     group = parser.add_argument_group("several processes, one per host (all three, or none)")
-    group.add_argument("--coordinator", metavar="HOST:PORT", help="the address of process 0")
-    group.add_argument("--process-count", type=int, metavar="N", help="number of processes")
-    group.add_argument("--process-id", type=int, metavar="N", help="number of this process, from 0")
+    not_in_brief(
+        group.add_argument("--coordinator", metavar="HOST:PORT", help="the address of process 0"),
+        group.add_argument("--process-count", type=int, metavar="N", help="number of processes"),
+        group.add_argument("--process-id", type=int, metavar="N", help="number of this process, from 0"),
+    )
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

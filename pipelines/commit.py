@@ -60,7 +60,8 @@ def check_committed_budget(manifest: Manifest, max_rejected: int | None, folder:
     failures, reasons = _failures(manifest.rejected).total(), _most_common(Counter(manifest.rejected))
     if max_rejected is not None and failures > max_rejected:
         raise JobError(
-            f"{folder} is converted, but {plural(failures, 'input was', 'inputs were')} rejected and --max-rejected allows "
+            f"{folder} is converted, but {plural(failures, 'input was', 'inputs were')} rejected and "
+            f"--max-rejected allows "
             f"{max_rejected} ({reasons}); see {OutputFolder(folder).path(REJECTED)}. Nothing was changed: fix the "
             "sources and add --overwrite, or raise the limit"
         )

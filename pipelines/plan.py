@@ -409,7 +409,10 @@ def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
             for name in unknown
         ]
         known = ", ".join(label_map.names.values())
-        head = f"{plural(len(unknown), 'label of the data is', 'labels of the data are')} not in {file} (known: {known}):"
+        head = (
+            f"{plural(len(unknown), 'label of the data is', 'labels of the data are')} not in {file} "
+            f"(known: {known}):"
+        )
         raise AnnotationsError("\n".join([head, *listed]))
 
 

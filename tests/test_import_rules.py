@@ -50,7 +50,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE),
 }
 ONLY_IN_FILES = {
-    ("prep", "yaml"): {"prep/layouts/yolo.py"},
+    ("prep", "yaml"): {"prep/annotations/yaml_documents.py"},
     ("prep", "regex"): {"prep/annotations/patterns.py"},
     ("prep", "pyarrow"): {"prep/annotations/table_forms.py"},
     ("loader", "tensorflow"): {"loader/stream.py", "loader/assemble.py", "loader/device/ops.py"},
@@ -308,7 +308,7 @@ CEILINGS = {
     "halofeed": (13, 2800),
     "system": (18, 2850),
     "schemas": (17, 3770),
-    "prep": (126, 33_500),
+    "prep": (127, 33_500),
     "pipelines": (30, 7400),
     "loader": (45, 10_050),
     "trainer": (56, 10650),

@@ -72,7 +72,11 @@ class TrainConfig:
         PartitionError: the partition breaks a rule.
     """
 
-    model: str = option("classifier", "name of the network; `halofeed configs` lists them")
+    model: str = option(
+        "classifier",
+        "name of the network; `halofeed configs` lists them",
+        brief=True,
+    )
     model_options: Mapping[str, Any] = field(default_factory=dict)
     task_options: Mapping[str, Any] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
@@ -81,13 +85,17 @@ class TrainConfig:
     device_augment: tuple[Mapping[str, Any], ...] = ()
     backbone_weights: str = option("", "file of keras.applications weights for the backbone")
 
-    steps: int = option(100, "number of steps to take")
-    batch_size: int = option(8, "images per step, over all devices")
-    seed: int = option(0, "seed of the initial parameters and of the order of the data")
+    steps: int = option(100, "number of steps to take", brief=True)
+    batch_size: int = option(8, "images per step, over all devices", brief=True)
+    seed: int = option(
+        0,
+        "seed of the initial parameters and of the order of the data",
+        brief=True,
+    )
 
     optimizer: str = option("sgd", "name of the optimizer", choices=OPTIMIZER_NAMES)
     momentum: float = 0.9
-    learning_rate: float = option(0.05, "highest learning rate")
+    learning_rate: float = option(0.05, "highest learning rate", brief=True)
     schedule: str = option("cosine", "change of the rate after its warm-up", choices=SCHEDULE_NAMES)
     warmup_steps: int = 0
     warmup_learning_rate: float = 0.0
@@ -105,18 +113,31 @@ class TrainConfig:
     remat: bool = option(
         False, "keep only the convolutions' outputs for the backward pass and compute the rest again"
     )
-    cores_per_replica: int = option(1, "number of cores that share each image: 1, 2, 4, ..., 128")
+    cores_per_replica: int = option(
+        1,
+        "number of cores that share each image: 1, 2, 4, ..., 128",
+        brief=True,
+    )
     partition: str = option(
         "",
         "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; separate several by ;",
+        brief="parts along each axis, e.g. image=1,4,1,1 for 4 bands of rows",
     )
 
-    evaluate_every: int = option(0, "steps between evaluations; 0 evaluates once, at the end")
+    evaluate_every: int = option(
+        0,
+        "steps between evaluations; 0 evaluates once, at the end",
+        brief=True,
+    )
     evaluate_split: str = option(
         "", "split to evaluate on (default: the first of validation, val and test that exists)"
     )
     evaluate_batch_size: int = option(0, "images per evaluation step (default: the batch size)")
-    checkpoint_every: int = option(0, "steps between checkpoints; 0 saves at evaluations and at the end")
+    checkpoint_every: int = option(
+        0,
+        "steps between checkpoints; 0 saves at evaluations and at the end",
+        brief=True,
+    )
     keep_last: int = option(2, "number of last checkpoints to keep, besides the best")
 
     def __post_init__(self) -> None:

@@ -216,5 +216,6 @@ def offset_between(first: Grid, second: Grid) -> tuple[float, str]:
     offset = distance_voxels(first, second)
     return (
         offset,
-        f", up to {distance_mm(first, second):.4g} mm apart ({offset:.2g} {'voxel' if f'{offset:.2g}' == '1' else 'voxels'})",
+        f", up to {distance_mm(first, second):.4g} mm apart ({offset:.2g} "
+        f"{'voxel' if f'{offset:.2g}' == '1' else 'voxels'})",
     )
