@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import re
 import shutil
 import sys
 import textwrap
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from halofeed import __version__, planning, training
+from halofeed.completion import COMPLETION_EXAMPLE, SHELLS, completion_script
 from halofeed.errors import HalofeedError, UsageError, require_extra
 from halofeed.options import add_help, add_options, from_options, given_options, option_group
 from halofeed.streams import output_error, output_status
 from halofeed.system import signals
 from halofeed.system.addresses import Address, address_of, redacted
-from halofeed.system.console import print_status
+from halofeed.system.console import NORMAL, QUIET, VERBOSE, print_error, print_status, status_level
 from halofeed.system.resource_errors import check_least_memory, describe_error
 from halofeed.system.wording import did_you_mean
 from halofeed.training import add_training_commands, unlogged
@@ -89,14 +92,14 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
         if isinstance(error, OSError) and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
         if parsed.debug:
-            print_status(traceback.format_exc().rstrip())
+            print_error(traceback.format_exc().rstrip())
         if not isinstance(error, HalofeedError):
             text = describe_error(error)
             raw = text.startswith(f"{type(error).__name__}: ")
             error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
         return _fail(parsed.command, error)
     except KeyboardInterrupt:  # in a program that calls `main` without halofeed's signal handlers
-        print_status(f"{_who(parsed.command)}: stopped")
+        print_error(f"{_who(parsed.command)}: stopped")
         return 130
 
 
@@ -106,6 +109,9 @@ def run_and_exit() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # a stream of another class
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # of libraries; ours are status lines
+    logging.disable(logging.WARNING)
     os._exit(main(alone=True))
 
 
@@ -153,7 +159,11 @@ def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
             from halofeed.schemas.manifest import only_version
 
             setattr(parsed, name, only_version(path))
-    return _COMMANDS[parsed.command](parsed, list(beam_arguments))
+    # C++ libraries (TensorFlow, XLA) print banners, and XLA a warning about slow compilations; their errors are raised.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    level = QUIET if parsed.quiet else VERBOSE if parsed.verbose else NORMAL
+    with status_level(level):
+        return _COMMANDS[parsed.command](parsed, list(beam_arguments))
 
 
 def options_of(command: str) -> set[str]:
@@ -198,14 +208,14 @@ def _refuse_addresses(parsed: argparse.Namespace) -> None:
 
 def _fail(command: str, error: HalofeedError) -> int:
     lines = str(error).splitlines() or [type(error).__name__]
-    print_status("\n".join([f"{_who(command)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]))
+    print_error("\n".join([f"{_who(command)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]))
     return error.exit_code
 
 
 def _output_failed(command: str, error: OSError) -> int:
     status, text = output_status(error)
     if text is not None:
-        print_status(f"{_who(command)}: {text}")
+        print_error(f"{_who(command)}: {text}")
     return status
 
 
@@ -410,6 +420,10 @@ def _parser(only: str | None = None, kind: type[_Parser] = _Parser) -> argparse.
           halofeed convert ... -- --runner=DataflowRunner --extra_package=halofeed-0.1.0-py3-none-any.whl""",
     )
     package.add_argument("--output", default=".", metavar="FOLDER", help="output folder (default: here)")
+    completion = command(
+        "completion", "print the script that completes halofeed's words in a shell", COMPLETION_EXAMPLE
+    )
+    completion.add_argument("shell", choices=tuple(SHELLS), help="the shell")
     for added in commands.choices.values():
         _add_common(added, *(("running", full_epilog) if added is convert else ()))
     return parser
@@ -626,6 +640,11 @@ def _package(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
+def _completion(parsed: argparse.Namespace, _: list[str]) -> int:
+    print(completion_script(parsed.shell, _subparsers(_parser())), end="")
+    return 0
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "convert": _convert,
     "verify": _verify,
@@ -641,4 +660,5 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "plan": planning.run_plan,
     "demo": _demo,
     "package": _package,
+    "completion": _completion,
 }

@@ -15,7 +15,7 @@ from halofeed.errors import UsageError, require_extra
 from halofeed.options import add_options, add_settings, not_in_brief
 from halofeed.system import signals
 from halofeed.system.addresses import address_of
-from halofeed.system.console import print_status
+from halofeed.system.console import print_error, print_status
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed predict`."""
     run = _open_run(parsed)
     from halofeed.trainer.loaded_run import choose_split
-    from halofeed.trainer.predict import predict
+    from halofeed.trainer.predict import SOURCE_NOUNS, predict
 
     with contextlib.ExitStack() as stack:
         if parsed.source is not None:
@@ -281,7 +281,8 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
             data, split = choose_split(run, parsed.data, parsed.split)
         done = predict(run, data, split, parsed.out, which=parsed.checkpoint, overwrite=parsed.overwrite)
     if done:
-        print(f"{done['records']} records predicted by step {done['checkpoint']} into {parsed.out}")
+        count = plural(done["sources"], SOURCE_NOUNS[done["kind"]])
+        print(f"{count} predicted by step {done['checkpoint']} into {parsed.out}")
     return 0
 
 
@@ -303,7 +304,7 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     for file in new.passed_over:
         print_status(f"skipped: {file}")
     for rejected in (*new.rejected, *rejects):
-        print_status(f"rejected: {rejected.source}: {rejected.reason}")
+        print_error(f"rejected: {rejected.source}: {rejected.reason}")
     if not done.manifest.split(NEW_SPLIT).records:
         raise UsageError(
             f"--source {parsed.source}: none of its {plural(len(rejects), 'file')} could be converted"
@@ -314,11 +315,12 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
 @contextlib.contextmanager
 def unlogged() -> Iterator[None]:
     """Disable log messages: Beam's import warns of Google Cloud packages that only some runners need."""
-    logging.disable(logging.WARNING)
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
 
 
 def _is_data_set(parsed: argparse.Namespace) -> bool:

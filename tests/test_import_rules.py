@@ -91,7 +91,10 @@ TOP_PACKAGES = {
 """What halofeed/*.py may import; parts of halofeed only inside functions, but for the light ones."""
 LIGHT = {
     "halofeed",
-    *(f"halofeed.{name}" for name in ("errors", "options", "cli", "planning", "training", "streams")),
+    *(
+        f"halofeed.{name}"
+        for name in ("errors", "options", "cli", "planning", "training", "streams", "completion")
+    ),
     "halofeed.schemas.files",
     *(
         f"halofeed.system.{name}"
