@@ -28,6 +28,9 @@ from halofeed.system.wording import did_you_mean
 from halofeed.training import add_training_commands, unlogged
 
 if TYPE_CHECKING:
+    from halofeed.pipelines.job import JobOptions
+    from halofeed.prep.annotations.contract import LayoutOptions
+    from halofeed.prep.options.recipe import Recipe
     from halofeed.trainer.config import TrainConfig
 
 CONVERT_EXAMPLES = """\
@@ -468,8 +471,8 @@ def _add_convert(parser: argparse.ArgumentParser) -> str:
     summaries = "\n".join(f"  {layout.name:<12} {layout.summary}" for layout in LAYOUTS.values())
     parser.epilog = f"layouts, which --help-all describes:\n{names}\n{CONVERT_END}"
     parser.usage = (
-        "halofeed convert --layout LAYOUT --source SOURCE --out OUT --name NAME\n"
-        f"{'[options] [-- BEAM OPTIONS]':>50}"
+        "halofeed convert --source SOURCE --out OUT --name NAME [--layout LAYOUT] [options]\n"
+        f"{'[-- BEAM OPTIONS]':>40}"
     )
     parser.description = f"{parser.description}\n\n{CONVERT_EXAMPLES}"
     for title in HELP_GROUPS:
@@ -490,18 +493,18 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     from halofeed.prep.options.recipe import Recipe
     from halofeed.prep.options.recipe_file import read_recipe
 
-    file = getattr(parsed, "recipe", None)
-    if not (file or hasattr(parsed, "layout")):
-        raise UsageError(
-            "--layout: name the layout of the source; `halofeed convert --help` lists the layouts"
-        )
     options = from_options(JobOptions, parsed)
+    file = getattr(parsed, "recipe", None)
     repeated = read_recipe(file) if file else None
-    if repeated is None:
-        recipe = from_options(Recipe, parsed)
-        recipe.check_used()
-    else:
-        recipe = repeated.resolve(given_options(Recipe, parsed))
+    given = given_options(Recipe, parsed)
+
+    def recipe_of(layout: str) -> Recipe:
+        changes = {**given, "layout": layout}
+        return repeated.changed(changes) if repeated else Recipe(**changes)
+
+    layout = given.get("layout") or (repeated.document.get("layout") if repeated else None) or "auto"
+    recipe = recipe_of(_detect_layout(options, recipe_of) if layout == "auto" else layout)
+    recipe.check_used(given if repeated else None)
     from halofeed.system.memory import heavy_imports, keep_freed_memory
 
     with require_extra("convert", "apache_beam"), unlogged(), heavy_imports():
@@ -524,6 +527,22 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
             "--label-map, give that again"
         )
     return 0
+
+
+def _detect_layout(options: JobOptions, recipe_of: Callable[[str], Recipe]) -> str:
+    """Return the name of the layout that the source's files show, and print the reason."""
+    from halofeed.prep.layouts.detect import detect_layout
+
+    with require_extra("convert", "apache_beam"), unlogged():
+        from halofeed.pipelines.plan import open_sources
+    sources = open_sources(options)
+
+    def options_of(layout: str) -> LayoutOptions:
+        return recipe_of(layout).layout_options(options.salt)
+
+    found = detect_layout(sources.annotations, sources.images, sources.annotation_file, options_of)
+    print_status(f"halofeed convert: --layout {found.name}: {found.reason}")
+    return found.name
 
 
 def _verify(parsed: argparse.Namespace, _: list[str]) -> int:

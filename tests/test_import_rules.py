@@ -308,10 +308,10 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (13, 2800),
+    "halofeed": (13, 2850),
     "system": (18, 2850),
     "schemas": (17, 3770),
-    "prep": (127, 33_500),
+    "prep": (128, 33_600),
     "pipelines": (30, 7400),
     "loader": (45, 10_050),
     "trainer": (56, 10650),

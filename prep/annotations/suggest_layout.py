@@ -100,10 +100,10 @@ def suggest_layout(files: _Files) -> Hint | None:
 
     The function reads only names and the beginnings of a few files, so None proves nothing.
     """
-    return next(_find_hints(files), None)
+    return next(find_hints(files), None)
 
 
-def _find_hints(files: _Files, named: str | None = None) -> Iterator[Hint]:
+def find_hints(files: _Files, named: str | None = None) -> Iterator[Hint]:
     if named is not None:
         files = _FileSubset(files, [named])  # the folder may contain any number of other files
     others = [path for path in files.sizes() if not is_image_name(path)]
@@ -146,7 +146,7 @@ def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
         own: layout that the user chose.
         named: annotation file that the user named, if any; no other file is examined.
     """
-    found = list(_find_hints(files, named))
+    found = list(find_hints(files, named))
     if any(one.layouts == (own,) for one in found):
         return ""
     if others := [one for one in found if own not in one.layouts]:
@@ -158,7 +158,7 @@ def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
 
 def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str | None) -> AnnotationsError:
     """Return the error of a layout, with the format of the files if a tool wrote them, or if no layout reads them."""
-    found = list(_find_hints(files, named))
+    found = list(find_hints(files, named))
     if not found or found[0].what in str(error) or any(own in one.layouts for one in found):
         return error
     if found[0].layouts and not _TOOL_LAYOUTS.issuperset(found[0].layouts):
@@ -280,7 +280,8 @@ def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
     named = [path for path in paths if path.lower().endswith(DICOM_EXTENSIONS)]
-    unnamed = [path for path in paths if "." not in basename(path) or path.lower().endswith(".img")]
+    # Names may end in a UID, whose last part is a number.
+    unnamed = [path for path in paths if re.search(r"(^|/)[^./]+$|\.(\d+|img)$", path, re.IGNORECASE)]
     for path in islice((*named[:2], *unnamed), _MAX_OPENED):
         try:
             if files.head(path, 132)[128:] == b"DICM":

@@ -36,26 +36,23 @@ class GivenRecipe:
     below: str = ""
     labels: Mapping[int, str] | None = None
 
-    def resolve(self, given: Mapping[str, Any]) -> Recipe:
+    def changed(self, given: Mapping[str, Any]) -> Recipe:
         """Return the recipe with the options of the command line in place of its own.
 
         Args:
             given: value by option.
 
         Raises:
-            UsageError: lists every option that is unknown or has a wrong value, each with its path, and every given
-                option that has no effect.
+            UsageError: lists every option that is unknown or has a wrong value, each with its path.
 
-        >>> GivenRecipe(document={"layout": "voc", "shards": 2}).resolve({"shards": 4}).shards
+        >>> GivenRecipe(document={"layout": "voc", "shards": 2}).changed({"shards": 4}).shards
         4
         """
-        recipe = Recipe.from_json(
+        return Recipe.from_json(
             {**self.document, **given},
             where=f"--recipe {self.where}".rstrip(),
             path=lambda name: f"{self.below}{name}",
         )
-        recipe.check_used(given)
-        return recipe
 
 
 def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe:

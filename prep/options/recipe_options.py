@@ -92,7 +92,12 @@ class RecipeOptions(ClipOptions, VolumeOptions):
 
     OPTION_GROUP: ClassVar[str] = SOURCE
 
-    layout: str = option("", "layout of the source: one of the layouts below", brief=True)
+    layout: str = option(
+        "",
+        "layout of the source: one of the layouts listed below; default: auto, the only one that fits its files, "
+        "which is printed with the reason",
+        brief="layout of the source, see below (default: the only one that fits)",
+    )
     task: str | None = option(
         None,
         "task that the records serve; default: the layout's own",

@@ -6,7 +6,9 @@ from typing import Any
 
 from halofeed.pipelines.job import reference_from_json, reference_to_json
 from halofeed.prep.layouts import LayoutOptions, SourceExample, find_layout
+from halofeed.prep.layouts.detect import detect_layout
 from halofeed.prep.layouts.dicom import find_series, series_below
+from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 
 Found = dict[str, SourceExample]
@@ -57,3 +59,9 @@ def series_at(root: Path, source: str, options: LayoutOptions) -> SourceExample:
     files = LocalFiles(root)
     listings = series_below(files, (source.partition("#")[0],), options)
     return find_series(files, source, listings, options)
+
+
+def detected(folder):
+    """Return the name of the layout that `--layout auto` chooses for a folder."""
+    files = LocalFiles(folder)
+    return detect_layout(files, files, None, lambda name: Recipe(layout=name).layout_options()).name

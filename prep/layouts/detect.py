@@ -1,0 +1,108 @@
+"""Choice of a layout by the files of a source, for `--layout auto`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from halofeed.errors import AnnotationsError, UsageError
+from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.suggest_layout import Hint, find_hints
+from halofeed.prep.layouts import LAYOUTS
+from halofeed.prep.sources.files import SourceFiles
+
+AUTO = "auto"
+_TABLES = frozenset(("csv", "jsonl"))
+_BY_NAMES = ("folders", "pairs", "class-masks")
+"""Layouts that are recognized by listing alone: their files have no content that shows the layout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectedLayout:
+    """A layout and the reason why it was chosen, as a clause."""
+
+    name: str
+    reason: str
+
+
+def detect_layout(
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options_of: Callable[[str], LayoutOptions],
+) -> DetectedLayout:
+    """Return the only layout that fits a source.
+
+    Contents of a few files decide first. Where only names can show the layout (volumes, class folders, masks), each
+    candidate lists the source, and the one that finds images with labels is chosen.
+
+    Args:
+        options_of: maps the name of a layout to the user's options for it; raises UsageError if they do not fit it.
+
+    Raises:
+        AnnotationsError: no layout fits, or several do; names them and the option that chooses one.
+    """
+    hints = list(find_hints(annotations, annotation_file))
+    certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
+    if not certain.keys() <= _TABLES:  # a table beside the files of a tool is usually made from them
+        for name in _TABLES & certain.keys():
+            hints.append(certain.pop(name))
+    if len(certain) > 1:
+        raise AnnotationsError(
+            f"{annotations.root}: files of several layouts: {'; '.join(hint.what for hint in certain.values())}. "
+            f"Choose {_choices(certain)}"
+        )
+    if certain:
+        (name, hint), *_ = certain.items()
+        others = [one for one in hints if one.layouts and set(one.layouts) <= _TABLES - {name}]
+        beside = f"; {others[0].what} too: --layout {others[0].layouts[0]} reads that" if others else ""
+        return DetectedLayout(name=name, reason=f"{hint.what}{beside}")
+    if annotation_file is not None:
+        extension = annotation_file.rpartition(".")[2].lower()
+        if extension in _TABLES:
+            return DetectedLayout(name=extension, reason=f"{annotation_file} is a table by its name")
+    candidates = next((hint.layouts for hint in hints if hint.layouts), _BY_NAMES)
+    return _by_listing(annotations, images, annotation_file, options_of, candidates, hints)
+
+
+def _by_listing(
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options_of: Callable[[str], LayoutOptions],
+    candidates: Sequence[str],
+    hints: Sequence[Hint],
+) -> DetectedLayout:
+    """Return the only one of some layouts whose listing has labels for most images."""
+    fitting, tried = {}, list[str]()
+    for name in candidates:
+        try:
+            options = options_of(name)
+            listed = list(LAYOUTS[name].list_references(annotations, images, annotation_file, options))
+        except (AnnotationsError, UsageError) as error:
+            tried.append(f"  {name}: {str(error).removeprefix(f'{annotations.root}: ')}")
+            continue
+        good = [one for one in listed if one.problem is None]
+        count = sum(bool(one.label or one.labels or one.boxes or one.mask or one.class_masks) for one in good)
+        if count and 2 * count >= len(listed):
+            fitting[name] = f"it finds labels for {count:,} of {len(listed):,} inputs"
+        else:
+            tried.append(
+                f"  {name}: labels for {count:,} of {len(listed):,} inputs; without labels: --layout {name}"
+            )
+    if len(fitting) == 1:
+        (name, reason), *_ = fitting.items()
+        return DetectedLayout(name=name, reason=reason)
+    if fitting:
+        found = "; ".join(f"{name}: {reason}" for name, reason in fitting.items())
+        raise AnnotationsError(
+            f"{annotations.root}: several layouts fit ({found}). Choose {_choices(fitting)}"
+        )
+    if hints and not hints[0].layouts:
+        raise AnnotationsError(str(hints[0]))
+    head = f"{annotations.root}: its files show no layout; name one of {', '.join(LAYOUTS)} with --layout. Tried:"
+    raise AnnotationsError("\n".join([head, *tried]))
+
+
+def _choices(names: Iterable[str]) -> str:
+    return " or ".join(f"--layout {name}" for name in names)
