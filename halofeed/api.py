@@ -98,7 +98,8 @@ def convert(
     Args:
         source: folder or file of the annotations, and of the images if they are beside them.
         out: folder below which NAME/VERSION is made.
-        layout: layout of the source; `halofeed convert --help` lists them. It may be left out with `recipe`.
+        layout: layout of the source; `halofeed convert --help` lists them; default: that of `recipe`, else the only one
+            that fits the files.
         recipe: recipe of an earlier conversion: its manifest's file or folder, a file of options in JSON or YAML, or
             options by name, such as `halofeed.open(path).manifest.recipe`; other options override it.
         name: name of the data set; default: the source's, in lower case letters, digits and underscores.

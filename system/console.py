@@ -107,7 +107,15 @@ class StatusLine:
 def status_with_time(
     what: str, *, stream: TextIO | None = None, every_seconds: float = 30.0, show: bool = True
 ) -> Iterator[None]:
-    """Print "WHAT, 30 s so far" while a block runs: every second on a terminal, elsewhere every 30 s."""
+    """Print "WHAT, 30 s so far" while a block runs: every second on a terminal, elsewhere every 30 s.
+
+    >>> import io
+    >>> stream = io.StringIO()
+    >>> with status_with_time("Compiling", stream=stream, every_seconds=0.05):
+    ...     time.sleep(0.5)
+    >>> stream.getvalue().startswith("Compiling, 0 s so far\\nCompiling, 0 s")
+    True
+    """
     ended = threading.Event()
     line = StatusLine(stream=stream, every_seconds=every_seconds, terminal_seconds=1.0, show=show)
 

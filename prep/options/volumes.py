@@ -280,8 +280,6 @@ class VolumeOptions:
         "refuse",
         "segmentation: images without a label are rejected, or kept for prediction",
         choices=("refuse", "prediction"),
-        brief="segmentation: reject images without a label, or keep them",
-        group=SOURCE,
     )
     missing_classes: str = option(
         "refuse",

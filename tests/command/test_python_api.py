@@ -35,7 +35,7 @@ def test_three_lines_give_batches_and_the_command_lines_bytes(tmp_path):
     ("how", "words"),
     [
         ({"hieght": 3}, r"^hieght: convert has no such parameter; did you mean height\?$"),
-        ({"layout": "yola"}, "^layout 'yola' is not known"),
+        ({"layout": "yola"}, r"^layout 'yola' is not known; did you mean yolo\?"),
         ({"shards": "x"}, "^shards: invalid int value: 'x'$"),
         (
             {"resize": "keep-aspect"},
