@@ -49,7 +49,7 @@ examples:
         --height 112 --width 112
 """
 CONVERT_END = """
-on a cluster, Beam's options follow --:
+example: on a cluster, where Beam's options follow --
   halofeed convert --layout coco --source gs://bucket/coco --out gs://bucket/data --name coco \\
       --max-rejected 100 -- --runner=DataflowRunner --extra_package=halofeed-0.1.0-py3-none-any.whl
 
@@ -469,7 +469,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> str:
 
     names = textwrap.fill(", ".join(LAYOUTS), _HELP_COLUMNS - 2, initial_indent="  ", subsequent_indent="  ")
     summaries = "\n".join(f"  {layout.name:<12} {layout.summary}" for layout in LAYOUTS.values())
-    parser.epilog = f"layouts, which --help-all describes:\n{names}\n{CONVERT_END}"
+    parser.epilog = f"layouts, which the complete help describes:\n{names}\n{CONVERT_END}"
     parser.usage = (
         "halofeed convert --source SOURCE --out OUT --name NAME [--layout LAYOUT] [options]\n"
         f"{'[-- BEAM OPTIONS]':>40}"
@@ -523,8 +523,8 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     print(summary(done, warn_cut=options.warn_cut))
     if repeated and repeated.labels not in (None, done.manifest.labels):
         print_status(
-            f"halofeed convert: the classes differ from those of {repeated.where}; if it was converted with "
-            "--label-map, give that again"
+            f"halofeed convert: the classes differ from those of {repeated.where}; if a file of class "
+            "names was given then, give it again"
         )
     return 0
 

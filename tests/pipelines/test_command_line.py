@@ -90,7 +90,7 @@ def test_every_help_shows_an_example_and_debug(command):
 
 def test_every_option_of_convert_is_explained_and_exists():
     text, short = (halofeed_here("convert", word).stdout for word in ("--help-all", "--help"))
-    offered = set(re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE))
+    offered = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE))
     mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
     others = {"--help", "--runner", "--extra", "--job"}  # argparse's own, and the beginnings of Beam's
     assert mentioned - others <= offered, mentioned - others - offered
