@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _API = (
     "Dataset",
     "convert",
+    "dry_run",
     "evaluate",
     "export",
     "inspect",

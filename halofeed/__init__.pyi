@@ -1,5 +1,6 @@
 from halofeed.api import Dataset as Dataset
 from halofeed.api import convert as convert
+from halofeed.api import dry_run as dry_run
 from halofeed.api import evaluate as evaluate
 from halofeed.api import export as export
 from halofeed.api import inspect as inspect

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from halofeed.loader import Loader
 
 __all__ = [
-    *("Dataset", "convert", "evaluate", "export", "inspect", "open"),
+    *("Dataset", "convert", "dry_run", "evaluate", "export", "inspect", "open"),
     *("plan", "predict", "report", "show", "train", "verify"),
 ]
 StrPath = str | os.PathLike[str]
@@ -93,7 +93,7 @@ def convert(
 ) -> Dataset:
     """Convert images and annotations into sharded TFRecords, and open the result; the same call resumes.
 
-    `halofeed.convert("photos", "data", layout="folders", height=224, width=224)` writes data/photos/1.0.0.
+    `halofeed.convert("photos", "data", height=224, width=224)` writes data/photos/1.0.0.
 
     Args:
         source: folder or file of the annotations, and of the images if they are beside them.
@@ -111,12 +111,29 @@ def convert(
     """
     from halofeed.pipelines.job import JobOptions
 
-    if not name:
-        stem = re.sub(r"[^a-z0-9_]+", "_", Path(os.fspath(source).rstrip("/")).stem.lower()).strip("_")
-        name = stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
-    given = {"layout": layout or None, "source": source, "out": out, "name": name, **options}
-    parsed, _ = _run("convert", (), given, beam_options, recipe=recipe)
+    if options.get("dry_run"):
+        raise UsageError(
+            "dry_run: halofeed.convert opens what it wrote; call halofeed.dry_run with the same parameters"
+        )
+    given = {"layout": layout or None, "recipe": recipe, "source": source, "out": out, **options}
+    parsed, _ = _run("convert", (), {**given, "name": name or _name_of(source)}, beam_options)
     return Dataset(os.path.join(parsed.out, parsed.name, getattr(parsed, "version", JobOptions.version)))
+
+
+def dry_run(source: StrPath, out: StrPath, *, name: str = "", **options: Any) -> str:
+    """Describe the conversion that `convert` would make with the same parameters, and write no data set.
+
+    The text has inputs by split, classes, record sizes, rejects and a converted sample; for volumes a shape, a spacing
+    and a window. `preview="sample.png"` draws the sample.
+    """
+    given = {"source": source, "out": out, "name": name or _name_of(source), "dry_run": True, **options}
+    return _run("convert", (), given)[1].rstrip("\n")
+
+
+def _name_of(source: StrPath) -> str:
+    """Return a data set's name from its source: lower case letters, digits and underscores."""
+    stem = re.sub(r"[^a-z0-9_]+", "_", Path(os.fspath(source).rstrip("/")).stem.lower()).strip("_")
+    return stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
 
 
 def verify(path: StrPath) -> VerifyReport:
@@ -183,13 +200,16 @@ def _run(
     paths: Sequence[StrPath],
     options: Mapping[str, Any],
     beam_options: Sequence[str] = (),
-    **values: Any,
 ) -> tuple[argparse.Namespace, str]:
     """Run a command in this process; return its parsed options, and what it printed."""
     from halofeed.cli import options_of, run_words
 
     known, words = options_of(command), [command, *(os.fspath(path) for path in paths)]
+    values = {}
     for name, value in options.items():
+        if name == "recipe" and isinstance(value, Mapping):
+            values[name] = value
+            continue
         flag = f"--{name.replace('_', '-')}"
         if flag not in known:
             parameters = [one.strip("-").replace("-", "_") for one in known]

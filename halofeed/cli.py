@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -495,16 +496,18 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
 
     options = from_options(JobOptions, parsed)
     file = getattr(parsed, "recipe", None)
-    repeated = read_recipe(file) if file else None
+    parsed.repeated = repeated = read_recipe(file) if file else None
     given = given_options(Recipe, parsed)
-
-    def recipe_of(layout: str) -> Recipe:
-        changes = {**given, "layout": layout}
-        return repeated.changed(changes) if repeated else Recipe(**changes)
-
-    layout = given.get("layout") or (repeated.document.get("layout") if repeated else None) or "auto"
-    recipe = recipe_of(_detect_layout(options, recipe_of) if layout == "auto" else layout)
+    stated = {**repeated.document, **given} if repeated else given
+    if stated.get("layout", "auto") == "auto":
+        parsed.layout = _detect_layout(options, parsed)
+    recipe = _recipe_of(parsed)
     recipe.check_used(given if repeated else None)
+    if stated.get("depth") is not None and not {"height", "width"} <= stated.keys():
+        raise UsageError(
+            "--depth: volumes have no default size; give --height and --width too. --dry-run without the three "
+            "proposes them"
+        )
     from halofeed.system.memory import heavy_imports, keep_freed_memory
 
     with require_extra("convert", "apache_beam"), unlogged(), heavy_imports():
@@ -513,6 +516,8 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
         from halofeed.system.scratch import temporary_files_in_scratch
     from halofeed.pipelines.summary import summary
 
+    if options.dry_run:
+        return _dry_run(options, parsed)
     with contextlib.ExitStack() as stack:
         if parsed.alone:
             stack.enter_context(fork_workers(options, recipe, beam_arguments))
@@ -529,7 +534,32 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     return 0
 
 
-def _detect_layout(options: JobOptions, recipe_of: Callable[[str], Recipe]) -> str:
+def _recipe_of(parsed: argparse.Namespace, **more: Any) -> Recipe:
+    """Return the recipe of a command line with further options."""
+    from halofeed.prep.options.recipe import Recipe
+
+    given = {**given_options(Recipe, parsed), **more}
+    return parsed.repeated.changed(given) if parsed.repeated else Recipe(**given)
+
+
+def _dry_run(options: JobOptions, parsed: argparse.Namespace) -> int:
+    from halofeed.pipelines.dry_run import dry_run
+    from halofeed.system.scratch import scratch_folder
+
+    with scratch_folder() as folder:
+        found = dry_run(options, functools.partial(_recipe_of, parsed), folder)
+        print(found.text)
+        if options.preview is not None and found.sample is not None:
+            from halofeed.inspection.batch import write_batch
+
+            splits = found.sample.manifest.splits
+            split = max(splits, key=lambda name: splits[name].records)
+            count = min(10, splits[split].records)
+            print(write_batch(found.sample.folder, options.preview, split=split, batch_size=count))
+    return 0 if found.sample is not None else 1
+
+
+def _detect_layout(options: JobOptions, parsed: argparse.Namespace) -> str:
     """Return the name of the layout that the source's files show, and print the reason."""
     from halofeed.prep.layouts.detect import detect_layout
 
@@ -538,7 +568,7 @@ def _detect_layout(options: JobOptions, recipe_of: Callable[[str], Recipe]) -> s
     sources = open_sources(options)
 
     def options_of(layout: str) -> LayoutOptions:
-        return recipe_of(layout).layout_options(options.salt)
+        return _recipe_of(parsed, layout=layout).layout_options(options.salt)
 
     found = detect_layout(sources.annotations, sources.images, sources.annotation_file, options_of)
     print_status(f"halofeed convert: --layout {found.name}: {found.reason}")

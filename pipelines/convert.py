@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,13 @@ from halofeed.pipelines.plan import (
     open_sources,
 )
 from halofeed.pipelines.progress import Bar, job_counts, job_error
-from halofeed.pipelines.references import FileByShard, NumberedFiles, read_shard
+from halofeed.pipelines.references import (
+    FileByShard,
+    NumberedFiles,
+    ReferenceWriter,
+    SampledReferences,
+    read_shard,
+)
 from halofeed.pipelines.remote import describe_job_error, quiet_logging, restarted, run_remote
 from halofeed.pipelines.replace import (
     check_own_version,
@@ -181,12 +188,15 @@ class _Run:
         numbered = writer if isinstance(writer, NumberedFiles) else NumberedFiles(output)
         in_job = self._list_in_job(output, numbered)
         find_series = functools.partial(self.find_series, output)
-        return make_plan(self.options, self.recipe, self.sources, writer, find_series, in_job)
+        chosen: ReferenceWriter | None = writer
+        if writer is not None and self.recipe.limit is not None:
+            chosen = SampledReferences(writer, self.recipe.limit)
+        return make_plan(self.options, self.recipe, self.sources, chosen, find_series, in_job)
 
     def _list_in_job(self, output: OutputFolder, writer: NumberedFiles) -> ListingInJob | None:
         """Return the listing of the sources by the runner's workers; None if this process lists them."""
         is_required = self.options.listing == "job"
-        if self.options.listing == "command" or self.choice.is_described:
+        if self.options.listing == "command" or self.choice.is_described or self.recipe.limit is not None:
             return None
         if self.choice.local:
             if is_required:
@@ -301,7 +311,8 @@ def _convert_into(
         if replaces is not None and (committed is None or _is_same(plan, recipe, committed)):
             present = replaces.sizes() | present
         refuse = options.disk_check == "refuse"
-        check_disk_space(options.folder, plan.convertible, record_bytes, present, refuse=refuse)
+        records = min(plan.convertible, recipe.limit or plan.convertible)
+        check_disk_space(options.folder, records, record_bytes, present, refuse=refuse)
         return plan
 
     began = time.monotonic()
@@ -309,13 +320,18 @@ def _convert_into(
     _print_detail(f"planned {plural(plan.count, 'input')} in {time.monotonic() - began:.1f} s")
     if started is not None:
         started.keep()
+    if run.show_progress and sys.stderr is not None and sys.stderr.isatty():
+        classes = plan.describe_classes(plan.labels.names.values())
+        print_status(
+            f"{options.name}: {plan.count:,} inputs ({plan.describe_splits()}); {plan.task}: {classes}"
+        )
     output.delete([MANIFEST])
     job = _job_of(run, plan, output, references_folder, replaces)
     began = time.monotonic()
     if run.scratch is None:
         _run_elsewhere(run, job, references.count, output)
     else:
-        _run_here(run, job, plan.count, run.scratch)
+        _run_here(run, job, min(plan.count, recipe.limit or plan.count), run.scratch)
     output.sweep()
     shards = plural(recipe.shards * len(plan.splits), "shard")
     processes = f" by {plural(choice.workers, 'process', 'processes')}" if choice.local else ""

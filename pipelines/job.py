@@ -22,7 +22,7 @@ from halofeed.system.addresses import NO_USER, Address, address_of
 _LEAST = {"workers": 1, "threads": 1, "max_rejected": 0, "max_silence_minutes": 1, "job_restarts": 0}
 
 
-_NOT_IN_SHARDS = ("license", "citation")
+_NOT_IN_SHARDS = ("license", "citation", "limit")
 """Options of the recipe that change no record."""
 
 
@@ -108,6 +108,13 @@ class JobOptions:
         brief=True,
         group=OUTPUT,
     )
+    dry_run: bool = option(
+        False,
+        "write nothing: print inputs, classes, sizes and the first rejects, convert a sample of 10 in a temporary "
+        "folder, and for volumes propose shape, spacing and window",
+        brief="write nothing: print inputs, classes, sizes, rejects and a proposed shape",
+    )
+    preview: str | None = option(None, "with --dry-run: PNG file to write, with the pictures of the sample")
     workers: int | None = option(
         None,
         "worker processes of a local run; default: one per core, at most --shards, and as many as have memory for "
@@ -146,6 +153,8 @@ class JobOptions:
             problems.append(f"--listing {self.listing!r}: expected auto, command or job")
         if not 0 <= self.warn_cut <= 1:
             problems.append(f"--warn-cut {self.warn_cut}: expected a share, 0 to 1")
+        if self.preview is not None and not (self.dry_run and self.preview.lower().endswith(".png")):
+            problems.append(f"--preview {self.preview}: expected a .png file, with --dry-run")
         for check, value in ((check_name, self.name), (check_version, self.version)):
             try:
                 if value:

@@ -26,7 +26,7 @@ from halofeed.pipelines.classes import (
     segmentation_classes,
 )
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.references import FileByShard, NumberedFiles
+from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.storage import RemoteFiles, is_remote, source_files
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
@@ -57,6 +57,7 @@ from halofeed.system.memory import machine_memory
 from halofeed.system.wording import plural
 
 _SHOWN = 3
+_SHOWN_CLASSES = 20
 MIN_PRINTED_BYTES: Final = 1 << 30
 _SHARE_KEPT_FREE: Final = 0.02
 """Share of the disk that a conversion leaves free."""
@@ -71,6 +72,7 @@ class ConversionPlan:
         convertible: number of references without a problem in the annotations.
         fingerprints: fingerprint of the references and labels, then those that earlier versions would give.
         stamps: digest of the stamps of all source files; "" where a file may change without changing it.
+        totals: what the references hold.
     """
 
     task: str
@@ -80,11 +82,23 @@ class ConversionPlan:
     convertible: int
     fingerprints: tuple[str, ...]
     stamps: str
+    totals: Totals
 
     @property
     def inputs(self) -> dict[str, Any]:
         """Return the manifest's entry for the references and labels."""
         return {"count": self.count, "fingerprint": self.fingerprints[0]}
+
+    def describe_splits(self) -> str:
+        """Return the convertible inputs of each split, such as "test 72, train 205"."""
+        return ", ".join(f"{name} {count:,}" for name, count in sorted(self.totals.splits.items()))
+
+    def describe_classes(self, names: Iterable[str]) -> str:
+        """Return some classes with the number of labels or objects that annotations have of them."""
+        counts = self.totals.labels
+        texts = [f"{name} {counts[name]:,}" if counts[name] else name for name in names if name != BACKGROUND]
+        more = f" and {len(texts) - _SHOWN_CLASSES} more" if len(texts) > _SHOWN_CLASSES else ""
+        return f"{', '.join(texts[:_SHOWN_CLASSES])}{more}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +142,7 @@ def make_plan(
     options: JobOptions,
     recipe: Recipe,
     sources: Sources,
-    writer: NumberedFiles | FileByShard | None,
+    writer: ReferenceWriter | None,
     list_series: ListSeries | None = None,
     in_job: ListInJob | None = None,
 ) -> ConversionPlan:
@@ -212,6 +226,7 @@ def make_plan(
         convertible=totals.convertible,
         fingerprints=totals.fingerprints(json.dumps(label_map.to_json()).encode()),
         stamps=_stamps_of(sources.images, totals),
+        totals=totals,
     )
 
 
@@ -219,7 +234,7 @@ def _gather(
     listed: Callable[[], Iterator[SourceExample]],
     recipe: Recipe,
     sources: Sources,
-    writer: NumberedFiles | FileByShard | None,
+    writer: ReferenceWriter | None,
 ) -> Totals:
     """List all references in this process, and write them."""
     totals = Totals()
@@ -350,7 +365,7 @@ def _read_file(path: str) -> bytes:
         raise UsageError(f"{path}: {error.detail or error.reason}") from error
 
 
-def _check_splits(names: set[str], *, named_by_option: bool) -> None:
+def _check_splits(names: Iterable[str], *, named_by_option: bool) -> None:
     """Refuse names of splits that are invalid in file names, or differ only in upper and lower case."""
     try:
         by_folded: dict[str, str] = {}
@@ -525,6 +540,12 @@ def bytes_per_record(recipe: Recipe, task: str, label_dtype: str) -> int | None:
     return math.prod(shape) * (stored + label)
 
 
+def free_bytes(folder: str) -> int:
+    """Return the free bytes of the local disk that would hold a folder."""
+    path = Path(folder).absolute()
+    return shutil.disk_usage(next(one for one in (path, *path.parents) if os.path.exists(one))).free
+
+
 def check_disk_space(
     folder: str, records: int, record_bytes: int | None, present: Mapping[str, int], *, refuse: bool
 ) -> None:
@@ -543,8 +564,7 @@ def check_disk_space(
     if record_bytes is None or is_remote(folder):
         return
     needed = records * record_bytes - sum(size for name, size in present.items() if ".tfrecord-" in name)
-    path = Path(folder).absolute()
-    free = shutil.disk_usage(next(one for one in (path, *path.parents) if os.path.exists(one))).free
+    free = free_bytes(folder)
     text = f"{plural(records, 'record')} of {human_bytes(record_bytes)} are {human_bytes(records * record_bytes)}"
     if needed > free * (1 - _SHARE_KEPT_FREE):
         text += f", and {folder} has {human_bytes(free)} free"

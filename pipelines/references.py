@@ -10,12 +10,15 @@ one buffer at a time, and the writer of a shard reads its chunks.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import io
 import os
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,17 +33,18 @@ from halofeed.system.checksum import crc32c, with_checksum, without_checksum
 
 REFERENCES_PER_FILE = 10_000
 REFERENCE_BUFFER_BYTES = 32 << 20
+_MIXER = 0x9E3779B97F4A7C15
+"""Odd multiplier (2**64 / golden ratio), so that a sample by the products spreads over shards by ids."""
 _BY_SHARD = f"{TEMPORARY_FOLDER}/references"
 _INDEX = f"{TEMPORARY_FOLDER}/references.npy"
 
 
-class NumberedFiles:
-    """Writer of references for a runner's shuffle; `count` is the number of files, including those of other writers."""
+class ReferenceWriter(Protocol):
+    """Writer of references."""
 
-    def __init__(self, output: OutputFolder) -> None:
-        self._output = output
-        self._lines: list[bytes] = []
-        self.count = 0
+    @property
+    def count(self) -> int:
+        """Return the number of numbered files, including those of other writers."""
 
     def add(self, split: str, identity: int, line: bytes) -> None:
         """Add a reference.
@@ -50,9 +54,6 @@ class NumberedFiles:
             identity: id of its example.
             line: the reference as JSON.
         """
-        self._lines.append(line)
-        if len(self._lines) == REFERENCES_PER_FILE:
-            self._write()
 
     def finish(self, splits: Sequence[str]) -> None:
         """Write the rest.
@@ -60,6 +61,25 @@ class NumberedFiles:
         Args:
             splits: splits of the data set; a rejected reference of another split counts to the first.
         """
+
+    def close(self) -> None:
+        """Free what the writer holds."""
+
+
+class NumberedFiles:
+    """Writer of references for a runner's shuffle."""
+
+    def __init__(self, output: OutputFolder) -> None:
+        self._output = output
+        self._lines: list[bytes] = []
+        self.count = 0
+
+    def add(self, split: str, identity: int, line: bytes) -> None:
+        self._lines.append(line)
+        if len(self._lines) == REFERENCES_PER_FILE:
+            self._write()
+
+    def finish(self, splits: Sequence[str]) -> None:
         if self._lines:
             self._write()
 
@@ -71,8 +91,49 @@ class NumberedFiles:
         self._lines, self.count = [], self.count + 1
 
 
+class SampledReferences:
+    """Writer that passes a sample on to another writer: random references by their ids, the same in each run.
+
+    Args:
+        writer: receives the sample in the order of the references.
+        limit: number of references. Splits are sampled in proportion, with at least one reference each.
+    """
+
+    def __init__(self, writer: ReferenceWriter, limit: int) -> None:
+        self._writer, self._limit = writer, limit
+        self._counts: Counter[str] = Counter()
+        self._smallest: dict[str, list[tuple[int, int, int, bytes]]] = {}
+
+    @property
+    def count(self) -> int:
+        return self._writer.count
+
+    def add(self, split: str, identity: int, line: bytes) -> None:
+        entry = (-(identity * _MIXER % 2**64), -self._counts.total(), identity, line)
+        self._counts[split] += 1
+        kept = self._smallest.setdefault(split, [])
+        if len(kept) < self._limit:
+            heapq.heappush(kept, entry)
+        else:
+            heapq.heappushpop(kept, entry)
+
+    def finish(self, splits: Sequence[str]) -> None:
+        chosen, before = [], 0
+        for split, kept in self._smallest.items():
+            until = before + self._counts[split]
+            ends = (round(self._limit * count / self._counts.total()) for count in (before, until))
+            share, before = max(1, -next(ends) + next(ends)), until
+            chosen += [(place, split, identity, line) for _, place, identity, line in sorted(kept)[-share:]]
+        for _, split, identity, line in sorted(chosen, reverse=True):
+            self._writer.add(split, identity, line)
+        self._writer.finish(splits)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
 class FileByShard:
-    """Writer of references into one local file by shard, with the methods of `NumberedFiles`."""
+    """Writer of references into one local file by shard."""
 
     count = 0
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.storage import OutputFolder
+from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
@@ -32,7 +33,22 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
     head = "already converted" if done.was_there else "converted"
     lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {_classes(manifest)}"]
     lines += [f"  {name:<12} {_describe(split)}" for name, split in manifest.splits.items()]
-    listing = OutputFolder(done.folder).path(REJECTED)
+    see = f", see {OutputFolder(done.folder).path(REJECTED)}"
+    lines += outcome_lines(done, warn_cut, see)
+    lines += _unused(manifest)
+    lines.append(f"{done.folder}: look at it with `halofeed report {done.folder}`")
+    return "\n".join(lines)
+
+
+def outcome_lines(done: Conversion, warn_cut: float, see: str = "") -> list[str]:
+    """Return lines on rejected inputs, dropped objects and warnings.
+
+    Args:
+        warn_cut: as in `summary`.
+        see: text after the number of rejected inputs.
+    """
+    manifest = done.manifest
+    lines: list[str] = []
     firsts = _firsts(done, set(manifest.rejected))
     by_kind: dict[str, dict[str, int]] = {}
     for reason, count in manifest.rejected.items():
@@ -43,7 +59,7 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
         (SELECTION, "other file", "not asked for and left out"),
         (OBJECT, "object", "dropped (the rest of the picture is kept)"),
     ):
-        lines += _reasons(by_kind.get(stage, {}), noun, f"{what}, see {listing}", firsts)
+        lines += _reasons(by_kind.get(stage, {}), noun, f"{what}{see}", firsts)
     for name, split in manifest.splits.items():
         if boxes := split.statistics.boxes:
             listed = ", ".join(f"{count:,} {what}" for what, count in boxes.items())
@@ -58,10 +74,22 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
         lines += _cut_of_scans(manifest, name, warn_cut)
     total = Statistics.total(split.statistics for split in manifest.splits.values())
     lines += [
-        f"  warning: {_counted(count, 'input')}: {text}" for text, count in (total.warnings or {}).items()
+        f"  warning: {counted(count, 'input')}: {text}" for text, count in (total.warnings or {}).items()
     ]
-    lines.append(f"{done.folder}: look at it with `halofeed report {done.folder}`")
-    return "\n".join(lines)
+    return lines
+
+
+def _unused(manifest: Manifest) -> Iterator[str]:
+    """Yield warnings about classes without any object and about empty shards."""
+    shown = Statistics.total(split.statistics for split in manifest.splits.values()).labels or {}
+    unused = [name for key, name in manifest.labels.items() if str(key) not in shown and name != BACKGROUND]
+    if unused and shown:
+        more = f" and {len(unused) - _MAX_LISTED} more" if len(unused) > _MAX_LISTED else ""
+        listed = ", ".join(unused[:_MAX_LISTED])
+        yield f"  warning: {counted(len(unused), 'class', 'classes')} in no record: {listed}{more}"
+    for name, split in manifest.splits.items():
+        if empty := sum(not shard.records for shard in split.shards):
+            yield f"  warning: {name}: {empty:,} of {counted(len(split.shards), 'shard')} are empty; lower --shards"
 
 
 def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:
@@ -78,7 +106,7 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
             f"({lost[value] / 1000:,.1f} of {total[value] / 1000:,.1f} ml)"
             for share, value in cut[:_MAX_LISTED]
         ]
-        more = f" and of {_counted(len(cut) - _MAX_LISTED, 'class more')}" if len(cut) > _MAX_LISTED else ""
+        more = f" and of {counted(len(cut) - _MAX_LISTED, 'class more')}" if len(cut) > _MAX_LISTED else ""
         yield (
             f"{', '.join(listed)}{more} lies outside of {shape} and is in no record; the largest scan has "
             f"{largest}: take a larger shape or --spacing-mm, --fit tiles, or --center label"
@@ -157,10 +185,15 @@ def _reasons(counts: Mapping[str, int], noun: str, what: str, firsts: Mapping[st
     if not counts:
         return []
     total = sum(counts.values())
+    return reason_lines(counts, f"{counted(total, noun)} {'was' if total == 1 else 'were'} {what}", firsts)
+
+
+def reason_lines(counts: Mapping[str, int], head: str, firsts: Mapping[str, str]) -> list[str]:
+    """Return a line, and the most common reasons with their first example."""
     ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     more = [f"    and {len(ranked) - _MAX_LISTED} reasons more"] if len(ranked) > _MAX_LISTED else []
     return [
-        f"  {_counted(total, noun)} {'was' if total == 1 else 'were'} {what}",
+        f"  {head}",
         *(
             line
             for reason, count in ranked[:_MAX_LISTED]
@@ -173,14 +206,19 @@ def _reasons(counts: Mapping[str, int], noun: str, what: str, firsts: Mapping[st
     ]
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "record"), counted(2000, "record"), counted(2, "class", "classes")
+    ('1 record', '2,000 records', '2 classes')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def _describe(split: Split) -> str:
     size = sum(shard.bytes for shard in split.shards)
     records = f"{split.records:>9,} {'record ' if split.records == 1 else 'records'}"
-    return f"{records}  {_counted(len(split.shards), 'shard')}  {size / 1e6:,.1f} MB"
+    return f"{records}  {counted(len(split.shards), 'shard')}  {size / 1e6:,.1f} MB"
 
 
 def _classes(manifest: Manifest) -> str:

@@ -48,7 +48,7 @@ class Totals:
     digests: int = 0
     in_order: Any = field(default_factory=hashlib.sha256)
     stamps: int | None = 0
-    splits: set[str] = field(default_factory=set)
+    splits: Counter[str] = field(default_factory=Counter)
     labels: Counter[str] = field(default_factory=Counter)
     first_sources: dict[str, str] = field(default_factory=dict)
     objects: int = 0
@@ -121,7 +121,7 @@ class Totals:
         self.labelled += reference.is_labelled
         if len(self.label_images) < MOST_LABELS_SEEN:
             self.label_images += filter(is_image_name, reference.masks)
-        self.splits.add(reference.split)
+        self.splits[reference.split] += 1
         self.has_boxes |= reference.boxes is not None
         self.objects += len(reference.boxes or ()) + len(reference.bad_objects)
         for reason, detail in reference.bad_objects:
@@ -153,7 +153,7 @@ class Totals:
         self.in_order = None
         both = (self.stamps, later.stamps)
         self.stamps = None if both[0] is None or both[1] is None else (both[0] + both[1]) % _DIGESTS
-        self.splits |= later.splits
+        self.splits.update(later.splits)
         self.labels.update(later.labels)
         for label, source in later.first_sources.items():
             self.first_sources.setdefault(label, source)

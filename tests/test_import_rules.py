@@ -308,11 +308,11 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (13, 2960),
+    "halofeed": (13, 3070),
     "system": (18, 2850),
     "schemas": (17, 3770),
-    "prep": (128, 33_600),
-    "pipelines": (30, 7400),
+    "prep": (128, 33_700),
+    "pipelines": (31, 7870),
     "loader": (45, 10_050),
     "trainer": (56, 10650),
     "inspection": (34, 8250),
@@ -322,7 +322,7 @@ QUESTION = re.compile(
     r"(How|What|Which|Where|Whether|Why|When|Who|Whose|Does|Is|Are|May|Has|Have|Can|Should)\b|.*\?$"
 )
 SHARED = {"list_labels", "list_references", "label_values", "channel_names", "main"}
-SHARED |= {"convert", "plan", "predict", "train", "verify"}
+SHARED |= {"convert", "dry_run", "plan", "predict", "train", "verify"}
 """Functions that several modules define because they implement one interface, or are the Python API's for another."""
 TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sources()}
 

@@ -51,6 +51,7 @@ _FOREIGN_JSON = {
     "BDD100K's": (None, re.compile(r'"box2d"')),
 }
 """Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
+_STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
     ("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely", "wider")
 )
@@ -285,7 +286,7 @@ def _detect_dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path in islice((*named[:2], *unnamed), _MAX_OPENED):
         try:
             if files.head(path, 132)[128:] == b"DICM":
-                return _readable_hint(f"{path} is DICOM", "dicom", more=" and --depth")
+                return _readable_hint(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)
         except SourceError:
             continue
     return None
@@ -293,7 +294,7 @@ def _detect_dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_bids(files: _Files, paths: Sequence[str]) -> Hint | None:
     named = next((path for path in paths if _BIDS_IMAGE.fullmatch(path)), None)
-    return None if named is None else _readable_hint(f"{named} is named as in BIDS", "bids", " and --depth")
+    return None if named is None else _readable_hint(f"{named} is named as in BIDS", "bids", _STATIC_SHAPE)
 
 
 def _detect_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
@@ -303,7 +304,7 @@ def _detect_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
     return Hint(
         what=f"{volume} is a volume",
         layouts=("pairs", "class-masks", "lits", "msd", "nnunet"),
-        fix="take --layout pairs, class-masks, lits, msd or nnunet, and --depth",
+        fix="take --layout pairs, class-masks, lits, msd or nnunet, with --depth, --height and --width",
     )
 
 

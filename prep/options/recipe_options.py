@@ -311,6 +311,14 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         group=OUTPUT,
     )
     shards: int = option(1, "files per split", least=1, brief="files per split (default: 1)", group=OUTPUT)
+    limit: int | None = option(
+        None,
+        "convert only about this many inputs, a random sample of each split in proportion, at least one of each; "
+        "classes are those of all inputs",
+        least=1,
+        omitted=True,
+        group=OUTPUT,
+    )
     license: str = option(
         "", "license of the data, such as CC-BY-4.0, for the manifest and TFDS", group=OUTPUT
     )

@@ -14,6 +14,7 @@ from tests.support.conversions import draw_folders, shard_bytes
 def test_three_lines_give_batches_and_the_command_lines_bytes(tmp_path):
     draw_folders(tmp_path / "My Photos", 12)
     how = {"layout": "folders", "height": 16, "width": 24, "shards": 2}
+    assert "classification, 12 inputs" in halofeed.dry_run(tmp_path / "My Photos", tmp_path / "out", **how)
     data = halofeed.convert(tmp_path / "My Photos", tmp_path / "out", **how)
     assert (
         halofeed.open(tmp_path / "out/my_photos").path == data.path == str(tmp_path / "out/my_photos/1.0.0")

@@ -155,11 +155,13 @@ ADVICE: dict[str, Advice] = {
         holding("coco", train_csv=WHEAT), "take (--layout csv) and (--box-form corner-size)", first=with_class
     ),
     "DICOM as VOC": refused(
-        drawn(scan, "--layout voc"), "take (--layout dicom) and (--depth)", more=(4, "--height 4 --width 5")
+        drawn(scan, "--layout voc"),
+        "take (--layout dicom) with (--depth), --height",
+        more=(4, "--height 4 --width 5"),
     ),
     "volumes as class folders": refused(
         lambda source: ["--layout folders", *pairs()(source)[2:4]],
-        "take (--layout pairs), .* and (--depth)",
+        "take (--layout pairs), .* with (--depth), --height",
         more=(*SIZE[1:], *PATTERNS),
         proves=r"3 classes",
     ),

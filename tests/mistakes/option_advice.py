@@ -183,7 +183,7 @@ ADVICE: dict[str, Advice] = {
     "bytes without a window of HU": usage(
         volumes(*SIZE, "--dtype uint8"), "--window, (--window-hu)", "(--window-percentiles)", more=("1,99",)
     ),
-    "pictures with a depth": usage(label_images("--depth 4"), "leave (--depth) out"),
+    "pictures with a depth": usage(label_images("--depth 4 --height 6 --width 6"), "leave (--depth) out"),
     "regions as classes and as channels": usage(
         regions("--regions combine --class-overlap channels"),
         "(--regions) combine.*leave one",
@@ -210,7 +210,9 @@ ADVICE: dict[str, Advice] = {
     ),
     "what pads volumes": usage(volumes("--pad-value 9"), "or (--depth)", more=FULL),
     "transparency of volumes": usage(volumes(*SIZE, "--alpha blend"), "(--alpha) has no effect.*leave one"),
-    "transparency of labels": usage(label_images("--depth 4 --alpha blend"), "with (--depth); leave one"),
+    "transparency of labels": usage(
+        label_images("--depth 4 --height 6 --width 6 --alpha blend"), "with (--depth); leave one"
+    ),
     "options of clips": usage(unframed_clips("--frame-stride 2"), "without (--frames);", more=(2,)),
     "options of volumes": usage(volumes("--mask-grid voxels"), "without (--depth);", more=FULL),
     "a unit alone": usage(volumes(*SIZE, "--window-unit any"), "without (--window) or", more=("lung",)),

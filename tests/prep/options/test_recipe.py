@@ -146,10 +146,10 @@ COMMANDS = [
     ("--depth 4 --interpolation spline", "argument --interpolation: invalid choice: 'spline'"),
     ("--depth 4 --interpolation tf2-area", "tf2-area: expected one of linear, cubic for volumes"),
     ("--kernel cubic", "--interpolation cubic: expected one of antialias, tf1-bilinear"),
-    ("--depth 4 --kernel cubic", "--source /nowhere: no such folder or file"),
+    ("--depth 4 --kernel cubic", "--depth: volumes have no default size; give --height and --width too"),
     ("--kernel tf2-area", "--source /nowhere: no such folder or file"),
-    ("--depth 4 --window-hu -160,240", "--source /nowhere: no such folder or file"),
-    ("--depth 4 --pad-value -1024", "--source /nowhere: no such folder or file"),
+    ("--depth 4 --height 8 --width 8 --window-hu -160,240", "--source /nowhere: no such folder or file"),
+    ("--depth 4 --height 8 --width 8 --pad-value -1024", "--source /nowhere: no such folder or file"),
 ]
 
 

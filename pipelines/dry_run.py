@@ -1,0 +1,278 @@
+"""Description of a conversion before it runs: inputs, classes, sizes, a converted sample, and a shape for volumes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from halofeed.errors import HalofeedError, JobError, SourceError, UsageError
+from halofeed.pipelines.convert import Conversion, convert
+from halofeed.pipelines.job import JobOptions, reference_from_json
+from halofeed.pipelines.plan import (
+    ConversionPlan,
+    Sources,
+    bytes_per_record,
+    free_bytes,
+    make_plan,
+    open_sources,
+)
+from halofeed.pipelines.references import SampledReferences
+from halofeed.pipelines.storage import is_remote
+from halofeed.pipelines.summary import counted, outcome_lines, reason_lines
+from halofeed.prep.annotations.class_names import BACKGROUND
+from halofeed.prep.convert.normalize_like import foreground_scheme
+from halofeed.prep.formats.volumes import open_scan
+from halofeed.prep.geometry.orientation import plan_canonical
+from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.options.option import flag
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.example import SourceExample
+from halofeed.prep.voxels.counts import ValueCounts
+from halofeed.schemas.statistics import Intensities, Statistics
+from halofeed.system.console import human_bytes
+
+_SAMPLE = 10
+_SCANS_CONVERTED = 3
+"""Scans of the sample that are converted; one takes seconds."""
+_LEAST_OF_CT = -50
+"""Value below which a scan without a modality holds Hounsfield units."""
+_ANISOTROPIC = 3
+"""Ratio of spacings and of sizes above which nnU-Net resamples the coarse axis to its 10th percentile."""
+_SIDE_MULTIPLE = 16
+"""Multiple of a proposed side: a U-Net of five levels halves each side four times. Sides below 64 use half of it."""
+
+
+class _Sample:
+    """Writer that keeps the references in memory, a `ReferenceWriter`."""
+
+    count = 0
+
+    def __init__(self) -> None:
+        self.references: list[SourceExample] = []
+
+    def add(self, split: str, identity: int, line: bytes) -> None:
+        self.references.append(reference_from_json(line.decode("utf-8", "surrogateescape")))
+
+    def finish(self, splits: Sequence[str]) -> None:
+        """Do nothing; every reference is kept."""
+
+    def close(self) -> None:
+        """Do nothing; there is no file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """Description of a conversion that was not made.
+
+    Args:
+        text: the description, a few lines.
+        sample: the converted sample; None if nothing could be converted.
+    """
+
+    text: str
+    sample: Conversion | None
+
+
+def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str) -> DryRun:
+    """Plan a conversion and convert a sample of its inputs into a temporary folder; write nothing elsewhere.
+
+    Args:
+        recipe_with: returns the user's recipe with further options, because defaults depend on the kind of images.
+        folder: the temporary folder.
+
+    Raises:
+        As `halofeed.pipelines.convert.convert`, where that fails before it reads the first image.
+    """
+    sources, sample = open_sources(options), _Sample()
+    recipe, proposed = recipe_with(), ""
+    try:
+        plan = make_plan(options, recipe, sources, SampledReferences(sample, _SAMPLE))
+    except UsageError as error:
+        if recipe.depth is not None:
+            raise
+        sample.references.clear()
+        try:
+            recipe = recipe_with(depth=1, height=1, width=1)
+            plan = make_plan(options, recipe, sources, SampledReferences(sample, _SAMPLE))
+        except HalofeedError:
+            raise error from None
+        if not plan.totals.first_volume:
+            raise
+    if plan.totals.first_volume:
+        proposal = _propose(sample.references, sources, recipe)
+        if proposal is not None:
+            shape, proposed = proposal
+            recipe = recipe_with(**shape) if recipe.depth == 1 else recipe
+    converted, outcome = _convert_sample(options, recipe, plan, folder)
+    lines = [_head(options, plan, recipe), *_inputs(plan), _classes(plan, converted)]
+    lines += _records(options, plan, recipe)
+    if converted is not None and recipe.encoding != "raw":
+        size = _average_bytes(converted)
+        lines.append(
+            f"  records of the sample have {human_bytes(size)}; all: about {human_bytes(size * plan.convertible)}"
+        )
+    lines += [*outcome, *filter(None, [proposed, _propose_window(recipe, converted)])]
+    return DryRun(text="\n".join(lines), sample=converted)
+
+
+def _head(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> str:
+    inputs = f"{counted(plan.count, 'input')} of layout {recipe.layout}"
+    return f"{options.name} {options.version}: {plan.task}, {inputs}; dry run, nothing is written to {options.folder}"
+
+
+def _inputs(plan: ConversionPlan) -> list[str]:
+    totals = plan.totals
+    lines = [f"  {name:<12} {counted(count, 'input')}" for name, count in sorted(totals.splits.items())]
+    if rejected := plan.count - plan.convertible:
+        what = f"will be rejected by {'its' if rejected == 1 else 'their'} annotations"
+        lines += reason_lines(totals.problems, f"{counted(rejected, 'input')} {what}", totals.first_problems)
+    if bad := totals.bad_objects.total():
+        lines.append(f"  {counted(bad, 'object')} cannot be used, such as {totals.first_bad_object}")
+    return lines
+
+
+def _classes(plan: ConversionPlan, converted: Conversion | None) -> str:
+    """Return a line with the classes and how often annotations name them; label images show them in the sample."""
+    named: Mapping[int, str] = plan.labels.names
+    where = ""
+    if plan.labels.is_open and converted is not None:
+        named, where = converted.manifest.labels, " in the sample"
+    names = [name for name in named.values() if name != BACKGROUND]
+    shown = f": {plan.describe_classes(names)}" if names else ""
+    return f"  {counted(len(names), 'class', 'classes')}{where}{shown}"
+
+
+def _records(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> list[str]:
+    label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
+    each, shape = bytes_per_record(recipe, plan.task, label_dtype), recipe.static_shape()
+    records = min(plan.convertible, recipe.limit or plan.convertible)
+    free = "" if is_remote(options.folder) else f"; {human_bytes(free_bytes(options.folder))} free"
+    sized = "x".join(map(str, shape)) if shape else "no fixed size"
+    total = f", {human_bytes(each)} each, {human_bytes(each * records)} in all" if each else ""
+    lines = [f"  records      {sized}, {recipe.channels} x {recipe.dtype}{total}{free}"]
+    shards = recipe.shards * len(plan.splits)
+    if shards > records:
+        lines.append(
+            f"  warning: {shards:,} shards for {counted(records, 'record')}: some will be empty; lower --shards"
+        )
+    return lines
+
+
+def _convert_sample(
+    options: JobOptions, recipe: Recipe, plan: ConversionPlan, folder: str
+) -> tuple[Conversion | None, list[str]]:
+    """Convert a sample into a folder; return the conversion, if it wrote any record, and lines on its outcome."""
+    most = _SCANS_CONVERTED if plan.totals.first_volume else _SAMPLE
+    limit = min(most, recipe.limit or most, plan.count)
+    there = replace(options, out=folder, overwrite=False, max_rejected=None, workers=1, threads=None)
+    try:
+        done = convert(there, replace(recipe, limit=limit, shards=1), show_progress=False)
+    except JobError as error:
+        return None, [f"  sample       {line}" for line in str(error).replace(f"{folder}/", "").splitlines()]
+    written = sum(split.records for split in done.manifest.splits.values())
+    head = f"  sample       {counted(written, 'record')} of {counted(limit, 'input')}"
+    return done, [head, *outcome_lines(done, options.warn_cut)]
+
+
+def _average_bytes(done: Conversion) -> int:
+    splits = done.manifest.splits.values()
+    return math.ceil(
+        sum(shard.bytes for split in splits for shard in split.shards)
+        / max(1, sum(split.records for split in splits))
+    )
+
+
+def _grids_of(references: Sequence[SourceExample], sources: Sources, recipe: Recipe) -> list[Grid]:
+    """Return the grids of the scans with a readable header, in canonical order."""
+    grids = []
+    for one in references:
+        if one.problem is not None:
+            continue
+        try:
+            members = one.slices or one.members
+            scan = open_scan(sources.images, one.source, members, recipe.scan_options(), one.volume)
+            grids.append(plan_canonical(scan.grid).target)
+        except (SourceError, OSError):  # the conversion rejects the scan with its reason
+            continue
+    return grids
+
+
+def propose_spacing(grids: Sequence[Grid]) -> tuple[float, float, float]:
+    """Return the spacing in mm along depth, height and width that nnU-Net would resample to.
+
+    It is the median of each axis. If one axis is more than 3 times as coarse as the others and has 3 times fewer
+    voxels, its 10th percentile is used (Isensee et al., Nature Methods 2021, `determine_fullres_target_spacing`).
+
+    >>> scan = Grid(shape=(20, 512, 512), affine=np.diag([5.0, 0.8, 0.8, 1.0]))
+    >>> thin = Grid(shape=(90, 512, 512), affine=np.diag([1.0, 0.8, 0.8, 1.0]))
+    >>> propose_spacing([scan, scan, thin])
+    (1.8, 0.8, 0.8)
+    """
+    spacings = np.array([grid.spacing_mm for grid in grids])
+    spacing, shape = np.median(spacings, axis=0), np.median([grid.shape for grid in grids], axis=0)
+    worst = int(np.argmax(spacing))
+    others = [axis for axis in range(3) if axis != worst]
+    if spacing[worst] > _ANISOTROPIC * max(spacing[others]) and _ANISOTROPIC * shape[worst] < min(
+        shape[others]
+    ):
+        spacing[worst] = max(np.percentile(spacings[:, worst], 10), max(spacing[others]))
+    depth, height, width = (float(f"{side:.3g}") for side in spacing)
+    return depth, height, width
+
+
+def _propose(
+    references: Sequence[SourceExample], sources: Sources, recipe: Recipe
+) -> tuple[dict[str, Any], str] | None:
+    """Return options for the static shape and spacing, and lines about them; None if no scan can be read."""
+    grids = _grids_of(references, sources, recipe)
+    if not grids:
+        return None
+    spacing = recipe.spacing() or propose_spacing(grids)
+    sizes = np.array([np.array(grid.shape) * grid.spacing_mm / spacing for grid in grids])
+    sides = [_round_up(side) for side in sizes.max(0)]
+    options = {**dict(zip(("depth", "height", "width"), sides, strict=True)), "spacing_mm": spacing}
+    typed = " ".join(f"{flag(name)} {value}" for name, value in zip(options, sides, strict=False))
+    found = [_describe(grid) for grid in grids]
+    smallest, largest = (found[int(pick(sizes.prod(1)))] for pick in (np.argmin, np.argmax))
+    median = "x".join(f"{side:.0f}" for side in np.median(sizes, axis=0))
+    spaced = ",".join(f"{side:g}" for side in spacing)
+    return options, (
+        f"  scans        {smallest} to {largest}; the median at {spaced} mm is {median}\n"
+        f"  proposed     {typed} --spacing-mm {spaced} (nnU-Net's spacing; nothing of the sample is cut)"
+    )
+
+
+def _round_up(side: float) -> int:
+    multiple = _SIDE_MULTIPLE if side > 4 * _SIDE_MULTIPLE else _SIDE_MULTIPLE // 2
+    return multiple * math.ceil(side / multiple - 1e-6)
+
+
+def _describe(grid: Grid) -> str:
+    return f"{'x'.join(map(str, grid.shape))} at {','.join(f'{side:.3g}' for side in grid.spacing_mm)} mm"
+
+
+def _propose_window(recipe: Recipe, converted: Conversion | None) -> str:
+    """Return a line with the window of the labeled voxels of the sample; "" if the recipe has one, or none is known."""
+    if converted is None or recipe.fixed_window() or recipe.window_percentiles or recipe.normalize:
+        return ""
+    manifest = converted.manifest
+    total = Statistics.total(split.statistics for split in manifest.splits.values())
+    body = ValueCounts.from_json((total.intensities or Intensities()).body)
+    if (
+        not set(total.modalities or ()) <= {"CT", "unknown"}
+        or not body.total
+        or body.values[0] >= _LEAST_OF_CT
+    ):
+        return ""
+    for split in manifest.splits:
+        try:
+            window, _ = foreground_scheme(manifest, split)
+        except HalofeedError:
+            continue
+        ends = f"--window-hu {window.low:g},{window.high:g}"
+        return f"  proposed     {ends} (percentiles 0.5 and 99.5 of labeled voxels of the sample, as nnU-Net)"
+    return ""
