@@ -312,7 +312,7 @@ class ShardWriter:
             ]
             before = "".join(["; and before it:", *(f"\n  {line}" for line in others)]) if others else ""
             raise JobError(
-                f"more inputs were rejected than --max-rejected {limit} allows; a higher "
+                f"inputs rejected: more than --max-rejected {limit} allows; a higher "
                 "limit lists all in "
                 f"rejected.jsonl; the last was {last}{before}"
             )

@@ -32,24 +32,25 @@ def test_a_misspelled_name_is_answered_with_the_nearest_one(words):
 
 def test_a_recipe_repeats_a_conversion_and_options_override_it(tmp_path):
     source = draw_folders(tmp_path / "source", 6)
-    sides = {"height": 16, "width": 24, "interpolation": "tf1-area"}
-    first = halofeed.convert(source, tmp_path, layout="folders", name="a", **sides)
-    words = ("convert", "--source", source, "--out", tmp_path, "--name", "b", "--recipe")
-    done = halofeed_here(*words, f"{first.path}/manifest.json", "-q")
-    stored = [list(shard_bytes(tmp_path / name / "1.0.0").values()) for name in "ab"]
-    assert stored[0] == stored[1] and (done.returncode, done.stderr) == (0, "")
-    again = halofeed.convert(source, tmp_path, recipe=first.manifest.recipe, name="c", shards=2)
-    assert again.manifest.recipe == {**first.manifest.recipe, "shards": 2}
-    (tmp_path / "r.yaml").write_text("layout: folders\nwidth: 8")
-    done = halofeed_here(*words, tmp_path / "r.yaml", "--version", "2.0.0", "--height", 8, "-v")
+    words = ("convert", "--source", source, "--out", tmp_path, "--name")
+    done = halofeed_here(*words, "a", "--height", 16, "--width", 24, "--interpolation", "tf1-area", "-q")
+    assert (done.returncode, done.stderr) == (0, ""), "the chosen layout is a status line"
+    done = halofeed_here(*words, "b", "-v", "--recipe", tmp_path / "a/1.0.0/manifest.json")
     assert re.search(r"planned 6 inputs in .*\n.*wrote 1 shard", done.stderr), done.stderr
+    stored = [list(shard_bytes(tmp_path / name / "1.0.0").values()) for name in "ab"]
+    assert stored[0] == stored[1]
+    (tmp_path / "r.yaml").write_text("layout: folders\nwidth: 8\nheight: 99")
+    recipe = halofeed.convert(
+        source, tmp_path, recipe=tmp_path / "r.yaml", name="c", height=8
+    ).manifest.recipe
+    assert (recipe["height"], recipe["width"]) == (8, 8)
     for name, (text, fault) in FILES.items():
         (tmp_path / name).write_text(text)
-        done = halofeed_here(*words, tmp_path / name, "-q")
+        done = halofeed_here(*words, "d", "--recipe", tmp_path / name, "-q")
         assert done.returncode == 2 and fault in done.stderr
         assert text != FAULTY or all(f"  recipe.{one}" in done.stderr for one in FAULTS)
     with pytest.raises(UsageError, match=r"^recipe cannot be followed:\nheigt: .*did you mean height"):
-        halofeed.convert(source, tmp_path, recipe={"layout": "folders", "heigt": 3})
+        halofeed.convert(source, tmp_path, recipe={**recipe, "heigt": 3})
 
 
 @pytest.mark.parametrize(("words", "known"), [("co", "convert configs"), ("show --sp", "--split")])

@@ -188,7 +188,7 @@ def test_a_lost_job_is_started_again_as_often_as_asked_for(
 def test_a_job_that_fails_for_its_input_or_for_what_its_workers_lack_is_not_started_again(
     source, tmp_path, monkeypatch, capsys
 ):
-    words = r"^more inputs were rejected than --max-rejected 1 allows(?!.*while running)"
+    words = r"^inputs rejected: more than --max-rejected 1 allows(?!.*while running)"
     with pytest.raises(JobError, match=words):
         convert_far(source, tmp_path, max_rejected=1, job_restarts=2)
     monkeypatch.setenv("FAR_TIMES", "0")
