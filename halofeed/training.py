@@ -111,7 +111,10 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
         of a data set; `halofeed convert` reads the results with the layouts of the same names, NIfTI as msd:
           halofeed export data/cards/1.0.0 --to coco --out cards_coco            # also yolo and voc
           halofeed export data/photos/1.0.0 --to folders --out photos            # SPLIT/CLASS/NAME
-          halofeed export data/spleen/1.0.0 --to nifti --out spleen              # images/, labels/, dataset.json""",
+          halofeed export data/spleen/1.0.0 --to nifti --out spleen              # images/, labels/, dataset.json
+        in shards of about 500 MB, for other loaders:
+          halofeed export data/cards/1.0.0 --to parquet --out cards_hf           # Hugging Face's datasets
+          halofeed export data/cards/1.0.0 --to webdataset --out cards_tar       # webdataset""",
     )
     export.add_argument(
         "path",
@@ -129,7 +132,8 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
     data.add_argument(
         "--to",
         metavar="TARGET",
-        help="folders: classification; coco, yolo, voc: detection; nifti: segmentation of volumes. Pictures are the "
+        help="folders: classification; coco, yolo, voc: detection; nifti: segmentation of volumes; parquet, "
+        "webdataset: pictures of any task. Pictures are the "
         "stored JPEG or PNG files, or PNG; padding is cut off",
     )
     data.add_argument(

@@ -1,4 +1,4 @@
-"""Export of a data set to formats that other programs read, and that `halofeed convert` reads again.
+"""Export of a data set to formats that other programs read; `halofeed convert` reads all but shards again.
 
     OUT/export.json    the data set's name and version, the target, records by split, and what was left out
     OUT/.halofeed      list of the files that halofeed wrote (halofeed.system.owned_files)
@@ -16,9 +16,11 @@ from pathlib import Path
 
 from halofeed.errors import UsageError
 from halofeed.inspection.dataset_files import open_files, open_manifest
+from halofeed.inspection.export_parquet import ParquetExporter
 from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, VocExporter, YoloExporter
 from halofeed.inspection.export_records import ExportedData, Exporter
 from halofeed.inspection.export_volumes import NiftiExporter
+from halofeed.inspection.export_webdataset import WebDatasetExporter
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.result_folder import ResultFolder
 from halofeed.system.wording import did_you_mean
@@ -29,6 +31,8 @@ EXPORTERS: dict[str, type[Exporter]] = {
     "yolo": YoloExporter,
     "voc": VocExporter,
     "nifti": NiftiExporter,
+    "parquet": ParquetExporter,
+    "webdataset": WebDatasetExporter,
 }
 """Exporters by the names of `--to`."""
 _MARKER = "export.json"

@@ -1,6 +1,6 @@
 """Exporters of pictures with classes or boxes.
 
-    folders    SPLIT/CLASS/NAME.png
+    folders    SPLIT/CLASS/NAME.png, croissant.json
     coco       annotations/instances_SPLIT.json, images/SPLIT/NAME.png
                SPLIT/_annotations.coco.json, SPLIT/NAME.png if a split has an unusual name
     yolo       data.yaml, images/SPLIT/NAME.png, labels/SPLIT/NAME.txt
@@ -31,10 +31,20 @@ from halofeed.inspection.export_records import (
     ExportRecord,
     folder_names,
     text_names,
+    yaml_text,
 )
 from halofeed.inspection.stored_records import decode_stored, integer_of
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
 from halofeed.schemas import keys
+from halofeed.schemas.croissant import (
+    class_records,
+    croissant_text,
+    field_source,
+    file_set,
+    record_field,
+    record_set,
+)
+from halofeed.schemas.files import CROISSANT
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
 
@@ -56,6 +66,7 @@ class FoldersExporter(Exporter):
             )
         self._names = folder_names(data.manifest.labels)
         self._count_renamed(self._names)
+        self._splits: set[str] = set()
         if not all(map(is_split_name, data.manifest.splits)):
             self.notes.append(
                 "the first folders are splits with unusual names: convert them with --split-folders yes"
@@ -65,9 +76,35 @@ class FoldersExporter(Exporter):
         """Write the picture into its class's folder."""
         labels: Any = record.features[keys.CLASS_LABEL]
         self._write_picture(record, f"{record.split}/{self._names[int(labels[0])]}")
+        self._splits.add(record.split)
 
     def finish(self) -> None:
-        """Write nothing more."""
+        """Write croissant.json, whose records are the pictures with the names of their folders."""
+        patterns = [
+            f"{split}/*/*{extension}" for split in sorted(self._splits) for extension in (".jpg", ".png")
+        ]
+        formats = [f"image/{name}" for name in ("jpeg", "png")]
+        pictures = file_set("pictures", formats, patterns, "pictures in a folder for each split and class")
+        fields = [
+            record_field(
+                "default/image",
+                "sc:ImageObject",
+                "picture",
+                source=field_source("pictures", fileProperty="content"),
+            ),
+            *(
+                record_field(
+                    f"default/{name}",
+                    "sc:Text",
+                    f"folder of the {name}",
+                    source=field_source("pictures", regex=regex, fileProperty="fullpath"),
+                )
+                for name, regex in (("split", "([^/]*)/"), ("label", "[^/]*/([^/]*)/"))
+            ),
+        ]
+        records = [*class_records(self._manifest.labels), record_set("default", fields)]
+        text = croissant_text(self._manifest, distribution=[pictures], record_sets=records)
+        (self._folder / CROISSANT).write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +336,7 @@ class YoloExporter(BoxExporter):
         self._places = {label: place for place, label in enumerate(self._names)}
         self._count_renamed(self._names)
         lines = [f"{_YOLO_SPLITS[split]}: images/{split}" for split in splits]
-        lines += ["names:", *(f"  {at}: {_yaml_text(name)}" for at, name in enumerate(self._names.values()))]
+        lines += ["names:", *(f"  {at}: {yaml_text(name)}" for at, name in enumerate(self._names.values()))]
         (folder / "data.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
         for split in splits:
             (folder / "labels" / split).mkdir(parents=True)
@@ -317,16 +354,6 @@ class YoloExporter(BoxExporter):
 
     def finish(self) -> None:
         """Write nothing more."""
-
-
-def _yaml_text(text: str) -> str:
-    """Return text as a YAML scalar in double quotes; JSON's escapes are YAML's.
-
-    >>> _yaml_text('say "no"' + chr(0x2028))
-    '"say \\\\"no\\\\"\\\\U00002028"'
-    """
-    quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in quoted)
 
 
 _VOC_FLAGS = ("truncated", "difficult", "occluded")

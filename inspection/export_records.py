@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from abc import abstractmethod
 from collections import Counter
@@ -146,6 +147,16 @@ def text_names(labels: Mapping[int, str]) -> dict[int, str]:
     return names
 
 
+def yaml_text(text: str) -> str:
+    """Return text as a YAML scalar in double quotes; JSON's escapes are YAML's.
+
+    >>> yaml_text('say "no"' + chr(0x2028))
+    '"say \\\\"no\\\\"\\\\U00002028"'
+    """
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in quoted)
+
+
 class Exporter(ExitStack):
     """Base class of exporters: a context manager that gets one record at a time.
 
@@ -192,8 +203,8 @@ class Exporter(ExitStack):
         labels = self._manifest.labels
         self.left_out["spellings of class names"] += sum(names[label] != labels[label] for label in labels)
 
-    def _write_picture(self, record: ExportRecord, folder: str) -> str:
-        """Write a picture without its padding: the stored JPEG or PNG if it has none, else a PNG; return its name."""
+    def _picture(self, record: ExportRecord) -> tuple[str, bytes | memoryview]:
+        """Return extension and file of a picture without padding: the stored JPEG or PNG if it has none, else a PNG."""
         image = self._manifest.field("image")
         data: bytes | memoryview | None = bytes_of(record.features, keys.ENCODED)
         assert data is not None  # `record_problems` has found it
@@ -203,6 +214,11 @@ class Exporter(ExitStack):
             assert pixels is not None
             height, width = record.size
             extension, data = ".png", encode_png(np.ascontiguousarray(pixels[:height, :width]), 0)
+        return extension, data
+
+    def _write_picture(self, record: ExportRecord, folder: str) -> str:
+        """Write the picture of a record; return its name."""
+        extension, data = self._picture(record)
         path = self._folder / folder / f"{record.name}{extension}"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:

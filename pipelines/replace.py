@@ -18,9 +18,11 @@ from collections.abc import Iterable
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.schemas.bounded_json import parse_json
+from halofeed.schemas.croissant import MARK
 from halofeed.schemas.files import (
     BESIDE_SHARDS,
     CLASS_NAMES,
+    CROISSANT,
     LABEL_MAP,
     MANIFEST,
     TEMPORARY_FOLDER,
@@ -65,7 +67,10 @@ def check_own_version(output: OutputFolder, name: str, fix: str) -> None:
     """
     if output.exists(MANIFEST):
         named = _files_in_manifest(output) or {LABEL_MAP, *CLASS_NAMES}
-        if foreign := sorted({LABEL_MAP, *CLASS_NAMES} & output.sizes().keys() - named):
+        others = {LABEL_MAP, *CLASS_NAMES} - named
+        if output.exists(CROISSANT) and not _is_own_croissant(output.read(CROISSANT)):
+            others.add(CROISSANT)  # versions of format 2 may be older than this file
+        if foreign := sorted(others & output.sizes().keys()):
             raise UsageError(
                 f"{output.path(foreign[0])}: halofeed did not write this file, and would replace it; move it away, or "
                 f"{fix}"
@@ -129,6 +134,11 @@ def _may_be_manifest(data: bytes) -> bool:
     except ValueError:
         return True
     return isinstance(document, dict) and "format_version" in document
+
+
+def _is_own_croissant(data: bytes) -> bool:
+    """Return whether a croissant.json is halofeed's, or empty."""
+    return not data or MARK.encode() in data
 
 
 def mode_of_new(old: OutputFolder) -> int:

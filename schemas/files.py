@@ -27,12 +27,13 @@ TEMPORARY_FOLDER = ".incomplete"
 DATASET_INFO = "dataset_info.json"
 FEATURES = "features.json"
 LABEL_MAP = "label_map.pbtxt"
+CROISSANT = "croissant.json"
 CLASS_NAMES = ("image.class.label.labels.txt", "image.object.class.label.labels.txt")
 """Files in which TFDS expects the class names of the features `image/class/label` and `image/object/class/label`."""
 UNCOMMITTED_MANIFEST = ".manifest.json.incomplete"
 """Name of the manifest until all files that it names are on the disk; one rename commits it."""
 BESIDE_SHARDS = frozenset(
-    (MANIFEST, UNCOMMITTED_MANIFEST, REJECTED, DATASET_INFO, FEATURES, LABEL_MAP, *CLASS_NAMES)
+    (MANIFEST, UNCOMMITTED_MANIFEST, REJECTED, DATASET_INFO, FEATURES, LABEL_MAP, CROISSANT, *CLASS_NAMES)
 )
 """Names of the files of a data set that are neither a shard nor an index."""
 

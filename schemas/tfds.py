@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from halofeed.schemas import keys
+from halofeed.schemas.croissant import croissant_json
 from halofeed.schemas.fields import Field
-from halofeed.schemas.files import CLASS_NAMES, DATASET_INFO, FEATURES, LABEL_MAP
+from halofeed.schemas.files import CLASS_NAMES, CROISSANT, DATASET_INFO, FEATURES, LABEL_MAP
 from halofeed.schemas.limits import LABELS
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
@@ -44,6 +45,8 @@ _DESCRIPTIVE = {
 def metadata_files(manifest: Manifest) -> dict[str, bytes]:
     """Return the files that follow from a manifest alone, by name; data sets of format 1 have only two of them."""
     found = {DATASET_INFO: dataset_info_json(manifest), FEATURES: features_json(manifest)}
+    if manifest.format_version > 1:
+        found[CROISSANT] = croissant_json(manifest)
     if _has_class_names(manifest):
         found[LABEL_MAP] = label_map_text(manifest.labels)
         names = _class_names(manifest.labels)

@@ -47,7 +47,8 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy", "tensorboardX"), ANYWHERE),
         **dict.fromkeys(("PIL", "h5py", "libtpu", "pycocotools", "tensorflow"), INSIDE_FUNCTIONS),
     },
-    "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE),
+    "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE)
+    | {"pyarrow": INSIDE_FUNCTIONS},
 }
 ONLY_IN_FILES = {
     ("prep", "yaml"): {"prep/annotations/yaml_documents.py"},
@@ -65,6 +66,7 @@ ONLY_IN_FILES = {
     ("trainer", "libtpu"): {"trainer/plan/topologies.py"},
     ("trainer", "PIL"): {"trainer/source_grid.py"},
     ("inspection", "jinja2"): {"inspection/html/page.py"},
+    ("inspection", "pyarrow"): {"inspection/export_parquet.py"},
     ("prep", "isal"): {"prep/formats/volume/streams.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
     ("prep", "pydicom"): {
@@ -308,14 +310,14 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (13, 3070),
-    "system": (18, 2850),
-    "schemas": (17, 3770),
-    "prep": (128, 33_700),
-    "pipelines": (31, 7870),
-    "loader": (45, 10_050),
-    "trainer": (56, 10650),
-    "inspection": (34, 8250),
+    "halofeed": (13, 2980),
+    "system": (18, 2820),
+    "schemas": (18, 3930),
+    "prep": (128, 33540),
+    "pipelines": (31, 7840),
+    "loader": (45, 10_030),
+    "trainer": (56, 10570),
+    "inspection": (37, 8760),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(

@@ -17,12 +17,7 @@ from halofeed.loader import (
     Rotate90,
     ScaleJitter,
 )
-from halofeed.loader.augment import (
-    AUGMENTATIONS,
-    build_augmentations,
-    draw_uniform,
-    draw_uniforms,
-)
+from halofeed.loader.augment import AUGMENTATIONS, build_augmentations, draw_uniform, draw_uniforms
 from tests.support.picture_writer import example_of
 
 FRAME = (24, 32)

@@ -339,6 +339,7 @@ ADVICE: dict[str, Advice] = {
     ),
     # exports
     "an export of what a target does not hold": usage(export(boxes(), "folders"), r"say (--to coco)"),
+    "an export of volumes as Parquet": usage(export(organs(1), "parquet"), r"say (--to nifti)"),
     "an export of unusual splits as YOLO": usage(export(boxes(HALVES), "yolo"), r"say (--to voc)"),
     "an export of unusual splits as folders": noted(
         export(pictures(HALVES), "folders"),

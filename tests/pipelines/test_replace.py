@@ -156,10 +156,12 @@ def test_a_data_set_of_format_1_is_read_and_what_it_lacks_may_be_the_users(sourc
     assert verify(folder).ok and np.array_equal(Loader(folder, batch_size=24).batch(0)["image"], images)
     assert run_convert(source, tmp_path / "out", **OPTIONS).was_there
     change(source)
-    (folder / "label_map.pbtxt").write_text("mine")
-    with pytest.raises(UsageError, match=r"label_map\.pbtxt: halofeed did not write this file"):
-        run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
-    assert (folder / "label_map.pbtxt").read_text() == "mine"
+    for name in ("croissant.json", "label_map.pbtxt"):
+        (folder / name).write_text("mine")
+        with pytest.raises(UsageError, match=f"{name}: halofeed did not write this file"):
+            run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
+        assert (folder / name).read_text() == "mine"
+        (folder / name).unlink()
 
 
 @pytest.mark.parametrize("form", [1, 2])

@@ -1,0 +1,312 @@
+"""Exporter of Parquet files as Hugging Face's `datasets` reads and writes them.
+
+data/SPLIT-00000-of-00002.parquet    a row per picture, see `ParquetExporter`
+README.md                            data set card: splits and columns in YAML, license, citation, class ids of masks
+croissant.json                       sizes and SHA-256 of the files, and the record set `default`
+
+Sources: `datasets.Features` for the schema's metadata, and the Hub's page "Data files Configuration" for the card.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+from halofeed.errors import UsageError
+from halofeed.inspection.export_records import NO_TEXT, ExportedData, ExportRecord, yaml_text
+from halofeed.inspection.export_shards import ExportedPicture, ShardsExporter
+from halofeed.schemas.croissant import (
+    MARK,
+    class_records,
+    croissant_text,
+    field_source,
+    file_object,
+    file_set,
+    record_field,
+    record_set,
+)
+from halofeed.schemas.files import CROISSANT
+
+_MEDIA_TYPE = "application/x-parquet"
+_FILES = "parquet-files"
+_SPLIT = r"data/(.*)-\d+-of-\d+\.parquet"
+_PICTURE = {"_type": "Image"}
+
+
+class _HashedFile(io.RawIOBase):
+    """File that is written once from its beginning, with the SHA-256 and the number of its bytes."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__()
+        self._stream, self._sha256, self.size_bytes = stream, hashlib.sha256(), 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def write(self, data: Any) -> int:
+        content = memoryview(data).cast("B")
+        self._stream.write(content)
+        self._sha256.update(content)
+        self.size_bytes += len(content)
+        return len(content)
+
+    def sha256(self) -> str:
+        return self._sha256.hexdigest()
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shard:
+    path: Path
+    split: str
+    rows: int
+    array_bytes: int
+    size_bytes: int
+    sha256: str
+
+
+class ParquetExporter(ShardsExporter):
+    """Exporter of Parquet; memory: one group of rows, of at most `GROUP_ROWS` or about `GROUP_BYTES`.
+
+    Columns: `image_id`, int64; `image`, struct {bytes, path}; by the task `label`, int64; `labels`, list of int64;
+    `objects`, struct of the lists in `ExportedPicture`; or `mask`, struct {bytes, path}, which is null without a mask.
+    """
+
+    GROUP_ROWS: ClassVar[int] = 100
+    GROUP_BYTES: ClassVar[int] = 32 << 20
+
+    def __init__(self, folder: Path, data: ExportedData) -> None:
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError as error:
+            raise UsageError(f"{data.files}: Parquet files need pyarrow: pip install pyarrow") from error
+        super().__init__(folder, data)
+        self._pyarrow, self._parquet = pyarrow, parquet
+        self._features = self._huggingface_features()
+        about = json.dumps({"info": {"features": self._features}})
+        columns = {name: self._arrow_type(feature) for name, feature in self._features.items()}
+        self._schema = pyarrow.schema(columns, metadata={"huggingface": about})
+        self._rows: list[dict[str, Any]] = []
+        self._group_bytes = self._shard_rows = self._array_bytes = 0
+        self._written: list[_Shard] = []
+        self._file: _HashedFile | None = None
+        (folder / "data").mkdir()
+        self.callback(self.close_shard)
+
+    def _huggingface_features(self) -> dict[str, Any]:
+        """Return the columns in the form of `datasets.Features.to_dict`."""
+        numbers = {name: {"dtype": name, "_type": "Value"} for name in ("int64", "float64")}
+        label = {"names": list(self.names.values()), "_type": "ClassLabel"}
+        kinds: dict[str, Any] = {
+            "label": label,
+            "labels": _list_of(label),
+            "objects": {
+                "bbox": _list_of(_list_of(numbers["float64"])),
+                "category": _list_of(label),
+                "area": _list_of(numbers["float64"]),
+            },
+            "mask": _PICTURE,
+        }
+        return {"image_id": numbers["int64"], "image": _PICTURE, self.kind: kinds[self.kind]}
+
+    def _arrow_type(self, feature: Mapping[str, Any]) -> Any:
+        of, kind = self._pyarrow, feature.get("_type")
+        if kind is None:
+            return of.struct({name: self._arrow_type(part) for name, part in feature.items()})
+        if kind == "Sequence":
+            return of.list_(self._arrow_type(feature["feature"]))
+        if kind == "Image":
+            return of.struct({"bytes": of.binary(), "path": of.string()})
+        return of.float64() if feature.get("dtype") == "float64" else of.int64()
+
+    def open_shard(self, split: str, number: int) -> None:
+        """Begin a file; its name has no count of files before `finish`."""
+        self._path = self._folder / "data" / f"{split}-{number:05d}.parquet"
+        self._file = _HashedFile(self._path.open("xb"))
+        self._writer = self._parquet.ParquetWriter(self._file, self._schema)
+        self._shard_rows = self._array_bytes = 0
+
+    def write(self, record: ExportRecord, picture: ExportedPicture) -> None:
+        """Add a row, and write the group of rows if it is large enough."""
+        values = dict(picture.values)
+        if data := values.get("mask"):
+            values["mask"] = {"bytes": data, "path": f"{record.name}.png"}
+        image = {"bytes": picture.data, "path": f"{record.name}{picture.extension}"}
+        self._rows.append({"image_id": record.id, "image": image, **values})
+        self._group_bytes += picture.size
+        if len(self._rows) >= self.GROUP_ROWS or self._group_bytes >= self.GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        table = self._pyarrow.Table.from_pylist(self._rows, schema=self._schema)
+        self._writer.write_table(table, row_group_size=len(self._rows))
+        self._shard_rows += len(self._rows)
+        self._array_bytes += table.nbytes
+        self._rows, self._group_bytes = [], 0
+
+    def close_shard(self) -> None:
+        """Write the last group of rows, and complete the file."""
+        if (file := self._file) is None:
+            return
+        self._file = None
+        with file:
+            if self._rows:
+                self._write_group()
+            self._writer.close()
+        shard = _Shard(
+            path=self._path,
+            split=self._path.name.rpartition("-")[0],
+            rows=self._shard_rows,
+            array_bytes=self._array_bytes,
+            size_bytes=file.size_bytes,
+            sha256=file.sha256(),
+        )
+        self._written.append(shard)
+
+    def finish(self) -> None:
+        """Complete the last file, name the files, and write the card and croissant.json."""
+        self.close_shard()
+        shards: dict[str, list[_Shard]] = {}
+        for shard in self._written:
+            shards.setdefault(shard.split, []).append(shard)
+        names: dict[str, _Shard] = {}
+        for split, parts in shards.items():
+            for number, shard in enumerate(parts):
+                name = f"data/{split}-{number:05d}-of-{len(parts):05d}.parquet"
+                shard.path.rename(self._folder / name)
+                names[name] = shard
+        (self._folder / "README.md").write_text(self._card(shards), encoding="utf-8")
+        (self._folder / CROISSANT).write_text(self._croissant(names), encoding="utf-8")
+
+    def _card(self, shards: Mapping[str, list[_Shard]]) -> str:
+        manifest = self._manifest
+        sums = {
+            split: {
+                "num_bytes": sum(shard.array_bytes for shard in parts),
+                "num_examples": sum(shard.rows for shard in parts),
+            }
+            for split, parts in shards.items()
+        }
+        configs = [{"split": split, "path": f"data/{split}-*"} for split in shards]
+        about = {
+            "pretty_name": manifest.name,
+            "dataset_info": {
+                "features": _yaml_features(self._features),
+                "splits": [{"name": split, **numbers} for split, numbers in sums.items()],
+                "download_size": sum(shard.size_bytes for shard in self._written),
+                "dataset_size": sum(numbers["num_bytes"] for numbers in sums.values()),
+            },
+            "configs": [{"config_name": "default", "data_files": configs}],
+        }
+        text = f"{manifest.name} {manifest.version}: {manifest.task}, {MARK}."
+        parts = ["---", *_yaml_lines(about), "---", "", f"# {manifest.name}", "", text]
+        for title, option in (("License", "license"), ("Citation", "citation")):
+            if said := manifest.recipe.get(option):
+                parts += [
+                    "",
+                    f"## {title}",
+                    "",
+                    *(f"    {NO_TEXT.sub('?', line)}" for line in said.splitlines()),
+                ]
+        if self.kind == "mask":
+            parts += ["", "## Values of masks", ""]
+            unknown = {} if manifest.ignore_label is None else {manifest.ignore_label: "(unknown)"}
+            parts += [f"    {number}  {name}" for number, name in (self.names | unknown).items()]
+        return "\n".join(parts) + "\n"
+
+    def _croissant(self, shards: Mapping[str, _Shard]) -> str:
+        files = [
+            file_object(name, _MEDIA_TYPE, shard.size_bytes, shard.sha256) for name, shard in shards.items()
+        ]
+        every = file_set(_FILES, [_MEDIA_TYPE], ["data/*.parquet"], "rows of all splits")
+        split = record_field(
+            "default/split",
+            "sc:Text",
+            "split, in the name of the file",
+            source=field_source(_FILES, regex=_SPLIT, fileProperty="fullpath"),
+        )
+        records = [
+            *class_records(self.names),
+            record_set("default", [split, *_croissant_fields("default", self._features)]),
+        ]
+        return croissant_text(self._manifest, distribution=[*files, every], record_sets=records)
+
+
+_ABOUT = {
+    "image_id": "id of the record",
+    "image": "picture",
+    "label": "class, see the record set classes",
+    "labels": "classes, see the record set classes",
+    "bbox": "x, y, width and height of each box in pixels",
+    "category": "class of each box, see the record set classes",
+    "area": "area of each object in square pixels",
+    "mask": "picture of class ids, see the record set classes",
+}
+
+
+def _list_of(feature: Mapping[str, Any]) -> dict[str, Any]:
+    return {"feature": feature, "_type": "Sequence"}
+
+
+def _croissant_fields(record: str, features: Mapping[str, Any], column: str = "") -> Iterator[dict[str, Any]]:
+    """Yield a field for each column, and for each part of a structure."""
+    for name, feature in features.items():
+        if "_type" not in feature:
+            yield from _croissant_fields(record, feature, name)
+            continue
+        is_picture, more = feature["_type"] == "Image", {}
+        path = "bytes" if is_picture else name if column else ""
+        while feature["_type"] == "Sequence":
+            feature, more = feature["feature"], {"repeated": True}
+        kind = "ImageObject" if is_picture else "Float" if feature.get("dtype") == "float64" else "Integer"
+        source = field_source(_FILES, json_path=path, column=column or name)
+        yield record_field(f"{record}/{name}", f"sc:{kind}", _ABOUT[name], source=source, **more)
+
+
+def _yaml_features(features: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return columns in the form of a card, which is that of `datasets.Features._to_yaml_list`."""
+    return [{"name": name, **_yaml_feature(feature)} for name, feature in features.items()]
+
+
+def _yaml_feature(feature: Mapping[str, Any]) -> dict[str, Any]:
+    kind = feature.get("_type")
+    if kind is None:
+        return {"struct": _yaml_features(feature)}
+    if kind == "Sequence":
+        inner = _yaml_feature(feature["feature"])
+        return {"sequence": inner["dtype"] if isinstance(inner.get("dtype"), str) else inner}
+    if kind == "ClassLabel":
+        names = {str(number): name for number, name in enumerate(feature["names"])}
+        return {"dtype": {"class_label": {"names": names}}}
+    return {"dtype": "image" if kind == "Image" else feature["dtype"]}
+
+
+def _yaml_lines(value: Any, indent: str = "") -> Iterator[str]:
+    """Yield the lines of a YAML document of objects, lists, texts and integers.
+
+    >>> list(_yaml_lines({"a": [{"b": 1, "0": "no"}]}))
+    ['a:', '- b: 1', '  "0": "no"']
+    """
+    for key, item in value.items() if isinstance(value, Mapping) else ((None, one) for one in value):
+        start = "-" if key is None else f"{key if key.isidentifier() else yaml_text(key)}:"
+        if not isinstance(item, Mapping | list):
+            yield f"{indent}{start} {yaml_text(item) if isinstance(item, str) else item}"
+        elif key is None:
+            first, *others = _yaml_lines(item)
+            yield f"{indent}- {first}"
+            yield from (f"{indent}  {line}" for line in others)
+        else:
+            yield f"{indent}{start}"
+            yield from _yaml_lines(item, indent if isinstance(item, list) else f"{indent}  ")
