@@ -12,6 +12,7 @@ from halofeed.prep.formats.clip.clip import Clip, FrameOptions
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.sources.files import LocalFiles
+from halofeed.system.wording import plural
 from tests.support.memory_cases import png_chunk
 from tests.support.numbered_clips import HEIGHT, WIDTH, draw, numbers_in, opened, rejected, write_animation
 
@@ -89,7 +90,9 @@ def test_gifs_cut_off_without_frames_or_with_one_beyond_the_canvas_are_refused_o
             counts.append(0)
         else:
             reason = "file is truncated"
-            assert clip.findings == (f"file is truncated: {clip.frames} frames, its end is missing",)
+            assert clip.findings == (
+                f"file is truncated: {plural(clip.frames, 'frame')}, its end is missing",
+            )
             assert numbers_in(clip) == list(range(clip.frames))
             counts.append(clip.frames)
         assert reason == "file is truncated"
