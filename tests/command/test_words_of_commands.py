@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from tests.support import conversions
 from tests.support.conversions import draw_folders, halofeed_here, shard_bytes
 
 NEAR = {
-    "convrt": "did you mean convert?",
     "convert --hieght=3": "unrecognized arguments: --hieght=3; did you mean --height?",
     "convert --encoding jpg": "invalid choice: 'jpg'; did you mean jpeg? choose from raw, jpeg, png",
     "configs retinanet_smal": "not known; did you mean retinanet_small? known: ",
@@ -62,7 +60,7 @@ def test_bash_completes_commands_and_options(words, known):
 
 
 @pytest.mark.long
-def test_commands_print_lines_of_halofeed_alone(tmp_path: Path):
+def test_commands_print_lines_of_halofeed_alone(tmp_path):
     draw_folders(tmp_path / "source", 6)
     convert = "convert --source source --out q --name a --height 16 --width 24 -v"
     train = "train q/a/1.0.0 --set model.features=[8] --steps 1 --batch-size 6 --out q/run"

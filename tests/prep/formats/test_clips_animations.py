@@ -12,7 +12,6 @@ from halofeed.prep.formats.clip.clip import Clip, FrameOptions
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.system.wording import plural
 from tests.support.memory_cases import png_chunk
 from tests.support.numbered_clips import HEIGHT, WIDTH, draw, numbers_in, opened, rejected, write_animation
 
@@ -91,7 +90,7 @@ def test_gifs_cut_off_without_frames_or_with_one_beyond_the_canvas_are_refused_o
         else:
             reason = "file is truncated"
             assert clip.findings == (
-                f"file is truncated: {plural(clip.frames, 'frame')}, its end is missing",
+                f"file is truncated: {clip.frames} frame{'s' * (clip.frames > 1)}, its end is missing",
             )
             assert numbers_in(clip) == list(range(clip.frames))
             counts.append(clip.frames)
