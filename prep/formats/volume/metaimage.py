@@ -79,7 +79,7 @@ def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Volum
     affine, findings = _affine(fields, len(lengths), options)
     grid, sheared = grid_of((lengths[2], lengths[1], lengths[0]), affine)
     _check_no_rescale(fields)
-    written, names = fields["ElementDataFile"], FORMAT_EXTENSIONS["metaimage"]
+    written, names = fields.needed("ElementDataFile"), FORMAT_EXTENSIONS["metaimage"]
     used, data, start = find_voxel_file(files, path, data, end, written, names)
     content, offset = _content(fields, data, start, dtype, math.prod(lengths) * parts)
     stored = StoredVoxels(
