@@ -24,7 +24,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from halofeed.pipelines.convert import JobOptions, convert
+from halofeed.pipelines.convert import convert
+from halofeed.pipelines.job import JobOptions
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.tfexample import encode_example
 from halofeed.schemas.tfrecord import RecordWriter

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import io
 import json
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import HalofeedError, UsageError
+from halofeed.system.wording import did_you_mean
 
 if TYPE_CHECKING:
     from halofeed.inspection.verify import VerifyReport
@@ -85,7 +85,8 @@ def convert(
     source: StrPath,
     out: StrPath,
     *,
-    layout: str = "auto",
+    layout: str = "",
+    recipe: StrPath | Mapping[str, Any] | None = None,
     name: str = "",
     beam_options: Sequence[str] = (),
     **options: Any,
@@ -97,7 +98,10 @@ def convert(
     Args:
         source: folder or file of the annotations, and of the images if they are beside them.
         out: folder below which NAME/VERSION is made.
-        layout: layout of the source; `halofeed convert --help` lists them. "auto" is the only one that fits its files.
+        layout: layout of the source; `halofeed convert --help` lists them; default: that of `recipe`, else the only one
+            that fits the files.
+        recipe: recipe of an earlier conversion: its manifest's file or folder, a file of options in JSON or YAML, or
+            options by name, such as `halofeed.open(path).manifest.recipe`; other options override it.
         name: name of the data set; default: the source's, in lower case letters, digits and underscores.
         beam_options: Beam's own options, such as ["--runner=DataflowRunner"].
         options: options of `halofeed convert`, such as height=640, pad=True, spacing_mm=(2, 1, 1).
@@ -111,8 +115,8 @@ def convert(
         raise UsageError(
             "dry_run: halofeed.convert opens what it wrote; call halofeed.dry_run with the same parameters"
         )
-    given = {"layout": layout, "source": source, "out": out, "name": name or _name_of(source), **options}
-    parsed, _ = _run("convert", (), given, beam_options)
+    given = {"layout": layout or None, "recipe": recipe, "source": source, "out": out, **options}
+    parsed, _ = _run("convert", (), {**given, "name": name or _name_of(source)}, beam_options)
     return Dataset(os.path.join(parsed.out, parsed.name, getattr(parsed, "version", JobOptions.version)))
 
 
@@ -201,17 +205,21 @@ def _run(
     from halofeed.cli import options_of, run_words
 
     known, words = options_of(command), [command, *(os.fspath(path) for path in paths)]
+    values = {}
     for name, value in options.items():
+        if name == "recipe" and isinstance(value, Mapping):
+            values[name] = value
+            continue
         flag = f"--{name.replace('_', '-')}"
         if flag not in known:
-            near = difflib.get_close_matches(flag, known, 1)
-            hint = f"; the nearest name is {near[0][2:].replace('-', '_')}" if near else ""
-            raise UsageError(f"{name}: {command} has no such parameter{hint}")
+            parameters = [one.strip("-").replace("-", "_") for one in known]
+            near = did_you_mean(name, parameters).rstrip()
+            raise UsageError(f"{name}: {command} has no such parameter" + (f"; {near}" if near else ""))
         off = f"{flag[:2]}no-{flag[2:]}"
         words += [off] * (off in known) if value is False else _words(flag, value)
     printed = io.StringIO()
     with _naming_parameters(), contextlib.redirect_stdout(printed):
-        parsed = run_words(words, beam_options)
+        parsed = run_words(words, beam_options, **values)
     return parsed, printed.getvalue()
 
 

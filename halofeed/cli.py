@@ -5,22 +5,27 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import logging
 import os
 import re
+import shutil
 import sys
 import textwrap
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from halofeed import __version__, planning, training
+from halofeed.completion import COMPLETION_EXAMPLE, SHELLS, completion_script
 from halofeed.errors import HalofeedError, UsageError, require_extra
-from halofeed.options import add_options, from_options
+from halofeed.options import add_help, add_options, from_options, given_options, option_group
 from halofeed.streams import output_error, output_status
 from halofeed.system import signals
 from halofeed.system.addresses import Address, address_of, redacted
-from halofeed.system.console import print_status
+from halofeed.system.console import NORMAL, QUIET, VERBOSE, print_error, print_status, status_level
 from halofeed.system.resource_errors import check_least_memory, describe_error
+from halofeed.system.wording import did_you_mean
 from halofeed.training import add_training_commands, unlogged
 
 if TYPE_CHECKING:
@@ -29,18 +34,25 @@ if TYPE_CHECKING:
     from halofeed.prep.options.recipe import Recipe
     from halofeed.trainer.config import TrainConfig
 
-CONVERT_EXAMPLE = """\
+CONVERT_EXAMPLES = """\
 examples:
-  a folder per class, stretched to 224 x 224:
-    halofeed convert --layout folders --source photos --out data --name photos --height 224 --width 224
-
-  Pascal VOC boxes, aspect kept, padded to 640 x 640, four files per split:
-    halofeed convert --layout voc --source cards_voc --out data --name cards --resize keep-aspect \\
-        --min-dimension 640 --max-dimension 640 --pad --encoding raw --shards 4
-
-  on a cluster (Beam's options follow --):
-    halofeed convert --layout coco --source gs://bucket/coco --out gs://bucket/data --name coco \\
-        --max-rejected 100 -- --runner=DataflowRunner --extra_package=halofeed-0.1.0-py3-none-any.whl ...
+  a folder per class:
+    halofeed convert --layout folders --source photos --out data --name photos \\
+        --height 224 --width 224
+  boxes, padded to 640 x 640:
+    halofeed convert --layout voc --source cards --out data --name cards --resize keep-aspect \\
+        --min-dimension 640 --max-dimension 640 --pad --shards 4
+  volumes with masks:
+    halofeed convert --layout nnunet --source Dataset009_Spleen --out data --name spleen \\
+        --depth 64 --height 128 --width 128 --window abdomen
+  clips of 16 frames:
+    halofeed convert --layout folders --source videos --out data --name videos --frames 16 \\
+        --height 112 --width 112
+"""
+CONVERT_END = """
+example: on a cluster, where Beam's options follow --
+  halofeed convert --layout coco --source gs://bucket/coco --out gs://bucket/data --name coco \\
+      --max-rejected 100 -- --runner=DataflowRunner --extra_package=halofeed-0.1.0-py3-none-any.whl
 
 Killed or failed? Run the same command again: finished shards are kept, and the result is the same.
 OUT/NAME/VERSION/rejected.jsonl lists every rejected input with its reason.
@@ -84,14 +96,14 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
         if isinstance(error, OSError) and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
         if parsed.debug:
-            print_status(traceback.format_exc().rstrip())
+            print_error(traceback.format_exc().rstrip())
         if not isinstance(error, HalofeedError):
             text = describe_error(error)
             raw = text.startswith(f"{type(error).__name__}: ")
             error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
         return _fail(parsed.command, error)
     except KeyboardInterrupt:  # in a program that calls `main` without halofeed's signal handlers
-        print_status(f"{_who(parsed.command)}: stopped")
+        print_error(f"{_who(parsed.command)}: stopped")
         return 130
 
 
@@ -101,6 +113,9 @@ def run_and_exit() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # a stream of another class
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # of libraries; ours are status lines
+    logging.disable(logging.WARNING)
     os._exit(main(alone=True))
 
 
@@ -148,27 +163,36 @@ def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
             from halofeed.schemas.manifest import only_version
 
             setattr(parsed, name, only_version(path))
-    return _COMMANDS[parsed.command](parsed, list(beam_arguments))
+    # C++ libraries (TensorFlow, XLA) print banners, and XLA a warning about slow compilations; their errors are raised.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    level = QUIET if parsed.quiet else VERBOSE if parsed.verbose else NORMAL
+    with status_level(level):
+        return _COMMANDS[parsed.command](parsed, list(beam_arguments))
 
 
 def options_of(command: str) -> set[str]:
     """Return the options of a command, such as --layout."""
-    (commands,) = (one for one in _parser(command)._actions if isinstance(one, argparse._SubParsersAction))
-    return set(commands.choices[command]._option_string_actions)
+    return set(_subparsers(_parser(command))[command]._option_string_actions)
 
 
-def run_words(words: Sequence[str], beam_arguments: Sequence[str] = ()) -> argparse.Namespace:
+def run_words(words: Sequence[str], beam_arguments: Sequence[str] = (), **values: Any) -> argparse.Namespace:
     """Run a command for a program, and return its parsed options.
+
+    Args:
+        words: the command and its options.
+        beam_arguments: Beam's own options.
+        **values: values of options that are no text.
 
     Raises:
         UsageError: the words are no command; and what the command raises.
     """
-    parsed = argparse.Namespace(alone=False, command=words[0], debug=False)
+    parsed = argparse.Namespace(alone=False, command=words[0], debug=False, **values)
     _parser(words[0], _RaisingParser).parse_args(words, parsed)
     _dispatch(parsed, beam_arguments)
     return parsed
 
 
+_HELP_COLUMNS = 100
 _LOCAL_PATHS = (
     *("run", "out", "output", "source", "sources", "json", "html", "folder", "config"),
     "backbone_weights",
@@ -188,14 +212,14 @@ def _refuse_addresses(parsed: argparse.Namespace) -> None:
 
 def _fail(command: str, error: HalofeedError) -> int:
     lines = str(error).splitlines() or [type(error).__name__]
-    print_status("\n".join([f"{_who(command)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]))
+    print_error("\n".join([f"{_who(command)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]))
     return error.exit_code
 
 
 def _output_failed(command: str, error: OSError) -> int:
     status, text = output_status(error)
     if text is not None:
-        print_status(f"{_who(command)}: {text}")
+        print_error(f"{_who(command)}: {text}")
     return status
 
 
@@ -204,17 +228,44 @@ def _who(command: str) -> str:
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Formatter that never breaks the name of an option, so that it can be copied and searched."""
+    """Formatter of at most 100 columns that never breaks the name of an option, so that it can be copied."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(_HELP_COLUMNS, shutil.get_terminal_size((_HELP_COLUMNS, 24)).columns)
+        super().__init__(prog, max_help_position=26, width=width)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser whose error messages hide passwords of addresses."""
+    """Parser whose error messages hide passwords of addresses and name what a misspelled word may mean."""
 
     def error(self, message: str) -> NoReturn:
         super().error(redacted(message))
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, surplus = self.parse_known_args(args, namespace)
+        if surplus:
+            command = _subparsers(self)[parsed.command]
+            flags = [word.partition("=")[0] for word in surplus if word.startswith("--")]
+            near = "".join(did_you_mean(flag, command._option_string_actions) for flag in flags[:1]).rstrip()
+            command.error(f"unrecognized arguments: {' '.join(surplus)}" + (f"; {near}" if near else ""))
+        return parsed
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = list(map(str, action.choices))
+            near = did_you_mean(str(value), known)
+            raise argparse.ArgumentError(
+                action, f"invalid choice: {value!r}; {near}choose from {', '.join(known)}"
+            )
+
+
+def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of the commands by name."""
+    (commands,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    return dict(commands.choices)
 
 
 class _RaisingParser(_Parser):
@@ -241,20 +292,18 @@ def _parser(only: str | None = None, kind: type[_Parser] = _Parser) -> argparse.
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, summary: str, example: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(
+        return commands.add_parser(
             name,
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
             epilog=textwrap.dedent(example),
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
+            add_help=False,
         )
-        added.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
-        return added
 
-    convert = command("convert", "turn images and annotations into sharded TFRecords", CONVERT_EXAMPLE)
-    if only in (None, "convert"):
-        _add_convert(convert)
+    convert = command("convert", "turn images and annotations into sharded TFRecords", CONVERT_END)
+    full_epilog = _add_convert(convert) if only in (None, "convert") else None
 
     verify = command(
         "verify",
@@ -375,7 +424,23 @@ def _parser(only: str | None = None, kind: type[_Parser] = _Parser) -> argparse.
           halofeed convert ... -- --runner=DataflowRunner --extra_package=halofeed-0.1.0-py3-none-any.whl""",
     )
     package.add_argument("--output", default=".", metavar="FOLDER", help="output folder (default: here)")
+    completion = command(
+        "completion", "print the script that completes halofeed's words in a shell", COMPLETION_EXAMPLE
+    )
+    completion.add_argument("shell", choices=tuple(SHELLS), help="the shell")
+    for added in commands.choices.values():
+        _add_common(added, *(("running", full_epilog) if added is convert else ()))
     return parser
+
+
+def _add_common(parser: argparse.ArgumentParser, title: str = "", full_epilog: str | None = None) -> None:
+    """Add the options that every command has, to the group of this title if there is one."""
+    group: Any = option_group(parser, title) if title else parser
+    how = group.add_mutually_exclusive_group()
+    how.add_argument("-q", "--quiet", action="store_true", help="print results and errors, and no status")
+    how.add_argument("-v", "--verbose", action="store_true", help="print more of what is done, with times")
+    group.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
+    add_help(parser, group, full_epilog)
 
 
 def _add_redirects(parser: argparse.ArgumentParser) -> None:
@@ -396,29 +461,49 @@ def _add_batches(parser: argparse.ArgumentParser, batch_size: int, recipe_use: s
     _add_redirects(parser)
 
 
-def _add_convert(parser: argparse.ArgumentParser) -> None:
+def _add_convert(parser: argparse.ArgumentParser) -> str:
+    """Add the options of a conversion, and return the end of the complete help."""
     from halofeed.pipelines.job import JobOptions
     from halofeed.prep.layouts import LAYOUTS
+    from halofeed.prep.options.option import HELP_GROUPS
     from halofeed.prep.options.recipe import Recipe
 
-    layouts = "\n".join(f"  {layout.name:<12} {layout.summary}" for layout in LAYOUTS.values())
-    parser.epilog = f"layouts:\n{layouts}\n\n{CONVERT_EXAMPLE}"
+    names = textwrap.fill(", ".join(LAYOUTS), _HELP_COLUMNS - 2, initial_indent="  ", subsequent_indent="  ")
+    summaries = "\n".join(f"  {layout.name:<12} {layout.summary}" for layout in LAYOUTS.values())
+    parser.epilog = f"layouts, which the complete help describes:\n{names}\n{CONVERT_END}"
     parser.usage = (
-        "halofeed convert --source SOURCE --out OUT --name NAME [--layout LAYOUT] [options] [-- BEAM OPTIONS]"
+        "halofeed convert --source SOURCE --out OUT --name NAME [--layout LAYOUT] [options]\n"
+        f"{'[-- BEAM OPTIONS]':>40}"
     )
-    add_options(parser, JobOptions, title="where")
+    parser.description = f"{parser.description}\n\n{CONVERT_EXAMPLES}"
+    for title in HELP_GROUPS:
+        option_group(parser, title)
+    option_group(parser, HELP_GROUPS[0]).add_argument(
+        "--recipe",
+        metavar="FILE",
+        default=argparse.SUPPRESS,
+        help="recipe of an earlier conversion: its manifest.json, or options in JSON or YAML; others given here win",
+    )
+    add_options(parser, JobOptions)
     add_options(parser, Recipe)
+    return f"layouts:\n{summaries}\n{CONVERT_END}"
 
 
 def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     from halofeed.pipelines.job import JobOptions
+    from halofeed.prep.options.recipe import Recipe
+    from halofeed.prep.options.recipe_file import read_recipe
 
     options = from_options(JobOptions, parsed)
-    if getattr(parsed, "layout", "auto") == "auto":
+    file = getattr(parsed, "recipe", None)
+    parsed.repeated = repeated = read_recipe(file) if file else None
+    given = given_options(Recipe, parsed)
+    stated = {**repeated.document, **given} if repeated else given
+    if stated.get("layout", "auto") == "auto":
         parsed.layout = _detect_layout(options, parsed)
     recipe = _recipe_of(parsed)
-    recipe.check_used()
-    if hasattr(parsed, "depth") and not (hasattr(parsed, "height") and hasattr(parsed, "width")):
+    recipe.check_used(given if repeated else None)
+    if stated.get("depth") is not None and not {"height", "width"} <= stated.keys():
         raise UsageError(
             "--depth: volumes have no default size; give --height and --width too. --dry-run without the three "
             "proposes them"
@@ -441,6 +526,11 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
         signals.set_stop_message(outlook="the same command resumes where this one ended")
         done = convert(options, recipe, beam_arguments)
     print(summary(done, warn_cut=options.warn_cut))
+    if repeated and repeated.labels not in (None, done.manifest.labels):
+        print_status(
+            f"halofeed convert: the classes differ from those of {repeated.where}; if a file of class "
+            "names was given then, give it again"
+        )
     return 0
 
 
@@ -448,7 +538,8 @@ def _recipe_of(parsed: argparse.Namespace, **more: Any) -> Recipe:
     """Return the recipe of a command line with further options."""
     from halofeed.prep.options.recipe import Recipe
 
-    return from_options(Recipe, argparse.Namespace(**{**vars(parsed), **more}))
+    given = {**given_options(Recipe, parsed), **more}
+    return parsed.repeated.changed(given) if parsed.repeated else Recipe(**given)
 
 
 def _dry_run(options: JobOptions, parsed: argparse.Namespace) -> int:
@@ -598,6 +689,11 @@ def _package(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
+def _completion(parsed: argparse.Namespace, _: list[str]) -> int:
+    print(completion_script(parsed.shell, _subparsers(_parser())), end="")
+    return 0
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "convert": _convert,
     "verify": _verify,
@@ -613,4 +709,5 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "plan": planning.run_plan,
     "demo": _demo,
     "package": _package,
+    "completion": _completion,
 }

@@ -25,6 +25,7 @@ from PIL import Image, ImageDraw
 from halofeed import demo_volumes
 from halofeed.errors import JobError, UsageError, install_command
 from halofeed.system import signals
+from halofeed.system.wording import plural
 
 _SECONDS_TO_END = 10.0
 SHAPES = ("disc", "square", "triangle")
@@ -163,7 +164,8 @@ def run_demo(folder: str, *, images: int = 400) -> int:
         owned_files.begin_list(root)
     began = time.monotonic()
     _say(
-        f"drawing {images} pictures with known boxes into {root / 'source'} (one file is truncated on purpose)"
+        f"drawing {plural(images, 'picture')} with known boxes into {root / 'source'} (one file is "
+        "truncated on purpose)"
     )
     draw_data_set(root / "source", images)
     data = str(root / "data" / "shapes" / "1.0.0")
@@ -175,7 +177,7 @@ def run_demo(folder: str, *, images: int = 400) -> int:
     _command("inspect", data, "--record", "train:0")
     _say("loading: comparing every box of the records with what was drawn")
     count, worst = compare_with_truth(root / "source", data)
-    print(f"  {count} boxes, mapped back to their source: at most {worst:.4f} pixels away")
+    print(f"  {plural(count, 'box', 'boxes')}, mapped back to their source: at most {worst:.4f} pixels away")
     if worst > 0.5:
         raise JobError(f"a box of {data} is {worst:.2f} pixels from where it was drawn")
     detector = root / "runs" / "detector"
@@ -261,7 +263,8 @@ def compare_with_truth(source: Path, data: str) -> tuple[int, float]:
                 expected = np.array(truth[int(join_id(batch["id"][row]))]).reshape(-1, 4)
                 if len(boxes) != len(expected):
                     raise JobError(
-                        f"{data}: picture {join_id(batch['id'][row])} has {len(boxes)} boxes, drew {len(expected)}"
+                        f"{data}: picture {join_id(batch['id'][row])} has {plural(len(boxes), 'box', 'boxes')}, drew "
+                        f"{len(expected)}"
                     )
                 count += len(boxes)
                 mapped = apply_to_boxes(batch["transform"][row].ravel(), boxes)

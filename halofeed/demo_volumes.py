@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import JobError
+from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
     from halofeed.prep.geometry.scan import Grid, Triple
@@ -215,7 +216,7 @@ class OrganComparison:
 
     def __str__(self) -> str:
         return (
-            f"{self.organ:<8} in {self.records} records: center at most {self.off_mm:.2f} mm away, "
+            f"{self.organ:<8} in {plural(self.records, 'record')}: center at most {self.off_mm:.2f} mm away, "
             f"mean {self.mean_hu:.1f} HU (drawn {self.drawn_hu}), at most {self.off_hu:.2f} off"
         )
 

@@ -5,40 +5,82 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import sys
 import types
 import typing
-from typing import Any, TypeVar
+import weakref
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 _METAVARS = {int: "N", float: "X"}
 
 
-def add_options(
-    parser: argparse.ArgumentParser,
-    kind: type[Any],
-    *,
-    title: str | None = None,
-    show_defaults: bool = True,
-) -> None:
+def add_options(parser: argparse.ArgumentParser, kind: type[Any], *, show_defaults: bool = True) -> None:
     """Add an option for each field of a dataclass that has a `help` in its metadata.
 
     A boolean becomes --flag. A tuple takes values separated by commas or by the `separator` of its metadata; the option
-    of a tuple of texts may be repeated. Inherited fields come last, in a group per class that its OPTION_GROUP names.
+    of a tuple of texts may be repeated. Inherited fields come last. An option is in the group that its metadata names,
+    else in that of the class that declares it (OPTION_GROUP), else in none.
 
     Args:
         parser: parser to which the options are added.
         kind: the dataclass.
-        title: title of the group for the class's own fields; default: no group.
         show_defaults: show the dataclass's defaults in the help.
     """
     hints = typing.get_type_hints(kind)
-    groups: dict[type[Any], Any] = {kind: parser.add_argument_group(title) if title else parser}
     for declaring_class, field in _fields_by_class(kind):
-        if "help" not in field.metadata:
-            continue
-        if declaring_class not in groups:
-            groups[declaring_class] = parser.add_argument_group(declaring_class.OPTION_GROUP)
-        _add_option(groups[declaring_class], field, hints[field.name], show_defaults)
+        if "help" in field.metadata:
+            title = field.metadata["group"] or getattr(declaring_class, "OPTION_GROUP", "")
+            group = option_group(parser, title) if title else parser
+            _add_option(group, field, hints[field.name], show_defaults)
+
+
+def option_group(parser: argparse.ArgumentParser, title: str) -> Any:
+    """Return the parser's group of this title, made at the first call."""
+    groups = {group.title: group for group in parser._action_groups}
+    return groups.get(title) or parser.add_argument_group(title)
+
+
+def not_in_brief(*actions: argparse.Action) -> None:
+    """Leave options out of the short help."""
+    for action in actions:
+        _BRIEF[action] = ""
+
+
+def add_help(parser: argparse.ArgumentParser, group: Any, full_epilog: str | None = None) -> None:
+    """Add -h, --help and, where it leaves out an option, --help-all.
+
+    Args:
+        parser: parser that has all other options.
+        group: the parser, or a group of it.
+        full_epilog: end of the complete help, if it differs from the parser's own.
+    """
+    shortens = any(action in _BRIEF for action in parser._actions)
+    text = "show the usual options" if shortens else "show this help message"
+    group.add_argument("-h", "--help", action=_Help, is_brief=True, nargs=0, help=text)
+    if shortens:
+        count = sum(bool(one.option_strings) and one.help != argparse.SUPPRESS for one in parser._actions)
+        text = f"show all {count} options in full"
+        group.add_argument("--help-all", action=_Help, is_brief=False, nargs=0, help=text, epilog=full_epilog)
+
+
+_BRIEF: weakref.WeakKeyDictionary[argparse.Action, str] = weakref.WeakKeyDictionary()
+"""Text of the short help by option, "" to leave it out; an option that is not here has its own text there too."""
+
+
+class _Help(argparse.Action):
+    """Action that prints the help, short or complete, and exits."""
+
+    def __init__(self, *, is_brief: bool, epilog: str | None = None, **more: Any) -> None:
+        super().__init__(**{**more, "dest": argparse.SUPPRESS, "default": argparse.SUPPRESS})
+        self._is_brief, self._epilog = is_brief, epilog
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        for action in parser._actions if self._is_brief else ():
+            action.help = _BRIEF.get(action, action.help) or argparse.SUPPRESS
+        parser.epilog = self._epilog or parser.epilog
+        parser.print_help()
+        sys.exit()
 
 
 def _fields_by_class(kind: type[Any]) -> list[tuple[Any, dataclasses.Field[Any]]]:
@@ -55,16 +97,17 @@ def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_defa
         default = field.default
         text += f" (default: {','.join(map(str, default)) if isinstance(default, tuple) else default})"
     text = text.replace("%", "%%")
+    brief = field.metadata["brief"].replace("%", "%%")
     if hint is bool:
         action = argparse.BooleanOptionalAction if field.default else "store_true"
-        parser.add_argument(flag, action=action, default=argparse.SUPPRESS, help=text)
+        _BRIEF[parser.add_argument(flag, action=action, default=argparse.SUPPRESS, help=text)] = brief
         return
     choices = field.metadata.get("choices")
     metavar = None if choices else _METAVARS.get(hint, field.name.rpartition("_")[2].upper())
     earlier = field.metadata.get("earlier_flag")
     may_repeat = typing.get_origin(hint) is tuple and typing.get_args(hint)[0] is str
     for name, said in ((flag, text), *([(earlier, argparse.SUPPRESS)] if earlier else [])):
-        parser.add_argument(
+        added = parser.add_argument(
             name,
             dest=field.name,
             action="extend" if may_repeat else "store",
@@ -74,6 +117,7 @@ def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_defa
             default=argparse.SUPPRESS,
             help=said,
         )
+        _BRIEF[added] = brief if name == flag else ""
 
 
 def add_settings(parser: argparse.ArgumentParser, examples: str) -> None:
@@ -106,9 +150,14 @@ class _Setting(argparse.Action):
 
 def from_options(kind: type[T], parsed: argparse.Namespace, **more: Any) -> T:
     """Build a dataclass from parsed options; options that were not given keep the dataclass's defaults."""
-    names = {field.name for field in dataclasses.fields(typing.cast(Any, kind))}
+    return kind(**given_options(kind, parsed), **more)
+
+
+def given_options(kind: type[Any], parsed: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of the dataclass's fields that were given as options."""
+    names = {field.name for field in dataclasses.fields(kind)}
     given = {name: value for name, value in vars(parsed).items() if name in names}
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}, **more)
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
 def _without_none(hint: Any) -> Any:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halofeed.errors import UsageError, require_extra
-from halofeed.options import add_options, add_settings
+from halofeed.options import add_options, add_settings, not_in_brief
 from halofeed.system import signals
 from halofeed.system.addresses import address_of
-from halofeed.system.console import print_status
+from halofeed.system.console import print_error, print_status
+from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
     from halofeed.trainer.config import TrainConfig
@@ -165,6 +166,7 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
 def _add_train(parser: argparse.ArgumentParser) -> None:
     from halofeed.trainer.config import TrainConfig
 
+    parser.usage = "halofeed train FOLDER [options]"
     parser.add_argument("path", metavar="FOLDER", help="the data set's version folder")
     parser.add_argument("--split", default="train", help="split to train on (default: train)")
     parser.add_argument("--out", metavar="FOLDER", help="the run's folder (default: runs/DATA-CONFIG)")
@@ -182,9 +184,11 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     add_options(parser, TrainConfig, show_defaults=False)
     _add_devices(parser)
     group = parser.add_argument_group("several processes, one per host (all three, or none)")
-    group.add_argument("--coordinator", metavar="HOST:PORT", help="the address of process 0")
-    group.add_argument("--process-count", type=int, metavar="N", help="number of processes")
-    group.add_argument("--process-id", type=int, metavar="N", help="number of this process, from 0")
+    not_in_brief(
+        group.add_argument("--coordinator", metavar="HOST:PORT", help="the address of process 0"),
+        group.add_argument("--process-count", type=int, metavar="N", help="number of processes"),
+        group.add_argument("--process-id", type=int, metavar="N", help="number of this process, from 0"),
+    )
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -275,7 +279,7 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed predict`."""
     run = _open_run(parsed)
     from halofeed.trainer.loaded_run import choose_split
-    from halofeed.trainer.predict import predict
+    from halofeed.trainer.predict import SOURCE_NOUNS, predict
 
     with contextlib.ExitStack() as stack:
         if parsed.source is not None:
@@ -292,7 +296,8 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
             data, split = choose_split(run, parsed.data, parsed.split)
         done = predict(run, data, split, parsed.out, which=parsed.checkpoint, overwrite=parsed.overwrite)
     if done:
-        print(f"{done['records']} records predicted by step {done['checkpoint']} into {parsed.out}")
+        count = plural(done["sources"], SOURCE_NOUNS[done["kind"]])
+        print(f"{count} predicted by step {done['checkpoint']} into {parsed.out}")
     return 0
 
 
@@ -314,20 +319,23 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     for file in new.passed_over:
         print_status(f"skipped: {file}")
     for rejected in (*new.rejected, *rejects):
-        print_status(f"rejected: {rejected.source}: {rejected.reason}")
+        print_error(f"rejected: {rejected.source}: {rejected.reason}")
     if not done.manifest.split(NEW_SPLIT).records:
-        raise UsageError(f"--source {parsed.source}: none of its {len(rejects)} files could be converted")
+        raise UsageError(
+            f"--source {parsed.source}: none of its {plural(len(rejects), 'file')} could be converted"
+        )
     return str(done.folder)
 
 
 @contextlib.contextmanager
 def unlogged() -> Iterator[None]:
     """Disable log messages: Beam's import warns of Google Cloud packages that only some runners need."""
-    logging.disable(logging.WARNING)
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
 
 
 def _is_data_set(parsed: argparse.Namespace) -> bool:
@@ -381,7 +389,7 @@ def _export_data(parsed: argparse.Namespace) -> int:
         )
     for note in done.notes:
         print_status(note)
-    print(f"{done.records:,} records exported to {parsed.out}")
+    print(f"{plural(done.records, 'record')} exported to {parsed.out}")
     return 0
 
 

@@ -23,6 +23,7 @@ from halofeed.loader.store.base import Store
 from halofeed.loader.store.choose import open_store
 from halofeed.schemas.manifest import Shard
 from halofeed.system.console import human_bytes
+from halofeed.system.wording import plural
 
 _Part = Iterator[tuple[float, float]]
 """One part of the pipeline: each `next` runs it once and yields (images, bytes)."""
@@ -148,8 +149,9 @@ def bench(
             loader(verify="never", include=device_keys(plain.manifest)), on_device, values
         )
     what = (
-        f"{plain.manifest.name} {plain.manifest.version}, {split}: {plain.num_records:,} records, {encoding}, batches "
-        f"of {batch_size} ({human_bytes(batch_bytes)}), {_cores()} cores"
+        f"{plain.manifest.name} {plain.manifest.version}, {split}: {plural(plain.num_records, 'record')}, "
+        f"{encoding}, batches "
+        f"of {batch_size} ({human_bytes(batch_bytes)}), {plural(_cores(), 'core')}"
     )
     return Bench(what=what, rates=_measured(parts, seconds))
 

@@ -23,7 +23,7 @@ from halofeed.inspection.plan_words import (
     verdict,
 )
 from halofeed.inspection.stored_records import class_channels
-from halofeed.inspection.words import escape_unprintable, percent, plural, table, titled_lines
+from halofeed.inspection.words import escape_unprintable, percent, table, titled_lines
 from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.voxels.counts import mean_and_deviation, percentile
@@ -32,6 +32,7 @@ from halofeed.schemas.files import REJECTED
 from halofeed.schemas.statistics import Padding
 from halofeed.system.addresses import address_of
 from halofeed.system.console import human_bytes
+from halofeed.system.wording import plural
 
 __all__ = ["describe_dataset", "describe_record"]
 
@@ -55,7 +56,8 @@ def describe_dataset(path: str | os.PathLike[str]) -> str:
     )
     splits = table(("split", "records", "shards", "bytes", "per shard"), _split_rows(facts), right=(1, 2, 3))
     lines = [
-        f"{manifest.name} {manifest.version}: {manifest.task}, {facts.records:,} records, {human_bytes(facts.bytes)}",
+        f"{manifest.name} {manifest.version}: {manifest.task}, {plural(facts.records, 'record')}, "
+        f"{human_bytes(facts.bytes)}",
         f"in {path}",
         *titled_lines("Fields", fields),
         "  (*) loaded on request: include=[...]",
@@ -91,7 +93,7 @@ def _field_row(field: Field) -> tuple[str, ...]:
 def _split_rows(facts: DatasetFacts) -> Iterator[tuple[str, ...]]:
     for name, split in facts.manifest.splits.items():
         counts = [shard.records for shard in split.shards]
-        spread = f"{min(counts):,} to {max(counts):,} records" if counts else "-"
+        spread = f"{min(counts):,} to {plural(max(counts), 'record')}" if counts else "-"
         yield name, f"{split.records:,}", str(len(counts)), human_bytes(facts.bytes_of(name)), spread
 
 
@@ -164,7 +166,7 @@ def _scan_lines(facts: DatasetFacts) -> list[str]:
         display_of(facts.manifest, facts.total).words,
     ]
     if facts.scans < facts.records:
-        lines.append(f"{facts.records:,} tiles of {plural(facts.scans, 'scan')}")
+        lines.append(f"{plural(facts.records, 'tile')} of {plural(facts.scans, 'scan')}")
     named = {"modalities": "modality", "spacings_mm": "spacing in mm", "source_shapes": "shape"}
     for name, what in named.items():
         found = sorted(facts.counter(name).items(), key=lambda item: (-item[1], item[0]))

@@ -36,6 +36,7 @@ from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.console import human_bytes
+from halofeed.system.wording import plural
 
 _RECORD = re.compile(r"(.+):([0-9]{1,18})")
 _SHOWN_BYTES = 12
@@ -98,7 +99,7 @@ def find_record(manifest: Manifest, record: str) -> tuple[Shard, int]:
     if number >= split.records:
         known = f"0 to {split.records - 1}" if split.records else "none"
         raise UsageError(
-            f"record {record}: {matched[1]} has {split.records:,} records; known numbers: {known}"
+            f"record {record}: {matched[1]} has {plural(split.records, 'record')}; known numbers: {known}"
         )
     for shard in split.shards:
         if number < shard.records:
@@ -174,10 +175,10 @@ def _shortened(value: Any) -> tuple[str, int, str]:
     if len(value) == 1 and _as_text(value[0]) is None:
         data = value[0]
         ending = " ..." if len(data) > _SHOWN_BYTES else ""
-        return "bytes", 1, f"{len(data):,} bytes: {bytes(data[:_SHOWN_BYTES]).hex(' ')}{ending}"
+        return "bytes", 1, f"{plural(len(data), 'byte')}: {bytes(data[:_SHOWN_BYTES]).hex(' ')}{ending}"
     texts = [_as_text(item) for item in value[:_SHOWN_NUMBERS]]
     shown = ", ".join(
-        f"{len(item):,} bytes" if text is None else text for item, text in zip(value, texts, strict=False)
+        plural(len(item), "byte") if text is None else text for item, text in zip(value, texts, strict=False)
     )
     return "bytes", len(value), shown + (", ..." if len(value) > _SHOWN_NUMBERS else "")
 

@@ -26,6 +26,7 @@ from halofeed.inspection.export_webdataset import WebDatasetExporter
 from halofeed.inspection.export_yolo import YoloExporter
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.result_folder import ResultFolder
+from halofeed.system.wording import did_you_mean
 
 EXPORTERS: dict[str, type[Exporter]] = {
     "folders": FoldersExporter,
@@ -85,7 +86,9 @@ def export_data(
         CorruptFileError: a record is damaged.
     """
     if target not in EXPORTERS:
-        raise UsageError(f"--to {target}: expected one of {', '.join(EXPORTERS)}")
+        raise UsageError(
+            f"--to {target}: {did_you_mean(target, EXPORTERS)}expected one of {', '.join(EXPORTERS)}"
+        )
     files = open_files(path)
     manifest = open_manifest(files)
     exporter = EXPORTERS[target]

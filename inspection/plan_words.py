@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from halofeed.inspection.words import plural
 from halofeed.system.console import human_bytes
+from halofeed.system.wording import plural
 
 PlanSplit = Mapping[str, Any]
 _MAX_GATHERS = 6

@@ -17,6 +17,7 @@ from halofeed.errors import CorruptFileError
 from halofeed.inspection.run_facts import ExampleEntry
 from halofeed.schemas.limits import ARRAY_BYTES
 from halofeed.system.atomic_files import open_regular
+from halofeed.system.wording import plural
 
 MIN_SCORE = 0.3
 """Predictions below this score are not drawn, unless all are below."""
@@ -215,7 +216,7 @@ def _check_sizes(stream: FileIO) -> None:
                 shape, _, dtype = _HEADERS[version](array)
                 if math.prod(shape) * max(1, dtype.itemsize) > member.file_size:
                     raise ValueError(
-                        f"{member.filename!r:.60} has {member.file_size:,} bytes for {dtype} {shape}"
+                        f"{member.filename!r:.60} has {plural(member.file_size, 'byte')} for {dtype} {shape}"
                     )
 
 

@@ -16,6 +16,7 @@ from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES, Decoded, decode_example, decode_small
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_header, check_record, footer_of
 from halofeed.system.checksum import crc32c
+from halofeed.system.wording import plural
 
 
 class StoredShard:
@@ -35,7 +36,7 @@ class StoredShard:
         self.index = ShardIndex.from_bytes(data, path)
         if len(self.index) != shard.records:
             raise CorruptFileError(
-                f"{path}: holds {len(self.index)} records, the manifest says {shard.records}; {self._fix}"
+                f"{path}: holds {plural(len(self.index), 'record')}, the manifest says {shard.records}; {self._fix}"
             )
         self._file = self._files.source(shard)
 
@@ -132,7 +133,7 @@ class SequentialShard:
                     yield offset, self.record(offset)
                 except HalofeedError as error:
                     cut_off = len(index) - number - 1 if offset + length + frame > self.bytes else 0
-                    also = f"; the {cut_off:,} records after it are missing too" if cut_off else ""
+                    also = f"; the {plural(cut_off, 'record')} after it are missing too" if cut_off else ""
                     yield offset, CorruptFileError(f"{error}{also}")
                     if cut_off:
                         return

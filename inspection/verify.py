@@ -50,6 +50,7 @@ from halofeed.schemas.tfexample import Decoded, decode_example
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.addresses import address_of
 from halofeed.system.checksum import crc32c
+from halofeed.system.wording import plural
 
 ProgressCallback = Callable[[int, int], None]
 """Called with (bytes checked, total bytes)."""
@@ -99,7 +100,9 @@ class VerifyReport:
         return not self.problems
 
     def __str__(self) -> str:
-        checked = f"{self.files} files, {self.records:,} records, {self.bytes:,} bytes"
+        checked = (
+            f"{plural(self.files, 'file')}, {plural(self.records, 'record')}, {plural(self.bytes, 'byte')}"
+        )
         count = len(self.problems)
         verdict = "no problems" if self.ok else f"{count} problem" + ("s" if count > 1 else "")
         lines = [f"  {problem}" for problem in self.problems[:_MAX_PRINTED]]
@@ -269,7 +272,9 @@ class _Verification:
         name = shard.index
         data = self.read(name, INDEX_BYTES)
         if len(data) != shard.index_bytes:
-            self.add(name, f"expected {shard.index_bytes:,} bytes as the manifest says, got {len(data):,}")
+            self.add(
+                name, f"expected {plural(shard.index_bytes, 'byte')} as the manifest says, got {len(data):,}"
+            )
         if crc32c(data) != shard.index_crc32c:
             self.add(
                 name, f"its checksum is {crc32c(data):#010x}, the manifest says {shard.index_crc32c:#010x}"
@@ -308,7 +313,9 @@ class _Verification:
         self.files_read += 1
         self.bytes_read += file.bytes
         if file.bytes != shard.bytes:
-            self.add(shard.file, f"expected {shard.bytes:,} bytes as the manifest says, got {file.bytes:,}")
+            self.add(
+                shard.file, f"expected {plural(shard.bytes, 'byte')} as the manifest says, got {file.bytes:,}"
+            )
         counts, all_sound = ShardCounts(manifest=manifest), True
         previous = (-1, 0)
         # A file that is too long, perhaps endless, is read up to the manifest's size only.
@@ -345,7 +352,9 @@ class _Verification:
         if checksum != shard.crc32c:
             self.add(shard.file, f"its checksum is {checksum:#010x}, the manifest says {shard.crc32c:#010x}")
         if all_sound and counts.records != shard.records:
-            self.add(shard.file, f"holds {counts.records} records, the manifest says {shard.records}")
+            self.add(
+                shard.file, f"holds {plural(counts.records, 'record')}, the manifest says {shard.records}"
+            )
         if all_sound and index is not None and counts.records == len(index):
             for problem in counts.problems(index.statistics):
                 self.add(shard.index, problem)
@@ -373,7 +382,10 @@ class _Verification:
             self.reject(number, line[:-1].decode("utf-8", "surrogateescape"), complete, reasons)
         self.files_read += 1
         if complete and count != len(self.rejected):
-            self.add(REJECTED, f"holds {count} lines, the indexes name {len(self.rejected)} rejected inputs")
+            self.add(
+                REJECTED,
+                f"holds {plural(count, 'line')}, the indexes name {len(self.rejected)} rejected inputs",
+            )
         if reasons != Counter(dict(manifest.rejected)):
             self.add(
                 REJECTED, f"counts {dict(reasons)!r:.300}, the manifest says {dict(manifest.rejected)!r:.300}"

@@ -44,6 +44,7 @@ from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.checksum import block_checksums
+from halofeed.system.wording import plural
 
 
 @dataclass(kw_only=True)
@@ -267,7 +268,7 @@ def _count_and_dtype(value: Any) -> str:
 def _raw(data: memoryview, field: Field, features: Decoded) -> Iterator[str]:
     dtype, shape, expected = field.stored_dtype, field.stored_shape, field.stored_bytes
     if len(data) != expected:
-        yield f"expected {expected:,} bytes ({dtype} {list(shape)}), got {len(data):,}"
+        yield f"expected {plural(expected, 'byte')} ({dtype} {list(shape)}), got {len(data):,}"
 
 
 def _compressed(data: memoryview, field: Field, features: Decoded) -> Iterator[str]:
@@ -281,7 +282,7 @@ def _compressed(data: memoryview, field: Field, features: Decoded) -> Iterator[s
         yield f"decodes to {pixels.shape[0]} x {pixels.shape[1]}, {stated}"
     channels = field.shape[-1] if "channel" in field.axes else 1
     if pixels.shape[2] != channels or str(pixels.dtype) != field.dtype:
-        yield f"expected {channels} channels of {field.dtype}, got {pixels.shape[2]} of {pixels.dtype}"
+        yield f"expected {plural(channels, 'channel')} of {field.dtype}, got {pixels.shape[2]} of {pixels.dtype}"
 
 
 def _undecodable(data: memoryview, field: Field) -> str:
@@ -310,7 +311,7 @@ def _numbers(value: Any, field: Field, features: Decoded) -> Iterator[str]:
 def _value(value: Any, field: Field, features: Decoded) -> Iterator[str]:
     yield from _numbers(value, field, features)
     if len(value) != math.prod(field.shape):
-        yield f"expected {math.prod(field.shape)} values (shape {list(field.shape)}), got {len(value)}"
+        yield f"expected {plural(math.prod(field.shape), 'value')} (shape {list(field.shape)}), got {len(value)}"
 
 
 def _masks(value: Any, features: Decoded, manifest: Manifest) -> Iterator[str]:
@@ -332,7 +333,7 @@ def _masks(value: Any, features: Decoded, manifest: Manifest) -> Iterator[str]:
 def _classes(value: Any, field: Field, features: Decoded) -> Iterator[str]:
     texts = features.get(keys.CLASS_TEXT, ())
     if len(texts) != len(value):
-        yield f"{len(value)} labels, but {len(texts)} texts"
+        yield f"{plural(len(value), 'label')}, but {plural(len(texts), 'text')}"
     if not len(value):
         return
     if not isinstance(value, np.ndarray) or value.dtype != np.int64:
@@ -426,7 +427,7 @@ def kept_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
         if key not in features:
             yield f"{key} is missing"
         elif len(features[key]) != boxes:
-            yield f"{key}: expected one for each of {boxes} boxes, got {len(features[key])}"
+            yield f"{key}: expected one for each of {plural(boxes, 'box', 'boxes')}, got {len(features[key])}"
     if "keypoints" in kept:
         yield from _keypoint_problems(features, boxes)
 
@@ -453,10 +454,10 @@ def _keypoint_problems(features: Decoded, boxes: int) -> Iterator[str]:
         yield f"{key}: expected lists of one length, got {counts}"
         return
     if len(labeled) != boxes:
-        yield f"{key}/num: expected one for each of {boxes} boxes, got {len(labeled)}"
+        yield f"{key}/num: expected one for each of {plural(boxes, 'box', 'boxes')}, got {len(labeled)}"
         return
     if len(x) % boxes if boxes else len(x):
-        yield f"{key}: expected as many points for each of {boxes} boxes, got {len(x)} in all"
+        yield f"{key}: expected as many points for each of {plural(boxes, 'box', 'boxes')}, got {len(x)} in all"
         return
     for part, values in (("x", x), ("y", y)):
         for point in np.flatnonzero(~np.isfinite(np.asarray(values, np.float32))):

@@ -31,15 +31,6 @@ def titled_lines(title: str, lines: Sequence[str]) -> list[str]:
     return ["", title, *(f"  {line}" for line in (lines or ["none"]))]
 
 
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """Format a count with its noun.
-
-    >>> plural(1, "box", "boxes"), plural(1200, "record")
-    ('1 box', '1,200 records')
-    """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def percent(share: float) -> str:
     """Format a share as a percentage.
 

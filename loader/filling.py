@@ -25,6 +25,7 @@ from halofeed.loader.shards import Integers, Shards
 from halofeed.loader.verified_reads import VerifiedReads
 from halofeed.schemas.identity import splitmix64
 from halofeed.system.threads import InterruptibleThreads
+from halofeed.system.wording import plural
 
 ON_CORRUPT = {
     "fail": "an error that names file, offset and id",
@@ -267,7 +268,7 @@ class Filler:
         most = max(1, int(MAX_SKIPPED_SHARE * self._count))
         if count > most or count == self._count:
             raise CorruptFileError(
-                f"{count} records of {self._count:,} cannot be read, and on_corrupt='skip' skips at "
+                f"{plural(count, 'record')} of {self._count:,} cannot be read, and on_corrupt='skip' skips at "
                 f"most {most}; the last one: {error}"
             ) from error
 

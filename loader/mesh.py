@@ -12,6 +12,7 @@ import numpy as np
 
 from halofeed.errors import PartitionError, require_extra
 from halofeed.schemas.partition import REPLICA_AXIS, Partition, axis_names, core_axes
+from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
     import jax
@@ -237,7 +238,7 @@ def _check_divides(key: str, shape: tuple[int, ...], sharding: NamedSharding) ->
         parts = int(np.prod([sharding.mesh.shape[name] for name in axes], dtype=int))
         if size % parts:
             raise PartitionError(
-                f"{key}: axis {axis} of size {size} does not divide by the {parts} parts of {names}; pad or "
+                f"{key}: axis {axis} of size {size} does not divide by the {plural(parts, 'part')} of {names}; pad or "
                 "resize it, or choose another split"
             )
 

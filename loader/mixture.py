@@ -18,6 +18,7 @@ from halofeed.loader.batch import Batch, BufferPool, allocate, check_memory
 from halofeed.loader.dataset import Loader
 from halofeed.loader.sampler import permute
 from halofeed.loader.stream import Stream, check_hosts
+from halofeed.system.wording import plural
 
 LONGEST_CYCLE = 10_000
 """Largest number of rows after which every data set has exactly its share."""
@@ -152,7 +153,8 @@ def _scale_to_integers(weights: Mapping[str | os.PathLike[str], float]) -> dict[
     parts = [weight // math.gcd(*whole) for weight in whole]
     if sum(parts) > LONGEST_CYCLE:
         raise UsageError(
-            f"weights: shares would be exact only after {sum(parts):,} rows; round them, such as to 0.01, so that "
+            f"weights: shares would be exact only after {plural(sum(parts), 'row')}; round them, such as to "
+            "0.01, so that "
             f"it is {LONGEST_CYCLE:,} or less"
         )
     return dict(zip(exact, parts, strict=True))

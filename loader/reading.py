@@ -29,6 +29,7 @@ from halofeed.prep.geometry.resize import compose_affines
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
+from halofeed.system.wording import plural
 
 IMAGE, LABEL, BOXES, AREA = "image", "label", "boxes", "area"
 EXTENT, SPACING = "extent", "spacing_mm"
@@ -242,7 +243,9 @@ class RecordReader:
         count = len(lists.get(BOXES, ()))
         for name, values in lists.items():
             if len(values) != count:
-                raise CorruptFileError(f"{record.place}: {len(values)} values of {name} for {count} boxes")
+                raise CorruptFileError(
+                    f"{record.place}: {plural(len(values), 'value')} of {name} for {plural(count, 'box', 'boxes')}"
+                )
         return lists
 
     def _read_masks(
@@ -252,7 +255,9 @@ class RecordReader:
             return ()
         files = read_bytes(self._masks.keys[0], features, record)
         if len(files) != count:
-            raise CorruptFileError(f"{record.place}: {len(files)} masks for {count} boxes")
+            raise CorruptFileError(
+                f"{record.place}: {plural(len(files), 'mask')} for {plural(count, 'box', 'boxes')}"
+            )
         return tuple(StoredMask(record, number, file, stored) for number, file in enumerate(files))
 
     def _extent(self, values: Mapping[str, NDArray[Any]], stored: ImageShape, record: StoredRecord) -> Ranges:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from halofeed.errors import UsageError
 from halofeed.loader.weighted_sampling import SLOT_BITS, Draws
 from halofeed.schemas.identity import example_id
+from halofeed.system.wording import plural
 
 Integers = NDArray[np.int64]
 Where = Callable[[Integers], NDArray[np.bool_]] | Sequence[int | str]
@@ -195,7 +196,8 @@ class Sampler:
             raise UsageError(f"num_epochs: expected at least 1, or None for no end, got {self.num_epochs}")
         if self.drop_remainder and self.records < self.batch_size:
             raise UsageError(
-                f"drop_remainder: {self.records} records give no whole batch of {self.batch_size}; use a batch_size "
+                f"drop_remainder: {plural(self.records, 'record gives', 'records give')} no whole batch of "
+                f"{self.batch_size}; use a batch_size "
                 f"of at most {self.records}, or drop_remainder=False"
             )
 
@@ -226,7 +228,7 @@ class Sampler:
         """
         steps = self.steps
         if step < 0 or (steps is not None and step >= steps):
-            limit = f" to {(steps or 0) - 1} (epochs: {self.num_epochs}, of {self.records} records)"
+            limit = f" to {(steps or 0) - 1} (epochs: {self.num_epochs}, of {plural(self.records, 'record')})"
             raise UsageError(f"step {step}: expected 0{' and more' if steps is None else limit}")
         many = max(1, _ROWS_AT_ONCE // max(1, stop - start))
         block, number = divmod(step, many)

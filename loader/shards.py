@@ -28,6 +28,7 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.checksum import BLOCK_BYTES, crc32c, mask_crc
 from halofeed.system.console import human_bytes
 from halofeed.system.memory import process_memory
+from halofeed.system.wording import plural
 
 VERIFY = {
     "first": "the checksums of what is read, when it is first read",
@@ -165,7 +166,9 @@ class Shards:
             self.store.invalidate(name, 0, entry.index_bytes)
         index = ShardIndex.from_bytes(data, path, columns_only=True)
         if len(index) != entry.records:
-            raise CorruptFileError(f"{path}: expected {entry.records} records, got {len(index)}; {CURE}")
+            raise CorruptFileError(
+                f"{path}: expected {plural(entry.records, 'record')}, got {len(index)}; {CURE}"
+            )
         self._check_ranges(index, entry.bytes, path)
         return index
 
@@ -235,7 +238,7 @@ class Shards:
     def _check_opened(self, shard: int, opened: OpenFile) -> None:
         if opened.bytes != (expected := self._shards[shard].bytes):
             raise CorruptFileError(
-                f"{opened.name}: expected {expected:,} bytes, found {opened.bytes:,}: {SHARD_CHANGED}"
+                f"{opened.name}: expected {plural(expected, 'byte')}, found {opened.bytes:,}: {SHARD_CHANGED}"
             )
         first = int(self._starts[shard])
         if first < self._ends[shard]:
@@ -264,7 +267,8 @@ class Shards:
         length, length_checksum = _HEADER.unpack(header)
         if length != self.lengths[number]:
             raise CorruptFileError(
-                f"{self.place(shard, number)}: its length is not the {self.lengths[number]:,} bytes of the index: "
+                f"{self.place(shard, number)}: its length is not the {plural(self.lengths[number], 'byte')} "
+                "of the index: "
                 f"{SHARD_CHANGED}"
             )
         if self.verify != "never" and mask_crc(crc32c(header[:8])) != length_checksum:

@@ -19,6 +19,7 @@ from halofeed.loader.shards import Integers, Shards
 from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import splitmix64
 from halofeed.schemas.manifest import Manifest
+from halofeed.system.wording import did_you_mean, plural
 
 SLOT_BITS = 32
 _SLOT = 1 << SLOT_BITS
@@ -114,7 +115,9 @@ def _checked(given: Any, count: int) -> NDArray[np.float64]:
             f"draw_by: expected {CLASS!r}, {FOREGROUND!r}, shares or weights, got {given!r:.80}"
         ) from None
     if weights.shape != (count,):
-        raise UsageError(f"draw_by: expected a weight for each of {count:,} records, got {weights.shape}")
+        raise UsageError(
+            f"draw_by: expected a weight for each of {plural(count, 'record')}, got {weights.shape}"
+        )
     if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
         raise UsageError("draw_by: expected weights of 0 and more, one of them above 0")
     return weights
@@ -161,7 +164,8 @@ def _shares(shares: Mapping[int | str, float], manifest: Manifest) -> dict[int, 
     for key, share in shares.items():
         label = names.get(key, -1) if isinstance(key, str) else int(key)
         if label < 0:
-            raise UsageError(f"draw_by: class {key!r}: not known; known: {', '.join(names)}")
+            near = did_you_mean(str(key), names)
+            raise UsageError(f"draw_by: class {key!r}: not known; {near}known: {', '.join(names)}")
         found[label] = float(share)
     _checked(list(found.values()), len(found))
     return found

@@ -15,6 +15,7 @@ from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import MAX_CLASS
 from halofeed.schemas.fields import MOST_CLASSES
+from halofeed.system.wording import did_you_mean
 
 _MAX_WITHOUT_NAMES = 16
 """NIfTI files without names of a store after which no more NIfTI files are read for names."""
@@ -193,8 +194,8 @@ def _chosen_of_file(given: LabelMap, named: Mapping[int, str], choice: ClassChoi
     for name in choice.keep or (target for _, target in choice.renamed):
         if name not in given.ids and name != BACKGROUND:
             raise AnnotationsError(
-                f"class {name!r} of --classes or --map-classes is not in {given.where}; known: "
-                f"{', '.join(given.names.values())}"
+                f"class {name!r} of --classes or --map-classes is not in {given.where}; "
+                f"{did_you_mean(name, given.ids)}known: {', '.join(given.names.values())}"
             )
     source = {
         value: name for value, name in (named if choice.renamed and named else given.names).items() if value

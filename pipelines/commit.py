@@ -38,6 +38,7 @@ from halofeed.schemas.tfds import metadata_files
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES
 from halofeed.system.checksum import crc32c
+from halofeed.system.wording import plural
 
 SHARDS_PER_SUM = 256
 _LINES_AT_ONCE = 1_000
@@ -59,7 +60,8 @@ def check_committed_budget(manifest: Manifest, max_rejected: int | None, folder:
     failures, reasons = _failures(manifest.rejected).total(), _most_common(Counter(manifest.rejected))
     if max_rejected is not None and failures > max_rejected:
         raise JobError(
-            f"{folder} is converted, but {failures} of its inputs were rejected and --max-rejected allows "
+            f"{folder} is converted, but {plural(failures, 'input was', 'inputs were')} rejected and "
+            f"--max-rejected allows "
             f"{max_rejected} ({reasons}); see {OutputFolder(folder).path(REJECTED)}. Nothing was changed: fix the "
             "sources and add --overwrite, or raise the limit"
         )
@@ -235,13 +237,15 @@ def _check_outcome(job: ShardJob, reasons: Counter[str], records: int, example: 
     listing = OutputFolder(job.folder).path(REJECTED)
     if job.max_rejected is not None and failures > job.max_rejected:
         raise JobError(
-            f"{failures} inputs were rejected and --max-rejected allows {job.max_rejected} ({most}); see {listing}. "
+            f"{plural(failures, 'input was', 'inputs were')} rejected and --max-rejected allows "
+            f"{job.max_rejected} ({most}); see {listing}. "
             "What is finished is kept: fix the sources or raise the limit, then run the same command again"
             f"{example}"
         )
     if not records:
         raise JobError(
-            f"nothing was converted: all {reasons.total()} inputs were rejected ({most}); see {listing}{example}"
+            f"nothing was converted: {plural(reasons.total(), 'input was', 'inputs were')} rejected "
+            f"({most}); see {listing}{example}"
         )
 
 
@@ -259,7 +263,7 @@ def _check_objects(
     )
     if is_mostly_bad(count, count + stored):
         raise JobError(
-            f"{count} of {count + stored} objects could not be used ({_most_common(dropped)}); see "
+            f"{count} of {plural(count + stored, 'object')} could not be used ({_most_common(dropped)}); see "
             f"{OutputFolder(job.folder).path(REJECTED)}; correct the annotations, leave --masks out, or reject the "
             f"images that have such objects with --on-bad-object reject{_example(dropped, firsts)}"
         )

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -61,11 +62,12 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, index_file
 from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
 from halofeed.system import signals
-from halofeed.system.console import print_status
+from halofeed.system.console import VERBOSE, print_error, print_status
 from halofeed.system.memory import MEBIBYTE
 from halofeed.system.resource_errors import describe_error
 from halofeed.system.scratch import scratch_folder
 from halofeed.system.threads import OrderedThreads, run_in_thread, wait_until_done
+from halofeed.system.wording import plural
 
 T = TypeVar("T")
 _MOST_NAMED = 4
@@ -313,7 +315,9 @@ def _convert_into(
         check_disk_space(options.folder, records, record_bytes, present, refuse=refuse)
         return plan
 
+    began = time.monotonic()
     plan = _withdraw_on_error(output, prepare)
+    _print_detail(f"planned {plural(plan.count, 'input')} in {time.monotonic() - began:.1f} s")
     if started is not None:
         started.keep()
     if run.show_progress and sys.stderr is not None and sys.stderr.isatty():
@@ -323,12 +327,20 @@ def _convert_into(
         )
     output.delete([MANIFEST])
     job = _job_of(run, plan, output, references_folder, replaces)
+    began = time.monotonic()
     if run.scratch is None:
         _run_elsewhere(run, job, references.count, output)
     else:
         _run_here(run, job, min(plan.count, recipe.limit or plan.count), run.scratch)
     output.sweep()
+    shards = plural(recipe.shards * len(plan.splits), "shard")
+    processes = f" by {plural(choice.workers, 'process', 'processes')}" if choice.local else ""
+    _print_detail(f"wrote {shards}{processes} in {time.monotonic() - began:.1f} s")
     return plan.stamps
+
+
+def _print_detail(text: str) -> None:
+    print_status(f"halofeed convert: {text}", VERBOSE)
 
 
 def _job_of(
@@ -435,7 +447,8 @@ def _same_plan(
     if not _is_same(plan, run.recipe, manifest):
         before, now = manifest.inputs.get("count"), plan.count
         raise UsageError(
-            f"{run.options.folder} was converted from other sources or labels ({before} inputs then, {now} now); "
+            f"{run.options.folder} was converted from other sources or labels ({before} inputs "
+            f"then, {now} now); "
             f"{fix}"
         )
     return plan
@@ -502,7 +515,7 @@ def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: Outpu
         except JobError as error:
             if _committed(output) is None:
                 raise
-            print_status(f"halofeed convert: the data set is complete; after the commit, {error}")
+            print_error(f"halofeed convert: the data set is complete; after the commit, {error}")
 
     with contextlib.closing(Bar(len(indexes), "shards", show=run.show_progress)) as bar:
         restarted(choice.job_restarts, run_once)

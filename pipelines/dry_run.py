@@ -22,7 +22,7 @@ from halofeed.pipelines.plan import (
 )
 from halofeed.pipelines.references import SampledReferences
 from halofeed.pipelines.storage import is_remote
-from halofeed.pipelines.summary import counted, outcome_lines, reason_lines
+from halofeed.pipelines.summary import outcome_lines, reason_lines
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.convert.normalize_like import foreground_scheme
 from halofeed.prep.formats.volumes import open_scan
@@ -34,6 +34,7 @@ from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.voxels.counts import ValueCounts
 from halofeed.schemas.statistics import Intensities, Statistics
 from halofeed.system.console import human_bytes
+from halofeed.system.wording import plural
 
 _SAMPLE = 10
 _SCANS_CONVERTED = 3
@@ -120,18 +121,18 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
 
 
 def _head(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> str:
-    inputs = f"{counted(plan.count, 'input')} of layout {recipe.layout}"
+    inputs = f"{plural(plan.count, 'input')} of layout {recipe.layout}"
     return f"{options.name} {options.version}: {plan.task}, {inputs}; dry run, nothing is written to {options.folder}"
 
 
 def _inputs(plan: ConversionPlan) -> list[str]:
     totals = plan.totals
-    lines = [f"  {name:<12} {counted(count, 'input')}" for name, count in sorted(totals.splits.items())]
+    lines = [f"  {name:<12} {plural(count, 'input')}" for name, count in sorted(totals.splits.items())]
     if rejected := plan.count - plan.convertible:
         what = f"will be rejected by {'its' if rejected == 1 else 'their'} annotations"
-        lines += reason_lines(totals.problems, f"{counted(rejected, 'input')} {what}", totals.first_problems)
+        lines += reason_lines(totals.problems, f"{plural(rejected, 'input')} {what}", totals.first_problems)
     if bad := totals.bad_objects.total():
-        lines.append(f"  {counted(bad, 'object')} cannot be used, such as {totals.first_bad_object}")
+        lines.append(f"  {plural(bad, 'object')} cannot be used, such as {totals.first_bad_object}")
     return lines
 
 
@@ -143,7 +144,7 @@ def _classes(plan: ConversionPlan, converted: Conversion | None) -> str:
         named, where = converted.manifest.labels, " in the sample"
     names = [name for name in named.values() if name != BACKGROUND]
     shown = f": {plan.describe_classes(names)}" if names else ""
-    return f"  {counted(len(names), 'class', 'classes')}{where}{shown}"
+    return f"  {plural(len(names), 'class', 'classes')}{where}{shown}"
 
 
 def _records(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> list[str]:
@@ -157,7 +158,7 @@ def _records(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> list[
     shards = recipe.shards * len(plan.splits)
     if shards > records:
         lines.append(
-            f"  warning: {shards:,} shards for {counted(records, 'record')}: some will be empty; lower --shards"
+            f"  warning: {shards:,} shards for {plural(records, 'record')}: some will be empty; lower --shards"
         )
     return lines
 
@@ -174,7 +175,7 @@ def _convert_sample(
     except JobError as error:
         return None, [f"  sample       {line}" for line in str(error).replace(f"{folder}/", "").splitlines()]
     written = sum(split.records for split in done.manifest.splits.values())
-    head = f"  sample       {counted(written, 'record')} of {counted(limit, 'input')}"
+    head = f"  sample       {plural(written, 'record')} of {plural(limit, 'input')}"
     return done, [head, *outcome_lines(done, options.warn_cut)]
 
 

@@ -7,12 +7,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from halofeed import __version__
 from halofeed.errors import JobError, UsageError
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.options.option import flag, option
+from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, flag, option
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import common_folder
@@ -30,26 +30,55 @@ _NOT_IN_SHARDS = ("license", "citation", "limit")
 class JobOptions:
     """Options for the input, the output and the execution of a conversion; none changes a record's bytes."""
 
-    source: str = option("", "folder or annotation file to convert; gs:// and s3:// work too")
-    images: str | None = option(None, "folder that image paths are relative to; default: the source's folder")
-    out: str = option("", "folder for data sets; this one goes to OUT/NAME/VERSION")
-    name: str = option("", "the data set's name, e.g. cards")
-    version: str = option("1.0.0", "the data set's version")
+    OPTION_GROUP: ClassVar[str] = RUNNING
+
+    source: str = option(
+        "",
+        "folder or annotation file to convert; gs:// and s3:// work too",
+        brief=True,
+        group=SOURCE,
+    )
+    images: str | None = option(
+        None,
+        "folder that image paths are relative to; default: the source's folder",
+        brief="folder of the images, if it is not the source's",
+        group=SOURCE,
+    )
+    out: str = option(
+        "",
+        "folder for data sets; this one goes to OUT/NAME/VERSION",
+        brief=True,
+        group=OUTPUT,
+    )
+    name: str = option("", "the data set's name, e.g. cards", brief=True, group=OUTPUT)
+    version: str = option(
+        "1.0.0", "the data set's version", brief="the data set's version (default: 1.0.0)", group=OUTPUT
+    )
     label_map: str | None = option(
-        None, "file of class names (.txt, .json, .pbtxt, .csv); default: from the data"
+        None,
+        "file of class names (.txt, .json, .pbtxt, .csv); default: from the data",
+        brief="file of class names (.txt, .json, .pbtxt, .csv)",
+        group=SOURCE,
     )
-    split_lists: tuple[str, ...] = option((), "split by lists of files, e.g. train=train.txt,test=test.txt")
+    split_lists: tuple[str, ...] = option(
+        (), "split by lists of files, e.g. train=train.txt,test=test.txt", group=SOURCE
+    )
     nnunet_splits: str | None = option(
-        None, "nnU-Net's splits_final.json: the cases of train and val; --nnunet-fold says which fold"
+        None,
+        "nnU-Net's splits_final.json: the cases of train and val; --nnunet-fold says which fold",
+        group=SOURCE,
     )
-    nnunet_fold: int | None = option(None, "fold of --nnunet-splits, from 0")
+    nnunet_fold: int | None = option(None, "fold of --nnunet-splits, from 0", group=SOURCE)
     max_rejected: int | None = option(
-        None, "fail the job when more inputs than this are rejected; default: no limit"
+        None,
+        "fail the job when more inputs than this are rejected; default: no limit",
+        brief="fail when more inputs than this are rejected",
     )
     normalize_like: str | None = option(
         None,
         "volumes, as nnU-Net does for CT: folder of an earlier conversion; the labeled voxels of its split train give "
         "--window-hu (their percentiles 0.5 and 99.5) and --normalize (their mean and deviation)",
+        group=SHAPE,
     )
     disk_check: str = option(
         "refuse",
@@ -71,18 +100,26 @@ class JobOptions:
         "",
         "DICOM: secret mixed into the hashes of patients when splits are made; never written",
         is_secret=True,
+        group=SOURCE,
+    )
+    overwrite: bool = option(
+        False,
+        "replace a version that is there already",
+        brief=True,
+        group=OUTPUT,
     )
     dry_run: bool = option(
         False,
         "write nothing: print inputs, classes, sizes and the first rejects, convert a sample of 10 in a temporary "
         "folder, and for volumes propose shape, spacing and window",
+        brief="write nothing: print inputs, classes, sizes, rejects and a proposed shape",
     )
     preview: str | None = option(None, "with --dry-run: PNG file to write, with the pictures of the sample")
-    overwrite: bool = option(False, "replace a version that is there already")
     workers: int | None = option(
         None,
         "worker processes of a local run; default: one per core, at most --shards, and as many as have memory for "
         "--max-memory each",
+        brief="worker processes of a local run (default: by cores and memory)",
     )
     threads: int | None = option(
         None, "decoding threads per worker; default: all cores shared by the workers"

@@ -55,6 +55,7 @@ from halofeed.schemas.tasks import task_named
 from halofeed.system.atomic_files import decode_name, read_regular
 from halofeed.system.console import human_bytes, print_status
 from halofeed.system.memory import machine_memory
+from halofeed.system.wording import plural
 
 _SHOWN = 3
 _SHOWN_CLASSES = 20
@@ -196,7 +197,8 @@ def make_plan(
         )
     if len(splits) > SPLITS or len(splits) * recipe.shards > SHARDS:
         raise UsageError(
-            f"--shards {recipe.shards}: {len(splits):,} splits have {len(splits) * recipe.shards:,} shards; a data "
+            f"--shards {recipe.shards}: {plural(len(splits), 'split has', 'splits have')} "
+            f"{plural(len(splits) * recipe.shards, 'shard')}; a data "
             f"set has at most {SHARDS:,} in {SPLITS:,} splits"
         )
     named_by_option = bool(recipe.split_shares or options.split_lists or options.nnunet_splits)
@@ -216,7 +218,8 @@ def make_plan(
     label_map = _label_map(source, totals, task, options.label_map)
     if task_named(task).has_label_image and totals.convertible and not totals.labelled:
         print_status(
-            f"halofeed convert: none of the {totals.convertible} images has a label, so the records are for prediction "
+            f"halofeed convert: none of the {plural(totals.convertible, 'image')} has a label, so the "
+            "records are for prediction "
             "only. If there are labels, name them: a table with --layout csv and the columns id,image,label, or "
             "--layout pairs with --image-pattern and --label-pattern"
         )
@@ -422,11 +425,14 @@ def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
     """Refuse a label map that lacks classes of the data; the message has all of them."""
     if unknown := [name for name in sort_class_names(totals.labels) if name not in label_map.ids]:
         listed = [
-            f"  {name!r}: {totals.labels[name]} times, first in {totals.first_sources[name]}"
+            f"  {name!r}: {plural(totals.labels[name], 'time')}, first in {totals.first_sources[name]}"
             for name in unknown
         ]
         known = ", ".join(label_map.names.values())
-        head = f"{len(unknown)} label(s) of the data are not in {file} (known: {known}):"
+        head = (
+            f"{plural(len(unknown), 'label of the data is', 'labels of the data are')} not in {file} "
+            f"(known: {known}):"
+        )
         raise AnnotationsError("\n".join([head, *listed]))
 
 
@@ -564,7 +570,7 @@ def check_disk_space(
         return
     needed = records * record_bytes - sum(size for name, size in present.items() if ".tfrecord-" in name)
     free = free_bytes(folder)
-    text = f"{records:,} records of {human_bytes(record_bytes)} are {human_bytes(records * record_bytes)}"
+    text = f"{plural(records, 'record')} of {human_bytes(record_bytes)} are {human_bytes(records * record_bytes)}"
     if needed > free * (1 - _SHARE_KEPT_FREE):
         text += f", and {folder} has {human_bytes(free)} free"
         if refuse:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ import numpy as np
 
 from halofeed.errors import HalofeedError, JobError
 from halofeed.system.atomic_files import open_owned_file
-from halofeed.system.console import write_if_possible
+from halofeed.system.console import StatusLine
 from halofeed.system.resource_errors import describe_error
 
 _COUNTS = struct.Struct("<qq")
@@ -120,12 +119,8 @@ class Bar:
     """
 
     def __init__(self, total: int, unit: str, *, stream: TextIO | None = None, show: bool = True) -> None:
-        self.total, self.unit, self._show = total, unit, show
-        self._stream = stream or sys.stderr
-        self._terminal = self._stream.isatty()
-        self._start = time.monotonic()
-        self._next = 0.0 if self._terminal else 10.0
-        self._drawn = 0
+        self.total, self.unit = total, unit
+        self._line = StatusLine(stream=stream, show=show)
 
     def update(self, done: int, rejected: int | None = 0) -> None:
         """Show a new state, at most five times a second on a terminal and every 10 s elsewhere.
@@ -133,10 +128,7 @@ class Bar:
         Args:
             rejected: number of rejected inputs; None if unknown.
         """
-        elapsed = time.monotonic() - self._start
-        if self._show and elapsed >= self._next:
-            self._next = elapsed + (0.2 if self._terminal else 10.0)
-            self._draw(self.line(done, rejected, elapsed))
+        self._line.update(lambda elapsed: self.line(done, rejected, elapsed))
 
     def line(self, done: int, rejected: int | None, elapsed: float) -> str:
         """Return the text of a state.
@@ -159,13 +151,6 @@ class Bar:
         ]
         return "  ".join(column for column in columns if column)
 
-    def _draw(self, text: str) -> None:
-        end = "" if self._terminal else "\n"
-        start = "\r" if self._terminal else ""
-        write_if_possible(self._stream, f"{start}{text:<{self._drawn}}{end}")
-        self._drawn = len(text) if self._terminal else 0
-
     def close(self) -> None:
         """Clear the line."""
-        if self._show and self._terminal and self._drawn:
-            write_if_possible(self._stream, "\r" + " " * self._drawn + "\r")
+        self._line.close()

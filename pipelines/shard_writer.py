@@ -312,7 +312,8 @@ class ShardWriter:
             ]
             before = "".join(["; and before it:", *(f"\n  {line}" for line in others)]) if others else ""
             raise JobError(
-                f"more than --max-rejected {limit} inputs were rejected; a higher limit lists all in "
+                f"inputs rejected: more than --max-rejected {limit} allows; a higher "
+                "limit lists all in "
                 f"rejected.jsonl; the last was {last}{before}"
             )
 

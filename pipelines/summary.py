@@ -14,6 +14,7 @@ from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import task_named
+from halofeed.system.wording import plural
 
 _MAX_LISTED = 8
 _MAX_LINES = 1_000_000
@@ -65,14 +66,15 @@ def outcome_lines(done: Conversion, warn_cut: float, see: str = "") -> list[str]
             lines.append(f"  boxes of {name}: {listed}")
         if (cut := split.statistics.cut) and cut.boxes:
             lines.append(
-                f"  {name}: {cut.images:,} images have more than --max-boxes; the loader will cut {cut.boxes:,} boxes "
+                f"  {name}: {plural(cut.images, 'image has', 'images have')} more than --max-boxes; the "
+                f"loader will cut {plural(cut.boxes, 'box', 'boxes')} "
                 "of them"
             )
         lines += [f"  warning: {name}: {words}" for words in _volume_warnings(manifest, split, warn_cut)]
         lines += _cut_of_scans(manifest, name, warn_cut)
     total = Statistics.total(split.statistics for split in manifest.splits.values())
     lines += [
-        f"  warning: {counted(count, 'input')}: {text}" for text, count in (total.warnings or {}).items()
+        f"  warning: {plural(count, 'input')}: {text}" for text, count in (total.warnings or {}).items()
     ]
     return lines
 
@@ -84,10 +86,10 @@ def _unused(manifest: Manifest) -> Iterator[str]:
     if unused and shown:
         more = f" and {len(unused) - _MAX_LISTED} more" if len(unused) > _MAX_LISTED else ""
         listed = ", ".join(unused[:_MAX_LISTED])
-        yield f"  warning: {counted(len(unused), 'class', 'classes')} in no record: {listed}{more}"
+        yield f"  warning: {plural(len(unused), 'class', 'classes')} in no record: {listed}{more}"
     for name, split in manifest.splits.items():
         if empty := sum(not shard.records for shard in split.shards):
-            yield f"  warning: {name}: {empty:,} of {counted(len(split.shards), 'shard')} are empty; lower --shards"
+            yield f"  warning: {name}: {empty:,} of {plural(len(split.shards), 'shard')} are empty; lower --shards"
 
 
 def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:
@@ -104,7 +106,11 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
             f"({lost[value] / 1000:,.1f} of {total[value] / 1000:,.1f} ml)"
             for share, value in cut[:_MAX_LISTED]
         ]
-        more = f" and of {counted(len(cut) - _MAX_LISTED, 'class more')}" if len(cut) > _MAX_LISTED else ""
+        more = (
+            f" and of {plural(len(cut) - _MAX_LISTED, 'class more', 'classes more')}"
+            if len(cut) > _MAX_LISTED
+            else ""
+        )
         yield (
             f"{', '.join(listed)}{more} lies outside of {shape} and is in no record; the largest scan has "
             f"{largest}: take a larger shape or --spacing-mm, --fit tiles, or --center label"
@@ -132,7 +138,7 @@ def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
     without_body = sum(count for percent, count in of_body.items() if percent > 100 * warn_cut)
     body = (
         f"more than {warn_cut:.0%} of the body, up to {max(of_body)}%, is lost of {without_body:,} of "
-        f"{sum(of_body.values()):,} scans"
+        f"{plural(sum(of_body.values()), 'scan')}"
     )
     is_warning = bool(without_body) and not statistics.labelled
     fix = (
@@ -183,7 +189,7 @@ def _reasons(counts: Mapping[str, int], noun: str, what: str, firsts: Mapping[st
     if not counts:
         return []
     total = sum(counts.values())
-    return reason_lines(counts, f"{counted(total, noun)} {'was' if total == 1 else 'were'} {what}", firsts)
+    return reason_lines(counts, f"{plural(total, noun)} {'was' if total == 1 else 'were'} {what}", firsts)
 
 
 def reason_lines(counts: Mapping[str, int], head: str, firsts: Mapping[str, str]) -> list[str]:
@@ -204,23 +210,14 @@ def reason_lines(counts: Mapping[str, int], head: str, firsts: Mapping[str, str]
     ]
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "record"), counted(2000, "record"), counted(2, "class", "classes")
-    ('1 record', '2,000 records', '2 classes')
-    """
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
 def _describe(split: Split) -> str:
     size = sum(shard.bytes for shard in split.shards)
     records = f"{split.records:>9,} {'record ' if split.records == 1 else 'records'}"
-    return f"{records}  {counted(len(split.shards), 'shard')}  {size / 1e6:,.1f} MB"
+    return f"{records}  {plural(len(split.shards), 'shard')}  {size / 1e6:,.1f} MB"
 
 
 def _classes(manifest: Manifest) -> str:
     has_labels = not task_named(manifest.task).has_label_image or any(
         split.statistics.labelled for split in manifest.splits.values()
     )
-    return f"{len(manifest.labels)} classes" if has_labels else "no labels"
+    return plural(len(manifest.labels), "class", "classes") if has_labels else "no labels"

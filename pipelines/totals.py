@@ -19,6 +19,7 @@ from halofeed.prep.sources.files import Stamp
 from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
 from halofeed.schemas.identity import example_id
 from halofeed.system.addresses import address_of, redacted
+from halofeed.system.wording import plural
 
 SHARE_INVERTED = 0.1
 """Share of inverted boxes above which their numbers are not corners, rather than mistakes."""
@@ -192,7 +193,10 @@ class Totals:
         """
         most = self.problems.most_common(3)
         listed = [f"{count} x {reason}, the first {self.first_problems[reason]}" for reason, count in most]
-        head = f"nothing was converted: all {self.count} inputs were rejected by their annotations; correct these:"
+        head = (
+            f"nothing was converted: {plural(self.count, 'input was', 'inputs were')} rejected by "
+            "their annotations; correct these:"
+        )
         if any("file" in reason for reason, _ in most):
             listed.append(f"the images' folder is {images}; --images names another")
         raise JobError("\n".join([head, *listed]))
@@ -212,7 +216,8 @@ class Totals:
             cures += ["leave --masks out"]
         cures += ["reject the images that have such objects with --on-bad-object reject"]
         raise AnnotationsError(
-            f"{bad} of {self.objects} objects cannot be used ({reasons}), the first in {self.first_bad_object}; "
+            f"{bad} of {plural(self.objects, 'object')} cannot be used ({reasons}), the first in "
+            f"{self.first_bad_object}; "
             f"{', or '.join(cures)}"
         )
 

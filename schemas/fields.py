@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from halofeed.schemas.limits import FIELD_BYTES, SIDE
 from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES
+from halofeed.system.wording import plural
 
 ENCODINGS = {
     "raw": "fixed-size little-endian bytes, the fast path",
@@ -128,7 +129,7 @@ class Field:
     def _too_large(self) -> str:
         stored = math.prod(self.stored_shape) * _ITEM_BYTES.get(self.stored_dtype, 8)
         if self.is_raw and stored > MAX_EXAMPLE_BYTES:
-            return f"{stored:,} bytes fit in no record, which is less than 2 GiB"
+            return f"{plural(stored, 'byte')} fit in no record, which is less than 2 GiB"
         if math.prod(self.shape) * _ITEM_BYTES.get(self.dtype, 8) > FIELD_BYTES:
             return f"expected at most {FIELD_BYTES:,} bytes, got {self.shape} {self.dtype}"
         return ""

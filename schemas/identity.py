@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halofeed.errors import AnnotationsError, UsageError
+from halofeed.system.wording import plural
 
 ID_LIMIT = 2**63
 SHARD_LIMIT = 2**32
@@ -110,5 +111,8 @@ def _describe_repeated(pairs: Iterable[tuple[str | int, str]], repeated: set[int
         f"  id {identity}: {' and '.join(named[identity][:3])}" for identity in sorted(named)[:_MAX_SHOWN]
     ]
     more = [f"  and {len(named) - _MAX_SHOWN} more ids"] if len(named) > _MAX_SHOWN else []
-    head = f"{len(named)} id(s) belong to more than one source; give each source a key of its own:"
+    head = (
+        f"{plural(len(named), 'id belongs', 'ids belong')} to more than one source; give each source a "
+        f"key of its own:"
+    )
     return "\n".join([head, *shown, *more])

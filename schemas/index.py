@@ -30,6 +30,7 @@ from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.checksum import crc32c, mask_crc
+from halofeed.system.wording import plural
 
 MAGIC = b"HALOIDX2"
 _EARLIER_MAGIC = b"HALOIDX1"
@@ -139,7 +140,9 @@ class ShardIndex:
         """
         cure = "run the same `halofeed convert` with --overwrite to rebuild it"
         if len(data) > INDEX_BYTES:
-            raise CorruptFileError(f"{where}: {len(data):,} bytes, and at most {INDEX_BYTES:,} are read")
+            raise CorruptFileError(
+                f"{where}: {plural(len(data), 'byte')}, and at most {INDEX_BYTES:,} are read"
+            )
         if data[: len(MAGIC)] == _EARLIER_MAGIC:
             raise CorruptFileError(
                 f"{where}: an index of an earlier version, without its records' checksums; {cure}"
@@ -209,7 +212,9 @@ class ShardIndex:
     def _check_bounds(self) -> None:
         """Raise ValueError if a record is outside its shard, or a raw value outside its record."""
         if not 0 <= self.file_bytes < 1 << 63 or not 0 <= self.file_checksum < 1 << 32:
-            raise ValueError(f"a shard of {self.file_bytes} bytes with the checksum {self.file_checksum}")
+            raise ValueError(
+                f"a shard of {plural(self.file_bytes, 'byte')} with the checksum {self.file_checksum}"
+            )
         first = self.offsets + HEADER_BYTES
         # These comparisons keep every sum below 2**63.
         inside = (self.offsets >= 0) & (self.offsets <= self.file_bytes) & (self.lengths >= 0)
@@ -217,7 +222,9 @@ class ShardIndex:
         for starts in self.raw_starts.values():
             inside &= (starts >= first) & (starts - first <= self.lengths)
         if not inside.all():
-            raise ValueError(f"record {np.argmin(inside)} is outside the shard's {self.file_bytes} bytes")
+            raise ValueError(
+                f"record {np.argmin(inside)} is outside the shard's {plural(self.file_bytes, 'byte')}"
+            )
         if (self.ids < 0).any():
             raise ValueError(f"record {np.argmax(self.ids < 0)} has a negative id")
 

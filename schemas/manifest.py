@@ -20,6 +20,7 @@ from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tasks import TASKS, field_problems
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.atomic_files import read_regular
+from halofeed.system.wording import did_you_mean, plural
 
 FORMAT_VERSION = 2
 """Version 2 names each index, see `files.index_file`, and has label_map.pbtxt and TFDS's class names."""
@@ -100,12 +101,16 @@ class Manifest:
         for field in self.fields:
             if field.name == name:
                 return field
-        raise UsageError(f"no field {name!r} in {self.name}; known: {', '.join(f.name for f in self.fields)}")
+        known = [field.name for field in self.fields]
+        raise UsageError(
+            f"no field {name!r} in {self.name}; {did_you_mean(name, known)}known: {', '.join(known)}"
+        )
 
     def split(self, name: str) -> Split:
         """Return the split of this name; UsageError lists the known ones."""
         if name not in self.splits:
-            raise UsageError(f"no split {name!r} in {self.name}; known: {', '.join(self.splits)}")
+            near = did_you_mean(name, self.splits)
+            raise UsageError(f"no split {name!r} in {self.name}; {near}known: {', '.join(self.splits)}")
         return self.splits[name]
 
     def to_json(self) -> str:
@@ -339,7 +344,7 @@ class _Reader:
             if names * len(splits) > limits.CELLS:
                 self.add(
                     "splits",
-                    f"expected at most {limits.CELLS:,} counts, got {names:,} names in {len(splits):,}",
+                    f"expected at most {limits.CELLS:,} counts, got {plural(names, 'name')} in {len(splits):,}",
                 )
         shards = sum(len(split.shards) for split in splits.values())
         if shards > limits.SHARDS:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from halofeed.errors import PartitionError
+from halofeed.system.wording import plural
 
 Dims = tuple[int, ...] | None
 DimsTree = Dims | dict[str, Dims]
@@ -187,13 +188,13 @@ class Partition:
         cores = self.cores_per_replica
         if cores > device_count:
             raise PartitionError(
-                f"cores_per_replica {cores}: expected at most the {device_count} devices there are; "
+                f"cores_per_replica {cores}: expected at most the {plural(device_count, 'device')} there are; "
                 f"ask for fewer, or make CPU devices with --virtual-devices {cores} "
                 f"(XLA_FLAGS=--xla_force_host_platform_device_count={cores})"
             )
         if device_count % cores:
             raise PartitionError(
-                f"cores_per_replica {cores}: expected a divisor of the {device_count} devices; use "
+                f"cores_per_replica {cores}: expected a divisor of the {plural(device_count, 'device')}; use "
                 f"{device_count // cores * cores} of them, or other cores per replica"
             )
         return device_count // cores

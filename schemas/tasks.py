@@ -9,6 +9,7 @@ from halofeed.errors import UsageError
 from halofeed.schemas import keys, kinds
 from halofeed.schemas.fields import Field
 from halofeed.schemas.kinds import Kind, kind_of
+from halofeed.system.wording import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +179,7 @@ source has no label (`labelled` is False)."""
 def task_named(name: str) -> Task:
     """Return the task of this name; UsageError lists the known ones."""
     if name not in TASKS:
-        raise UsageError(f"unknown task {name!r}; known: {', '.join(TASKS)}")
+        raise UsageError(f"unknown task {name!r}; {did_you_mean(name, TASKS)}known: {', '.join(TASKS)}")
     return TASKS[name]
 
 

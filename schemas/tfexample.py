@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.limits import RECORD_VALUES
+from halofeed.system.wording import plural
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Value: TypeAlias = Buffer | Sequence[Buffer] | NDArray[Any]
@@ -125,7 +126,7 @@ def encode_example(features: Mapping[str, Value]) -> EncodedExample:
     position = 0
     if (count := sum(map(_count_values, features.values()))) > RECORD_VALUES:
         raise UsageError(
-            f"an example of {count:,} values is over the limit of {RECORD_VALUES:,}; cut it into tiles"
+            f"an example of {plural(count, 'value')} is over the limit of {RECORD_VALUES:,}; cut it into tiles"
         )
     for key in sorted(features):
         pieces, single = _feature_chunks(key, features[key])
@@ -143,7 +144,8 @@ def encode_example(features: Mapping[str, Value]) -> EncodedExample:
     length = len(head) + position
     if length > MAX_EXAMPLE_BYTES:
         raise UsageError(
-            f"an example of {length:,} bytes is over protobuf's limit of {MAX_EXAMPLE_BYTES:,}; cut it into tiles"
+            f"an example of {plural(length, 'byte')} is over protobuf's limit of {MAX_EXAMPLE_BYTES:,}; cut "
+            "it into tiles"
         )
     return EncodedExample(
         chunks=tuple(_join_small([head, *body])),
@@ -243,7 +245,7 @@ def _decode_floats(view: memoryview, at: int, end: int, limit: _ValueLimit) -> N
             limit.take((stop - start) // 4, start)
             if (stop - start) % 4:
                 raise CorruptFileError(
-                    f"not a tf.train.Example: {stop - start} bytes of float32 at byte {start}"
+                    f"not a tf.train.Example: {plural(stop - start, 'byte')} of float32 at byte {start}"
                 )
             parts.append(np.frombuffer(view[start:stop], "<f4"))
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
@@ -356,7 +358,7 @@ def _decode_in_order(parts: Sequence[tuple[int, memoryview]], length: int, keys:
     view = parts[0][1]
     size, at = _read_varint(view, 1, len(view))  # refuses a part that is too short
     if view[0] != 0x0A or at + size != length:
-        raise CorruptFileError(f"not a tf.train.Example of {length:,} bytes")
+        raise CorruptFileError(f"not a tf.train.Example of {plural(length, 'byte')}")
     for (begin, view), (following, _) in zip(parts, [*parts[1:], (length, None)], strict=True):
         end = len(view)
         data = bytes(view) if end <= _MAX_COPIED_BYTES else view
@@ -402,7 +404,7 @@ def decode_small(read: Callable[[int, int], memoryview], length: int, keys: Coll
     view, base = read(0, min(_WINDOW_BYTES, length)), 0
     size, at = _read_varint(view, 1, len(view))
     if view[0] != 0x0A or at + size != length:
-        raise CorruptFileError(f"not a tf.train.Example of {length:,} bytes")
+        raise CorruptFileError(f"not a tf.train.Example of {plural(length, 'byte')}")
     while base + at < length:
         if at + _MAX_HEAD_BYTES > len(view) and base + len(view) < length:
             # The window may end inside the next entry's head.
@@ -441,7 +443,7 @@ def _decode_entry(view: memoryview, at: int, end: int, found: Decoded, limit: _V
         if wire == 2 and number == 1:
             if stop - start > _KEY_BYTES:
                 raise CorruptFileError(
-                    f"not a tf.train.Example: a key of {stop - start:,} bytes at byte {start}"
+                    f"not a tf.train.Example: a key of {plural(stop - start, 'byte')} at byte {start}"
                 )
             try:
                 key = str(view[start:stop], "utf-8")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import CorruptFileError
 from halofeed.system.checksum import combine, crc32c, mask_crc
+from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -60,7 +61,7 @@ class RecordWriter:
             written += size
             write(chunk)
         if written != length:
-            raise ValueError(f"expected a record of {length} bytes, got {written}")
+            raise ValueError(f"expected a record of {plural(length, 'byte')}, got {written}")
         masked = mask_crc(crc)
         footer = _CHECKSUM.pack(masked)
         write(footer)
@@ -99,7 +100,9 @@ def check_record(frame: memoryview, where: str, at: int = 0) -> memoryview:
     length = check_header(frame[:HEADER_BYTES], place)
     end = HEADER_BYTES + length
     if end + FOOTER_BYTES > len(frame):
-        raise CorruptFileError(f"{place}: the file ends inside the record ({length:,} bytes announced)")
+        raise CorruptFileError(
+            f"{place}: the file ends inside the record ({plural(length, 'byte')} announced)"
+        )
     data = frame[HEADER_BYTES:end]
     if mask_crc(crc32c(data)) != footer_of(frame[: end + FOOTER_BYTES]):
         raise CorruptFileError(f"{place}: the data's checksum is wrong")

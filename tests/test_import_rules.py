@@ -51,7 +51,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     | {"pyarrow": INSIDE_FUNCTIONS},
 }
 ONLY_IN_FILES = {
-    ("prep", "yaml"): {"prep/layouts/yolo.py"},
+    ("prep", "yaml"): {"prep/annotations/yaml_documents.py"},
     ("prep", "regex"): {"prep/annotations/patterns.py"},
     ("prep", "pyarrow"): {"prep/sources/parquet.py"},
     ("loader", "tensorflow"): {"loader/stream.py", "loader/assemble.py", "loader/device/ops.py"},
@@ -94,11 +94,14 @@ TOP_PACKAGES = {
 """What halofeed/*.py may import; parts of halofeed only inside functions, but for the light ones."""
 LIGHT = {
     "halofeed",
-    *(f"halofeed.{name}" for name in ("errors", "options", "cli", "planning", "training", "streams")),
+    *(
+        f"halofeed.{name}"
+        for name in ("errors", "options", "cli", "planning", "training", "streams", "completion")
+    ),
     "halofeed.schemas.files",
     *(
         f"halofeed.system.{name}"
-        for name in ("addresses", "atomic_files", "console", "resource_errors", "signals")
+        for name in ("addresses", "atomic_files", "console", "resource_errors", "signals", "wording")
     ),
 }
 
@@ -308,14 +311,14 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (12, 2740),
-    "system": (17, 2670),
-    "schemas": (18, 3890),
-    "prep": (137, 35580),
-    "pipelines": (31, 7810),
-    "loader": (45, 10000),
-    "trainer": (56, 10490),
-    "inspection": (39, 9270),
+    "halofeed": (13, 3020),
+    "system": (18, 2810),
+    "schemas": (18, 3910),
+    "prep": (139, 35950),
+    "pipelines": (31, 7870),
+    "loader": (45, 10030),
+    "trainer": (56, 10560),
+    "inspection": (39, 9290),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(

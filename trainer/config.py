@@ -19,6 +19,7 @@ from halofeed.schemas.kinds import KIND_BY_RANK
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 from halofeed.system.atomic_files import read_regular
+from halofeed.system.wording import did_you_mean
 
 _MAX_FILE_BYTES = 1 << 20
 COMPUTE_DTYPES = ("bfloat16", "float32")
@@ -71,7 +72,11 @@ class TrainConfig:
         PartitionError: the partition breaks a rule.
     """
 
-    model: str = option("classifier", "name of the network; `halofeed configs` lists them")
+    model: str = option(
+        "classifier",
+        "name of the network; `halofeed configs` lists them",
+        brief=True,
+    )
     model_options: Mapping[str, Any] = field(default_factory=dict)
     task_options: Mapping[str, Any] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
@@ -80,13 +85,17 @@ class TrainConfig:
     device_augment: tuple[Mapping[str, Any], ...] = ()
     backbone_weights: str = option("", "file of keras.applications weights for the backbone")
 
-    steps: int = option(100, "number of steps to take")
-    batch_size: int = option(8, "images per step, over all devices")
-    seed: int = option(0, "seed of the initial parameters and of the order of the data")
+    steps: int = option(100, "number of steps to take", brief=True)
+    batch_size: int = option(8, "images per step, over all devices", brief=True)
+    seed: int = option(
+        0,
+        "seed of the initial parameters and of the order of the data",
+        brief=True,
+    )
 
     optimizer: str = option("sgd", "name of the optimizer", choices=OPTIMIZER_NAMES)
     momentum: float = 0.9
-    learning_rate: float = option(0.05, "highest learning rate")
+    learning_rate: float = option(0.05, "highest learning rate", brief=True)
     schedule: str = option("cosine", "change of the rate after its warm-up", choices=SCHEDULE_NAMES)
     warmup_steps: int = 0
     warmup_learning_rate: float = 0.0
@@ -104,18 +113,31 @@ class TrainConfig:
     remat: bool = option(
         False, "keep only the convolutions' outputs for the backward pass and compute the rest again"
     )
-    cores_per_replica: int = option(1, "number of cores that share each image: 1, 2, 4, ..., 128")
+    cores_per_replica: int = option(
+        1,
+        "number of cores that share each image: 1, 2, 4, ..., 128",
+        brief=True,
+    )
     partition: str = option(
         "",
         "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; separate several by ;",
+        brief="parts along each axis, e.g. image=1,4,1,1 for 4 bands of rows",
     )
 
-    evaluate_every: int = option(0, "steps between evaluations; 0 evaluates once, at the end")
+    evaluate_every: int = option(
+        0,
+        "steps between evaluations; 0 evaluates once, at the end",
+        brief=True,
+    )
     evaluate_split: str = option(
         "", "split to evaluate on (default: the first of validation, val and test that exists)"
     )
     evaluate_batch_size: int = option(0, "images per evaluation step (default: the batch size)")
-    checkpoint_every: int = option(0, "steps between checkpoints; 0 saves at evaluations and at the end")
+    checkpoint_every: int = option(
+        0,
+        "steps between checkpoints; 0 saves at evaluations and at the end",
+        brief=True,
+    )
     keep_last: int = option(2, "number of last checkpoints to keep, besides the best")
 
     def __post_init__(self) -> None:
@@ -187,7 +209,8 @@ class TrainConfig:
     def from_json(cls, document: Mapping[str, Any]) -> TrainConfig:
         """Read the output of `to_json` or a TOML file; UsageError names an unknown key or a wrong type."""
         if unknown := sorted(set(document) - set(_FIELDS)):
-            raise UsageError(f"{unknown[0]}: no such setting; known: {', '.join(_FIELDS)}")
+            near = did_you_mean(unknown[0], _FIELDS)
+            raise UsageError(f"{unknown[0]}: no such setting; {near}known: {', '.join(_FIELDS)}")
         return cls(**{name: _check_type(name, value) for name, value in document.items()})
 
     def changed(self, settings: Sequence[str] = (), **changes: Any) -> TrainConfig:
@@ -260,7 +283,8 @@ def config_text(name: str) -> str:
     if name in known:
         return known[name]
     if not name.endswith(".toml"):
-        raise UsageError(f"not known; known: {', '.join(known)}; or name a .toml file")
+        near = did_you_mean(name, known)
+        raise UsageError(f"not known; {near}known: {', '.join(known)}; or name a .toml file")
     try:
         return read_regular(name, _MAX_FILE_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:

@@ -21,6 +21,7 @@ from halofeed.loader.device import check_device_augmentations, device_keys
 from halofeed.loader.mesh import mesh_specs, place_batch
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
+from halofeed.system.wording import plural
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.task import DataFacts, Host, TrainingTask, check_no_class_overlap, data_facts
@@ -166,7 +167,8 @@ def open_data(
     check_device_augmentations(device_augmentations(config), image.shape[-1], str(image.dtype))
     if config.batch_size > loader.num_records:
         raise UsageError(
-            f"batch_size {config.batch_size}: split {split!r} has {loader.num_records} records, so a batch would "
+            f"batch_size {config.batch_size}: split {split!r} has {plural(loader.num_records, 'record')}, "
+            "so a batch would "
             f"repeat records; take --set batch_size={loader.num_records} or less"
         )
     facts = data_facts(manifest, split, loader.spec["image"].shape[1:])

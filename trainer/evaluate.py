@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from halofeed.loader.batch import PADDING_ID, join_id
 from halofeed.schemas.bounded_json import with_json_checksum
 from halofeed.schemas.partition import Partition
 from halofeed.system.atomic_files import temporary_folder
+from halofeed.system.console import status_with_time
 from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.data import EvaluationSource
+from halofeed.trainer.distributed import is_chief
+from halofeed.trainer.progress import COMPILING
 from halofeed.trainer.run_folder import write_json
 from halofeed.trainer.step import TrainingSetup, Variables, compile_prediction, to_host
 from halofeed.trainer.task import Host
@@ -60,7 +64,9 @@ class Predictor:
         assert self.setup.mesh is not None
         with Ahead(iter(source.on_mesh(self.setup.mesh, self._partition))) as batches:
             for step, batch in enumerate(batches):
-                predictions, truth = map(to_host, self._predict(parameters, statistics, batch))
+                with nullcontext() if step else status_with_time(COMPILING, show=is_chief()):
+                    predicted = self._predict(parameters, statistics, batch)
+                predictions, truth = map(to_host, predicted)
                 yield Predicted(step=step, predictions=predictions, truth=truth)
 
     def evaluate(

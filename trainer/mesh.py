@@ -8,6 +8,7 @@ import numpy as np
 
 from halofeed.errors import require_extra
 from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition, axis_names, core_axes
+from halofeed.system.wording import plural
 
 with require_extra("train", "jax"):
     import jax
@@ -85,7 +86,7 @@ def reason_not_split(shape: Sequence[int], dims: Sequence[int], least_rows: int 
         if parts > 1 and size % parts:
             return f"{size} does not divide by {parts}"
         if parts > 1 and size < least_rows * parts:
-            return f"{size} over {parts} cores leaves fewer than {least_rows} on each"
+            return f"{size} over {plural(parts, 'core')} leaves fewer than {least_rows} on each"
     return None
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 
 from halofeed.errors import UsageError
+from halofeed.system.wording import plural
 from halofeed.trainer.config import TrainConfig
 
 Schedule = Callable[[jax.Array | int], jax.Array]
@@ -176,7 +177,8 @@ def build_schedule(config: TrainConfig) -> Schedule:
     updates = config.steps // config.accumulate_steps
     if not updates:
         raise UsageError(
-            f"accumulate steps: expected at most the {config.steps} steps of the run, got {config.accumulate_steps}"
+            f"accumulate steps: expected at most the {plural(config.steps, 'step')} of the run, got "
+            f"{config.accumulate_steps}"
         )
     return SCHEDULES[config.schedule](config, updates)
 

@@ -11,6 +11,7 @@ OUT/.halofeed           list of the files that halofeed wrote (halofeed.system.o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ import numpy as np
 
 from halofeed.errors import JobError
 from halofeed.loader.batch import join_id
+from halofeed.system.console import StatusLine
 from halofeed.system.result_folder import ResultFolder
+from halofeed.system.wording import plural
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.prediction_files import WRITERS, label_entries
 from halofeed.trainer.record_metadata import SplitMetadata
@@ -28,6 +31,8 @@ from halofeed.trainer.task import DataFacts, Host, valid_host
 
 PREDICTIONS = "predictions.json"
 PREDICTIONS_FORMAT = 1
+SOURCE_NOUNS = {"picture": "picture", "volume": "scan", "clip": "clip"}
+"""What is predicted, by the kind of image; a scan may be several records, its tiles."""
 
 
 def predict(
@@ -110,15 +115,19 @@ def predict_batches(
     with (
         _result_folder(Path(folder), overwrite).replaced() as temporary,
         WRITERS[facts.task](temporary, metadata, facts.labels) as writer,
+        closing(StatusLine()) as line,
     ):
         predicted_ids: set[int] = set()
+        finished, total = 0, plural(writer.total, SOURCE_NOUNS[metadata.manifest.kind.name])
         for predictions, truth in batches:
             for row in np.flatnonzero(valid_host(truth)).tolist():
                 record_id = int(join_id(truth["id"][row]))
                 if record_id in predicted_ids:
                     raise JobError(f"id {record_id}: was predicted twice")
                 predicted_ids.add(record_id)
-                writer.add(metadata.of_id(record_id), {key: value[row] for key, value in predictions.items()})
+                rows = {key: value[row] for key, value in predictions.items()}
+                finished += writer.add(metadata.of_id(record_id), rows)
+                line.update(f"{finished:,} of {total} predicted".format)
         if len(predicted_ids) != len(metadata):
             raise JobError(f"split {split!r}: {len(predicted_ids)} of {len(metadata)} records were predicted")
         document = {
@@ -131,6 +140,8 @@ def predict_batches(
             "task": facts.task,
             "labels": label_entries(facts.labels),
             "records": len(predicted_ids),
+            "kind": metadata.manifest.kind.name,
+            "sources": finished,
             **writer.finish(),
         }
         write_json(temporary / PREDICTIONS, document)

@@ -46,10 +46,12 @@ class PredictionWriter(ExitStack):
     def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
         super().__init__()
         self._folder, self._metadata, self._labels = folder, metadata, labels
+        self.total = len(metadata)
+        """Number of pictures, scans or clips to write."""
 
     @abstractmethod
-    def add(self, record: RecordMetadata, row: PredictionRow) -> None:
-        """Write the predictions of a record, or keep them until a scan is complete."""
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
+        """Write the predictions of a record and return True, or keep them until its scan is complete."""
 
     @abstractmethod
     def finish(self) -> dict[str, Any]:
@@ -66,7 +68,7 @@ class DetectionWriter(PredictionWriter):
         atomic_write(folder / CATEGORIES, (json.dumps(label_entries(labels), indent=1) + "\n").encode())
         self._stream = self.enter_context((folder / DETECTIONS).open("x", encoding="utf-8"))
 
-    def add(self, record: RecordMetadata, row: PredictionRow) -> None:
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write the first `num_detections` boxes."""
         count = int(row["num_detections"])
         boxes = boxes_in_source(
@@ -76,6 +78,7 @@ class DetectionWriter(PredictionWriter):
             self._stream.write(",\n" if self._count else "[\n")
             self._stream.write(json.dumps(entry))
             self._count += 1
+        return True
 
     def finish(self) -> dict[str, Any]:
         """Close the JSON list."""
@@ -94,12 +97,13 @@ class ClassificationWriter(PredictionWriter):
         self._writer = csv.writer(stream)
         self._writer.writerow(["id", "key", "class", "probability", *(f"p({name})" for name in self._names)])
 
-    def add(self, record: RecordMetadata, row: PredictionRow) -> None:
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write one line."""
         probabilities = row["probabilities"].astype(float).tolist()
         rounded = [round(value, _PROBABILITY_DECIMALS) for value in probabilities]
         label = int(row["label"])
         self._writer.writerow([record.id, record.key, self._names[label], rounded[label], *rounded])
+        return True
 
     def finish(self) -> dict[str, Any]:
         """Return the name of the file."""
@@ -128,15 +132,16 @@ class SegmentationWriter(PredictionWriter):
                 tile = record.tile(self._shape)
                 self._tiles.setdefault(record.key, {})[tile.number] = tile
         self._names = file_names(keys, ".png" if self._shape is None else ".nii.gz")
+        self.total = len(keys)
         self._incomplete: dict[str, TileBlender] = {}
         self._files: list[dict[str, Any]] = []
 
-    def add(self, record: RecordMetadata, row: PredictionRow) -> None:
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write the file of a picture, or of a scan after its last tile."""
         predicted = _predicted(row)
         if self._shape is None:
             write_png(self._file(record), _picture_labels(record, predicted))
-            return
+            return True
         tiles = self._tiles[record.key]
         tile = record.tile(self._shape)
         if len(tiles) == 1:
@@ -147,9 +152,10 @@ class SegmentationWriter(PredictionWriter):
             blender = self._incomplete[record.key]
             blender.add(tile.number, predicted)
             if blender.missing:
-                return
+                return False
             label = labels_in_source(*self._incomplete.pop(record.key).result(), record.source_grid)
         write_nifti(self._file(record), label, record.numbers["source_affine"])
+        return True
 
     def finish(self) -> dict[str, Any]:
         """Return the list of files; raise JobError if a tile of a scan was not predicted."""
@@ -179,7 +185,7 @@ class ClipMaskWriter(PredictionWriter):
         self._names = file_names({record.key: record.id for record in metadata}, "")
         self._files: list[dict[str, Any]] = []
 
-    def add(self, record: RecordMetadata, row: PredictionRow) -> None:
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write the frames of a clip."""
         name = f"{self._names[record.key]}/{int(record.numbers['tile'])}"
         (self._folder / name).mkdir(parents=True)
@@ -187,6 +193,7 @@ class ClipMaskWriter(PredictionWriter):
             write_png(self._folder / name / f"{number:04d}.png", _picture_labels(record, frame))
         times = record.numbers["times_s"].tolist()
         self._files.append({"folder": name, **_source_names(record), "times_s": times})
+        return True
 
     def finish(self) -> dict[str, Any]:
         """Return the list of folders."""

@@ -9,9 +9,11 @@ from typing import TextIO
 
 from jax.sharding import Mesh
 
-from halofeed.system.console import write_if_possible
+from halofeed.system.console import VERBOSE, shows_status, status_with_time, write_if_possible
 from halofeed.system.signals import GracefulStop
 from halofeed.trainer.config import TrainConfig
+
+COMPILING = "Compiling"
 
 
 class StopRequest(AbstractContextManager["StopRequest"]):
@@ -77,13 +79,15 @@ class Progress:
 
     Args:
         config: options of the run.
-        stream: stream for the line; None prints nothing.
+        stream: stream for the line; None, or a level without status, prints nothing.
         start: number of steps that earlier processes took.
     """
 
     def __init__(self, config: TrainConfig, stream: TextIO | None, start: int) -> None:
+        stream = stream if shows_status() else None
         self._config, self._stream, self._start = config, stream, start
         self._in_place = stream is not None and stream.isatty()
+        self._steps_per_line = 1 if shows_status(VERBOSE) else max(1, config.steps // 20)
         self._done, self._working, self._waiting = 0, 0.0, 0.0
 
     def say(self, text: str) -> None:
@@ -92,10 +96,9 @@ class Progress:
             clear = "\r\x1b[K" if self._in_place else ""
             write_if_possible(self._stream, f"{clear}{text}\n")
 
-    def compiling(self) -> None:
-        """Show on a terminal that the step is being compiled."""
-        if self._in_place and self._stream is not None:
-            write_if_possible(self._stream, "\r\x1b[Kcompiling the step (minutes for a large model)")
+    def compiling(self) -> AbstractContextManager[None]:
+        """Show for how long the step has been compiled so far, in a block."""
+        return status_with_time(COMPILING, stream=self._stream, show=self._stream is not None)
 
     def begin(self, mesh: Mesh, parameters: int, compile_seconds: float) -> None:
         """Print the model, its number of parameters and its devices."""
@@ -129,7 +132,7 @@ class Progress:
             )
         if self._in_place:
             write_if_possible(self._stream, f"\r\x1b[K{text}")
-        elif self._done == 1 or step == self._config.steps or step % max(1, self._config.steps // 20) == 0:
+        elif self._done == 1 or step == self._config.steps or step % self._steps_per_line == 0:
             self.say(text)
 
     def images_per_second(self) -> float:

@@ -21,7 +21,8 @@ from halofeed.loader.batch import join_id
 from halofeed.schemas.files import CHECKPOINTS, EXAMPLES, RUN_FILE
 from halofeed.system import owned_files, signals
 from halofeed.system.atomic_files import restricted_umask
-from halofeed.system.console import print_status
+from halofeed.system.console import VERBOSE, print_status
+from halofeed.system.wording import plural
 from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.checkpoint import DIGITS, Checkpoints
 from halofeed.trainer.config import TrainConfig
@@ -114,9 +115,9 @@ def train(
                 raise TrainingError("the loader gave no batch; the split is smaller than one batch, or empty")
             if batch is not None:
                 _check_batch(batch, config, data, setup)
-                progress.compiling()
                 compile_began = time.perf_counter()
-                take_step = program.step().lower(state, batch).compile()
+                with progress.compiling():
+                    take_step = program.step().lower(state, batch).compile()
                 progress.begin(mesh, parameter_count, time.perf_counter() - compile_began)
 
             stop.begin()
@@ -147,7 +148,7 @@ def train(
                 outlook = "; the same command resumes there" if writer.folder is not None else ""
                 progress.say(f"stopped after step {step_number}{outlook}")
             elif step_number == start:
-                progress.say(f"nothing to do: all {start} steps were taken")
+                progress.say(f"nothing to do: all {plural(start, 'step was', 'steps were')} taken")
         return TrainSummary(
             steps=step_number,
             losses=tuple(running.losses),
@@ -300,6 +301,8 @@ class RunWriter(AbstractContextManager["RunWriter"]):
         self._restore_on_exit.keep()
         if step != latest:
             self._checkpoints.save(step, state, self._data.batches.state(step), metric, wait=wait)
+            if is_chief():
+                print_status(f"halofeed train: saving the checkpoint of step {step}", VERBOSE)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Add one step to the log."""

@@ -22,10 +22,11 @@ from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.display import Display, display_of
 from halofeed.inspection.html import charts
 from halofeed.inspection.samples import thumbnail_side
-from halofeed.inspection.words import escape_unprintable, percent, plural
+from halofeed.inspection.words import escape_unprintable, percent
 from halofeed.loader.picture import color_of
 from halofeed.system.atomic_files import atomic_write
 from halofeed.system.console import human_bytes
+from halofeed.system.wording import plural
 
 _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL = 360, 160
 

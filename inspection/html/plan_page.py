@@ -17,7 +17,7 @@ from halofeed.inspection.plan_words import (
     recommendation,
     verdict,
 )
-from halofeed.inspection.words import plural
+from halofeed.system.wording import plural
 
 PARTS = (
     ("s0", "parameters", ("parameters",)),

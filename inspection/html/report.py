@@ -31,7 +31,7 @@ from halofeed.inspection.overlay import lay_out_boxes
 from halofeed.inspection.planes import load_scan
 from halofeed.inspection.samples import Sample, load_sample, open_source_files
 from halofeed.inspection.stored_records import class_channels
-from halofeed.inspection.words import percent, plural
+from halofeed.inspection.words import percent
 from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.options.option import flag
@@ -42,6 +42,7 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import nearest_multiples, splits_that_divide
 from halofeed.system.addresses import Address, address_of
 from halofeed.system.console import human_bytes
+from halofeed.system.wording import plural
 
 _MAX_LABELS, _LAST_LABELS, _FEW_LABELS = 90, 20, 14
 _MAX_VOXEL_ROWS = 130

@@ -24,7 +24,8 @@ from halofeed.inspection.run_examples import (
 from halofeed.inspection.run_facts import RunFacts
 from halofeed.inspection.samples import image_thumbnail, thumbnail_side
 from halofeed.inspection.stored_records import CANONICAL, DIRECTIONS, count_classes
-from halofeed.inspection.words import percent, plural
+from halofeed.inspection.words import percent
+from halofeed.system.wording import plural
 
 _MAX_PICTURES = 96
 _LARGEST_SIDE, _SMALLEST_SIDE = 360, 130

@@ -33,6 +33,7 @@ from halofeed.inspection.run_facts import (
 from halofeed.inspection.words import percent
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.partition import REPLICA_AXIS, Partition
+from halofeed.system.wording import plural
 
 _COUNTS = frozenset({"examples"})
 _MAX_WAITING_SHARE = 0.05
@@ -86,7 +87,7 @@ def write_run_report(run_folder: str | Path, output: str | Path | None = None) -
 def header(facts: RunFacts) -> dict[str, Any]:
     """Show model, data, progress and the most important figures."""
     document, steps, wanted = facts.document, facts.steps, facts.planned_steps
-    done = f"{steps:,} steps" if steps >= wanted else f"{steps:,} of {wanted:,} steps"
+    done = plural(steps, "step") if steps >= wanted else f"{steps:,} of {wanted:,} steps"
     best, loss = facts.best(), facts.column("loss")
     rate, taken = facts.column("images_per_second"), facts.seconds()
     known = np.isfinite(taken)

@@ -33,6 +33,7 @@ from halofeed.loader.augment.mosaic import MixUp, Mosaic
 from halofeed.loader.augment.random_crop import RandomCrop
 from halofeed.loader.augment.scale_jitter import ScaleJitter
 from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
+from halofeed.system.wording import did_you_mean
 
 __all__ = [
     "AUGMENTATIONS",
@@ -129,7 +130,9 @@ def build_augmentations(
     for table in tables:
         name = table.get("name", "")
         if name not in known:
-            raise UsageError(f"{setting} {name!r}: not known; known: {', '.join(known)}")
+            raise UsageError(
+                f"{setting} {name!r}: not known; {did_you_mean(name, known)}known: {', '.join(known)}"
+            )
         # RandomCrop takes its sides as positional arguments.
         arguments = {key: value for key, value in table.items() if key not in ("name", "sides")}
         try:

@@ -12,6 +12,7 @@ from halofeed.loader.device.ops import DeviceArray, ops_of
 from halofeed.prep.voxels.counts import ValueCounts, mean_and_deviation
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import PixelSums, Statistics
+from halofeed.system.wording import plural
 
 _USUAL_DEVIATIONS = 2
 """Standard deviations around the mean that define black and white, if there are no limits."""
@@ -52,7 +53,8 @@ class Normalization:
         mean, std = _mean_and_deviation(statistics, channels)
         if len(mean) != channels:
             raise UsageError(
-                f"{manifest.name}: split {split!r}: expected the mean of each of {channels} channels, its statistics "
+                f"{manifest.name}: split {split!r}: expected the mean of each of "
+                f"{plural(channels, 'channel')}, its statistics "
                 f"hold {len(mean)}; convert it again"
             )
         return cls(mean=tuple(mean), std=tuple(value if value > 0 else 1.0 for value in std))

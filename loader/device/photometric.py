@@ -14,6 +14,7 @@ from halofeed.errors import UsageError
 from halofeed.loader.device.augmentation import DeviceAugmentation, DeviceImages
 from halofeed.loader.device.draws import Draw
 from halofeed.loader.device.ops import DeviceArray
+from halofeed.system.wording import plural
 
 _REACH = 3
 """Radius of the blur's kernel in standard deviations."""
@@ -90,8 +91,8 @@ class _OfColor(DeviceAugmentation):
     def check(self, channels: int, stored: str) -> None:
         if channels != 3:
             raise UsageError(
-                f"device augmentation {type(self).__name__}: expected red, green and blue, the images have {channels} "
-                "channel(s); leave it out"
+                f"device augmentation {type(self).__name__}: expected red, green and blue, the images have "
+                f"{plural(channels, 'channel')}; leave it out"
             )
 
 

@@ -31,6 +31,7 @@ from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import OpenFile, ShardFile, close_idle
 from halofeed.system.atomic_files import create_file, fsync_paths, open_owned_file
 from halofeed.system.console import human_bytes
+from halofeed.system.wording import plural
 
 PART, LOCK = ".part", ".lock"
 _FOLDER = re.compile(r".+-\d+\.\d+\.\d+-[0-9a-f]{16}")
@@ -69,7 +70,8 @@ class DiskStore(StoreWrapper):
         largest = max((shard.bytes for shard in shards), default=0)
         if most_bytes is not None and most_bytes < largest:
             raise UsageError(
-                f"cache_bytes {most_bytes:,}: the split's largest shard has {largest:,} bytes; allow more, or leave "
+                f"cache_bytes {most_bytes:,}: the split's largest shard has {plural(largest, 'byte')}; "
+                "allow more, or leave "
                 "cache out"
             )
         try:

@@ -33,6 +33,7 @@ from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import CURE
 from halofeed.system.addresses import NO_USER, Address, printable_cause, redacted
 from halofeed.system.retry import LONGEST_PAUSE_SECONDS, is_final, retry
+from halofeed.system.wording import plural
 
 GAP_BYTES = 128 << 10
 """Unneeded bytes between two ranges that cost less than another request."""
@@ -291,7 +292,7 @@ class RemoteStore:
         def request() -> bytes | bytearray:
             data = process.request(name, start, stop)
             if len(data) < stop - start:
-                raise ConnectionError(f"it was cut off after {len(data):,} bytes")
+                raise ConnectionError(f"it was cut off after {plural(len(data), 'byte')}")
             return data
 
         try:
@@ -316,7 +317,8 @@ class RemoteStore:
             ) from None
         if len(data) > stop - start:
             raise StoreError(
-                f"{place}: {len(data):,} bytes came where {what} were asked for: the server does not give ranges; "
+                f"{place}: {plural(len(data), 'byte')} came where {what} were asked for: the server does "
+                "not give ranges; "
                 "use one that does, or copy the data set to local disk"
             )
         return data

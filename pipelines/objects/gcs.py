@@ -27,6 +27,7 @@ from halofeed.pipelines.objects.base import (
 )
 from halofeed.system.checksum import crc32c
 from halofeed.system.retry import is_final
+from halofeed.system.wording import plural
 
 _CONNECTIONS: Final = 64
 _DELETED_AT_ONCE: Final = 16
@@ -72,7 +73,9 @@ class GcsObjects(ObjectStore):
                 answer.raw.decode_content = True
                 data = read_body(answer.raw, int(announced or 0))
                 if announced is not None and not encoded and len(data) != int(announced):
-                    raise ConnectionError(f"it was cut off after {len(data):,} of {int(announced):,} bytes")
+                    raise ConnectionError(
+                        f"it was cut off after {len(data):,} of {plural(int(announced), 'byte')}"
+                    )
                 return data
 
         return retry_request(address, get, _fault_of)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from halofeed.errors import AnnotationsError, SourceError
+from halofeed.system.wording import did_you_mean
 
 # Cyrillic, Greek and other letters that look like Latin letters in at least one case.
 _LATIN_LOOKALIKES = str.maketrans(
@@ -193,12 +194,18 @@ class ClassChoice:
             AnnotationsError: lists the unknown names and the existing classes.
         """
         names = list(dict.fromkeys(known))
-        found = f"no such class in {where}; found {shorten_list(names)}"
+
+        def message(option: str, absent: Sequence[str]) -> str:
+            near = "".join(did_you_mean(name, names) for name in absent[:1])
+            return (
+                f"{option}: {', '.join(absent)}: no such class in {where}; {near}found {shorten_list(names)}"
+            )
+
         if unknown := [name for name, _ in self.renamed if name not in names]:
-            raise AnnotationsError(f"--map-classes: {', '.join(unknown)}: {found}")
+            raise AnnotationsError(message("--map-classes", unknown))
         targets = {target for target in map(self.target, names) if target is not None}
         if absent := [name for name in self.keep if name not in targets]:
-            raise AnnotationsError(f"--classes: {', '.join(absent)}: {found}")
+            raise AnnotationsError(message("--classes", absent))
 
 
 def normalize_class_name(name: str) -> str:

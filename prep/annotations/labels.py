@@ -17,6 +17,7 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import class_number, shorten_list, sort_class_names
 from halofeed.schemas.fields import channel_ids, set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
+from halofeed.system.wording import did_you_mean, plural
 
 _BACKGROUND = ("background", "__background__", "_background_")
 LARGEST_LABEL = 65535
@@ -73,7 +74,7 @@ class LabelMap:
         ids: dict[int, str] = {}
         names: dict[str, int] = {}
         if len(self.entries) > LABELS:
-            yield f"{len(self.entries):,} classes; a data set has at most {LABELS:,}"
+            yield f"{plural(len(self.entries), 'class', 'classes')}; a data set has at most {LABELS:,}"
         for identity, name in self.entries:
             if len(name) > LABEL_LENGTH:
                 yield f"id {identity} is {name[:40]!r}..., a name of {len(name):,} characters; shorten it"
@@ -113,8 +114,8 @@ class LabelMap:
         """Return the id of a class name; raise AnnotationsError for an unknown name."""
         if name not in self.ids:
             raise AnnotationsError(
-                f"label {name!r} is not in {self.where}; known: {shorten_list(self.names.values())}; add it there, "
-                "or correct the annotation"
+                f"label {name!r} is not in {self.where}; {did_you_mean(name, self.ids)}known: "
+                f"{shorten_list(self.names.values())}; add it there, or correct the annotation"
             )
         return self.ids[name]
 

@@ -13,6 +13,7 @@ from halofeed.prep.annotations.contract import LayoutOptions, is_mostly_bad
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.wording import plural
 
 _HEADER_BYTES = (1 << 12, 1 << 16)
 """Bytes to read from an image to find its orientation; the first few hundred suffice for most files."""
@@ -281,7 +282,8 @@ def _resolve_origin(
     below = [one.source for one in counted for box in one.boxes or () if _begins_below_one(box)]
     if origin is None and len(below) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
-            f"{file}: {len(below):,} of {boxes:,} boxes begin below 1, the first in {below[0]}: VOC counts pixels "
+            f"{file}: {len(below):,} of {plural(boxes, 'box', 'boxes')} begin below 1, the first in "
+            f"{below[0]}: VOC counts pixels "
             "from 1, these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
         )
     shift = _from_one if options.box_form in ("auto", "corners") else _size_from_one
@@ -357,7 +359,8 @@ def _check_declared_sizes(sized: Sequence[SourceExample], proofs: Sequence[str |
         height, width = sized[0].declared_size or (0, 0)
         raise AnnotationsError(
             f"{sized[0].source}: annotations say {width} wide and {height} high, and the picture has other sides, as "
-            f"have all {len(sized)} pictures: exchange width and height if they are swapped, or name the folder of the "
+            f"have all {plural(len(sized), 'picture')}: exchange width and height if they are swapped, or "
+            "name the folder of the "
             "pictures that were annotated with --images"
         )
 

@@ -15,6 +15,7 @@ from halofeed.prep.annotations.patterns import Expression
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_video_name, stem_of
 from halofeed.system.spill import SpillList
+from halofeed.system.wording import plural
 
 _NO_GROUP = ("selection", "group pattern does not match", "")
 _NO_LIST = ("selection", "in no split list", "")
@@ -185,7 +186,8 @@ class _GroupEvidence:
             )
         if self.grouped and not self.has_several and not self.ungrouped and self.count > 1:
             return (
-                f"all {self.count:,} inputs are of one group, such as {self.grouped.source}, and a group is not "
+                f"all {plural(self.count, 'input is', 'inputs are')} of one group, such as "
+                f"{self.grouped.source}, and a group is not "
                 f"divided; say --group-pattern if their paths name others; {each}"
             )
         if self.shared is not None and not has_pattern:

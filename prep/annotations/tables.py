@@ -34,6 +34,7 @@ from halofeed.prep.annotations.webdataset_rows import webdataset_rows
 from halofeed.prep.sources.containers import check_shards, container_kind
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, SourceStream
+from halofeed.system.wording import plural
 
 MAX_CACHED_BYTES = 4 << 20
 """Largest table to keep in memory. Its parsed rows take a hundred times as many bytes."""
@@ -372,7 +373,10 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
                 cells = cells[: len(header)]
             fault = None
             if len(cells) != len(header):
-                fault = "row has the wrong number of cells", f"{len(cells)} cells under {len(header)} columns"
+                fault = (
+                    "row has the wrong number of cells",
+                    f"{plural(len(cells), 'cell')} under {plural(len(header), 'column')}",
+                )
             yield line, dict(zip(header, cells, strict=False)), fault
 
     if "class" in rule.required and (form := find_form(text.files, name, header)):

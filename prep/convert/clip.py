@@ -48,6 +48,7 @@ from halofeed.schemas import keys
 from halofeed.schemas.tasks import task_named
 from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import ReserveMemory, with_margin
+from halofeed.system.wording import plural
 
 LABEL_BYTES = 8
 """Bytes for each pixel of a mask, beside those of its reader: its values, its ids, and the merged ids."""
@@ -146,7 +147,8 @@ def _check_count(path: str, masks: int, clip: Clip) -> None:
         raise SourceError(
             "annotation",
             "masks are not as many as frames",
-            f"{path}: {masks} masks, {clip.frames} frames; each frame takes one mask (writers of animations leave out "
+            f"{path}: {plural(masks, 'mask')}, {plural(clip.frames, 'frame')}; each frame takes one mask "
+            "(writers of animations leave out "
             f"frames that repeat: {_CURE})",
         )
 
@@ -169,7 +171,8 @@ def _check_names(masks: Sequence[str], frames: Sequence[str]) -> None:
         lone := next((one for one in frames if _numbers(_stem(one)) not in of_masks), None)
     ):
         detail = (
-            f"{len(masks)} masks, {len(frames)} frames, and none for {lone!r}; leave out frames without one"
+            f"{plural(len(masks), 'mask')}, {plural(len(frames), 'frame')}, and none for {lone!r}; "
+            "leave out frames without one"
         )
         raise SourceError("annotation", "masks are not as many as frames", detail)
     frame, mask = next(
@@ -178,7 +181,8 @@ def _check_names(masks: Sequence[str], frames: Sequence[str]) -> None:
     raise SourceError(
         "annotation",
         "names of masks are not those of frames",
-        f"{len(masks)} masks, {len(frames)} frames; beside frame {frame!r} stands mask {mask!r}; give each mask its "
+        f"{plural(len(masks), 'mask')}, {plural(len(frames), 'frame')}; beside frame {frame!r} stands mask "
+        f"{mask!r}; give each mask its "
         "frame's name",
     )
 

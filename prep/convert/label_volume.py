@@ -38,6 +38,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import MAX_CLASS, merge_class_masks, merge_labels
 from halofeed.prep.voxels.resample import apply_mask, view_of
 from halofeed.schemas.fields import MOST_CLASSES, count_overlaps
+from halofeed.system.wording import plural
 
 Voxels = NDArray[Any]
 _HIGHEST_BIT = 30
@@ -87,7 +88,7 @@ class LabelReader:
             return found
         sets = found.values.astype(self.labels.stored_dtype(sets=True), copy=False)
         shared = count_overlaps(count_labels(sets))
-        finding = Finding(name="voxels of several classes", treatment="noted", detail=f"{shared} voxels")
+        finding = Finding(name="voxels of several classes", treatment="noted", detail=plural(shared, "voxel"))
         return Labels(values=sets, findings=(*found.findings, finding) if shared else found.findings)
 
     @property
@@ -114,7 +115,10 @@ class LabelReader:
             SourceError: it is not known which picture belongs to which slice.
         """
         if len(members) != len(self.slices):
-            detail = f"{len(members)} pictures in {path}, {len(self.slices)} slices in files of their own"
+            detail = (
+                f"{plural(len(members), 'picture')} in {path}, {plural(len(self.slices), 'slice')} in "
+                "files of their own"
+            )
             raise SourceError("annotation", "label pictures and slices differ in number", detail)
         pictures, slices = natural_order(members), natural_order(self.slices)
         by_name = {stem_of(member): member for member in members}
@@ -170,7 +174,9 @@ class LabelReader:
         if merged is None:
             return None
         if overlapped:
-            finding = Finding(name="classes overlap", treatment="corrected", detail=f"{overlapped} voxels")
+            finding = Finding(
+                name="classes overlap", treatment="corrected", detail=plural(overlapped, "voxel")
+            )
             found.append(finding)
         found += _unnamed_findings(self.recipe, self.labels, named)
         return Labels(values=merged, findings=tuple(found))
@@ -193,7 +199,7 @@ class LabelReader:
         repeats = bool(self.recipe.map_classes)
         merged, overlapped = merge_class_masks(each(), self._overlap, may_repeat=repeats)
         if overlapped:
-            detail = f"{overlapped} voxels"
+            detail = plural(overlapped, "voxel")
             found.append(Finding(name="class masks overlap", treatment="corrected", detail=detail))
         return Labels(values=merged, findings=tuple(found))
 

@@ -17,6 +17,7 @@ from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.geometry.scan import Grid, MaskScan, Scan
 from halofeed.prep.sources.file_names import ARRAY_EXTENSIONS, DICOM_EXTENSIONS, FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
+from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import ListingRecords
@@ -174,7 +175,7 @@ def open_mask(
         return open_label_series(files, members, options.series)
     below = _files_below(files, path)
     if len(below) > 1:
-        raise SourceError("read", "a mask is one file", f"{len(below)} files in the folder")
+        raise SourceError("read", "a mask is one file", f"{plural(len(below), 'file')} in the folder")
     (path,) = below or (path,)
     return _open(files, path, lambda entry: entry.open_mask(files, path, image_grid, options))
 

@@ -27,6 +27,7 @@ from halofeed.prep.geometry.resize import (
 from halofeed.prep.sources.example import Keypoint
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Value
+from halofeed.system.wording import plural
 
 _Boxes = npt.NDArray[np.float64]
 _Flags = npt.NDArray[np.bool_]
@@ -121,7 +122,9 @@ def place_annotated_boxes(
     crowds, difficults = (np.asarray(flags, np.bool_).reshape(-1) for flags in (is_crowd, difficult))
     for name, column in (("areas", source_areas), ("is_crowd", crowds), ("difficult", difficults)):
         if len(column) != len(source_boxes):
-            raise UsageError(f"{name}: expected one for each of {len(source_boxes)} boxes, got {len(column)}")
+            raise UsageError(
+                f"{name}: expected one for each of {plural(len(source_boxes), 'box', 'boxes')}, got {len(column)}"
+            )
     _check_annotation(source_boxes, source_areas)
 
     file_size = displayed_size(orientation, plan.source_size)

@@ -218,4 +218,8 @@ def offset_between(first: Grid, second: Grid) -> tuple[float, str]:
     if first.shape != second.shape:
         return math.inf, ""
     offset = distance_voxels(first, second)
-    return offset, f", up to {distance_mm(first, second):.4g} mm apart ({offset:.2g} voxels)"
+    return (
+        offset,
+        f", up to {distance_mm(first, second):.4g} mm apart ({offset:.2g} "
+        f"{'voxel' if f'{offset:.2g}' == '1' else 'voxels'})",
+    )

@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Grid, Triple, VolumeShape
 from halofeed.prep.geometry.taps import known_kernel
+from halofeed.system.wording import plural
 
 Matrix = NDArray[np.float64]
 """float64 [4, 4]: target voxel (depth, height, width, 1) to source voxel."""
@@ -417,7 +418,7 @@ def plan_tiles(grid: Grid, shape: VolumeShape, overlap: VolumeShape = (0, 0, 0))
     for name, side, shared in zip(("depth", "height", "width"), shape, overlap, strict=True):
         if side < 1 or not 0 <= shared < side:
             raise UsageError(
-                f"tiles: expected an overlap of 0 to {side - 1} voxels of {name} {side}, got {shared}"
+                f"tiles: expected an overlap of 0 to {plural(side - 1, 'voxel')} of {name} {side}, got {shared}"
             )
     padded = plan_crop_or_pad(grid, triple([max(sizes) for sizes in zip(grid.shape, shape, strict=True)]))
     start = [round(first) for first in padded.to_source[:3, 3].tolist()]

@@ -34,6 +34,7 @@ from halofeed.prep.layouts import (
 )
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.wording import did_you_mean
 
 __all__ = ["LAYOUTS", "Layout", "LayoutOptions", "SourceExample", "find_layout"]
 
@@ -215,5 +216,7 @@ LAYOUTS: dict[str, Layout] = {
 def find_layout(name: str) -> Layout:
     """Return the layout of this name; raise UsageError with the known names if there is none."""
     if name not in LAYOUTS:
-        raise UsageError(f"layout {name!r} is not known; known: {', '.join(LAYOUTS)}")
+        raise UsageError(
+            f"layout {name!r} is not known; {did_you_mean(name, LAYOUTS)}known: {', '.join(LAYOUTS)}"
+        )
     return LAYOUTS[name]

@@ -9,6 +9,7 @@ from typing import Any
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import parse_number
 from halofeed.prep.sources.example import Keypoint
+from halofeed.system.wording import plural
 
 WITH_FRACTIONS = (
     "keypoints have fractions: taken as places from the picture's corner, not as COCO's numbers of pixels"
@@ -119,7 +120,7 @@ def keypoints_of(
     written = annotation.get("keypoints") or []
     if not isinstance(written, list) or (written and own and len(written) != 3 * len(own)):
         got = f"{len(written)} numbers" if isinstance(written, list) else repr(written)[:60]
-        detail = f"{what}: {got} for {len(own)} names"
+        detail = f"{what}: {got} for {plural(len(own), 'name')}"
         raise SourceError("annotation", "keypoints are not three numbers for each name", detail)
     points = {}
     shift = _MIDDLE if are_pixel_numbers else 0.0

@@ -19,6 +19,7 @@ from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.wording import plural
 
 _IMAGE_FOLDER = re.compile(
     r"(jpeg|png)?_?(images?|imgs?|pictures?|photos?)(tr|ts)?([-_ ]?\d{1,2})?|rgb|colou?rs?|leftimg8bit|frames?",
@@ -159,7 +160,8 @@ def _resolve_rules(seen: FolderSummary, others: Iterable[str], root: str, option
         raise AnnotationsError(f"{root}: no image file lies below it; expected class/image.jpg{more}")
     if not any(seen.firsts):
         raise AnnotationsError(
-            f"{root}: {seen.count} images lie directly in it, and none in a class folder; expected "
+            f"{root}: {plural(seen.count, 'image lies', 'images lie')} directly in it, and none in a class "
+            "folder; expected "
             "class/image.jpg: name the folder above"
         )
     first_is_split = options.split_folders
@@ -287,7 +289,7 @@ def _check_not_image_folder(folders: Iterable[str], root: str) -> None:
         shown = min(folders)
         raise AnnotationsError(
             f"{root}: all images lie in {shown}, so that its name would be the only class; expected "
-            f"class/image.jpg: name the folder that holds class folders, take the layout of the annotations, or say "
+            "class/image.jpg: name the folder that holds class folders, take the layout of the annotations, or say "
             "--folders-are-classes"
         )
 
@@ -417,7 +419,8 @@ def _check_class_folders(
         are_counters = _are_counters(by_class[one]) or _are_counters(by_class[other])
         if 10 * len(pairs) >= 9 * smaller and are_distinctive and not are_counters:
             message = (
-                f"{pairs[0][0]} and {pairs[0][1]} have one name, as have {len(pairs)} files of their classes: they may "
+                f"{pairs[0][0]} and {pairs[0][1]} have one name, as have {plural(len(pairs), 'file')} of "
+                "their classes: they may "
                 "show one thing"
             )
             notes = _join_notes(notes, dict.fromkeys((one, other), message))
@@ -467,7 +470,8 @@ def _refuse_masks(
     image, mask = pairs[0][::-1] if named[0] else pairs[0]
     patterns = [f"{path.removesuffix(basename(path))}{{id}}{splitext(path)[1]}" for path in (image, mask)]
     raise AnnotationsError(
-        f"{files.root}: {image} and {mask} have one name, as have {len(pairs)} of {smaller} files, so that one is the "
+        f"{files.root}: {image} and {mask} have one name, as have {len(pairs)} of "
+        f"{plural(smaller, 'file')}, so that one is the "
         f"mask or annotation of the other; for label images take --layout pairs --image-pattern '{patterns[0]}' "
         f"--label-pattern '{patterns[1]}'; or {_FIX}"
     )

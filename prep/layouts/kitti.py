@@ -15,6 +15,7 @@ from halofeed.prep.annotations import shapes
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import DocumentFormat, FilePicture
 from halofeed.prep.sources.example import Box
+from halofeed.system.wording import plural
 
 _FOLDER = re.compile(r"(^|/)label(?=(s|_\d+)?/[^/]*$)")
 _VALUES = 15
@@ -40,7 +41,7 @@ def _box_of(row: Sequence[str], what: str, options: LayoutOptions) -> Box | None
     if len(row) != _VALUES:
         more = "; a sixteenth is a score: these are predictions, remove it" if len(row) == _VALUES + 1 else ""
         raise SourceError(
-            "annotation", "row is no object", f"{what}: {len(row)} values, expected {_VALUES}{more}"
+            "annotation", "row is no object", f"{what}: {plural(len(row), 'value')}, expected {_VALUES}{more}"
         )
     truncated, occluded, _, *sides = shapes.numbers_of(row[1:8], what)
     if row[0] == _DONT_CARE:

@@ -14,6 +14,7 @@ from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, find_annotated_file, iterate_scans, relative_path
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.wording import plural
 
 NAME = "dataset.json"
 
@@ -223,7 +224,9 @@ def _refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
     first = {example.source: example for example in reversed(listed)}
     fault = ("annotation", "image is listed several times")
     return [
-        one if counts[source] == 1 else replace(one, mask=None, problem=(*fault, f"{counts[source]} times"))
+        one
+        if counts[source] == 1
+        else replace(one, mask=None, problem=(*fault, plural(counts[source], "time")))
         for source, one in first.items()
     ]
 

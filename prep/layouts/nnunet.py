@@ -22,6 +22,7 @@ from halofeed.prep.layouts.msd import (
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import IMAGE_EXTENSIONS, SINGLE_FILE_EXTENSIONS, is_document_name
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
+from halofeed.system.wording import plural
 
 _FOLDERS = {"Tr": "train", "Ts": "test"}
 _LISTS = {"Tr": "training", "Ts": "test"}
@@ -88,7 +89,8 @@ def list_references(
             "",
         )
         raise AnnotationsError(
-            f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds {cases} cases{stray}; "
+            f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds "
+            f"{plural(cases, 'case')}{stray}; "
             "complete the folder or correct the number"
         )
     if "modality" in dataset.document.content:

@@ -35,6 +35,7 @@ from halofeed.prep.sources.file_names import (
     volume_files,
 )
 from halofeed.prep.sources.files import SourceFiles, path_from
+from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import SeriesListing
@@ -260,11 +261,15 @@ def _label(
     has_several = bool(below) and bool(set(below) - set(volume_files(below[0])))
     if has_several and all(map(is_image_name, below)):
         if not (image.members or image.stored):
-            detail = f"{len(below)} pictures in {path}, and the image is no DICOM series; name one file"
+            detail = (
+                f"{plural(len(below), 'picture')} in {path}, and the image is no DICOM series; name one file"
+            )
             raise SourceError("annotation", "label folder holds several files", detail)
         return path, tuple(sorted(below))
     if has_several and any(map(is_scan_or_array_name, below)):
-        raise SourceError("annotation", "label folder holds several files", f"{len(below)} files in {path}")
+        raise SourceError(
+            "annotation", "label folder holds several files", f"{plural(len(below), 'file')} in {path}"
+        )
     found = _series_at(written, index, options, listings) if has_several or not below else None
     if found is not None:
         return found.source, found.members or tuple(below)
@@ -328,7 +333,11 @@ def _unlisted(
             others[folder] += 1
     for folder, count in others.items():
         if folder not in folders:
-            problem = ("selection", "folder is in no row of the table", f"{count} files that may be DICOM")
+            problem = (
+                "selection",
+                "folder is in no row of the table",
+                f"{plural(count, 'file')} that may be DICOM",
+            )
             yield SourceExample(source=folder, key=folder, problem=problem)
 
 

@@ -57,6 +57,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.members import container_of, member_key
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.system.spill import ExternalSort, SortedRecord
+from halofeed.system.wording import plural
 
 _SEPARATORS = ("|", ";", ",")
 """Characters that people use to separate several classes in one cell."""
@@ -459,7 +460,8 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
             parts = [part.strip() for part in cell.split(separator)]
             if len(parts) > 1 and all(part and part in places for part in parts):
                 raise AnnotationsError(
-                    f"{place}: class {cell!r} looks like {len(parts)} classes, as each part is a class of other rows; "
+                    f"{place}: class {cell!r} looks like {plural(len(parts), 'class', 'classes')}, as each "
+                    "part is a class of other rows; "
                     f"say --class-separator {separator!r}, or none if it is one class"
                 )
 
@@ -487,7 +489,8 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
         named = " and ".join(f"{name!r} ({place})" for name, place in [*places.items()][:_MAX_NAMED])
         more = ", ..." if len(places) > _MAX_NAMED else ""
         raise AnnotationsError(
-            f"{source}: {count} values of class: {named}{more}; an image has one class; --several-classes keep keeps "
+            f"{source}: {count} values of class: {named}{more}; an image has one class; "
+            "--several-classes keep keeps "
             "them all"
         )
     return tuple(places)

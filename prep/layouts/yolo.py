@@ -32,16 +32,17 @@ from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
 from halofeed.prep.annotations.shapes import polygon_of, rectangle_of
 from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.annotations.yaml_documents import MAX_YAML_BYTES, parse_yaml
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, path_below
+from halofeed.system.wording import plural
 
 _SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 """Keys of data.yaml that name images, and their splits."""
 _NAME_FILES = ("classes.txt", "obj.names", "_darknet.labels", "classes.names")
 _YAML = (".yaml", ".yml")
 _DESCRIPTIONS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
-_MAX_YAML_BYTES = 1 << 20
 _MAX_LABEL_BYTES = 64 << 20
 _FIX_NAMES = "write a data.yaml into it with the line `names: [first class, second class]`"
 _BY_ITS_END = "folder of a split found by the end of its path, because data.yaml names one of another machine"
@@ -98,7 +99,7 @@ def list_references(
     if not any(labels.values()):
         first = next(iter(labels), "images/a.jpg")
         raise AnnotationsError(
-            f"{annotations.root}: none of its {len(labels):,} images has a label file; expected "
+            f"{annotations.root}: none of its {plural(len(labels), 'image')} has a label file; expected "
             f"{_label_paths(first)[0]} for {first}. For a folder per class, as in YOLO's classification, take --layout "
             f"folders{layout_hint(annotations, 'yolo', annotation_file)}"
         )
@@ -185,36 +186,13 @@ def _read_any_yaml(annotations: SourceFiles, path: str) -> Any:
 
 
 def _read_yaml(annotations: SourceFiles, path: str) -> Any:
-    """Return a YAML document of dicts, lists and texts; every scalar as it is written, such as `no`.
-
-    Raises:
-        AnnotationsError: it is too large, damaged, has an alias (which can expand without limit) or a key twice.
-    """
-    import yaml
-
-    if (annotations.size(path) or 0) > _MAX_YAML_BYTES:
-        raise AnnotationsError(f"{path}: expected at most {_MAX_YAML_BYTES:,} bytes of YAML; shorten it")
-    data = read_required(annotations, path)
-
-    def plain(node: Any) -> Any:
-        if isinstance(node, yaml.MappingNode):
-            keys = [key.value if isinstance(key, yaml.ScalarNode) else None for key, _ in node.value]
-            if len(set(keys)) < len(keys) or None in keys:
-                twice = next((key for key in keys if keys.count(key) > 1), None)
-                raise AnnotationsError(f"{path}: the key {twice!r} comes twice or is no text; correct it")
-            return {key: plain(value) for key, (_, value) in zip(keys, node.value, strict=True)}
-        if isinstance(node, yaml.SequenceNode):
-            return [plain(one) for one in node.value]
-        return node.value
-
+    """Return a YAML document of dicts, lists and texts; every scalar as it is written, such as `no`."""
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, yaml.SafeLoader)):
-            raise AnnotationsError(f"{path}: it has an alias (*name); write the value out")
-        node = yaml.compose(data, yaml.SafeLoader)
-        return None if node is None else plain(node)
-    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
-        problem = " ".join(str(error).split())
-        raise AnnotationsError(f"{path}: it is not valid YAML: {problem:.200}; correct it") from error
+        if (annotations.size(path) or 0) > MAX_YAML_BYTES:
+            raise ValueError(f"expected at most {MAX_YAML_BYTES:,} bytes of YAML; shorten it")
+        return parse_yaml(read_required(annotations, path), as_text=True)
+    except ValueError as error:
+        raise AnnotationsError(f"{path}: {error}") from error
 
 
 def _parse_description(file: str, document: Any) -> _Description:

@@ -15,6 +15,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.intensity import STORES, IntensityPlan
 from halofeed.schemas.kinds import KINDS, Kind
 from halofeed.system.memory import PICTURES_MIB, VOLUMES_MIB
+from halofeed.system.wording import plural
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,7 +98,7 @@ def _picture_problems(recipe: RecipeOptions) -> Iterator[str]:
     if not 1 <= recipe.jpeg_quality <= 100:
         yield f"--jpeg-quality {recipe.jpeg_quality}: expected 1 to 100"
     if len(recipe.pad_value) not in (1, recipe.channels):
-        yield f"--pad-value: expected 1 or {recipe.channels} values, got {len(recipe.pad_value)}"
+        yield f"--pad-value: expected 1 or {plural(recipe.channels, 'value')}, got {len(recipe.pad_value)}"
     limit = 255 if recipe.dtype == "uint8" else 65_535
     if any(not 0 <= value <= limit for value in recipe.pad_value):
         yield f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 0 to {limit}"

@@ -9,19 +9,30 @@ from typing import Any, TypeVar
 from halofeed.errors import UsageError
 
 T = TypeVar("T")
+SOURCE, SHAPE, OUTPUT, RUNNING = "source", "shape", "output", "running"
+HELP_GROUPS = (SOURCE, SHAPE, OUTPUT, RUNNING)
+"""Groups of the options of `halofeed convert`, in the order of its help; further groups follow."""
 
 
-def option(default: Any, help: str, *, is_secret: bool = False, **more: Any) -> Any:
+def option(
+    default: Any, help: str, *, brief: str | bool = "", group: str = "", is_secret: bool = False, **more: Any
+) -> Any:
     """Return a dataclass field that the command line offers as --its-name.
 
     Args:
         default: value without the option.
-        help: text of the command line's help.
+        help: text of the command line's complete help (--help-all).
+        brief: text of the short help (--help), which lists only options that have one; True: the same text.
+        group: group in the help; default: that of the dataclass, its OPTION_GROUP.
         is_secret: leave the value out of the dataclass's repr.
         **more: further metadata: `choices` lists the allowed values, `least` is the smallest one, and `omitted`
             leaves the option out of a recipe's JSON form while it has its default.
     """
-    return dataclasses.field(default=default, repr=not is_secret, metadata={"help": help, **more})
+    return dataclasses.field(
+        default=default,
+        repr=not is_secret,
+        metadata={"help": help, "brief": help if brief is True else brief or "", "group": group, **more},
+    )
 
 
 def refusal(check: Callable[[], object], start: str = "") -> list[str]:

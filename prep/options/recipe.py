@@ -8,7 +8,7 @@ Recipe (here)                       options that passed the rules of their kind
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -26,6 +26,7 @@ from halofeed.schemas.fields import SETS
 from halofeed.schemas.kinds import with_current_option_names
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES, TASKS
 from halofeed.system.memory import MEBIBYTE, MemoryBudget, ReserveMemory, process_budget
+from halofeed.system.wording import did_you_mean
 
 RULES = (CLIP_RULES, VOLUME_RULES, PICTURE_RULES)
 """Rules of each kind of image. The first one whose option the recipe sets applies."""
@@ -53,12 +54,8 @@ class Recipe(RecipeOptions):
         found = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            choices, least = field.metadata.get("choices"), field.metadata.get("least")
-            if choices and value is not None and value not in choices:
-                known = ", ".join(map(str, choices))
-                found.append(f"{flag(field.name)} {value!r}: expected one of {known}")
-            if least is not None and value is not None and value < least:
-                found.append(f"{flag(field.name)} {value}: expected {least} or more")
+            if problem := _value_problem(field, value):
+                found.append(f"{flag(field.name)} {value!r}: {problem}")
         found += [*self.volume_problems(), *self.clip_problems()]
         found += self.rules.problems(self)
         if self.shards > 99_999:
@@ -73,15 +70,18 @@ class Recipe(RecipeOptions):
             found += refusal(lambda: compile_group_pattern(pattern))
         return found
 
-    def check_used(self) -> None:
+    def check_used(self, names: Container[str] | None = None) -> None:
         """Refuse options that differ from their defaults and have no effect.
 
         The command line calls this. A recipe of a manifest or of a program may hold such values.
 
+        Args:
+            names: options to check; default: all.
+
         Raises:
             UsageError: lists each such option and what it needs.
         """
-        if found := _unused_options(self):
+        if found := _unused_options(self, names):
             raise UsageError("\n".join(found))
 
     @property
@@ -173,22 +173,44 @@ class Recipe(RecipeOptions):
         }
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Recipe:
+    def from_json(
+        cls,
+        document: Mapping[str, Any],
+        *,
+        where: str = "the recipe of the data set",
+        path: Callable[[str], str] = flag,
+    ) -> Recipe:
         """Read the recipe of a manifest or of a training run, also of earlier versions.
+
+        Args:
+            document: value by option.
+            where: description of the document, for messages.
+            path: function that returns the place of an option in the document, for messages.
 
         Raises:
             UsageError: lists every option that this version does not know or whose value is wrong.
         """
         document = with_current_option_names(document)
-        problems = [f"{flag(name)}: {problem}" for name, problem in recipe_problems(document)]
-        known = {field.name for field in dataclasses.fields(cls)}
-        problems += [f"{flag(name)}: no option of this version" for name in document if name not in known]
-        if problems:
-            raise UsageError("\n".join(["the recipe of the data set cannot be followed:", *problems]))
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in document.items()
-        }
-        return cls(**values)
+        found = dict(recipe_problems(document))
+        fields_by_name = {field.name: field for field in dataclasses.fields(cls)}
+        values: dict[str, Any] = {}
+        for name, value in document.items():
+            if name not in fields_by_name:
+                near = did_you_mean(name, fields_by_name)
+                found[name] = f"no option of this version; {near}".rstrip("; ")
+            elif name not in found:
+                values[name] = tuple(value) if isinstance(value, list) else value
+                if problem := _value_problem(fields_by_name[name], values[name]):
+                    found[name] = f"got {value!r}; {problem}"
+        if found:
+            listed = [f"{path(name)}: {problem}" for name, problem in found.items()]
+            if not found.keys() <= fields_by_name.keys():
+                listed.append(f"known options: {', '.join(fields_by_name)}")
+            raise UsageError("\n".join([f"{where} cannot be followed:", *listed]))
+        try:
+            return cls(**values)
+        except UsageError as error:
+            raise UsageError(f"{where} cannot be followed:\n{error}") from error
 
     def difference(self, other: Mapping[str, Any]) -> list[str]:
         """Return one line for each option in which this recipe differs from the JSON form of another.
@@ -329,7 +351,16 @@ _USES = (
 """Options that need another option. Combinations that `KindRules.problems` refuses are not listed."""
 
 
-def _unused_options(recipe: Recipe) -> list[str]:
+def _value_problem(field: dataclasses.Field[Any], value: Any) -> str:
+    """Return the problem of a value that is not among the choices of its option or too small, else ""."""
+    choices, least = field.metadata.get("choices"), field.metadata.get("least")
+    if choices and value is not None and value not in choices:
+        near = did_you_mean(str(value), map(str, choices))
+        return f"{near}expected one of {', '.join(map(str, choices))}"
+    return f"expected {least} or more" if least is not None and value is not None and value < least else ""
+
+
+def _unused_options(recipe: Recipe, names: Container[str] | None) -> list[str]:
     """Return a message for each option that differs from its default and has no effect."""
     given, blank = recipe.to_json(), recipe.of_defaults().to_json()
     why = {
@@ -338,7 +369,7 @@ def _unused_options(recipe: Recipe) -> list[str]:
     return [
         f"{flag(name)} has no effect {why[name]}"
         for name in given
-        if name in why and given[name] != blank.get(name)
+        if name in why and given[name] != blank.get(name) and (names is None or name in names)
     ]
 
 

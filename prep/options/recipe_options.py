@@ -10,7 +10,7 @@ from halofeed.errors import UsageError
 from halofeed.prep.annotations.columns import BOX_FORMS
 from halofeed.prep.formats.clip.frame_choice import INCOMPLETE_CLIP_CHOICES, SHORT_CLIP_CHOICES, FrameChoice
 from halofeed.prep.geometry.resize import KERNEL_NAMES
-from halofeed.prep.options.option import option, refusal
+from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, option, refusal
 from halofeed.prep.options.volumes import INTERPOLATIONS, VolumeOptions
 from halofeed.schemas.tasks import TASKS
 from halofeed.system.memory import PICTURES_MIB, VOLUMES_MIB
@@ -30,12 +30,16 @@ class ClipOptions:
         "brought to --frames x --height x --width; for segmentation each frame needs a mask (a folder of PNG files, "
         "or an animated PNG, GIF or lossless WebP)",
         least=1,
+        brief="frames of a record; every source is a clip",
+        group=SHAPE,
     )
     frame_stride: int | None = option(None, "use every N-th frame (default: 1, every frame)")
     frame_rate: float | None = option(
         None,
         "use this many frames per second instead, by the frames' time stamps: at each of these times the frame that "
         "is shown then",
+        brief="clips: frames per second to use (default: every frame)",
+        group=SHAPE,
     )
     folder_frame_rate: float | None = option(
         None, "frames per second of folders of frames, which have no time stamps"
@@ -86,21 +90,26 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     `halofeed.prep.options.recipe.Recipe` adds the defaults and the checks of each kind of image.
     """
 
-    OPTION_GROUP: ClassVar[str] = "what"
+    OPTION_GROUP: ClassVar[str] = SOURCE
 
     layout: str = option(
         "",
         "layout of the source: one of the layouts listed below; default: auto, the only one that fits its files, "
         "which is printed with the reason",
+        brief="layout of the source, see below (default: the only one that fits)",
     )
     task: str | None = option(
-        None, "task that the records serve; default: the layout's own", choices=tuple(TASKS)
+        None,
+        "task that the records serve; default: the layout's own",
+        choices=tuple(TASKS),
+        brief="task that the records serve (default: the layout's)",
     )
     box_origin: int | None = option(
         None,
         "boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in VOC); "
         "default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below 1",
         choices=(0, 1),
+        brief="boxes in pixels: the number of the first pixel",
     )
     box_units: str = option(
         "auto",
@@ -152,16 +161,40 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "fixed-shape stretches to --height x --width; keep-aspect scales into --min-dimension, --max-dimension; "
         "none keeps the size",
         choices=("fixed-shape", "keep-aspect", "none"),
+        brief="stretch to --height x --width, scale into --max-dimension, or neither",
+        group=SHAPE,
     )
-    height: int = option(300, "rows of a fixed shape", least=1)
-    width: int = option(300, "columns of a fixed shape", least=1)
-    min_dimension: int = option(600, "keep-aspect: the shorter side is scaled to this ...", least=1)
-    max_dimension: int = option(1024, "keep-aspect: ... unless the longer side would pass this", least=1)
-    pad: bool = option(False, "keep-aspect: pad to max x max at the bottom and right")
+    height: int = option(
+        300, "rows of a fixed shape", least=1, brief="rows of a fixed shape (default: 300)", group=SHAPE
+    )
+    width: int = option(
+        300, "columns of a fixed shape", least=1, brief="columns of a fixed shape (default: 300)", group=SHAPE
+    )
+    min_dimension: int = option(
+        600,
+        "keep-aspect: the shorter side is scaled to this ...",
+        least=1,
+        brief="keep-aspect: the shorter side (default: 600)",
+        group=SHAPE,
+    )
+    max_dimension: int = option(
+        1024,
+        "keep-aspect: ... unless the longer side would pass this",
+        least=1,
+        brief="keep-aspect: limit of the longer side (default: 1024)",
+        group=SHAPE,
+    )
+    pad: bool = option(
+        False,
+        "keep-aspect: pad to max x max at the bottom and right",
+        brief="keep-aspect: pad to a square of --max-dimension",
+        group=SHAPE,
+    )
     pad_value: tuple[int, ...] = option(
         (),
         "value of padding, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU (default: the "
         "scan's smallest value)",
+        group=SHAPE,
     )
     interpolation: str = option(
         "",
@@ -169,10 +202,13 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "(default: antialias). Volumes: linear or cubic, with smoothing before downsampling (default: linear)",
         choices=(*KERNEL_NAMES, *INTERPOLATIONS),
         earlier_flag="--kernel",
+        group=SHAPE,
     )
     channels: int = option(
         0,
         "pictures: 1 gray, 3 color (default), 4 color and alpha; volumes: channels of each scan (default: 1)",
+        brief="1 gray, 3 color, 4 color and alpha; volumes: of each scan",
+        group=SHAPE,
     )
     dtype: str = option(
         "",
@@ -180,6 +216,8 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "whole HU (default), uint8 the window (default with one), float32, bfloat16",
         choices=("uint8", "uint16", "int16", "float32", "bfloat16"),
         earlier_flag="--store",
+        brief="stored type (default: uint8, volumes int16)",
+        group=SHAPE,
     )
     sample_bits: int = option(
         0,
@@ -187,33 +225,48 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "to 0 to 255; default: 16, and a picture whose largest value is below 4096 is refused, as it would be nearly "
         "black",
         choices=(0, *range(8, 17)),
+        group=SHAPE,
     )
     alpha: str = option(
-        "drop", "transparency: drop ignores it, blend puts --background behind it", choices=("drop", "blend")
+        "drop",
+        "transparency: drop ignores it, blend puts --background behind it",
+        choices=("drop", "blend"),
+        group=SHAPE,
     )
-    background: tuple[int, ...] = option((0, 0, 0), "the color behind transparent pixels, 0 to 255")
+    background: tuple[int, ...] = option(
+        (0, 0, 0), "the color behind transparent pixels, 0 to 255", group=SHAPE
+    )
     max_pixels: int = option(
-        178_956_970, "a source with more pixels is rejected before it is decoded", least=1
+        178_956_970, "a source with more pixels is rejected before it is decoded", least=1, group=RUNNING
     )
     max_memory: int = option(
         0,
         "MiB of memory that a worker may use for all images that it decodes at the same time; a source whose header "
         f"shows that it needs more is rejected (default: {PICTURES_MIB}; volumes: {VOLUMES_MIB})",
         least=1,
+        brief="MiB for the images that a worker decodes at once (default: 4096)",
+        group=RUNNING,
     )
     encoding: str = option(
         "raw",
         "encoding of the stored image: raw is the fastest to load, but only halofeed's loader reads it; the decoders "
         "of the TF Object Detection API and Model Garden read jpeg (the smallest) and png",
         choices=("raw", "jpeg", "png"),
+        brief="raw loads the fastest; other programs read jpeg and png (default: raw)",
+        group=OUTPUT,
     )
     jpeg_quality: int = option(
         DEFAULT_JPEG_QUALITY,
         "quality of stored JPEGs, 1 to 100; with the default, an unchanged JPEG keeps its own bytes, including EXIF "
         "data",
+        group=OUTPUT,
     )
     max_boxes: int = option(
-        100, "static number of boxes that the loader pads to; the report counts the boxes beyond it", least=1
+        100,
+        "static number of boxes that the loader pads to; the report counts the boxes beyond it",
+        least=1,
+        brief="boxes that the loader pads to (default: 100)",
+        group=OUTPUT,
     )
     boxes_outside: Literal["clip", "drop", "fail"] = option(
         "clip", "boxes that leave the picture", choices=("clip", "drop", "fail")
@@ -251,22 +304,33 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "tables of classes: the text that separates several classes in one cell, such as |; none: a cell is one "
         "class; auto refuses cells whose parts are classes of other rows",
     )
-    masks: bool = option(False, "store the objects' masks (COCO) as one PNG each")
-    shards: int = option(1, "files per split", least=1)
+    masks: bool = option(
+        False,
+        "store the objects' masks (COCO) as one PNG each",
+        brief="COCO: also store the objects' masks",
+        group=OUTPUT,
+    )
+    shards: int = option(1, "files per split", least=1, brief="files per split (default: 1)", group=OUTPUT)
     limit: int | None = option(
         None,
         "convert only about this many inputs, a random sample of each split in proportion, at least one of each; "
         "classes are those of all inputs",
         least=1,
         omitted=True,
+        group=OUTPUT,
     )
-    license: str = option("", "license of the data, such as CC-BY-4.0, for the manifest and TFDS")
-    citation: str = option("", "how to cite the data, such as a BibTeX entry, for the manifest and TFDS")
+    license: str = option(
+        "", "license of the data, such as CC-BY-4.0, for the manifest and TFDS", group=OUTPUT
+    )
+    citation: str = option(
+        "", "how to cite the data, such as a BibTeX entry, for the manifest and TFDS", group=OUTPUT
+    )
     split_shares: tuple[str, ...] = option(
         (),
         "split by a stable hash of the group, e.g. train=0.8,validation=0.1,test=0.1; default: the source's splits. A "
         "group is a table's column group, a DICOM patient, a BIDS subject, {group} of --image-pattern, or the group "
         "of --group-pattern",
+        brief="split at random, e.g. train=0.8,validation=0.1,test=0.1",
     )
     split_seed: int = option(0, "seed of the hash that makes the splits")
     group_pattern: str | None = option(

@@ -21,7 +21,7 @@ from halofeed.prep.formats.volume.reading_options import (
     SeriesPolicy,
 )
 from halofeed.prep.geometry.scan import GRID_TOLERANCE_VOXELS, MAX_GRID_TOLERANCE_VOXELS, Triple, VolumeShape
-from halofeed.prep.options.option import copy_options, option, refusal
+from halofeed.prep.options.option import SHAPE, SOURCE, copy_options, option, refusal
 from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityWindow, Standardization, named_window
 from halofeed.schemas.fields import SETS
 from halofeed.system.memory import ReserveMemory, no_memory_limit
@@ -43,15 +43,22 @@ class VolumeOptions:
         None,
         "slices of a record: every source is a CT or MR volume, brought to --depth x --height x --width",
         least=1,
+        brief="slices of a record; every source is a CT or MR volume",
+        group=SHAPE,
     )
     spacing_mm: tuple[float, ...] = option(
-        (), "resample to this spacing, e.g. 2,1.5,1.5; default: the scan's own"
+        (),
+        "resample to this spacing, e.g. 2,1.5,1.5; default: the scan's own",
+        brief="resample to this spacing, e.g. 2,1.5,1.5",
+        group=SHAPE,
     )
     fit: str = option(
         "crop-or-pad",
         "how a scan is brought to the static shape: crop-or-pad around --center, stretch whatever the spacing, or "
         "tiles, as many records as cover it",
         choices=("crop-or-pad", "stretch", "tiles"),
+        brief="volumes: how a scan gets the static shape (default: crop-or-pad)",
+        group=SHAPE,
     )
     center: str = option(
         "volume",
@@ -74,7 +81,10 @@ class VolumeOptions:
         choices=("auto", "always", "never"),
     )
     window: str | None = option(
-        None, f"a window in HU by name ({', '.join(WINDOWS)}) or as center/width, e.g. 40/400"
+        None,
+        f"a window in HU by name ({', '.join(WINDOWS)}) or as center/width, e.g. 40/400",
+        brief="volumes: window in HU by name, or as center/width, e.g. 40/400",
+        group=SHAPE,
     )
     window_hu: tuple[float, ...] = option((), "the window's low and high end, e.g. -160,240")
     window_unit: str = option(
@@ -92,6 +102,8 @@ class VolumeOptions:
         "smallest one (z-score); MEAN/DEVIATION, e.g. 101.3/38.2, is the same for all scans, after the window. Stored "
         "as float32 or bfloat16; the manifest, or each record where scans differ, states how to undo it. See "
         "--normalize-like",
+        brief="volumes: scan, or MEAN/DEVIATION",
+        group=SHAPE,
     )
     mask_grid: str = option(
         "refuse",
@@ -210,12 +222,16 @@ class VolumeOptions:
         "anything within a name, ** any folders; dicom: with --label-pattern, the part of a series' folder that is "
         "{id}, e.g. {id}/ct; bids: where the images are, if not in anat, e.g. **/{id}_pet.nii.gz, with {id} for the "
         "subject and session",
+        brief="pairs: path of the images, e.g. images/{id}.nii.gz",
+        group=SOURCE,
     )
     label_pattern: str | None = option(
         None,
         "pairs, dicom: path of the labels, e.g. labels/{id}.nii.gz; class-masks, dicom: e.g. {class}/{id}.nii.gz; "
         "dicom: also folders of DICOM images whose values are classes, or pictures, one for each slice; bids: the "
         "labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz",
+        brief="pairs: path of the labels, e.g. labels/{id}.nii.gz",
+        group=SOURCE,
     )
     regions: str = option(
         "refuse",
@@ -232,6 +248,8 @@ class VolumeOptions:
         (),
         "segmentation: the classes to keep, by name or value, in the order of their ids from 1 (a --label-map "
         "gives other ids); all others become background",
+        brief="segmentation: the classes to keep, by name or value",
+        group=SOURCE,
     )
     map_classes: tuple[str, ...] = option(
         (),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Finding, Scan
+from halofeed.system.wording import did_you_mean
 
 STORES: Final = ("int16", "uint8", "float32", "bfloat16")
 LARGEST_ROUNDING_LOSS: Final = 1 / 16
@@ -70,7 +71,7 @@ def named_window(name: str) -> IntensityWindow:
     """Return the preset window with this name; UsageError lists the known ones with their figures."""
     if name not in WINDOWS:
         known = ", ".join(f"{key} ({window.low:g} to {window.high:g} HU)" for key, window in WINDOWS.items())
-        raise UsageError(f"window {name!r} is not known; choose from {known}")
+        raise UsageError(f"window {name!r} is not known; {did_you_mean(name, WINDOWS)}choose from {known}")
     return WINDOWS[name]
 
 

@@ -23,6 +23,7 @@ from PIL import Image
 from halofeed.errors import UsageError
 from halofeed.prep.formats.picture.image import Extent, PixelArray
 from halofeed.prep.geometry.resize import ResizePlan, Size
+from halofeed.system.wording import plural
 
 _Float32 = npt.NDArray[np.float32]
 _Rows = tuple[int, int]
@@ -400,7 +401,7 @@ def _fill(pad_value: int | Sequence[int], channels: int, dtype: np.dtype[Any]) -
     highest = np.iinfo(dtype).max
     if len(values) != channels:
         raise UsageError(
-            f"pad_value: expected one number, or one for each of {channels} channels, got {values}"
+            f"pad_value: expected one number, or one for each of {plural(channels, 'channel')}, got {values}"
         )
     if any(not 0 <= value <= highest for value in values):
         raise UsageError(f"pad_value: expected 0 to {highest} for {dtype} pixels, got {values}")

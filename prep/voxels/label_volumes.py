@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Grid, OverlapRule, Triple, VolumeShape
 from halofeed.prep.geometry.volume import VolumePlan, plan_window, triple
+from halofeed.system.wording import plural
 
 CT_FOREGROUND_HU: Final = -500.0
 """Between air (-1000) and fat (-100); the lungs inside the body do not change its box."""
@@ -226,7 +227,9 @@ def merge_class_masks(
         claimed = earlier[(earlier != 0) & (earlier != value)]
         if claimed.size and overlap == "refuse":
             others = ", ".join(map(str, np.unique(claimed).tolist()))
-            detail = f"{claimed.size} voxels of class {value} are in class {others} too; {OVERLAP_HINT}"
+            detail = (
+                f"{plural(claimed.size, 'voxel')} of class {value} are in class {others} too; {OVERLAP_HINT}"
+            )
             raise SourceError("annotation", "masks of one scan overlap", detail)
         overlapped += claimed.size
         if overlap == "first":
@@ -263,7 +266,7 @@ def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: OverlapRule)
     if voxels and overlap == "refuse":
         pairs = sorted({*zip(labels[differ].tolist(), more[differ].tolist(), strict=True)})
         listed = ", ".join(f"{first} and {second}" for first, second in pairs[:5])
-        detail = f"{voxels} voxels are of classes {listed}; {OVERLAP_HINT}"
+        detail = f"{plural(voxels, 'voxel is', 'voxels are')} of classes {listed}; {OVERLAP_HINT}"
         raise SourceError("annotation", "masks of one scan overlap", detail)
     taken = (more != 0) if overlap == "last" else (more != 0) & (labels == 0)
     return np.where(taken, more, labels), voxels

@@ -21,6 +21,7 @@ from halofeed.errors import SourceError, UsageError
 from halofeed.prep.formats.picture.image import MIRRORED, UPSIDE_DOWN
 from halofeed.prep.geometry.resize import ResizePlan, Size, displayed_size
 from halofeed.prep.voxels.kernels import nearest_lines
+from halofeed.system.wording import plural
 
 MaskPixels = npt.NDArray[np.uint8]
 Lines = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
@@ -151,7 +152,10 @@ def _fill(
     if not total:
         return
     if total > MAX_CROSSINGS:
-        detail = f"its {len(points)} edges cross rows {total} times; allowed are {MAX_CROSSINGS}"
+        detail = (
+            f"its {plural(len(points), 'edge crosses', 'edges cross')} rows {plural(total, 'time')}; "
+            f"allowed are {MAX_CROSSINGS}"
+        )
         raise _damaged("has a polygon that crosses too many rows", detail)
 
     def crossed(start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -209,7 +213,7 @@ def decode_coco_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | 
     if (runs < 0).any() or (runs > height * width).any() or runs.sum() != height * width:
         raise _damaged(
             "has run lengths that do not add up",
-            f"{runs.sum()} pixels in {len(runs)} runs, {height}×{width} expected",
+            f"{plural(runs.sum(), 'pixel')} in {plural(len(runs), 'run')}, {height}×{width} expected",
         )
     rows, columns = lines or (np.arange(height), np.arange(width))
     if height * width <= _RUN_PIXELS * len(rows) * len(columns):

@@ -35,8 +35,8 @@ def test_three_lines_give_batches_and_the_command_lines_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"hieght": 3}, "^hieght: convert has no such parameter; the nearest name is height$"),
-        ({"layout": "yola"}, "^layout 'yola' is not known"),
+        ({"hieght": 3}, r"^hieght: convert has no such parameter; did you mean height\?$"),
+        ({"layout": "yola"}, r"^layout 'yola' is not known; did you mean yolo\?"),
         ({"shards": "x"}, "^shards: invalid int value: 'x'$"),
         (
             {"resize": "keep-aspect"},

@@ -197,10 +197,10 @@ def test_statistics_that_do_not_add_up_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("label", "expected"),
     [
-        (draw_picture("x", seed=1).image, "expected 1 channels of uint8, got 3 of uint8"),
+        (draw_picture("x", seed=1).image, "expected 1 channel of uint8, got 3 of uint8"),
         (np.zeros((24, 31, 1), np.uint8), "decodes to 24 x 31, image/height and image/width say 24 x 32"),
         (np.full((24, 32, 1), 8, np.uint8), "768 of value 8, which is not in the manifest's labels"),
-        (np.zeros((24, 32, 1), np.uint16), "expected 1 channels of uint8, got 1 of uint16"),
+        (np.zeros((24, 32, 1), np.uint16), "expected 1 channel of uint8, got 1 of uint16"),
         (None, "not a png image that can be decoded"),
     ],
 )

@@ -218,7 +218,7 @@ FAULTS = {
         (put("image/object/class/text", [b"dog"] * 4), "'dog', but label"),
     ],
     ("classification", "raw"): [
-        (put("image/class/label", np.array([1, 2])), "expected 1 values (shape []), got 2"),
+        (put("image/class/label", np.array([1, 2])), "expected 1 value (shape []), got 2"),
         (put("image/class/label", [b"1"]), "expected int64 values, got 1 bytes values"),
         (put("image/class/label", np.array([1])), "statistics.labels: the records give"),
     ],

@@ -147,5 +147,5 @@ def test_more_than_one_in_a_hundred_stop_the_loader(whole, tmp_path):
 def test_a_split_of_one_record_has_no_other(draw, write, tmp_path):
     whole = write(draw(1, frame=(12, 16)), frame=(12, 16), shards=1)
     folder = damaged(whole, tmp_path / "set", [0])
-    with pytest.raises(CorruptFileError, match="1 records of 1 cannot be read"):
+    with pytest.raises(CorruptFileError, match="1 record of 1 cannot be read"):
         loader_of(folder, batch_size=1).batch(0)

@@ -94,7 +94,7 @@ def test_an_unfinished_conversion_says_how_to_finish_it(folder):
 def test_a_list_that_does_not_go_with_the_boxes_and_a_label_beyond_its_dtype_are_refused(draw, write):
     examples = draw(3)
     examples[1] |= {"boxes": np.array([[0, 0, 2, 2]]), "classes": np.array([1, 2]), "is_crowd": np.array([0])}
-    with pytest.raises(CorruptFileError, match=r"record at byte .* 2 values of classes for 1 boxes"):
+    with pytest.raises(CorruptFileError, match=r"record at byte .* 2 values of classes for 1 box"):
         Loader(write(examples), batch_size=3).batch(0)
     examples = draw(1, task="classification")
     examples[0]["label"] = 2**40

@@ -144,7 +144,7 @@ ADVICE: dict[str, Advice] = {
         first=as_table,
         without=("--source",),
         more=("--source {source}/boxes.csv",),
-        proves=r"detection, 1 classes",
+        proves=r"detection, 1 class",
     ),
     "CVAT's XML": refused(holding("voc", annotations_xml=CVAT), "take (--layout cvat)"),
     "a table of image_id and bbox": refused(

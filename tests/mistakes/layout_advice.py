@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -174,7 +175,7 @@ ADVICE: dict[str, Advice] = {
         first=lambda root: (draw(root, "a.png"), as_coco(root)),
     ),
     "annotations beside the only class": refused(
-        drawn("hat/a.png", files=("hat/a.mat",)), f"say {CLASSES_ARE_FOLDERS} if", proves=r"1 classes"
+        drawn("hat/a.png", files=("hat/a.mat",)), f"say {CLASSES_ARE_FOLDERS} if", proves=r"1 class"
     ),
     "the folder above class folders": refused(
         drawn("photos/images/a.png"), f"would be the only class.*say {CLASSES_ARE_FOLDERS}"
@@ -184,7 +185,7 @@ ADVICE: dict[str, Advice] = {
         "split and class folders are mixed.*say with (--split-folders) yes or (no)",
     ),
     "splits below a folder": refused(
-        drawn("photos/train/a.png", "photos/test/b.png"), f"say {CLASSES_ARE_FOLDERS}", proves=r"1 classes"
+        drawn("photos/train/a.png", "photos/test/b.png"), f"say {CLASSES_ARE_FOLDERS}", proves=r"1 class"
     ),
     "a folder above the classes": refused(
         drawn("data/cat/1.png", "data/dog/1.png", "samples/1.png"),

@@ -70,10 +70,10 @@ def test_wrong_usage_exits_2_and_what_the_data_makes_impossible_1(source, tmp_pa
         assert not (tmp_path / "out").exists()
     (tmp_path / "labels.txt").write_text("shirt\n")
     done = convert(source, tmp_path / "out", "--label-map", tmp_path / "labels.txt")
-    assert_readable(done, 1, r"1 label\(s\) of the data are not in")
+    assert_readable(done, 1, r"1 label of the data is not in")
     done = convert(source, tmp_path / "out", "--max-rejected", 0, "--debug")
     assert done.returncode == 1 and "Traceback" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("halofeed convert: more than --max-rejected 0")
+    assert done.stderr.splitlines()[-1].startswith("halofeed convert: inputs rejected: more than --max-rejec")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -85,12 +85,17 @@ def test_every_help_shows_an_example_and_debug(command):
 
 
 def test_every_option_of_convert_is_explained_and_exists():
-    text = halofeed_here("convert", "--help").stdout
-    offered = set(re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE))
+    text, short = (halofeed_here("convert", word).stdout for word in ("--help-all", "--help"))
+    offered = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE))
     mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
     others = {"--help", "--runner", "--extra", "--job"}  # argparse's own, and the beginnings of Beam's
     assert mentioned - others <= offered, mentioned - others - offered
     assert {"--layout", "--max-rejected", "--overwrite", "--shards", "--masks"} <= offered
+    listed = re.findall(r"^  (--[a-z-]+)", short, re.MULTILINE)
+    assert {"--layout", "--depth", "--frames"} < set(listed) < offered and len(listed) < 45
+    assert len(lines := short.splitlines()) <= 100 and max(map(len, lines)) <= 100
+    places = [short.index(f"\n{word}:\n") for word in ("examples", "source", "shape", "output", "running")]
+    assert places == sorted(places)
 
 
 def test_help_and_version_exit_0_and_nothing_exits_2():

@@ -62,9 +62,9 @@ def test_every_unknown_label_is_named_with_its_count_and_a_place(source, tmp_pat
     with pytest.raises(AnnotationsError) as caught:
         run_convert(source, tmp_path / "out", label_map=str(tmp_path / "labels.txt"), **FOLDERS)
     lines = str(caught.value).splitlines()
-    assert lines[0].startswith("2 label(s) of the data are not in") and "known: shirt" in lines[0]
-    said = "  '{0}': {1} times, first in {0}/0000.jpg"
-    assert lines[1:] == [said.format("glove", 1), said.format("hat", 12)]
+    assert lines[0].startswith("2 labels of the data are not in") and "known: shirt" in lines[0]
+    said = "  '{0}': {1}, first in {0}/0000.jpg"
+    assert lines[1:] == [said.format("glove", "1 time"), said.format("hat", "12 times")]
     assert not (tmp_path / "out/set").exists()
     os.rename(source / "hat", os.fsencode(source) + b"/caf\xe9")
     fails_and_writes_nothing(AnnotationsError, "UTF-8", source, tmp_path / "none", **FOLDERS)

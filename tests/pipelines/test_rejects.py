@@ -70,7 +70,7 @@ def test_rejects_of_finished_shards_of_all_inputs_and_of_formats_that_are_not_re
     with pytest.raises(JobError, match=r"--max-rejected 0 .*/000\d\.jpg: decode: "):
         run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
     draw_folders(tmp_path / "bad", 3, broken=3)
-    with pytest.raises(JobError, match="nothing was converted: all 3 inputs were rejected"):
+    with pytest.raises(JobError, match="nothing was converted: 3 inputs were rejected"):
         run_convert(tmp_path / "bad", tmp_path / "none", layout="folders")
     assert len(rejected_entries(tmp_path / "none/set/1.0.0")) == 3
     draw_folders(tmp_path / "more", 4)

@@ -178,7 +178,7 @@ def test_a_lost_job_is_restarted_as_often_as_asked(source, expected, tmp_path, m
 
 
 def test_a_job_failing_for_its_input_or_its_workers_is_not_restarted(source, tmp_path, monkeypatch, capsys):
-    words = r"^more than --max-rejected 1 inputs were rejected(?!.*while running)"
+    words = r"^inputs rejected: more than --max-rejected 1 allows(?!.*while running)"
     with pytest.raises(JobError, match=words):
         convert_far(source, tmp_path, max_rejected=1, job_restarts=2)
     monkeypatch.setenv("FAR_TIMES", "0")

@@ -249,7 +249,7 @@ def test_a_budget_below_what_a_committed_version_rejected_is_told_and_changes_no
     folder = Path(run_convert(tmp_path / "src", tmp_path / "out", **OPTIONS).folder)
     assert sum(Manifest.from_json((folder / "manifest.json").read_bytes(), "").rejected.values()) == 4
     before = state(folder)
-    words = r"3 of its inputs were rejected and --max-rejected allows 2 \(3 x decode: "
+    words = r"3 inputs were rejected and --max-rejected allows 2 \(3 x decode: "
     with pytest.raises(JobError, match=words):
         run_convert(tmp_path / "src", tmp_path / "out", max_rejected=2, **OPTIONS)
     assert run_convert(tmp_path / "src", tmp_path / "out", max_rejected=3, **OPTIONS).was_there

@@ -146,7 +146,7 @@ def test_verify_names_what_is_wrong_with_several_classes(kept):
         (np.array([1, 0]), "ascending order"),
         (np.array([0, 0]), "ascending order"),
         (np.array([0, 7]), "7 is not in the manifest's labels"),
-        (np.array([0]), "1 labels, but 2 texts"),
+        (np.array([0]), "1 label, but 2 texts"),
         ([memoryview(b"0"), memoryview(b"1")], "expected int64 values"),
     ):
         assert any(message in problem for problem in record_problems({**record, key: value}, kept.manifest))

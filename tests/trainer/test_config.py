@@ -35,7 +35,7 @@ def test_settings_are_toml_and_reach_into_model_and_task() -> None:
 def test_a_setting_that_cannot_be_names_itself():
     for setting, message in (
         ("steps", "expected name=value"),
-        ("stpes=3", "stpes: no such setting; known: model,"),
+        ("stpes=3", r"stpes: no such setting; did you mean steps\? known: model,"),
         ("steps=many", "steps: expected a value of type int, got 'many'"),
         ("steps=true", "steps: expected a value of type int, got True"),
         ("augment=3", "augment: expected a value of type list, got 3"),

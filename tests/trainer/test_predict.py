@@ -155,7 +155,7 @@ def test_masks_lie_on_their_scans_and_tiles_are_put_together(tmp_path, fit, orde
     pairs = perfect(done, "train", source)
     document = predict_batches(pairs, done.folder, "train", out, facts=facts_of(done))
     files = {key: f"{key.replace('/', '_')}.nii.gz" for key, _, _ in rows}
-    assert {entry["key"]: entry["file"] for entry in document["masks"]} == files
+    assert {entry["key"]: entry["file"] for entry in document["masks"]} == files and document["sources"] == 3
     for key, image, mask in rows:
         found = nibabel.load(out / files[key])
         scan = nibabel.load(tmp_path / "scans" / image)

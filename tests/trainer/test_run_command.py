@@ -89,7 +89,7 @@ def test_the_way_from_training_to_predictions_and_an_export(data: Path, tmp_path
     assert metrics["examples"] == 24
     new = data.parents[2] / "source"
     output = command("predict", run, "--source", new, "--out", tmp_path / "found")
-    assert "24 records predicted by step 4" in output and (tmp_path / "found/classes.csv").is_file()
+    assert "24 pictures predicted by step 4" in output and (tmp_path / "found/classes.csv").is_file()
     command("export", run, "--out", tmp_path / "exported")
     names = {file.name for file in (tmp_path / "exported").iterdir()}
     assert {"model.stablehlo", "signature.json", "README.md"} <= names

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
+from halofeed.system.wording import plural
 
 
 @jax.tree_util.register_dataclass
@@ -175,7 +176,7 @@ def ssd_anchors(
     [(19, 19, 3, 4), (10, 10, 6, 4)]
     """
     if not 0 <= level < levels:
-        raise UsageError(f"level: expected 0 to {levels - 1} of {levels} levels, got {level}")
+        raise UsageError(f"level: expected 0 to {levels - 1} of {plural(levels, 'level')}, got {level}")
     _check(image_shape=image_shape[:2], feature_shape=feature_shape[:2], aspect_ratios=aspect_ratios)
     _check(min_scale=(min_scale,), max_scale=(max_scale,))
     scales = [*np.linspace(min_scale, max_scale, levels), 1.0]

@@ -10,6 +10,7 @@ from typing import Any
 from flax import nnx
 
 from halofeed.errors import UsageError
+from halofeed.system.wording import did_you_mean
 from halofeed.trainer.models.classifier import Classifier
 from halofeed.trainer.models.mobilenet import MobileNetClassifier
 from halofeed.trainer.models.resnet import ResNetClassifier
@@ -77,7 +78,7 @@ MODELS: dict[str, Model] = {
 def model_named(name: str) -> Model:
     """Return the model of a name; raise UsageError with the known names for an unknown one."""
     if name not in MODELS:
-        raise UsageError(f"model {name!r}: not known; known: {', '.join(MODELS)}")
+        raise UsageError(f"model {name!r}: not known; {did_you_mean(name, MODELS)}known: {', '.join(MODELS)}")
     return MODELS[name]
 
 
@@ -86,4 +87,5 @@ def check_model_options(name: str, options: Mapping[str, Any]) -> None:
     known = model_named(name).options()
     if unknown := [key for key in options if key not in known]:
         listed = ", ".join(f"{key}={value!r}" for key, value in known.items()) or "none"
-        raise UsageError(f"model.{unknown[0]}: {name} has no such option; it takes {listed}")
+        near = did_you_mean(unknown[0], known)
+        raise UsageError(f"model.{unknown[0]}: {name} has no such option; {near}it takes {listed}")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
 from halofeed.system.atomic_files import open_regular
+from halofeed.system.wording import plural
 from halofeed.trainer.models import mobilenet, resnet
 from halofeed.trainer.models.layers import ConvolutionNorm
 from halofeed.trainer.models.mobilenet import MobileNet
@@ -253,7 +254,8 @@ def _layer(file: Path, weights: Weights, name: str, least: int) -> list[NDArray[
     if name not in weights:
         listed = ", ".join(sorted(weights)[:4]) or "none"
         raise UsageError(
-            f"{file}: no layer {name}; it has {len(weights)} layers with weights: {listed} ...; expected those of "
+            f"{file}: no layer {name}; it has {plural(len(weights), 'layer')} with weights: {listed} ...; "
+            "expected those of "
             "keras.applications"
         )
     arrays = weights[name]

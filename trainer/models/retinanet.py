@@ -13,6 +13,7 @@ import jax
 from flax import nnx
 
 from halofeed.errors import UsageError
+from halofeed.system.wording import did_you_mean
 from halofeed.trainer.detection.anchors import Level, retinanet_anchors
 from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.mobilenet import MobileNet
@@ -99,7 +100,8 @@ def _backbone(
     layers: Layers, name: str, channels: int, width: int | None, blocks: Sequence[int] | None
 ) -> ResNet | MobileNet:
     if name not in BACKBONES:
-        raise UsageError(f"model.backbone {name!r}: not known; known: {', '.join(BACKBONES)}")
+        near = did_you_mean(name, BACKBONES)
+        raise UsageError(f"model.backbone {name!r}: not known; {near}known: {', '.join(BACKBONES)}")
     if blocks is not None and name != "resnet50":
         raise UsageError(f"model.blocks: only resnet50 has them; set model.width to make {name} smaller")
     options: dict[str, Any] = {"width": width, "blocks": blocks}

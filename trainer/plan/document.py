@@ -18,6 +18,7 @@ from halofeed import __version__
 from halofeed.errors import PartitionError, UsageError
 from halofeed.schemas.files import PLAN_FORMAT
 from halofeed.schemas.partition import Partition, nearest_multiples, splits_that_divide
+from halofeed.system.wording import plural
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan.compile_cache import CompileCache, cache_folder, compile_for, program_key
 from halofeed.trainer.plan.compile_pool import CompileResult, compile_all
@@ -74,7 +75,7 @@ def cases(
             Partition(cores_per_replica=count).replicas(topology.devices)
         except PartitionError:
             raise UsageError(
-                f"--cores-per-replica {count}: {topology.name} has {topology.devices} cores; it can be "
+                f"--cores-per-replica {count}: {topology.name} has {plural(topology.devices, 'core')}; it can be "
                 f"{', '.join(map(str, topology.splits()))}"
             ) from None
     return [_case(asked, topology, tuple(shape), count, images_per_replica) for count in counts]
@@ -291,7 +292,9 @@ def _mesh_over(devices: Sequence[jax.Device], shapes: Sequence[Any], topology: s
         raise UsageError("shapes: expected one mesh for all, got meshes of different axes")
     count = math.prod(sizes.values())
     if count > len(devices):
-        raise UsageError(f"topology {topology}: has {len(devices)} cores, the mesh of the shapes {count}")
+        raise UsageError(
+            f"topology {topology}: has {plural(len(devices), 'core')}, the mesh of the shapes {count}"
+        )
     placed = np.array(devices[:count], dtype=object).reshape(tuple(sizes.values()))
     return Mesh(placed, tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
 

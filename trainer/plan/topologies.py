@@ -15,6 +15,7 @@ import jax
 
 from halofeed.errors import UsageError, require_extra
 from halofeed.schemas.partition import CORES_PER_REPLICA
+from halofeed.system.wording import did_you_mean
 from halofeed.trainer.platform import TPU_COMPILER
 
 _DOCS = "cloud.google.com/tpu/docs"
@@ -159,7 +160,10 @@ def topology_named(name: str) -> Topology:
     found = re.fullmatch(r"(v\d\w*)(?:-(\d+)|:(\d+(?:x\d+)*))", cleaned)
     generation = GENERATIONS.get(found[1]) if found else None
     if found is None or generation is None:
-        raise UsageError(f"topology {name!r}: not known; known: {', '.join(GENERATIONS)}, as {_EXAMPLES}")
+        near = did_you_mean(cleaned, GENERATIONS)
+        raise UsageError(
+            f"topology {name!r}: not known; {near}known: {', '.join(GENERATIONS)}, as {_EXAMPLES}"
+        )
     if found[2]:
         sides = _grid_of(name, int(found[2]), generation)
     else:
@@ -189,7 +193,7 @@ def _grid_of(name: str, count: int, generation: _Generation) -> tuple[int, ...]:
         least = math.prod(generation.host) * per_chip
         raise UsageError(
             f"topology {name}: expected {least}, {2 * least}, {4 * least}, ... after the dash, got {count}; other "
-            f"slices are named by the grid of their chips"
+            "slices are named by the grid of their chips"
         )
     return tuple(sides)
 

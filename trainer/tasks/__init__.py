@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from halofeed.errors import UsageError
+from halofeed.system.wording import did_you_mean
 from halofeed.trainer.task import DataFacts, TrainingTask
 from halofeed.trainer.tasks.classification import Classification
 from halofeed.trainer.tasks.detection import Detection
@@ -33,8 +34,8 @@ def build_task(facts: DataFacts, options: Mapping[str, Any]) -> TrainingTask:
     fields = [field.name for field in dataclasses.fields(default) if field.name not in _DATA_FIELDS]
     if unknown := sorted(set(options) - set(fields)):
         raise UsageError(
-            f"task_options of {facts.task}: {unknown[0]} is unknown; known: {', '.join(fields)}. Leave it out, or name "
-            f"a --config for {facts.task} (`halofeed configs` lists them)"
+            f"task_options of {facts.task}: {unknown[0]} is unknown; {did_you_mean(unknown[0], fields)}known: "
+            f"{', '.join(fields)}. Leave it out, or name a --config for {facts.task} (`halofeed configs` lists them)"
         )
     try:
         return TASKS[facts.task](facts, **options)

@@ -39,6 +39,7 @@ from halofeed.prep.formats.picture.pillow import decoder_failures, open_with_plu
 from halofeed.prep.formats.picture.pixels import convert_pixels
 from halofeed.prep.formats.picture.png import PNG_SIGNATURE, read_png_header
 from halofeed.prep.formats.picture.table import matches_start
+from halofeed.system.wording import plural
 
 DEFAULT_DURATION_MS = 100
 """Duration of a frame without one, as in browsers."""
@@ -98,7 +99,9 @@ def read_gif(data: bytes) -> Animation:
         data=data[:end] + bytes([TRAILER]) if lacks_end else data,
         size=(height, width),
         durations_ms=durations,
-        missing=truncated_error(f"{len(durations)} frames, its end is missing") if lacks_end else None,
+        missing=truncated_error(f"{plural(len(durations), 'frame')}, its end is missing")
+        if lacks_end
+        else None,
     )
 
 
@@ -160,7 +163,7 @@ def read_apng(data: bytes) -> Animation:
     if not promised or not durations:
         return Animation(data=data, size=header.size, durations_ms=[0.0])
     if promised < len(durations):
-        raise damaged_error(f"it says it has {promised} frames and has {len(durations)}")
+        raise damaged_error(f"it says it has {plural(promised, 'frame')} and has {len(durations)}")
     return Animation(
         data=data,
         size=header.size,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.clip import check_frame_count
 from halofeed.prep.formats.picture.image import Size, damaged_error, decode_error, truncated_error
+from halofeed.system.wording import plural
 
 MAX_CONTAINER_ELEMENTS = 5_000_000
 """Maximum boxes, chunks or elements in a file."""
@@ -164,7 +165,7 @@ def read_avi(data: bytes) -> Container:
         if at + length > len(data):
             if riff_length and not is_cut:
                 raise damaged_error(
-                    f"chunk {kind!r} of {length} bytes at byte {at - 8} is longer than the file"
+                    f"chunk {kind!r} of {plural(length, 'byte')} at byte {at - 8} is longer than the file"
                 )
             end, is_cut = at - 8, True
             break
@@ -534,7 +535,7 @@ class _Mp4Track:
         ends_of_chunks = np.minimum(np.cumsum(np.minimum(per_chunk, count)), count)
         in_chunk = np.diff(np.append(0, ends_of_chunks))
         if ends_of_chunks[-1] < count:
-            raise damaged_error(f"its table of chunks has {ends_of_chunks[-1]} of {count} frames")
+            raise damaged_error(f"its table of chunks has {ends_of_chunks[-1]} of {plural(count, 'frame')}")
         before = np.cumsum(sizes) - sizes
         chunk_of = np.repeat(np.arange(chunks), in_chunk)
         starts_of_chunks = before[np.minimum(ends_of_chunks - in_chunk, count - 1)]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError, UsageError
+from halofeed.system.wording import plural
 
 Indices = NDArray[np.int64]
 EARLY_S = 0.001
@@ -92,7 +93,8 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
         raise SourceError(
             "selection",
             "clip is shorter than a window",
-            f"{len(sampled)} of its {count} frames remain at {rate}, and a window needs {choice.frames}; ask for "
+            f"{len(sampled)} of its {plural(count, 'frame')} remain at {rate}, and a window needs "
+            f"{choice.frames}; ask for "
             "shorter windows or repeat the last frame",
         )
     sampled = np.concatenate([sampled, np.repeat(sampled[-1:], repeated)])

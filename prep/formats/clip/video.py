@@ -34,6 +34,7 @@ from halofeed.prep.formats.picture.image import (
 from halofeed.prep.formats.picture.pixels import apply_orientation
 from halofeed.prep.geometry.resize import displayed_size
 from halofeed.system.memory import TOO_MUCH_MEMORY, is_out_of_memory
+from halofeed.system.wording import plural
 
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # read once, when the first video is opened
 
@@ -231,7 +232,9 @@ def _findings(
 ) -> tuple[str, ...]:
     found = []
     if container.hides_frames and frames < container.packets:
-        found.append(f"its edit list hides {container.packets - frames} of {container.packets} frames")
+        found.append(
+            f"its edit list hides {container.packets - frames} of {plural(container.packets, 'frame')}"
+        )
     if orientation != 1:
         found.append("orientation applied")
     if size != container.size:

@@ -33,6 +33,7 @@ from halofeed.prep.geometry.scan import Finding, ScanIdentity
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import OVERLAP_HINT
 from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
+from halofeed.system.wording import plural
 
 PARSE_FAILURES = (
     AttributeError,
@@ -153,7 +154,9 @@ def read_dataset(files: SourceFiles, path: str, reserve: ReserveMemory = no_memo
     except (*PARSE_FAILURES, Warning):
         raise damaged_file("its elements cannot be parsed") from None
     if stream.missing:
-        raise SourceError("read", "file is truncated", f"{stream.missing} bytes are missing")
+        raise SourceError(
+            "read", "file is truncated", f"{plural(stream.missing, 'byte is', 'bytes are')} missing"
+        )
     return ParsedFile(dataset=dataset, file_bytes=len(data), items=count, parsed_bytes=parsed_bytes)
 
 
@@ -213,7 +216,7 @@ def decimals(dataset: Dataset, tag: int, count: int | None = None) -> NDArray[np
     except ValueError:
         raise damaged_file(f"element {format_tag(tag)} holds a value that is not a number") from None
     if count is not None and len(numbers) != count:
-        raise damaged_file(f"element {format_tag(tag)} has {len(numbers)} values, expected {count}")
+        raise damaged_file(f"element {format_tag(tag)} has {plural(len(numbers), 'value')}, expected {count}")
     if not np.isfinite(numbers).all():
         raise damaged_file(f"element {format_tag(tag)} holds a number that is not finite")
     return numbers
@@ -256,7 +259,7 @@ def unsigned_short(dataset: Dataset, tag: int, default: int | None = None) -> in
     if not value and default is not None:
         return default
     if len(value) != 2:
-        raise damaged_file(f"element {format_tag(tag)} has {len(value)} bytes, expected 2")
+        raise damaged_file(f"element {format_tag(tag)} has {plural(len(value), 'byte')}, expected 2")
     return int.from_bytes(value, "little")
 
 
@@ -277,7 +280,9 @@ def sequence_items(dataset: Dataset, tag: int) -> Sequence[Dataset]:
 def overlap_error(what: str, numbers: Iterable[int], voxels: int) -> SourceError:
     """Return the error for a mask with voxels in several segments or structures."""
     listed = ", ".join(map(str, sorted(numbers)))
-    detail = f"{voxels} voxels are in more than one of the {what} {listed}; {OVERLAP_HINT}"
+    detail = (
+        f"{plural(voxels, 'voxel is', 'voxels are')} in more than one of the {what} {listed}; {OVERLAP_HINT}"
+    )
     return SourceError("annotation", f"{what} overlap", detail)
 
 
@@ -308,7 +313,8 @@ def check_references(dataset: Dataset, scan: ScanIdentity) -> None:
     if images and scan.images:
         if not images & scan.images:
             detail = (
-                f"none of the {len(images)} images that it names (ReferencedSOPInstanceUID) is the scan's"
+                f"none of the {plural(len(images), 'image')} that it names (ReferencedSOPInstanceUID) "
+                "is the scan's"
             )
             raise _wrong_scan(detail)
         return

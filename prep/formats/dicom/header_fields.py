@@ -29,6 +29,7 @@ from halofeed.prep.formats.dicom.headers import (
 from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, object_kind
 from halofeed.prep.formats.dicom.nuclear import NUCLEAR_KINDS, NUCLEAR_VECTORS, place_nuclear_slices
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
+from halofeed.system.wording import plural
 
 VolumeAttribute = float | str | tuple[float, ...]
 VolumeAttributes = Mapping[str, VolumeAttribute]
@@ -363,7 +364,7 @@ def _frames(elements: Elements) -> tuple[DicomFrame, ...]:
         # The frames have no positions, so the file is not a volume: one frame is enough to describe it.
         return (replace(_frame((elements,)), position_mm=None),)
     if len(per_frame) != count:
-        raise damaged_file(f"{count} frames, but {len(per_frame)} descriptions of frames")
+        raise damaged_file(f"{plural(count, 'frame')}, but {plural(len(per_frame), 'description')} of frames")
     return tuple(_frame((*_flatten(item), *shared, elements)) for item in per_frame)
 
 

@@ -19,6 +19,7 @@ from typing import Union
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.streams import GZIP_MAGIC, MAX_DEFLATE_RATIO, OUTPUT_BYTES, open_stream
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.wording import plural
 
 MAX_UNPACKED_BYTES = 1 << 31
 GZIP_WINDOW_BITS = 31
@@ -279,7 +280,7 @@ class _ElementParser:
                     pass  # It is a private element of another creator: see `CSA_CREATOR`.
                 elif listed_vr and tag not in elements:
                     if length > MAX_VALUE_BYTES and listed_vr != "OV":
-                        raise damaged_file(f"element {format_tag(tag)} has {length} bytes")
+                        raise damaged_file(f"element {format_tag(tag)} has {plural(length, 'byte')}")
                     self.require(offset)
                     known_vr = vr if vr not in ("", "UN") else listed_vr
                     self.count_kept()

@@ -23,6 +23,7 @@ from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.elements import silence_pydicom
 from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.headers import PixelLocation
+from halofeed.system.wording import plural
 
 RUN_LENGTHS = "1.2.840.10008.1.2.5"
 PLUGINS: Mapping[str, tuple[str, str]] = {
@@ -102,7 +103,7 @@ def decode_rle(frame: bytes, planes: int, size: tuple[int, int]) -> NDArray[np.u
         except ValueError as error:
             raise damaged_pixels("the last run is truncated") from error
         if len(decoded) < count or any(decoded[count:]):
-            raise damaged_pixels(f"run lengths of {len(decoded)} values, expected {count}")
+            raise damaged_pixels(f"run lengths of {plural(len(decoded), 'value')}, expected {count}")
         pixels[:, planes - 1 - plane] = np.frombuffer(decoded, np.uint8, count)
     return pixels.view(f"<u{planes}").reshape(size)
 
@@ -203,7 +204,7 @@ def _check_codestream(frame: bytes, codec: str, stored: PixelFormat) -> Codestre
     """
     rows, columns = stored.size
     if rows * columns > FREE_PIXELS + PIXELS_PER_BYTE * len(frame):
-        raise truncated_pixels(f"{len(frame)} bytes for {rows} x {columns} pixels")
+        raise truncated_pixels(f"{plural(len(frame), 'byte')} for {rows} x {columns} pixels")
     if codec == "RLE":
         check_run_lengths(frame, stored.bits_allocated // 8)
         return Codestream(
@@ -222,7 +223,7 @@ def _check_codestream(frame: bytes, codec: str, stored: PixelFormat) -> Codestre
         raise damaged_pixels(f"{codec} with a frame header of type {header.process:02X}")
     # Decoders invent the missing pixels of a truncated frame and report success.
     if not frame.rstrip(b"\0\xff").endswith(b"\xff\xd9"):
-        raise truncated_pixels(f"a frame of {len(frame)} bytes has no end mark")
+        raise truncated_pixels(f"a frame of {plural(len(frame), 'byte')} has no end mark")
     return header
 
 
@@ -262,7 +263,7 @@ def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[i
     if count == 1:
         return [pieces]
     if len(pieces) < count:
-        raise truncated_pixels(f"{len(pieces)} fragments for {count} frames")
+        raise truncated_pixels(f"{plural(len(pieces), 'fragment')} for {plural(count, 'frame')}")
     if len(pieces) == count:
         return [[piece] for piece in pieces]
     starts = np.frombuffer(body, "<u4", table_length // 4, table_at).tolist()
@@ -273,7 +274,9 @@ def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[i
         or any(start not in index_at for start in starts)
         or starts != sorted(set(starts))
     ):
-        raise damaged_pixels(f"{len(pieces)} fragments for {count} frames, and no table of them")
+        raise damaged_pixels(
+            f"{plural(len(pieces), 'fragment')} for {plural(count, 'frame')}, and no table of them"
+        )
     cuts = [*(index_at[start] for start in starts), len(pieces)]
     return [pieces[start:stop] for start, stop in pairwise(cuts)]
 
@@ -401,9 +404,13 @@ def check_pixels(fields: HeaderFields, byte_count: int | None) -> PixelLocation:
         if location.length is not None:
             raise damaged_pixels("compressed pixels that are not in fragments")
         if pixels > FREE_PIXELS * len(fields.frames) + PIXELS_PER_BYTE * held:
-            raise truncated_pixels(f"{held} bytes for {len(fields.frames)} x {rows} x {columns} pixels")
+            raise truncated_pixels(
+                f"{plural(held, 'byte')} for {len(fields.frames)} x {rows} x {columns} pixels"
+            )
         return location
     needed = pixels * stored.bits_allocated // 8
     if location.length is None or min(location.length, held) < needed:
-        raise truncated_pixels(f"{min(location.length or 0, held)} bytes of pixels, expected {needed}")
+        raise truncated_pixels(
+            f"{plural(min(location.length or 0, held), 'byte')} of pixels, expected {needed}"
+        )
     return location

@@ -37,6 +37,7 @@ from halofeed.prep.formats.dicom.headers import damaged_file
 from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS_SIGNS
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
 from halofeed.prep.voxels.masks import fill_polygons
+from halofeed.system.wording import plural
 
 PointArray = NDArray[np.float64]
 CROSSING_VOXELS, CROSSING_SHARE = 2, 0.01
@@ -104,7 +105,9 @@ def enclosed(
             _, voxels = np.unique(part[covered], return_counts=True)
             crossing = int(voxels.sum() - voxels.max(initial=0))
             if not may_cross and crossing > max(CROSSING_VOXELS, CROSSING_SHARE * voxels.sum()):
-                detail = f"{what}, {crossing} voxels of one slice lie in one of two contours or in both"
+                detail = (
+                    f"{what}, {plural(crossing, 'voxel')} of one slice lie in one of two contours or in both"
+                )
                 raise SourceError("annotation", "contours of one structure cross", detail)
             part += covered
     return (depth & 1).astype(np.bool_), on_contour
@@ -309,7 +312,9 @@ def _contours(
             flat = np.empty(0) if coordinates is None else coordinates
             point_count = decimal_integer(item, POINT_COUNT, flat.size // 3)
             if flat.size != 3 * point_count:
-                raise damaged_file(f"a contour has {flat.size} coordinates for {point_count} points")
+                raise damaged_file(
+                    f"a contour has {plural(flat.size, 'coordinate')} for {plural(point_count, 'point')}"
+                )
             points = flat.reshape(-1, 3)
             if len(points) > 1 and (points[0] == points[-1]).all():
                 points = points[:-1]  # the file repeats the first point
@@ -380,7 +385,7 @@ def _assign_slices(
         in_group[nearest[index], contours[index].number].append(planes[index])
     crowded = sum(max(group) - min(group) > SAME_PLANE for group in in_group.values())
     if crowded:
-        planes_of = f"{crowded} slices of a structure have contours of several planes"
+        planes_of = f"{plural(crowded, 'slice')} of a structure have contours of several planes"
         detail = f"{planes_of}; the image's are further apart"
         raise SourceError("annotation", "contours lie closer than the image's slices", detail)
     for structures in slices.values():

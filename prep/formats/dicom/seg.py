@@ -50,6 +50,7 @@ from halofeed.prep.formats.dicom.slice_geometry import (
 )
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.wording import plural
 
 TYPE, MAXIMUM_FRACTION, FRACTION_TYPE, PIXEL_DATA = 0x00620001, 0x0062000E, 0x00620010, 0x7FE00010
 SEGMENTS, SEGMENT_NUMBER, SEGMENT_LABEL = 0x00620002, 0x00620004, 0x00620005
@@ -166,10 +167,10 @@ def _parse_header(dataset: Dataset) -> _Segmentation:
     frame_count = decimal_integer(dataset, headers.FRAMES, 1)
     groups = sequence_items(dataset, headers.FRAME_GROUPS)
     if rows < 1 or columns < 1 or frame_count < 1:
-        detail = f"{frame_count} frames of {rows} x {columns}"
+        detail = f"{plural(frame_count, 'frame')} of {rows} x {columns}"
         raise SourceError("annotation", "segmentation has no pixels", detail)
     if len(groups) != frame_count:
-        raise damaged_file(f"{frame_count} frames, but {len(groups)} are described")
+        raise damaged_file(f"{plural(frame_count, 'frame')}, but {len(groups)} are described")
     character_set = declared_character_sets(dataset)
     described = sequence_items(dataset, SEGMENTS)
     names = {
@@ -259,7 +260,9 @@ def _check_pixel_data(dataset: Dataset, header: _Segmentation) -> None:
     if transfer_syntax(dataset) in UNCOMPRESSED:
         needed = (frame_count * rows * columns * header.bits + 7) // 8
         if held < needed:
-            raise SourceError("read", "file is truncated", f"{held} bytes of pixels, expected {needed}")
+            raise SourceError(
+                "read", "file is truncated", f"{plural(held, 'byte')} of pixels, expected {needed}"
+            )
 
 
 def _check_voxels(grid: Grid, image_grid: Grid | None, held_bytes: int) -> None:
@@ -269,7 +272,7 @@ def _check_voxels(grid: Grid, image_grid: Grid | None, held_bytes: int) -> None:
     allowed = max(ALWAYS_ALLOWED_VOXELS, VOXELS_PER_BYTE * held_bytes, VOXELS_PER_IMAGE_VOXEL * of_image)
     if voxels > allowed:
         shape = " x ".join(map(str, grid.shape))
-        detail = f"{shape} voxels for {held_bytes} bytes of pixels, at most {allowed}"
+        detail = f"{shape} voxels for {plural(held_bytes, 'byte')} of pixels, at most {allowed}"
         raise SourceError("annotation", "segmentation spans too many voxels", detail)
 
 
@@ -282,7 +285,7 @@ def _check_unique(header: _Segmentation, placement: Placement) -> None:
         for frame, segment in enumerate(segments)
     }
     if len(places) != len(segments):
-        detail = f"{len(segments) - len(places)} of {len(segments)} frames"
+        detail = f"{len(segments) - len(places)} of {plural(len(segments), 'frame')}"
         raise SourceError("annotation", "segmentation has several frames of one segment at one place", detail)
 
 

@@ -26,6 +26,7 @@ from halofeed.prep.formats.picture.pillow import (
     open_with_plugin,
 )
 from halofeed.prep.formats.picture.tiff import exif_orientation
+from halofeed.system.wording import plural
 
 EXTENSION, GRAPHIC_CONTROL, FRAME, TRAILER = 0x21, 0xF9, 0x2C, 0x3B
 
@@ -130,7 +131,7 @@ def riff_chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
     while at + 8 <= end:
         kind, length = struct.unpack_from("<4sI", data, at)
         if at + 8 + length > end:
-            raise truncated_error(f"chunk {kind!r} of {length} bytes at byte {at} of {end}")
+            raise truncated_error(f"chunk {kind!r} of {plural(length, 'byte')} at byte {at} of {end}")
         yield kind, memoryview(data)[at + 8 : at + 8 + length]
         at += 8 + length + length % 2
     if at == CHUNKS_AT:
@@ -151,7 +152,7 @@ def webp_size(kind: bytes, payload: bytes | memoryview) -> Size:
     if kind == b"VP8 " and len(payload) >= 10 and payload[3:6] == b"\x9d\x01\x2a":
         width, height = struct.unpack_from("<HH", payload, 6)
         return height & 0x3FFF, width & 0x3FFF
-    raise damaged_error(f"first chunk {kind!r} of {len(payload)} bytes")
+    raise damaged_error(f"first chunk {kind!r} of {plural(len(payload), 'byte')}")
 
 
 def open_webp(data: bytes) -> OpenedImage:

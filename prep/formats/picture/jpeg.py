@@ -29,6 +29,7 @@ from halofeed.prep.formats.picture.pillow import (
     open_with_plugin,
 )
 from halofeed.prep.formats.picture.tiff import exif_orientation, read_tiff_directory
+from halofeed.system.wording import plural
 
 START_OF_IMAGE, END_OF_IMAGE = b"\xff\xd8", b"\xff\xd9"
 SOS, EOI, APP1 = 0xDA, 0xD9, 0xE1
@@ -155,7 +156,7 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
         raise damaged_error(f"{len(frames)} frame headers before the first scan, expected 1")
     frame, payload = frames[0]
     if len(payload) < 6 or len(payload) < 6 + 3 * payload[5]:
-        raise damaged_error(f"frame header of {len(payload)} bytes")
+        raise damaged_error(f"frame header of {plural(len(payload), 'byte')}")
     precision, components = payload[0], payload[5]
     size = int.from_bytes(payload[1:3], "big"), int.from_bytes(payload[3:5], "big")
     if frame in LOSSLESS:
@@ -168,9 +169,11 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
         raise decode_error("JPEG of this many components is not supported", f"{components} components")
     scans = data.count(b"\xff\xda", segments[-1][1])
     if scans > MAX_SCANS:
-        raise decode_error("more JPEG scans than allowed", f"{scans} scans, allowed are {MAX_SCANS}")
+        raise decode_error(
+            "more JPEG scans than allowed", f"{plural(scans, 'scan')}, allowed are {MAX_SCANS}"
+        )
     if scans * size[0] * size[1] > MAX_SCANNED_PIXELS and scans > USUAL_SCANS:
-        detail = f"{scans} scans of {size[0]} x {size[1]} pixels"
+        detail = f"{plural(scans, 'scan')} of {size[0]} x {size[1]} pixels"
         raise decode_error("more JPEG scans than allowed", detail)
     factors = tuple(payload[7 + 3 * index] for index in range(components))
     exif = next(

@@ -31,6 +31,7 @@ from halofeed.prep.formats.picture.pillow import (
     with_transparent_color,
 )
 from halofeed.prep.formats.picture.tiff import exif_orientation
+from halofeed.system.wording import plural
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 GRAY, COLOR, PALETTE, GRAY_ALPHA, COLOR_ALPHA = 0, 2, 3, 4, 6
@@ -81,7 +82,7 @@ def read_png_header(data: bytes) -> PngHeader:
             raise truncated_error("no IEND chunk")
         length, kind = struct.unpack_from(">I4s", data, at)
         if at + 12 + length > len(data):
-            raise truncated_error(f"chunk {kind!r} of {length} bytes at byte {at} of {len(data)}")
+            raise truncated_error(f"chunk {kind!r} of {plural(length, 'byte')} at byte {at} of {len(data)}")
         checksum = struct.unpack_from(">I", data, at + 8 + length)[0]
         intact = zlib.crc32(memoryview(data)[at + 4 : at + 8 + length]) == checksum
         if not kind.isalpha() or not (intact or (chunks and kind in METADATA_CHUNKS)):
@@ -98,7 +99,7 @@ def read_png_header(data: bytes) -> PngHeader:
         at += 12 + length
     kind, at, length = chunks[0]  # exists, because the loop ends at IEND
     if kind != b"IHDR" or length != 13:
-        raise damaged_error(f"the first chunk is {kind!r} of {length} bytes, not IHDR of 13")
+        raise damaged_error(f"the first chunk is {kind!r} of {plural(length, 'byte')}, not IHDR of 13")
     width, height = struct.unpack_from(">II", data, at)
     depth, color_type, compression, filtering, interlace = data[at + 8 : at + 13]
     if depth not in DEPTHS.get(color_type, ()) or compression or filtering or interlace > 1:

@@ -33,6 +33,7 @@ from halofeed.prep.formats.picture.pillow import (
     load_raster,
     open_with_plugin,
 )
+from halofeed.system.wording import plural
 
 NEW_SUBFILE_TYPE = 254
 ORIENTATION = 274
@@ -200,7 +201,7 @@ def _layout(directory: TiffDirectory, byte_count: int) -> SampleLayout:
             raise truncated_error(f"the values of tag {tag} lie beyond byte {byte_count}")
     for tag in SINGLE_TAGS & directory.fields.keys():
         if directory.fields[tag].count != 1:
-            raise damaged_error(f"tag {tag} has {directory.fields[tag].count} values, expected 1")
+            raise damaged_error(f"tag {tag} has {plural(directory.fields[tag].count, 'value')}, expected 1")
     size = directory.integer(HEIGHT, 0), directory.integer(WIDTH, 0)
     sample_formats = set(np.unique(directory.integers(SAMPLE_FORMAT)).tolist()) or {1}
     bits = set(np.unique(directory.integers(BITS)).tolist()) or {1}
@@ -263,7 +264,7 @@ def _check_blocks(directory: TiffDirectory, layout: SampleLayout, data: bytes) -
         for tag, pixels in ((TILE_HEIGHT, layout.size[0]), (TILE_WIDTH, layout.size[1])):
             tile = directory.integer(tag, 0)
             if not 1 <= tile <= max(4 * pixels, 4096):
-                raise damaged_error(f"a tile side of {tile} for {pixels} pixels")
+                raise damaged_error(f"a tile side of {tile} for {plural(pixels, 'pixel')}")
 
 
 def _plain_tiff(data: bytes, directory: TiffDirectory, replaced: Mapping[int, int]) -> bytes:

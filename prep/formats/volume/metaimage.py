@@ -43,6 +43,7 @@ from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.example import MAX_HEADER_BYTES
 from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.wording import plural
 
 METAIMAGE_TYPES = {
     **dict.fromkeys(("MET_CHAR", "MET_ASCII_CHAR"), "i1"),
@@ -78,7 +79,7 @@ def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Volum
     affine, findings = _affine(fields, len(lengths), options)
     grid, sheared = grid_of((lengths[2], lengths[1], lengths[0]), affine)
     _check_no_rescale(fields)
-    written, names = fields["ElementDataFile"], FORMAT_EXTENSIONS["metaimage"]
+    written, names = fields.needed("ElementDataFile"), FORMAT_EXTENSIONS["metaimage"]
     used, data, start = find_voxel_file(files, path, data, end, written, names)
     content, offset = _content(fields, data, start, dtype, math.prod(lengths) * parts)
     stored = StoredVoxels(
@@ -129,7 +130,7 @@ def _lengths(fields: Fields) -> tuple[list[int], int]:
     if count < 3:
         raise SourceError("decode", "not three axes of space", f"axes of {written} voxels")
     if math.prod(lengths[4:]) > 1 or (math.prod(lengths[3:]) > 1 and parts > 1):
-        detail = f"axes of {written} voxels of {parts} values; store one volume per file"
+        detail = f"axes of {written} voxels of {plural(parts, 'value')}; store one volume per file"
         raise SourceError("decode", "more axes than an image with channels has", detail)
     return lengths, parts
 

@@ -29,6 +29,7 @@ from halofeed.prep.formats.volume.volume_header import (
 )
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.wording import plural
 
 HEADER_BYTES: Final = 284
 _FIELDS: Final = struct.Struct(">7ih15f")
@@ -47,7 +48,9 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
         detail = f"begins with {start[:8].hex(' ') or 'nothing'}"
         raise SourceError("decode", "not a FreeSurfer volume", detail)
     if len(start) < HEADER_BYTES:
-        raise SourceError("decode", "file is truncated", f"{len(start)} bytes of a header of {HEADER_BYTES}")
+        raise SourceError(
+            "decode", "file is truncated", f"{plural(len(start), 'byte')} of a header of {HEADER_BYTES}"
+        )
     _, i, j, k, frames, code, _, is_oriented, *numbers = _FIELDS.unpack_from(start)
     if min(i, j, k, frames) < 1:
         raise damaged_header(f"axes of {i} x {j} x {k} x {frames} voxels; expected at least 1 along each")

@@ -40,6 +40,7 @@ from halofeed.prep.formats.volume.volume_header import (
 from halofeed.prep.geometry.scan import Finding, Grid
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.atomic_files import create_replacing
+from halofeed.system.wording import plural
 
 NIFTI_HEADER_BYTES = 540
 _AXES_OF_FILE = [2, 1, 0, 3]
@@ -115,14 +116,15 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
     i, j, k, times, vector, *more = (lengths + [1] * 7)[:7]
     if max(more) > 1 or (times > 1 and vector > 1) or (parts > 1 and times * vector > 1):
         detail = (
-            f"axes of {' x '.join(map(str, lengths))} voxels of {parts} values; store one volume per file"
+            f"axes of {' x '.join(map(str, lengths))} voxels of {plural(parts, 'value')}; store one "
+            "volume per file"
         )
         raise SourceError("decode", "more axes than an image with channels has", detail)
     channels = times * vector * parts
     check_voxel_count(lengths, parts, max_voxels)
     slope, inter, findings = _rescale(header, kind, parts)
     if parts > 1:
-        detail = f"red, green, blue{' and alpha' if parts == 4 else ''} become {parts} channels"
+        detail = f"red, green, blue{' and alpha' if parts == 4 else ''} become {plural(parts, 'channel')}"
         findings += (Finding.noted("color voxels", detail),)
     return NiftiHeader(
         fields=header,
@@ -145,7 +147,9 @@ def _detect_header(start: bytes, may_be_analyze: bool) -> tuple[NibabelHeader, F
         if size not in HEADER_SIZES:
             continue
         if len(start) < size:
-            raise SourceError("decode", "file is truncated", f"{len(start)} bytes of a header of {size}")
+            raise SourceError(
+                "decode", "file is truncated", f"{plural(len(start), 'byte')} of a header of {size}"
+            )
         for (place, magic), (header_class, kind) in MAGICS.items():
             if header_class.sizeof_hdr == size and start.startswith(magic, place):
                 return header_class(start[:size], endianness=order, check=False), kind
@@ -171,7 +175,9 @@ def _lengths(header: NibabelHeader) -> list[int]:
             f"axes of {' x '.join(map(str, lengths))} voxels; expected at least 1 along each"
         )
     if count < 2:
-        raise SourceError("decode", "fewer than two axes", f"{lengths[0]} values in a row are not an image")
+        raise SourceError(
+            "decode", "fewer than two axes", f"{plural(lengths[0], 'value')} in a row are not an image"
+        )
     return lengths
 
 

@@ -51,6 +51,7 @@ from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.example import MAX_HEADER_BYTES
 from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.wording import plural
 
 NRRD_TYPES = {
     "i1": ("signed char", "int8", "int8_t"),
@@ -197,7 +198,7 @@ def _parse_axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
     axes = _Axes(sizes=sizes, space=space, channel=channel)
     if channel is None or kinds[channel] not in COLORS:
         return axes, ()
-    detail = f"{COLORS[kinds[channel]]} become {sizes[channel]} channels"
+    detail = f"{COLORS[kinds[channel]]} become {plural(sizes[channel], 'channel')}"
     return axes, (Finding.noted("color voxels", detail),)
 
 
@@ -311,7 +312,9 @@ def _quoted(fields: Fields, name: str, count: int, chosen: list[int]) -> list[st
         return []
     found = re.findall(r'"([^"]*)"', written)
     if len(found) != count:
-        raise damaged_header(f"{name}: expected {count} texts in quotation marks, got {quote(written)}")
+        raise damaged_header(
+            f"{name}: expected {plural(count, 'text')} in quotation marks, got {quote(written)}"
+        )
     return [found[place].strip() for place in chosen]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from isal import igzip_lib
 
 from halofeed.errors import SourceError
+from halofeed.system.wording import plural
 
 GZIP_MAGIC = b"\x1f\x8b"
 ISAL_ERROR: Final[Any] = igzip_lib.IsalError  # the type stub declares it as an instance
@@ -83,7 +84,7 @@ class GzipStream:
             return False
         if not self._data.startswith(GZIP_MAGIC, self._at):
             if self._data.count(0, self._at) != rest:
-                raise SourceError("decode", "gzip data is followed by something else", f"{rest} bytes")
+                raise SourceError("decode", "gzip data is followed by something else", plural(rest, "byte"))
             self._at = len(self._data)
             return False
         self._at = self._header_end()

@@ -31,6 +31,7 @@ from halofeed.prep.formats.volume.voxel_values import (
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, Scan
 from halofeed.prep.voxels.label_volumes import classes_of_colors
 from halofeed.system.memory import with_margin
+from halofeed.system.wording import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ class VolumeFile:
             options.reserve(with_margin(content.held_bytes + value_bytes(stored, conversion)))
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_values(stored, content, conversion)
-            detail = f"{replaced} voxels set to {options.non_finite_value:g}"
+            detail = f"{plural(replaced, 'voxel')} set to {options.non_finite_value:g}"
             findings += (Finding.corrected("voxels that are no number", detail),) * (replaced > 0)
         in_place = reads_in_place(stored, content, conversion)
         return Scan(
@@ -113,7 +114,7 @@ class VolumeFile:
             options.reserve(with_margin(content.held_bytes + read_bytes))
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_labels(stored, content, non_finite_is_background=True)
-            detail = f"{replaced} voxels became background"
+            detail = f"{plural(replaced, 'voxel')} became background"
             findings += (Finding.corrected("mask voxels that are no number", detail),) * (replaced > 0)
 
         def read() -> NDArray[Any]:
@@ -179,7 +180,8 @@ class VolumeFile:
 
 def _several_channels(stored: StoredVoxels) -> SourceError:
     detail = (
-        f"{stored.channels} channels; a mask has one value per voxel. If a channel is a class, name them in order with "
+        f"{plural(stored.channels, 'channel')}; a mask has one value per voxel. If a channel is a class, "
+        "name them in order with "
         "--label-channels, such as background,liver; if colors are classes, with --label-colors, such as ff0000=liver"
     )
     return SourceError("decode", "mask has several channels", detail)

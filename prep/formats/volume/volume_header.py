@@ -18,6 +18,7 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import GZIP_MAGIC, DecodedStream, GzipStream, PlainStream
 from halofeed.prep.geometry.scan import Finding, Grid, VolumeShape
+from halofeed.system.wording import plural
 
 AffineMatrix = NDArray[np.float64]
 SHEAR_DEGREES = 0.1
@@ -125,7 +126,7 @@ def check_voxel_count(lengths: Sequence[int], parts: int, max_voxels: int) -> No
     """
     count = math.prod(lengths) * parts
     if count > max_voxels:
-        claimed = f"{' x '.join(map(str, lengths))} voxels of {parts} values"
+        claimed = f"{' x '.join(map(str, lengths))} voxels of {plural(parts, 'value')}"
         detail = f"{claimed}; allowed are {max_voxels} in all; --max-voxels {count} allows it"
         raise SourceError("decode", "more voxels than allowed", detail)
 

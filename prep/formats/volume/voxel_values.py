@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.streams import OUTPUT_BYTES, skip
 from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels
+from halofeed.system.wording import plural
 
 BLOCK_VALUES = 1 << 18
 INTEGERS = ("uint8", "int8", "uint16", "int16", "int32")
@@ -77,7 +78,10 @@ def check_byte_count(header: StoredVoxels, data: Content) -> None:
     """
     needed, most = header.offset + header.voxel_bytes, data.open().max_bytes
     if needed > most:
-        detail = f"the header says {needed} bytes, {data.packed_bytes} bytes of file hold at most {most}"
+        detail = (
+            f"the header says {plural(needed, 'byte')}, {plural(data.packed_bytes, 'byte')} of file "
+            f"hold at most {most}"
+        )
         raise SourceError("decode", "voxels are missing", detail)
     if data.is_plain and not header.has_trailer and most - needed >= header.slice_bytes:
         raise _left_over(header, most - needed)
@@ -85,7 +89,7 @@ def check_byte_count(header: StoredVoxels, data: Content) -> None:
 
 def _left_over(header: StoredVoxels, byte_count: int) -> SourceError:
     """Return the error for a slice or more left over: the header is that of another volume. Less may be padding."""
-    detail = f"after {header.voxel_bytes} bytes of voxels follow at least {byte_count} more"
+    detail = f"after {plural(header.voxel_bytes, 'byte')} of voxels follow at least {byte_count} more"
     return SourceError("decode", "more voxels than the header says", detail)
 
 
@@ -203,7 +207,7 @@ def _read_blocks(
         got = stream.read_into(stored.view(np.uint8).data)
         if got < stored.nbytes:
             present = start * header.dtype.itemsize + got
-            detail = f"{present} bytes of voxels, the header says {header.voxel_bytes}"
+            detail = f"{plural(present, 'byte')} of voxels, the header says {header.voxel_bytes}"
             raise SourceError("decode", "voxels are missing", detail)
         fill(stored, target)
     # Reading to the end also makes the decompressor compare its checksum.

@@ -129,7 +129,7 @@ def test_class_ids_beyond_what_a_record_holds_and_class_masks_without_one_are_re
         save_nifti(tmp_path / "b" / f"s/a/segmentations/{name}.nii", draw(0, 1, np.uint8), AFFINE)
     save_nifti(tmp_path / "b" / "s/a/ct.nii", draw(0, 99), AFFINE)
     for text, reason in (
-        ('{"liver": 1}', "'spleen': 1 times, first in a/ct.nii"),
+        ('{"liver": 1}', "'spleen': 1 time, first in a/ct.nii"),
         ('["liver", "spleen"]', "id 0 is"),
     ):
         (tmp_path / "b" / "map.json").write_text(text)

@@ -85,7 +85,9 @@ def test_gifs_cut_off_without_frames_or_with_one_beyond_the_canvas_are_refused_o
             counts.append(0)
         else:
             reason = "file is truncated"
-            assert clip.findings == (f"file is truncated: {clip.frames} frames, its end is missing",)
+            assert clip.findings == (
+                f"file is truncated: {clip.frames} frame{'s' * (clip.frames > 1)}, its end is missing",
+            )
             assert numbers_in(clip) == list(range(clip.frames))
             counts.append(clip.frames)
         assert reason == "file is truncated"

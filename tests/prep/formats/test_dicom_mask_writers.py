@@ -224,12 +224,12 @@ STRANGE = {
     "another series of one frame": (seg_of(of_series("1.2.4"), frame="1.2.9"), "SeriesInstanceUID"),
     "other images": (seg_of(of_series("1.2.4", "1.2.4.0", "1.2.4.1")), "none of the 2 images"),
     "other images of one series UID": (seg_of(of_series("1.2.3", "1.2.55.0")), "ReferencedSOPInstanceUID"),
-    "other images of the frames": (seg_of(in_frames="1.2.4.1"), "none of the 1 images"),
+    "other images of the frames": (seg_of(in_frames="1.2.4.1"), "none of the 1 image"),
     "another frame": (seg_of(frame="1.2.8"), "FrameOfReferenceUID"),
     "another series of an RTSTRUCT": (structures_of(of_series("1.2.4")), "SeriesInstanceUID"),
-    "other images of an RTSTRUCT": (structures_of(of_series("1.2.4", "1.2.4.0", **CONTOURS)), "1 images"),
+    "other images of an RTSTRUCT": (structures_of(of_series("1.2.4", "1.2.4.0", **CONTOURS)), "1 image"),
     "another frame of an RTSTRUCT": (structures_of(frame="1.2.8"), "FrameOfReferenceUID"),
-    "other images of a contour": (structures_of(in_contours="1.2.4.1"), "1 images"),
+    "other images of a contour": (structures_of(in_contours="1.2.4.1"), "1 image"),
 }
 
 

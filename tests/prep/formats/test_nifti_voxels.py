@@ -112,7 +112,7 @@ def test_voxels_that_are_no_number_are_refused_or_set_to_what_is_asked_for(dtype
     values[1, 2, 3] = -1000 / slope
     np.testing.assert_array_equal(scan.read()[..., 0], values.transpose(2, 1, 0) * slope)
     (finding,) = scan.findings
-    assert finding.treatment == "corrected" and finding.detail == "1 voxels set to -1000"
+    assert finding.treatment == "corrected" and finding.detail == "1 voxel set to -1000"
     clean = write_nifti(np.ones((2, 2, 2), dtype), order)
     assert open_nifti(clean, non_finite_value=0).findings == ()
 

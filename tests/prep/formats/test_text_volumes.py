@@ -372,6 +372,7 @@ def test_a_header_that_cannot_be_true_is_refused(name, data, reason):
         ("a.mha", b"\x89PNG\r\n", "not a MetaImage file"),
         ("a.mha", b"Width = 7\nElementDataFile = LOCAL\n", "not a MetaImage file"),
         ("a.mha", b"NDims = 3\nDimSize = 1 1 1\n", "no ElementDataFile"),
+        ("a.mha", write_meta(SIX).partition(b" = LOCAL")[0], "ElementDataFile is missing"),
         ("a.mha", b"NDims = 3\nNDims = 3\n", "'NDims' occurs twice"),
         ("a.mha", b"NDims = 3\nComment = " + b"x" * (1 << 21), "no ElementDataFile within 1048576 bytes"),
         ("a.nrrd", write_nrrd(SIX, "ascii")[:-40], "voxels are missing"),

@@ -63,7 +63,7 @@ def test_a_mask_in_another_order_of_axes_is_on_the_same_grid_and_on_another_refu
     assert (
         caught.value.detail
         == "image 40×68×84 voxels of 3×1.5×1.5 mm, mask 40×68×84 voxels of 3×1.5×1.5 mm"
-        + ", up to 3 mm apart (1 voxels); --mask-grid resample brings it onto the image's"
+        + ", up to 3 mm apart (1 voxel); --mask-grid resample brings it onto the image's"
     )
     near = grid.affine.copy()
     near[2, 3] += 0.3

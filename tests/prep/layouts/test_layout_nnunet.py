@@ -99,7 +99,7 @@ def test_pictures_are_cases_too_and_labels_of_no_case_make_none_for_prediction(t
         ({"file_ending": ".brik"}, "'.brik' is not read; known: .nii.gz .nii .nrrd .mha"),
         ({"file_ending": None}, "file_ending: expected such as .nii.gz; found channel_names"),
         ({"numTraining": True}, "numTraining: expected the number"),
-        ({"numTraining": 3}, "numTraining is 3, and imagesTr holds 1 cases"),
+        ({"numTraining": 3}, "numTraining is 3, and imagesTr holds 1 case"),
         ({"dataset": {}}, "lists of files are not followed"),
     ],
 )

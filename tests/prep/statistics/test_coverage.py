@@ -131,7 +131,7 @@ SIDES = [  # of the record, the scan's affine, the shares that are cut off the v
     ({"height": 10, "width": 12}, STRAIGHT, 75, 0, "train: 75.0% of the field|nearly all of each body"),
     ({"depth": 2, "height": 10, "width": 12, "fit": "stretch"}, STRAIGHT, 0, 0, ""),
     ({"depth": 5, "height": 10, "width": 12, "fit": "tiles"}, STRAIGHT, 0, 0, ""),
-    ({"depth": 6, "height": 40, "width": 40}, TILTED, 50, 40, "warning: train: 50.|lost of 1 of 1 scans"),
+    ({"depth": 6, "height": 40, "width": 40}, TILTED, 50, 40, "warning: train: 50.|lost of 1 of 1 scan"),
 ]
 
 

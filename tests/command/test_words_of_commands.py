@@ -1,0 +1,70 @@
+"""Near names, --recipe, the levels of status and the completion of a shell."""
+
+import re
+import subprocess
+
+import pytest
+
+import halofeed
+from halofeed.errors import UsageError
+from tests.support import conversions
+from tests.support.conversions import draw_folders, halofeed_here, shard_bytes
+
+NEAR = {
+    "convert --hieght=3": "unrecognized arguments: --hieght=3; did you mean --height?",
+    "convert --encoding jpg": "invalid choice: 'jpg'; did you mean jpeg? choose from raw, jpeg, png",
+    "configs retinanet_smal": "not known; did you mean retinanet_small? known: ",
+}
+OURS = "halofeed|classifier: .* parameters|step 1/1  loss|report: |q/|a 1.0.0: |  train |Compiling, "
+FAULTY = 'recipe: {layout: folders, hight: 3, width: "24", shards: 0, resize: fixed-shap, pad: 1}'
+FAULTS = ("hight: no option of this version; did you mean height?", "width: expected int, got '24'")
+FAULTS += ("shards: got 0; expected 1", "resize: got 'fixed-shap'; did you mean", "pad: expected bool, got 1")
+FILES = {"a.yaml": (FAULTY, FAULTS[0]), "a.json": ("{", "Expecting"), "b.yml": ("[1]", "options by name")}
+
+
+@pytest.mark.parametrize("words", NEAR)
+def test_a_misspelled_name_is_answered_with_the_nearest_one(words):
+    done = halofeed_here(*words.split())
+    assert done.returncode == 2 and NEAR[words] in done.stderr, done.stderr
+
+
+def test_a_recipe_repeats_a_conversion_and_options_override_it(tmp_path):
+    source = draw_folders(tmp_path / "source", 6)
+    words = ("convert", "--source", source, "--out", tmp_path, "--name")
+    done = halofeed_here(*words, "a", "--height", 16, "--width", 24, "--interpolation", "tf1-area", "-q")
+    assert (done.returncode, done.stderr) == (0, ""), "the chosen layout is a status line"
+    done = halofeed_here(*words, "b", "-v", "--recipe", tmp_path / "a/1.0.0/manifest.json")
+    assert re.search(r"planned 6 inputs in .*\n.*wrote 1 shard", done.stderr), done.stderr
+    stored = [list(shard_bytes(tmp_path / name / "1.0.0").values()) for name in "ab"]
+    assert stored[0] == stored[1]
+    (tmp_path / "r.yaml").write_text("layout: folders\nwidth: 8\nheight: 99")
+    recipe = halofeed.convert(
+        source, tmp_path, recipe=tmp_path / "r.yaml", name="c", height=8
+    ).manifest.recipe
+    assert (recipe["height"], recipe["width"]) == (8, 8)
+    for name, (text, fault) in FILES.items():
+        (tmp_path / name).write_text(text)
+        done = halofeed_here(*words, "d", "--recipe", tmp_path / name, "-q")
+        assert done.returncode == 2 and fault in done.stderr
+        assert text != FAULTY or all(f"  recipe.{one}" in done.stderr for one in FAULTS)
+    with pytest.raises(UsageError, match=r"^recipe cannot be followed:\nheigt: .*did you mean height"):
+        halofeed.convert(source, tmp_path, recipe={**recipe, "heigt": 3})
+
+
+@pytest.mark.parametrize(("words", "known"), [("co", "convert configs"), ("show --sp", "--split")])
+def test_bash_completes_commands_and_options(words, known):
+    script = halofeed_here("completion", "bash").stdout + f"\nCOMP_WORDS=(halofeed {words})"
+    script += '\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _halofeed; echo "${COMPREPLY[*]}"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(known) and done.stderr == ""
+
+
+@pytest.mark.long
+def test_commands_print_lines_of_halofeed_alone(tmp_path):
+    draw_folders(tmp_path / "source", 6)
+    convert = "convert --source source --out q --name a --height 16 --width 24 -v"
+    train = "train q/a/1.0.0 --set model.features=[8] --steps 1 --batch-size 6 --out q/run"
+    for words in (convert, train, "show q/a/1.0.0 --output q/batch.png"):
+        done = conversions.halofeed(*words.split(), cwd=tmp_path)
+        lines = (done.stdout + done.stderr).splitlines()
+        assert done.returncode == 0 and not [line for line in lines if not re.match(OURS, line)], lines
