@@ -14,7 +14,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas import limits
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.files import MANIFEST
-from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.manifest import Manifest, only_version
 from halofeed.system.atomic_files import read_regular
 
 _CURE = "name a manifest.json that `halofeed convert` wrote, or a file with its recipe"
@@ -58,6 +58,8 @@ class GivenRecipe:
 def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe:
     """Read a recipe: a manifest's file or folder, a file with its member `recipe` or the options alone, or a mapping.
 
+    A folder may be that of the data set's only version.
+
     A file whose name ends in .yaml or .yml is YAML, any other JSON.
 
     Raises:
@@ -66,7 +68,7 @@ def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe
     """
     if isinstance(file, Mapping):
         return GivenRecipe(document=file)
-    path = Path(file)
+    path = Path(only_version(file))
     if path.is_dir():
         path = path / MANIFEST
     try:

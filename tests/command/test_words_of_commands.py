@@ -33,7 +33,7 @@ def test_a_recipe_repeats_a_conversion_and_options_override_it(tmp_path):
     words = ("convert", "--source", source, "--out", tmp_path, "--name")
     done = halofeed_here(*words, "a", "--height", 16, "--width", 24, "--interpolation", "tf1-area", "-q")
     assert (done.returncode, done.stderr) == (0, ""), "the chosen layout is a status line"
-    done = halofeed_here(*words, "b", "-v", "--recipe", tmp_path / "a/1.0.0/manifest.json")
+    done = halofeed_here(*words, "b", "-v", "--recipe", tmp_path / "a")
     assert re.search(r"planned 6 inputs in .*\n.*wrote 1 shard", done.stderr), done.stderr
     stored = [list(shard_bytes(tmp_path / name / "1.0.0").values()) for name in "ab"]
     assert stored[0] == stored[1]
