@@ -150,6 +150,13 @@ def test_what_cannot_be_drawn_is_refused(draw, write):
     ):
         with pytest.raises(UsageError, match=words):
             Loader(write(draw(5)), batch_size=2, draw_by=draw_by)
+    classes = write(draw(5, task="classification"))
+    for training, draw_by, words in (
+        (False, "class", "every record once"),
+        (True, "foreground", "have a foreground"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            Loader(classes, batch_size=2, training=training, draw_by=draw_by)
 
 
 def test_a_record_whose_classes_cannot_be_read_is_an_error_or_never_drawn(draw, write, tmp_path):
@@ -167,11 +174,3 @@ def test_a_record_whose_classes_cannot_be_read_is_an_error_or_never_drawn(draw, 
         Counter(rows["label"].tolist()) == {0: 200, 1: 200} and len(set(join_id(rows["id"]).tolist())) == 19
     )
     assert not loader.skipped
-
-
-def test_evaluation_and_classification_without_foreground_are_refused(draw, write):
-    folder = write(draw(5, task="classification"))
-    with pytest.raises(UsageError, match="gives every record once"):
-        Loader(folder, batch_size=2, training=False, draw_by="class")
-    with pytest.raises(UsageError, match="have a foreground"):
-        Loader(folder, batch_size=2, draw_by="foreground")
