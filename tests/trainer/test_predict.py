@@ -39,7 +39,7 @@ from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run, begin_run, open_run
 from halofeed.trainer.step import new_state
 from halofeed.trainer.task import DataFacts
-from tests.support import clip_mask_writer, clip_writer
+from tests.support import clip_mask_writer, clip_writer, training
 from tests.support.conversions import all_bytes, draw_folders, run_convert
 from tests.support.phantom import ORIENTATIONS, dice, write_phantom
 from tests.support.training import convert_scans
@@ -48,14 +48,13 @@ Pairs = Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
 
 
 def facts_of(done: Conversion, **changes: Any) -> DataFacts:
-    manifest, shape = done.manifest, done.manifest.field("image").shape
+    manifest = done.manifest
     known = {
-        "task": manifest.task,
         "kind": manifest.kind.name,
         "labels": manifest.labels,
-        "image_shape": shape,
+        "image_shape": manifest.field("image").shape,
     }
-    return DataFacts(**known | {"mean": (0.0,) * shape[-1], "std": (1.0,) * shape[-1]} | changes)
+    return training.facts_of(manifest.task, **known | changes)
 
 
 def perfect(done: Conversion, split: str, source: Any = None) -> Pairs:
