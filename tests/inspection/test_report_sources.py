@@ -139,17 +139,13 @@ def test_what_stands_in_its_place_is_passed_over(tmp_path: Path, state: Path, co
     assert recall(str(tmp_path), manifest) is None
 
 
-def test_named_sources_that_are_not_there_are_said(tmp_path: Path) -> None:
+def test_named_sources_that_are_not_there_have_changed_or_are_damaged_are_said(tmp_path: Path) -> None:
     folder = make(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     _, page = report(folder, sources=str(tmp_path / "elsewhere"))
     assert page.words("samples").count("file cannot be read (No such file or directory)") == 12
     with pytest.raises(UsageError, match="no such folder"):
         write_report(folder, sources=str(tmp_path / "never"))
-
-
-def test_a_source_that_changed_or_is_damaged_is_said(tmp_path: Path) -> None:
-    folder = make(tmp_path)
     draw_sources(tmp_path / "photos")
     for example in DRAWN_BY_DEFAULT[::2]:
         (tmp_path / "photos" / example.key).write_bytes(b"\x89PNG\r\n\x1a\nnothing")

@@ -57,7 +57,7 @@ def rows_of(loader, steps):
     return joined([loader.batch(step) for step in range(steps)])
 
 
-def test_classes_are_equally_frequent_and_so_are_the_records_of_one(draw, write):
+def test_classes_are_equally_frequent_or_have_their_shares_and_so_are_the_records_of_one(draw, write):
     folder = write(classified(draw, [1, 3, 8]))
     rows = rows_of(Loader(folder, batch_size=4, seed=3, draw_by="class"), 30)
     for epoch in range(10):
@@ -67,13 +67,8 @@ def test_classes_are_equally_frequent_and_so_are_the_records_of_one(draw, write)
     for label, most in ((0, 40), (1, 14), (2, 5)):
         held = {int(i) for i in join_id(rows["id"])[rows["label"] == label]}
         assert all(abs(per_record[i] - 40 / len(held)) <= 4 for i in held) and most
-
-
-def test_shares_of_classes_are_kept(draw, write):
-    examples = classified(draw, [4, 4, 8])
-    folder = write(examples)
-    rows = rows_of(Loader(folder, batch_size=16, draw_by={0: 3, 2: 1}), 5)
-    assert Counter(rows["label"].tolist()) == {0: 60, 2: 20}
+    rows = rows_of(Loader(folder, batch_size=12, draw_by={0: 3, 2: 1}), 5)
+    assert Counter(rows["label"].tolist()) == {0: 45, 2: 15}
 
 
 def test_objects_decide_in_detection(draw, write):
