@@ -21,20 +21,14 @@ from tests.support.commands import (
     start,
     wait_until,
 )
-from tests.support.conversions import all_bytes, draw_folders, run_convert
+from tests.support.conversions import all_bytes, run_convert
 from tests.support.conversions import wait_until as wait
 from tests.support.level_rows import levels
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 ENTRIES = (*light_entries(Path(), Path()), "convert", "convert with 2 workers")
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("source")
-    draw_folders(root, 96, side=400, broken=3)
-    return root
+SOURCE = {"images": 96, "side": 400, "broken": 3}
 
 
 def assert_stopped(process: subprocess.Popen[str], number: int, temporary: Path, out: Path, how: str) -> bool:

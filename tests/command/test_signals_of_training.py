@@ -12,17 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import STOPPED, is_pythons_own, left_of, living, start
-from tests.support.conversions import all_bytes, draw_folders, halofeed
+from tests.support.conversions import all_bytes, halofeed
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 CONFIG = ["--config", "classifier_small", "--set", "augment=[]", "--set", "batch_size=8"]
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("source")
-    draw_folders(root, 32)
-    return root
+SOURCE = {"images": 32}
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,9 @@ def read(path):
     return cv2.imread(str(path))[..., ::-1]
 
 
-def test_the_picture_is_of_the_step_that_training_takes(photos, tmp_path, capsys):
+def test_the_picture_is_of_the_step_that_training_takes_and_a_partition_needs_no_recipe(
+    photos, tmp_path, capsys
+):
     config = tmp_path / "mine.toml"
     config.write_text(
         'model = "classifier"\nbatch_size = 4\nseed = 3\naugment = [{ name = "FlipLeftRight" }]\n'
@@ -104,9 +106,6 @@ def test_the_picture_is_of_the_step_that_training_takes(photos, tmp_path, capsys
     loader = Loader(photos, split="train", batch_size=4, seed=3, augment=[FlipLeftRight()])
     expected = loader.picture(2, split=(1, 2, 1, 1), side=64)
     np.testing.assert_array_equal(read(tmp_path / "batch.png"), expected)
-
-
-def test_a_partition_needs_no_recipe(photos, tmp_path):
     file = write_batch(photos, tmp_path / "batch.png", batch_size=2, partition="image=1,2,2,1", side=64)
     expected = Loader(photos, split="train", batch_size=2).picture(split=(1, 2, 2, 1), side=64)
     np.testing.assert_array_equal(read(file), expected)

@@ -64,7 +64,9 @@ def test_a_record_that_names_a_file_outside_of_the_folder_is_not_followed(tmp_pa
     assert page.words("samples").count("names a file outside of the sources") == 12
 
 
-def test_sources_of_a_conversion_of_ones_own_are_shown_and_said(tmp_path: Path) -> None:
+def test_sources_of_a_conversion_of_ones_own_are_shown_and_found_again_and_those_of_a_copy_are_a_strangers(
+    tmp_path,
+):
     folder = convert_photos(tmp_path)
     for path in (folder, tmp_path / "link"):
         if path != folder:
@@ -74,20 +76,6 @@ def test_sources_of_a_conversion_of_ones_own_are_shown_and_said(tmp_path: Path) 
         assert f"Converted from {tmp_path / 'photos'} by" in page.words("recipe")
     assert f'source: "{tmp_path / "photos"}"' in describe_dataset(folder)
     assert str(tmp_path).encode() not in (folder / "manifest.json").read_bytes()
-
-
-def test_a_copy_of_it_elsewhere_or_another_content_is_a_strangers(tmp_path: Path) -> None:
-    folder = convert_photos(tmp_path)
-    shutil.copytree(folder, tmp_path / "copy")
-    _, page = report(tmp_path / "copy")
-    assert len(page.all("img")) == 6 and NOT_YOURS in page.words("samples")
-    change(folder, software={"halofeed": "9"})
-    _, page = report(folder)
-    assert len(page.all("img")) == 6 and NOT_YOURS in page.words("samples")
-
-
-def test_the_same_command_on_what_is_there_remembers_where_the_sources_are_now(tmp_path: Path) -> None:
-    folder = convert_photos(tmp_path)
     (tmp_path / "photos").rename(tmp_path / "moved")
     _, page = report(folder)
     assert f"The source pictures are no longer at {tmp_path / 'photos'}" in page.words("samples")
@@ -95,6 +83,11 @@ def test_the_same_command_on_what_is_there_remembers_where_the_sources_are_now(t
     assert run_convert(tmp_path / "moved", tmp_path / "out", **OPTIONS).was_there
     _, page = report(folder)
     assert len(page.all("img")) == 12
+    shutil.copytree(folder, tmp_path / "copy")
+    change(folder, software={"halofeed": "9"})
+    for stranger in (tmp_path / "copy", folder):
+        _, page = report(stranger)
+        assert len(page.all("img")) == 6 and NOT_YOURS in page.words("samples")
 
 
 @pytest.mark.parametrize("where", ["/proc/nothing", "file"])
@@ -146,17 +139,13 @@ def test_what_stands_in_its_place_is_passed_over(tmp_path: Path, state: Path, co
     assert recall(str(tmp_path), manifest) is None
 
 
-def test_named_sources_that_are_not_there_are_said(tmp_path: Path) -> None:
+def test_named_sources_that_are_not_there_have_changed_or_are_damaged_are_said(tmp_path: Path) -> None:
     folder = make(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     _, page = report(folder, sources=str(tmp_path / "elsewhere"))
     assert page.words("samples").count("file cannot be read (No such file or directory)") == 12
     with pytest.raises(UsageError, match="no such folder"):
         write_report(folder, sources=str(tmp_path / "never"))
-
-
-def test_a_source_that_changed_or_is_damaged_is_said(tmp_path: Path) -> None:
-    folder = make(tmp_path)
     draw_sources(tmp_path / "photos")
     for example in DRAWN_BY_DEFAULT[::2]:
         (tmp_path / "photos" / example.key).write_bytes(b"\x89PNG\r\n\x1a\nnothing")

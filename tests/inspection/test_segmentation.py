@@ -181,7 +181,7 @@ def test_voxels_that_are_no_number_are_found(tmp_path: Path, store: str, value: 
     assert "image/encoded: 1 of 22,848 values are infinite or no number" in str(verify(folder))
 
 
-def test_statistics_that_do_not_add_up_are_found(tmp_path: Path) -> None:
+def test_statistics_that_do_not_add_up_and_a_map_without_a_background_are_found(tmp_path: Path) -> None:
     folder = write_segmentation(tmp_path, scans())
     shard = next(path.name for path in sorted(folder.glob("scans-train*[0-9]")) if path.stat().st_size)
     right = ShardIndex.from_bytes((folder / index_file(shard)).read_bytes(), shard).statistics
@@ -192,6 +192,9 @@ def test_statistics_that_do_not_add_up_are_found(tmp_path: Path) -> None:
     for name, value in wrong.items():
         rewrite_index(folder, shard, statistics=dataclasses.replace(right, **{name: value}))
         assert f"statistics.{name}: the records give" in str(verify(folder))
+    manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
+    (folder / "manifest.json").write_text(dataclasses.replace(manifest, labels={1: "liver"}).to_json())
+    assert "labels: expected 0, the background" in str(verify(folder))
 
 
 @pytest.mark.parametrize(
@@ -208,13 +211,6 @@ def test_label_pictures_that_do_not_fit_are_found(tmp_path: Path, label: Any, ex
     data = b"no picture" if label is None else encode_pixels(label, "png")
     folder = write_segmentation(tmp_path, pictures(), encoding="png", alter=put("image/label", data))
     assert f"image/label: {expected}" in str(verify(folder))
-
-
-def test_a_map_without_a_background_is_found(tmp_path: Path) -> None:
-    folder = write_segmentation(tmp_path, scans())
-    manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
-    (folder / "manifest.json").write_text(dataclasses.replace(manifest, labels={1: "liver"}).to_json())
-    assert "labels: expected 0, the background" in str(verify(folder))
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)

@@ -113,12 +113,9 @@ def test_each_process_reads_only_the_rows_of_its_devices(cores: int, expected: l
     assert outputs == [f"asked [{rows}]" for rows in expected]
 
 
-def test_ids_keep_all_their_bits() -> None:
+def test_ids_keep_all_their_bits_and_other_64_bit_integers_are_refused_rather_than_cut() -> None:
     ids = np.array([0, 1, -1, 2**63 - 1, -(2**63), 2**32, 2**40 + 7])
     np.testing.assert_array_equal(join_id(split_id(ids)), ids)
-
-
-def test_other_64_bit_integers_are_refused_rather_than_cut() -> None:
     with pytest.raises(PartitionError, match="count: int64 would be cut to 32 bits"):
         place_batch(make_mesh(1), {}, {"count": (8,)}, lambda a, b: {"count": np.arange(a, b)})
 

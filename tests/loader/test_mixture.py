@@ -90,13 +90,7 @@ def test_tensorflow_and_a_mesh_get_the_same(folders):
     np.testing.assert_array_equal(placed["boxes"], expected["boxes"])
 
 
-def test_what_cannot_be_mixed_is_refused_with_what_differs(folders, draw, write):
-    smaller = str(write(draw(4, frame=(12, 16)), frame=(12, 16), masks=True))
-    with pytest.raises(UsageError, match=r"image: .*\(24, 32, 3\).*\(12, 16, 3\)"):
-        mixture([folders[0], smaller], (1, 1), augment=[])
-
-
-def test_weights_that_cannot_be_are_refused(folders):
+def test_weights_and_sets_that_cannot_be_mixed_and_an_end_are_refused_with_what_differs(folders, draw, write):
     for weights, words in (
         ((1, 0, 1), "expected a number above 0, got 0"),
         ((1, -2, 1), "expected a number above 0, got -2"),
@@ -106,9 +100,9 @@ def test_weights_that_cannot_be_are_refused(folders):
     ):
         with pytest.raises(UsageError, match=words):
             mixture(folders, weights)
-
-
-def test_a_mixture_has_no_end_and_says_so(folders):
+    smaller = str(write(draw(4, frame=(12, 16)), frame=(12, 16), masks=True))
+    with pytest.raises(UsageError, match=r"image: .*\(24, 32, 3\).*\(12, 16, 3\)"):
+        mixture([folders[0], smaller], (1, 1), augment=[])
     with pytest.raises(UsageError, match="num_epochs: a mixture has no end"):
         mixture(folders, num_epochs=1)
     with pytest.raises(UsageError, match="weights: expected one data set or more"):

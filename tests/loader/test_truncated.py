@@ -34,6 +34,14 @@ def folder(draw, write):
     return write(draw(12, frame=FRAME, vary=False, task="classification"), frame=FRAME, shards=2)
 
 
+BEGIN = """
+import itertools, os
+from pathlib import Path
+from halofeed.schemas.files import index_file
+from halofeed.loader import *
+from halofeed.errors import CorruptFileError
+folder = Path({folder!r})
+"""
 CUTS = "1, 5000, len(data) // 2, len(data) - 3"
 ENCODINGS = levels(("raw", "1, len(data) // 2"), long=[(name, CUTS) for name in ("raw", "png", "volumes")])
 
@@ -47,14 +55,8 @@ def test_a_shard_shortened_after_opening_is_an_error_that_names_it(draw, write, 
     else:
         folder = write(draw(12, **frame), frame=FRAME, shards=2, encoding=encoding, pad=encoding == "raw")
     output = run_script(
-        f"""
-import itertools, os
-from pathlib import Path
-from halofeed.schemas.files import index_file
+        f"""{BEGIN.format(folder=str(folder))}
 import tensorflow as tf
-from halofeed.loader import *
-from halofeed.errors import CorruptFileError
-folder = Path({str(folder)!r})
 path = sorted(folder.glob("*-of-00002"))[0]
 data = path.read_bytes()
 augmentations = ({augment})
@@ -84,13 +86,11 @@ for augment, verify, cut in itertools.product(augmentations, {VERIFY!r}, ({cuts}
     assert all(line.startswith(name) and "it was shortened; run the same" in line for line in lines)
 
 
-STORM = """
-import os, sys, threading, time
-from pathlib import Path
+STORM = (
+    BEGIN
+    + """
+import sys, threading, time
 import numpy as np
-from halofeed.loader import *
-from halofeed.errors import CorruptFileError
-folder = Path({folder!r})
 paths = sorted(folder.glob("*.tfrecord-*-of-?????"))
 data = {{path: path.read_bytes() for path in paths}}
 options = dict(batch_size=4, training=False, augment={augment})
@@ -133,6 +133,7 @@ unnamed = [error for error in errors if not any(str(path) in error for path in p
 print(len(came), len(errors), came.count(False), wrong[:3], unnamed[:3])
 sys.exit(not came or not errors or not all(came) or bool(wrong) or bool(unnamed))
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -156,13 +157,7 @@ def test_volumes_shortened_while_read_give_right_batches_or_errors_that_name_the
 
 
 def test_what_is_no_file_in_place_of_one_is_refused_at_once(folder):
-    output = run_script(f"""
-import itertools, os
-from pathlib import Path
-from halofeed.schemas.files import index_file
-from halofeed.loader import Loader
-from halofeed.errors import CorruptFileError
-folder = Path({str(folder)!r})
+    output = run_script(f"""{BEGIN.format(folder=str(folder))}
 shard = sorted(folder.glob("*-of-00002"))[0]
 def spoil(path, what):
     path.rename(path.with_suffix(".kept"))
@@ -194,11 +189,9 @@ for what, of, when in itertools.product(kinds, (str, index_file), ("before", "af
 def test_a_file_that_may_not_be_read_is_named(folder, of):
     path = folder / of("tiny-train.tfrecord-00000-of-00002")
     path.chmod(0)
-    script = f"""
-from halofeed.loader import Loader
-from halofeed.errors import CorruptFileError
+    script = f"""{BEGIN.format(folder=str(folder))}
 try:
-    Loader({str(folder)!r}, batch_size=12, training=False).batch(0)
+    Loader(folder, batch_size=12, training=False).batch(0)
 except CorruptFileError as error:
     print(error)
 """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import annotation_writer
-from tests.support.annotation_writer import boxed, voc_object, voc_text
+from tests.support.annotation_writer import boxed, coco_of_one, voc_object, voc_text
 from tests.support.mistakes import Prepare, check, preparing, refused, usage
 
 draw = partial(annotation_writer.draw, size=(40, 60))
@@ -35,14 +35,9 @@ def table(
 
 def coco(*boxes: list[float], options: Sequence[object] = (), **changes: Any) -> Prepare:
     """Instances of one class on a.png."""
-    document: dict[str, Any] = {
-        "images": [{"id": 1, "file_name": "a.png", "width": 60, "height": 40}],
-        "annotations": [
-            {"id": number, "image_id": 1, "category_id": 1, "bbox": box} for number, box in enumerate(boxes)
-        ],
-        "categories": [{"id": 1, "name": "hat"}],
-    }
-    return table(json.dumps({**document, **changes}), *options, name="instances.json", layout="coco")
+    sized = {"images": [{"id": 1, "file_name": "a.png", "width": 60, "height": 40}], **changes}
+    document = coco_of_one(*({"bbox": box} for box in boxes), **sized)
+    return table(json.dumps(document), *options, name="instances.json", layout="coco")
 
 
 @preparing

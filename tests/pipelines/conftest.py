@@ -1,12 +1,20 @@
-"""What tests of conversions on stores share: a server of each."""
+"""What tests of conversions share: pictures to convert, and a server of each kind of store."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from halofeed.system import retry
+from tests.support.conversions import draw_folders
 from tests.support.engines.processes import MissingError
 from tests.support.stores import Place, serving
+
+
+@pytest.fixture(scope="module")
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Class folders of the pictures that SOURCE of a module describes."""
+    return draw_folders(tmp_path_factory.mktemp("source"), **request.module.SOURCE)
 
 
 @pytest.fixture(scope="module", params=["s3", pytest.param("gs", marks=pytest.mark.exhaustive)])

@@ -11,7 +11,7 @@ from halofeed.errors import AnnotationsError, JobError
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.pipelines.summary import summary
-from tests.support.annotation_writer import boxed, draw, voc_object, voc_text, write_annotations
+from tests.support.annotation_writer import boxed, coco_of_one, draw, voc_object, voc_text, write_annotations
 from tests.support.conversions import boxes_in_source, edited, read_all, rejected_entries, run_convert
 
 SOUND = [[2, 3, 10, 3, 10, 9, 2, 9]]
@@ -19,13 +19,10 @@ SOUND = [[2, 3, 10, 3, 10, 9, 2, 9]]
 
 def coco(root: Path, *objects: dict[str, Any], **changes: Any) -> Path:
     draw(root, "1.png")
-    plain = {"image_id": 1, "category_id": 3, "bbox": [2, 3, 8, 6], "segmentation": SOUND}
-    document = {
-        "images": [{"id": 1, "file_name": "1.png"}],
-        "annotations": [{**plain, "id": number, **one} for number, one in enumerate(objects, start=1)],
-        "categories": [{"id": 3, "name": "hat"}],
-    }
-    (root / "instances.json").write_text(json.dumps(document | changes))
+    plain = {"category_id": 3, "bbox": [2, 3, 8, 6], "segmentation": SOUND}
+    given = {"categories": [{"id": 3, "name": "hat"}], **changes}
+    document = coco_of_one(*({**plain, **one} for one in objects), name="1.png", **given)
+    (root / "instances.json").write_text(json.dumps(document))
     return root
 
 

@@ -12,15 +12,11 @@ from halofeed.pipelines import options
 from halofeed.pipelines import workers as workers_module
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.options import choose_runner
-from tests.support.conversions import convert_words, draw_folders, halofeed, halofeed_here
+from tests.support.conversions import convert_words, halofeed, halofeed_here
 
 LEARNING = ("train", "evaluate", "predict", "export", "configs")
 COMMANDS = ("convert", "verify", "inspect", "report", *LEARNING, "demo", "package")
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
-    return draw_folders(tmp_path_factory.mktemp("source"), 8, broken=1)
+SOURCE = {"images": 8, "broken": 1}
 
 
 def convert(source: Path, out: Path, *more: object, layout: str = "folders"):

@@ -9,9 +9,8 @@ import pytest
 
 from halofeed.cli import main
 from halofeed.errors import AnnotationsError, HalofeedError, JobError, UsageError
-from halofeed.prep.layouts import LayoutOptions, SourceExample, find_layout
-from halofeed.prep.sources.files import LocalFiles
 from tests.support.conversions import read_all, rejected_entries, run_convert
+from tests.support.layout_references import by_source
 from tests.support.layout_sources import COUNT, LAYOUT_SOURCES, draw_masks, draw_pictures, draw_scans
 from tests.support.volume_support import rejected
 
@@ -173,12 +172,6 @@ def test_where_nothing_can_be_listed_the_message_says_so(ordinary_folder, ordina
             run_convert(ordinary_folder / "s", ordinary_folder / "p", **source.options)
 
 
-def listed(root: Path, layout: str, **options: object) -> dict[str, SourceExample]:
-    files = LocalFiles(root)
-    found = find_layout(layout).list_references(files, files, None, LayoutOptions(**options))
-    return {reference.source: reference for reference in found}
-
-
 @pytest.mark.parametrize(
     ("layout", "images", "labels", "test"),
     [
@@ -193,29 +186,28 @@ def test_test_scans_need_a_listing_of_labels(ordinary_folder, ordinary_user, lay
         for name in ("images", "labels"):
             os.rename(ordinary_folder / name, ordinary_folder / f"{name}Tr")
     draw_scans(ordinary_folder, *(images.format(number) for number in range(2)))
-    assert listed(ordinary_folder, layout)[test].problem is None
+    assert by_source(layout, ordinary_folder)[test].problem is None
     draw_masks(ordinary_folder, *(labels.format(number) for number in range(2)))
     (ordinary_folder / labels).parent.chmod(0)
     with ordinary_user():
-        problem = listed(ordinary_folder, layout)[test].problem
+        problem = by_source(layout, ordinary_folder)[test].problem
     assert problem is not None and problem[1] == "image has no label"
 
 
-def test_dicom_series_are_not_for_prediction_where_a_folder_cannot_be_listed(ordinary_folder, ordinary_user):
+def test_dicom_series_are_not_for_prediction_and_may_go_on_where_a_folder_cannot_be_listed(
+    ordinary_folder, ordinary_user
+):
     LAYOUT_SOURCES["dicom"](ordinary_folder)
-    assert all(one.problem is None for one in listed(ordinary_folder, "dicom").values())
+    assert all(one.problem is None for one in by_source("dicom", ordinary_folder).values())
     (ordinary_folder / "masks").mkdir(mode=0)
     with ordinary_user():
-        problems = [one.problem for one in listed(ordinary_folder, "dicom").values()]
+        problems = [one.problem for one in by_source("dicom", ordinary_folder).values()]
     assert len(problems) == COUNT
     assert {problem and problem[1] for problem in problems} == {"image has no label"}
-
-
-def test_a_dicom_series_may_go_on_in_a_folder_that_cannot_be_listed(ordinary_folder, ordinary_user):
-    LAYOUT_SOURCES["dicom"](ordinary_folder)
+    (ordinary_folder / "masks").rmdir()
     (ordinary_folder / "p1/more").mkdir(mode=0)
     with ordinary_user():
-        found = listed(ordinary_folder, "dicom", missing_masks="prediction")
+        found = by_source("dicom", ordinary_folder, missing_masks="prediction")
     assert {source for source, one in found.items() if one.problem} == {"p1"}
     assert found["p1"].problem[2].startswith("p1/more: folder cannot be listed")
 

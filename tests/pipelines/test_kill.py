@@ -32,6 +32,7 @@ from tests.support.volume_support import save_nifti, write_table
 
 OPTIONS = {"layout": "folders", "shards": 8, "interpolation": "tf2-lanczos5", "height": 96, "width": 96}
 SHARD_FILES = ("-00002-of-00008", index_file("set-train.tfrecord-00002-of-00008"))
+SOURCE = {"images": 96, "side": 400, "broken": 3}
 
 
 def arguments(source: Path, out: Path, workers: int) -> list[str]:
@@ -59,11 +60,6 @@ def writers_of(driver: int, folder: Path) -> list[int]:
         return False
 
     return list(filter(opened, workers_of(driver)))
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
-    return draw_folders(tmp_path_factory.mktemp("source"), 96, side=400, broken=3)
 
 
 @pytest.fixture(scope="module")

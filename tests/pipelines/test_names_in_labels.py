@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from halofeed.errors import JobError
 from halofeed.prep.formats.volume.segment_names import nifti_segments
-from tests.support.conversions import run_convert
-from tests.support.small_scans import AFFINE, SIZE, image, mask, msd_document, write_json
+from tests.pipelines.test_volume_labels import convert
+from tests.support.small_scans import AFFINE, image, mask, msd_document, write_json
 from tests.support.text_volume_writer import write_nrrd
 from tests.support.volume_support import by_name, findings, rejected, save_nifti, write_table
 
@@ -68,10 +68,6 @@ def table_of(root: Path, name: str, *labels: tuple[NDArray[Any], Names | None]) 
             WRITERS[name](root / label, values, names)
         rows.append((number, f"{number}.nii", label))
     return write_table(root, rows)
-
-
-def convert(source: Path, out: Path, **options: Any) -> Any:
-    return run_convert(source, out, **{"layout": "csv", "task": "segmentation", **SIZE, **options})
 
 
 def labels_of(done: Any) -> list[NDArray[Any]]:

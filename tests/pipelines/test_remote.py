@@ -19,17 +19,13 @@ from halofeed.pipelines.remote import _in_brief, _pause_after, _SilenceWatch
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from tests.support import far_runner
-from tests.support.conversions import all_bytes, convert_words, draw_folders, run_convert, start, wait_until
+from tests.support.conversions import all_bytes, convert_words, run_convert, start, wait_until
 from tests.support.dicom_writer import draw_series
 from tests.support.far_runner import JobServer
 
 FAR = "--runner=tests.support.far_runner.FarRunner"
 DATAFLOW = ["--runner=DataflowRunner", "--project=none", "--region=none", "--no_auth"]
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
-    return draw_folders(tmp_path_factory.mktemp("source"), 12, broken=2)
+SOURCE = {"images": 12, "broken": 2}
 
 
 @pytest.fixture(scope="module")

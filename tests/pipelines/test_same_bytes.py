@@ -36,11 +36,7 @@ from tests.support.conversions import (
 from tests.support.level_rows import levels
 
 OPTIONS = {"layout": "folders", "shards": 3, "split_shares": ("train=0.7", "test=0.3")}
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
-    return draw_folders(tmp_path_factory.mktemp("source"), 40, broken=2)
+SOURCE = {"images": 40, "broken": 2}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.conversions import all_bytes, bytes_of, convert_words, draw_folders
+from tests.support.conversions import all_bytes, bytes_of, convert_words
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="needs /proc to see sockets")
 
@@ -29,11 +29,7 @@ if __name__ == "__main__":
 """
 _LISTENING = "0A"
 _LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
-    return draw_folders(tmp_path_factory.mktemp("source"), 96, side=400)
+SOURCE = {"images": 96, "side": 400}
 
 
 def family(process: int) -> list[int]:

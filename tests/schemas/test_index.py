@@ -16,16 +16,9 @@ from halofeed.errors import CorruptFileError
 from halofeed.schemas.index import MAGIC, ShardIndex
 from halofeed.schemas.statistics import Statistics
 from halofeed.system.checksum import crc32c, mask_crc
+from tests.schemas.test_manifest import STATISTICS
 
 NUMBER = st.integers(0, 2**62)
-STATISTICS = st.fixed_dictionaries(
-    {},
-    optional={
-        "records": NUMBER,
-        "labels": st.dictionaries(st.integers(0, 10**6).map(str), st.integers(0, 2**40), max_size=3),
-        "notes": st.dictionaries(st.text(), st.integers(0, 2**40), max_size=3),
-    },
-)
 
 
 @st.composite

@@ -66,6 +66,15 @@ def coco_document(rows: Sequence[Row], **keys: Any) -> dict[str, Any]:
     return {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "hat"}]}
 
 
+def coco_of_one(*objects: Row, name: str = "a.png", **changes: Any) -> dict[str, Any]:
+    """Instances of the class `hat` on one picture, objects with these keys; `changes` are of the whole document."""
+    annotations = [
+        {"image_id": 1, "category_id": 1, "id": number, **one} for number, one in enumerate(objects, 1)
+    ]
+    picture, category = {"id": 1, "file_name": name}, {"id": 1, "name": "hat"}
+    return {"images": [picture], "annotations": annotations, "categories": [category], **changes}
+
+
 def voc_object(row: Row, inside: str = "", **attributes: Any) -> str:
     """One object as VOC has it, with what else stands inside of it."""
     named = [f"<name>{name}</name><value>{value}</value>" for name, value in attributes.items()]

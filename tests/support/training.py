@@ -30,11 +30,11 @@ from tests.support.volume_support import write_table
 
 
 def facts_of(task: str, labels: Mapping[int, str], image_shape: tuple[int, ...], **more: Any) -> DataFacts:
-    """Of a data set of such images; with a mean of 0 and a deviation of 1 unless said."""
+    """Of a data set of such images, no clips, with a mean of 0 and a deviation of 1 unless said."""
     channels = image_shape[-1]
-    known = {"mean": (0.0,) * channels, "std": (1.0,) * channels, **more}
-    kind = "volume" if len(image_shape) == 4 else "picture"
-    return DataFacts(task=task, kind=kind, labels=labels, image_shape=image_shape, **known)
+    known: dict[str, Any] = {"mean": (0.0,) * channels, "std": (1.0,) * channels}
+    known["kind"] = "volume" if len(image_shape) == 4 else "picture"
+    return DataFacts(task=task, labels=labels, image_shape=image_shape, **known | more)
 
 
 def placed(mesh: Mesh, partition: Partition, batch: Mapping[str, Any]) -> dict[str, jax.Array]:

@@ -42,40 +42,24 @@ def board(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def test_every_line_is_json_of_what_was_logged(tmp_path: Path) -> None:
-    metrics = {
-        "mAP": 0.5,
-        "per class": {"cat": np.float32(0.25), "dog": None},
-        "confusion": np.eye(2, dtype=int),
-    }
+def test_every_line_is_json_and_on_disk_when_its_call_returns_and_tensorboard_gets_the_numbers(
+    tmp_path: Path,
+) -> None:
+    classes = {"cat": np.float32(0.25), "dog": None}
+    metrics = {"mAP": 0.5, "per class": classes, "confusion": np.eye(2, dtype=int), "rows": [1], "name": "x"}
     with RunLog(tmp_path, resume_step=None) as log:
         log.step(10, {"loss": 0.5, "rate": jnp.float32(0.25), "half": jnp.bfloat16(1.5)})
         log.step(20, {"loss": math.nan, "rate": math.inf, "low": np.float64(-math.inf)})
         log.evaluation(20, "val", metrics)
-    assert [
-        check_json_checksum(strict(line)) for line in (tmp_path / "log.jsonl").read_text().splitlines()
-    ] == [
-        {"step": 10, "loss": 0.5, "rate": 0.25, "half": 1.5},
-        {"step": 20, "loss": "NaN", "rate": "Infinity", "low": "-Infinity"},
-    ]
-    expected = {"mAP": 0.5, "per class": {"cat": 0.25, "dog": None}, "confusion": [[1, 0], [0, 1]]}
-    assert logged(tmp_path, "evaluations") == [{"step": 20, "split": "val", "metrics": expected}]
-
-
-def test_tensorboard_gets_the_numbers_alone(tmp_path: Path) -> None:
-    with RunLog(tmp_path, resume_step=None) as log:
-        log.step(1, {"loss": 0.5})
-        log.step(2, {"loss": math.nan})
-        log.evaluation(2, "val", {"AP": 0.25, "class": {"cat": 1.0, "dog": None}, "rows": [1], "name": "x"})
-    assert board(tmp_path) == {"loss": [(1, 0.5)], "val/AP": [(2, 0.25)], "val/class/cat": [(2, 1.0)]}
-
-
-def test_lines_are_on_disk_when_their_call_returns(tmp_path: Path) -> None:
-    with RunLog(tmp_path, resume_step=None) as log:
-        log.step(1, {"loss": 2.0})
-        log.evaluation(1, "val", {"AP": 0.5})
-        assert logged(tmp_path) == [{"step": 1, "loss": 2.0}]
-        assert logged(tmp_path, "evaluations") == [{"step": 1, "split": "val", "metrics": {"AP": 0.5}}]
+        lines = (tmp_path / "log.jsonl").read_text().splitlines()
+        assert [check_json_checksum(strict(line)) for line in lines] == [
+            {"step": 10, "loss": 0.5, "rate": 0.25, "half": 1.5},
+            {"step": 20, "loss": "NaN", "rate": "Infinity", "low": "-Infinity"},
+        ]
+        expected = metrics | {"per class": {"cat": 0.25, "dog": None}, "confusion": [[1, 0], [0, 1]]}
+        assert logged(tmp_path, "evaluations") == [{"step": 20, "split": "val", "metrics": expected}]
+    numbers = {"loss": [(10, 0.5)], "rate": [(10, 0.25)], "half": [(10, 1.5)]}
+    assert board(tmp_path) == {**numbers, "val/mAP": [(20, 0.5)], "val/per_class/cat": [(20, 0.25)]}
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"step": 4, "lo', b'{"step": 1, "loss": 7.0}'])

@@ -67,14 +67,11 @@ def test_a_fault_on_the_way_is_met_by_another_attempt(sets):
 
 
 def test_too_little_memory_is_told_before_anything_is_read(sets, monkeypatch):
+    assert 0 < available_memory() <= process_memory()
     monkeypatch.setattr(local, "available_memory", lambda: 20_000)
     monkeypatch.setattr(local, "checked_pieces", None)
     with pytest.raises(UsageError, match=r"cache='memory': the split's shards .*, and there are 20\.0 kB"):
         Loader(sets["pictures"][0], batch_size=6, cache="memory")
-
-
-def test_there_is_free_memory_and_no_more_than_all():
-    assert 0 < available_memory() <= process_memory()
 
 
 @forks

@@ -417,12 +417,14 @@ def drawn(count: int, time: int = 0) -> NDArray[np.uint16]:
 @pytest.mark.parametrize("flip", [1, -1])
 @pytest.mark.parametrize("count", [9, 11, 16])
 @pytest.mark.parametrize("name", ORIENTATIONS)
-def test_the_slices_of_a_mosaic_lie_where_their_header_says(tmp_path, name, count, flip):
+def test_the_slices_of_a_mosaic_lie_where_their_header_says_and_dcm2niix_puts_them(
+    tmp_path, name, count, flip
+):
     orientation = np.array(ORIENTATIONS[name], np.float64)
-    write_mosaic(tmp_path / "a.dcm", drawn(count), orientation, flip)
-    (one,) = listed(tmp_path)
+    write_mosaic(tmp_path / "in" / "a.dcm", drawn(count), orientation, flip)
+    (one,) = listed(tmp_path / "in")
     assert one.problem is None and one.members == ("a.dcm",)
-    scan = open_listed(tmp_path, one)
+    scan = open_listed(tmp_path / "in", one)
     voxels = scan.read()[..., 0]
     np.testing.assert_array_equal(voxels, drawn(count)[::flip])
     normal = flip * np.cross(*orientation)
@@ -431,22 +433,13 @@ def test_the_slices_of_a_mosaic_lie_where_their_header_says(tmp_path, name, coun
         expected = np.array([10.0, -20.0, 30.0]) + index * GAP * normal
         np.testing.assert_allclose(at, expected * [-1, -1, 1], atol=1e-6)
     np.testing.assert_allclose(scan.grid.spacing_mm, (GAP, *SPACING), atol=1e-9)
-
-
-@pytest.mark.parametrize("flip", [1, -1])
-@pytest.mark.parametrize("name", ORIENTATIONS)
-def test_a_mosaic_is_the_volume_that_dcm2niix_makes_of_it(tmp_path, name, flip):
-    orientation = np.array(ORIENTATIONS[name], np.float64)
-    write_mosaic(tmp_path / "in" / "a.dcm", drawn(11), orientation, flip)
-    out = tmp_path / "out"
-    out.mkdir()
-    command = [dcm2niix.bin, "-z", "n", "-b", "n", "-f", "v", "-o", str(out), str(tmp_path / "in")]
+    if count != 11:  # one number is enough for dcm2niix
+        return
+    command = [dcm2niix.bin, "-z", "n", "-b", "n", "-f", "v", "-o", str(tmp_path), str(tmp_path / "in")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (out / "v.nii").exists(), done.stdout
-    theirs = nibabel.as_closest_canonical(nibabel.load(out / "v.nii"))
-    (one,) = listed(tmp_path / "in")
-    scan = open_listed(tmp_path / "in", one)
-    image = nibabel.Nifti1Image(scan.read()[..., 0].astype(np.float64).T, scan.grid.affine[:, [2, 1, 0, 3]])
+    assert (tmp_path / "v.nii").exists(), done.stdout
+    theirs = nibabel.as_closest_canonical(nibabel.load(tmp_path / "v.nii"))
+    image = nibabel.Nifti1Image(voxels.astype(np.float64).T, scan.grid.affine[:, [2, 1, 0, 3]])
     ours = nibabel.as_closest_canonical(image)
     np.testing.assert_array_equal(ours.get_fdata(), theirs.get_fdata())
     np.testing.assert_allclose(ours.affine, theirs.affine, atol=1e-3)

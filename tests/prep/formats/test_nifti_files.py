@@ -4,10 +4,12 @@ import gzip
 import io
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import h5py
 import nibabel
 import numpy as np
 import pytest
@@ -151,9 +153,48 @@ def test_a_header_without_a_good_orientation_is_noted_or_refused():
         open_nifti(data, "a.mgh", unoriented="refuse")
 
 
-def test_a_damaged_freesurfer_file_is_refused():
+MINC_FILES = {path.name: path for path in (Path(nibabel.__file__).parent / "tests" / "data").glob("*.mnc")}
+
+
+@pytest.mark.parametrize("name", sorted(MINC_FILES))
+def test_voxels_and_affine_of_minc_files_of_both_versions_are_those_that_nibabel_reads(name):
+    data = MINC_FILES[name].read_bytes()
+    with warnings.catch_warnings(action="ignore"):
+        real = nibabel.load(MINC_FILES[name])
+        expected = real.get_fdata()
+    for scan in (open_nifti(data, "a.mnc"), open_nifti(gzip.compress(data), "a.MNC.gz")):
+        voxels = np.moveaxis(expected, 0, -1) if expected.ndim == 4 else expected[..., None]  # time
+        np.testing.assert_allclose(scan.read(), voxels, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(scan.grid.affine, real.affine, atol=1e-9)
+    assert len(MINC_FILES) == 10
+
+
+def edited_minc(change) -> bytes:
+    """A file of version 2 whose image, image-min, image-max and axis x were changed; its scale is that of a slice."""
+    with h5py.File(data := io.BytesIO(MINC_FILES["small.mnc"].read_bytes()), "r+") as file:
+        parts = [file[f"minc-2.0/image/0/{name}"] for name in ("image", "image-min", "image-max")]
+        change(*parts, file["minc-2.0/dimensions/xspace"].attrs)
+    return data.getvalue()
+
+
+def test_scans_and_labels_of_minc_files_are_those_computed_by_hand():
+    def scale(image, least, most, axis):
+        image[...] = 0
+        image[:2, 1, :2] = [[5, 7], [2, 9]]
+        image.attrs["valid_range"] = np.array([0.0, 255.0])
+        least[...], most[...] = 0, 255
+        most[1] = 3 * 255
+        axis["step"], axis["start"], axis["direction_cosines"] = -2.0, 7.0, np.array([0.6, 0.8, 0.0])
+
+    data = edited_minc(scale)
+    scan, labels = open_nifti(data, "a.mnc"), open_mask(MemoryFiles({"a.mnc": data}), "a.mnc", None).read()
+    assert scan.read()[:3, 1, :2, 0].tolist() == [[5, 7], [6, 27], [0, 0]] == labels[:3, 1, :2].tolist()
+    assert scan.grid.affine[:3, 2].tolist() == pytest.approx([-1.2, -1.6, 0])
+
+
+def test_a_damaged_or_faulty_file_of_freesurfer_or_minc_is_refused():
     packed = gzip.compress(write_mgh(MGH.astype(np.uint8)) + b"names of structures " * 500)
-    for data, reason in (
+    mgh = (
         (packed[:-4], "gzip data is truncated"),
         (packed[:-8] + bytes(8), "gzip checksum is wrong"),
         (b"", "not a FreeSurfer volume"),
@@ -162,10 +203,23 @@ def test_a_damaged_freesurfer_file_is_refused():
         (write_mgh(MGH.astype(np.uint8), 20, b"\0\0\0\6"), "voxels of this type are not supported"),
         (write_mgh(MGH.astype(np.uint8), 8, bytes(4)), "header is damaged"),
         (write_mgh(MGH.astype(np.uint8), 30, bytes(4)), "voxel size is zero"),
-    ):
+    )
+    old = MINC_FILES["tiny.mnc"].read_bytes()
+    minc = (
+        (old[:-2000], "voxels are missing"),
+        (old[:60], "header is damaged"),
+        (MINC_FILES["small.mnc"].read_bytes()[:900], "HDF5 file is damaged"),
+        (b"\1\2\3", "not a MINC volume"),
+        (old.replace(b"regular__", b"irregular"), "slices lie at irregular distances"),
+        (old.replace(b"xspace", b"wspace"), "not three axes of space"),
+        (edited_minc(lambda image, *_: image.attrs.update(valid_range=[0.0, 1.0])), "valid range"),
+        (edited_minc(lambda *parts: parts[3].update(step=0.0)), "voxel size is zero"),
+        (edited_minc(lambda *parts: parts[3].update(direction_cosines=[1.0, 1, 0])), "header is damaged"),
+    )
+    for name, data, reason in (*(("a.mgh", *row) for row in mgh), *(("a.mnc", *row) for row in minc)):
         with pytest.raises(SourceError) as caught:
-            open_nifti(data, "a.mgh").read()
-        assert caught.value.reason == reason
+            open_nifti(data, name).read()
+        assert reason in caught.value.reason
 
 
 @pytest.mark.parametrize("save", [np.save, lambda file, array: np.savez_compressed(file, a=array)])

@@ -9,6 +9,7 @@ import pytest
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.columns import SPELLINGS
 from halofeed.prep.layouts import SourceExample
+from tests.support.annotation_writer import coco_of_one
 from tests.support.layout_references import list_references, make
 
 
@@ -135,18 +136,12 @@ def test_two_columns_that_can_be_one_are_refused(tmp_path, header):
         read(tmp_path, header, "a.jpg,hat,cap,1,2,3,4")
 
 
-def coco(root: Path, *boxes: list[float], size: int | None = 100, **more: Any) -> None:
+def coco(root: Path, *boxes: list[float], **more: Any) -> None:
     (root / "a.jpg").write_bytes(b"x")
-    sides = {"height": size, "width": size} if size else {}
-    document = {
-        "images": [{"id": 1, "file_name": "a.jpg", **sides}],
-        "annotations": [
-            {"id": number, "image_id": 1, "category_id": 1, "bbox": box, **more}
-            for number, box in enumerate(boxes)
-        ],
-        "categories": [{"id": 1, "name": "hat"}],
-    }
-    (root / "instances.json").write_text(json.dumps(document))
+    sized = [{"id": 1, "file_name": "a.jpg", "height": 100, "width": 100}]
+    (root / "instances.json").write_text(
+        json.dumps(coco_of_one(*({"bbox": box, **more} for box in boxes), images=sized))
+    )
 
 
 def read_coco(root: Path, **options: Any) -> SourceExample:

@@ -1,6 +1,7 @@
-"""Class folders: what is a split, what is a class, and what is no image."""
+"""Class folders: what is a split, a class or no image, and which layout a folder has, also by `--layout auto`."""
 
 import json
+import re
 from functools import partial
 
 import pytest
@@ -13,7 +14,7 @@ from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
 from tests.support.annotation_writer import draw
 from tests.support.conversions import run_convert
-from tests.support.layout_references import by_source, list_references, make, write_files
+from tests.support.layout_references import by_source, detected, list_references, make, write_files
 
 read = partial(by_source, "folders")
 
@@ -33,27 +34,6 @@ def test_first_folder_is_a_split_only_where_all_first_folders_are_named_so(tmp_p
     references = read(make(tmp_path, *paths.split()))
     for source, (split, label) in expected.items():
         assert (references[source].split, references[source].label) == (split, label)
-
-
-@pytest.mark.parametrize(
-    ("paths", "words"),
-    [
-        ("a/hat/1.jpg b/hat/2.jpg", ["a/hat", "b/hat", "--split-folders"]),
-        ("LICENSE", ["no image file"]),
-        ("train/photos/hat/1.jpg val/photos/coat/2.jpg", ["photos would be the only class", "coat, hat"]),
-        (
-            "photos/train/hat/1.jpg photos/val/hat/2.jpg",
-            ["split, train, in the folder photos", "name the folder"],
-        ),
-        ("hat/train/1.jpg coat/test/2.jpg", ["a split, test, in the folder coat", "--folders-are-classes"]),
-    ],
-)
-def test_folders_that_can_be_read_in_two_ways_are_refused(tmp_path, paths, words):
-    files = make(tmp_path, *paths.split())
-    with pytest.raises(AnnotationsError) as caught:
-        read(files)
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_nothing_that_could_be_an_image_is_lost_quietly(tmp_path):
@@ -201,63 +181,72 @@ def test_what_is_hidden_empty_or_left_behind_is_listed_and_no_class(tmp_path):
     assert run_convert(tmp_path, tmp_path.parent / "out", layout="folders").was_there
 
 
-@pytest.mark.parametrize("row", ['"label": "hat"', '"objects": {"bbox": []}'])
-def test_folders_of_hugging_face_name_their_metadata(tmp_path, row):
-    lines = f'{{"file_name": "1.jpg", {row}}}\n'
-    files = write_files(tmp_path, {"train/1.jpg": "x", "train/metadata.jsonl": lines})
-    with pytest.raises(AnnotationsError, match=r"metadata.jsonl is .*Hugging Face: take --layout jsonl"):
-        read(files)
-    if "label" in row:
-        (only,) = by_source("jsonl", files).values()
-        assert (only.source, only.label, only.split) == ("train/1.jpg", "hat", "train")
-
-
 VOC = "<?xml version='1.0'?>\n<annotation><object><name>hat</name></object></annotation>"
 COCO = json.dumps({"info": {}, "images": [{"id": 1, "file_name": "a.jpg"}], "annotations": []})
 MSD = json.dumps({"name": "x", "modality": {"0": "CT"}, "training": []})
 NNUNET = json.dumps({"channel_names": {"0": "CT"}, "labels": {}})
 DICOM = "\0" * 128 + "DICM"
 VOC_FILES = {"Annotations/a.xml": VOC, "JPEGImages/a.jpg": ""}
-
-CASES = {
-    "voc beside": ({"train/a.xml": VOC, "train/a.jpg": "", "test/a.jpg": ""}, "--layout voc"),
-    "coco below": ({"annotations/i.json": COCO, "train2017/a.jpg": ""}, "annotations/i.json is COCO's"),
-    "roboflow": ({"train/_annotations.coco.json": COCO, "train/a.jpg": ""}, "--layout coco"),
-    "yolo split": ({"train/images/a.jpg": "", "train/labels/a.txt": "0 0.5 0.5 0.1 0.2"}, "--layout yolo"),
-    "msd": ({"dataset.json": MSD, "imagesTr/a.nii.gz": ""}, "--layout msd"),
-    "nnunet": ({"dataset.json": NNUNET, "imagesTr/a_0000.png": "", "labelsTr/a.png": ""}, "--layout nnunet"),
-    "dicom": ({"series/IM1": DICOM}, "series/IM1 is DICOM: take --layout dicom"),
-    "dicom named": ({"series/1.dcm": DICOM, "shots/a.jpg": ""}, "--layout dicom"),
-    "boxes": (
-        {"t.csv": "filename,class,xmin,ymin,xmax,ymax\n", "x/a.jpg": "", "y/b.jpg": ""},
-        "--layout csv",
+METADATA = {"train/1.jpg": "x", "train/metadata.jsonl": '{"file_name": "1.jpg", "label": "hat"}\n'}
+BOXED = METADATA | {"train/metadata.jsonl": '{"file_name": "1.jpg", "objects": {"bbox": []}}\n'}
+DOTA = {"images/a.jpg": "", "labels/a.txt": "1 2 9 2 9 8 1 8 plane 0\n"}
+BDD = {"images/a.jpg": "", "a.json": '[{"name": "a.jpg", "labels": [{"box2d": {"x1": 1}}]}]'}
+HEADER, PLAIN_CLASSES = "filename,class,xmin,ymin,xmax,ymax\n", {"hat/a.jpg": "", "coat/b.jpg": ""}
+HUGGING = "metadata.jsonl is .*Hugging Face: take --layout jsonl"
+REFUSED = [  # layouts, files of a folder, and what each says of it
+    ("folders", "a/hat/1.jpg b/hat/2.jpg", "a/hat", "b/hat", "--split-folders"),
+    ("folders", "LICENSE", "no image file"),
+    (
+        "folders",
+        "train/photos/hat/1.jpg val/photos/coat/2.jpg",
+        "photos would be the only class",
+        "coat, hat",
     ),
-    "classes": ({"t.csv": "filename,class\n", "all/a.jpg": ""}, "table of classes: take --layout csv"),
-    "jsonl": ({"t.jsonl": '{"filename": "a.jpg", "class": "hat"}\n', "all/a.jpg": ""}, "--layout jsonl"),
-    "no folder": ({"a.jpg": "", "b.jpg": ""}, "2 images lie directly in it"),
-}
+    (
+        "folders",
+        "photos/train/hat/1.jpg photos/val/hat/2.jpg",
+        "split, train, in the folder photos",
+        "name the folder",
+    ),
+    (
+        "folders",
+        "hat/train/1.jpg coat/test/2.jpg",
+        "a split, test, in the folder coat",
+        "--folders-are-classes",
+    ),
+    ("folders", {"train/a.xml": VOC, "train/a.jpg": "", "test/a.jpg": ""}, "--layout voc"),
+    ("folders", {"annotations/i.json": COCO, "train2017/a.jpg": ""}, "annotations/i.json is COCO's"),
+    ("folders", {"train/_annotations.coco.json": COCO, "train/a.jpg": ""}, "--layout coco"),
+    ("folders", {"train/images/a.jpg": "", "train/labels/a.txt": "0 0.5 0.5 0.1 0.2"}, "--layout yolo"),
+    ("folders", {"dataset.json": MSD, "imagesTr/a.nii.gz": ""}, "--layout msd"),
+    ("folders", {"dataset.json": NNUNET, "imagesTr/a_0000.png": "", "labelsTr/a.png": ""}, "--layout nnunet"),
+    ("folders", {"series/IM1": DICOM}, "series/IM1 is DICOM: take --layout dicom"),
+    ("folders", {"series/1.dcm": DICOM, "shots/a.jpg": ""}, "--layout dicom"),
+    ("folders", {"t.csv": HEADER, "x/a.jpg": "", "y/b.jpg": ""}, "--layout csv"),
+    ("folders", {"t.csv": "filename,class\n", "all/a.jpg": ""}, "table of classes: take --layout csv"),
+    ("folders", {"t.jsonl": '{"filename": "a.jpg", "class": "hat"}\n', "all/a.jpg": ""}, "--layout jsonl"),
+    ("folders", "a.jpg b.jpg", "2 images lie directly in it"),
+    *(("folders", files, HUGGING) for files in (METADATA, BOXED)),
+    ("csv", VOC_FILES, "no .csv .*take --layout voc"),
+    ("csv", PLAIN_CLASSES, "no .csv .*for a class each, take --layout folders"),
+    ("coco", {"deep/er/i.json": COCO, "a.jpg": ""}, "name the file itself$"),
+    ("folders coco voc csv", DOTA, "DOTA.*which halofeed does not read"),
+    ("folders coco voc csv", BDD, "BDD100K.*which halofeed does not read"),
+]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_another_layout_is_not_taken_for_class_folders(tmp_path, case):
-    content, words = CASES[case]
-    write_files(tmp_path, content)
-    with pytest.raises(AnnotationsError, match=words):
-        list_references("folders", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("layout", "content", "words"),
-    [
-        ("csv", VOC_FILES, "no .csv .*take --layout voc"),
-        ("csv", {"hat/a.jpg": "", "coat/b.jpg": ""}, "no .csv .*for a class each, take --layout folders"),
-        ("coco", {"deep/er/i.json": COCO, "a.jpg": ""}, "name the file itself$"),
-    ],
-)
-def test_a_folder_without_the_layout_said_names_the_one_it_has(tmp_path, layout, content, words):
-    write_files(tmp_path, content)
-    with pytest.raises(AnnotationsError, match=words):
-        list_references(layout, tmp_path)
+@pytest.mark.parametrize(("layouts", "files", "words"), [(*row[:2], row[2:]) for row in REFUSED])
+def test_a_folder_that_is_not_of_the_layout_said_or_reads_in_two_ways_is_refused_with_a_way(
+    tmp_path, layouts, files, words
+):
+    write_files(tmp_path, files if isinstance(files, dict) else dict.fromkeys(files.split(), "x"))
+    for layout in layouts.split():
+        with pytest.raises(AnnotationsError) as caught:
+            list_references(layout, tmp_path)
+        assert [word for word in words if not re.search(word, str(caught.value), re.DOTALL)] == []
+    if files is METADATA:
+        (only,) = by_source("jsonl", tmp_path).values()
+        assert (only.source, only.label, only.split) == ("train/1.jpg", "hat", "train")
 
 
 PUBLISHED = {"hf_imagefolder": "jsonl", "wider": "wider", "lvis": "coco", "voc_segmentation": "pairs"}
@@ -273,15 +262,33 @@ def test_a_published_data_set_is_no_class_folder_and_its_layout_is_named_and_rea
     assert first.problem is None and (first.boxes or first.label or first.mask)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ({"images/a.jpg": "", "labels/a.txt": "1 2 9 2 9 8 1 8 plane 0\n"}, "DOTA"),
-        ({"images/a.jpg": "", "a.json": '[{"name": "a.jpg", "labels": [{"box2d": {"x1": 1}}]}]'}, "BDD100K"),
-    ],
-)
-def test_siblings_of_these_formats_are_named_too(tmp_path, content, words):
-    write_files(tmp_path, content)
-    for layout in ("folders", "coco", "voc", "csv"):
-        with pytest.raises(AnnotationsError, match=f"(?s){words}.*which halofeed does not read"):
-            list_references(layout, tmp_path)
+FOUND = {
+    **{
+        name: name for name in ("createml", "cvat", "kitti", "labelme", "supervisely", "via", "wider", "yolo")
+    },
+    **dict.fromkeys(("automl_csv", "kaggle_wheat_csv", "one_hot_csv"), "csv"),
+    **dict.fromkeys(("dicom_named_img", "dicom_unlabeled_96x96"), "dicom"),
+    **dict.fromkeys(("mask_gif", "mask_tiff", "nrrd_two_layers", "voc_segmentation"), "pairs"),
+    **dict.fromkeys(("voc_zero_size", "../detection/cards_voc", "../detection/bccd_voc"), "voc"),
+    **dict.fromkeys(("lvis", "../detection/coco_ccby"), "coco"),
+    "bids_two_sessions": "bids",
+    "hf_imagefolder": "jsonl",
+    "label_studio": "label-studio",
+    "nnunet_v1": "nnunet",
+    "twelve_bits_in_sixteen": "folders",
+    "../dicom/totalsegmentator_jpeg2000": "dicom",
+}
+UNDETECTED = {
+    "../detection": "several layouts: .*Choose --layout voc or --layout coco",
+    "freesurfer_mgz": "pairs: no volume, picture or clip has a label by its name",
+}
+
+
+def test_each_format_is_recognized_by_its_files(test_data):
+    assert {name: detected(test_data / "cases" / name) for name in FOUND} == FOUND
+
+
+@pytest.mark.parametrize("name", UNDETECTED)
+def test_a_source_of_no_or_several_layouts_is_refused_with_the_choices(name, test_data):
+    with pytest.raises(AnnotationsError, match=f"(?s){UNDETECTED[name]}"):
+        detected(test_data / "cases" / name)
