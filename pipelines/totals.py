@@ -193,10 +193,8 @@ class Totals:
         """
         most = self.problems.most_common(3)
         listed = [f"{count} x {reason}, the first {self.first_problems[reason]}" for reason, count in most]
-        head = (
-            f"nothing was converted: {plural(self.count, 'input was', 'inputs were')} rejected by "
-            "their annotations; correct these:"
-        )
+        inputs = plural(self.count, "input was", "inputs were")
+        head = f"nothing was converted: {inputs} rejected because of the annotations; correct these:"
         if any("file" in reason for reason, _ in most):
             listed.append(f"the images' folder is {images}; --images names another")
         raise JobError("\n".join([head, *listed]))

@@ -63,7 +63,7 @@ def apart(root: Path, *pictures: str, at: str, source: str = "", images: str = "
     return [*given, "--images", root / images] if images else given
 
 
-NOTHING = "nothing was converted: all"
+NOTHING = "rejected because of the annotations"
 ROW = "a.png,hat,1,2,30,20"
 
 MISTAKES = {

@@ -117,7 +117,7 @@ GRAY, COLOR = (b"\x89PNG" + bytes(21) + kind + bytes(3) for kind in (b"\0", b"\2
 @pytest.mark.parametrize(
     ("contents", "words"),
     [
-        ("JPEGImages/2011_07.jpg SegmentationClass/2011_07.png", "-pattern 'SegmentationClass/{id}.png'"),
+        ("JPEGImages/2011_07.jpg SegmentationClass/2011_07.png", "take --layout pairs; or say"),
         ("train/rgb/7.jpg train/gt/7.png test/rgb/8.jpg test/gt/8.png", "'test/rgb/{id}.jpg'"),
         ("x/17.jpg x/23.jpg y/17.gray y/23.gray", "'x/{id}.jpg' --label-pattern 'y/{id}.png'"),
         ("x/17.gray x/23.gray y/17.color y/23.color", "'y/{id}.png' --label-pattern 'x/{id}.png'"),
