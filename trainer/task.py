@@ -149,8 +149,8 @@ class Metrics(Protocol):
 
         Args:
             predictions: output of `Task.predict`, [batch, ...] each.
-            truth: the batch's `Task.truth` and `Task.include` keys and `valid`, [batch, ...] each; `id` is int64
-                [batch].
+            truth: the batch's `Task.truth` and `Task.include` keys and `valid`, [batch, ...] each; `id` is uint32
+                [batch, 2].
 
         Returns:
             Score of each row, float64 [batch], from 0 (worst) to 1; NaN for rows that are not valid or have no score.

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from halofeed.errors import MissingExtraError, install_command
+from halofeed.loader.batch import EPOCH, array_specs
 from halofeed.schemas.kinds import KIND_BY_RANK, KINDS
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.trainer.config import TrainConfig
@@ -26,7 +27,7 @@ from halofeed.trainer.training_setup import Program, Spec, build_program
 _LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "numpy")
 _SOURCES = (
     *("trainer/*.py", "trainer/models/*.py", "trainer/tasks/*.py", "trainer/detection/*.py"),
-    *("trainer/plan/requests.py", "loader/mesh.py", "loader/device/*.py"),
+    *("trainer/plan/requests.py", "loader/batch.py", "loader/mesh.py", "loader/device/*.py"),
     *("schemas/partition.py", "schemas/tasks.py", "schemas/kinds.py"),
 )
 """Files that determine the program of a config."""
@@ -158,15 +159,11 @@ def usual_arrays(config: TrainConfig, facts: DataFacts) -> Arrays:
         dtype=_DTYPES[kind.name],
         encoding="raw",
     )
-    fields = task_named(facts.task).fields(image, max_boxes=USUAL_BOXES, masks=False)
-    arrays = {
-        field.name: ((config.batch_size, *field.shape), field.dtype)
-        for field in fields
+    fields = [
+        field
+        for field in task_named(facts.task).fields(image, max_boxes=USUAL_BOXES, masks=False)
         if not field.optional and field.dtype != "str"
-    }
-    return {
-        **arrays,
-        **({"num_boxes": ((config.batch_size,), "int32")} if task_named(facts.task).has_boxes else {}),
-        **({"epoch": ((config.batch_size,), "int32")} if config.device_augment else {}),
-        "valid": ((config.batch_size,), "bool"),
-    }
+    ]
+    shape = facts.image_shape[:-1]
+    specs = array_specs(fields, [EPOCH] if config.device_augment else [], shown=shape, frame=shape)
+    return {name: ((config.batch_size, *one.shape), str(one.dtype)) for name, one in specs.items()}
