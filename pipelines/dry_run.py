@@ -33,7 +33,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.voxels.counts import ValueCounts
 from halofeed.schemas.statistics import Intensities, Statistics
-from halofeed.system.console import human_bytes
+from halofeed.system.console import QUIET, human_bytes, status_level
 from halofeed.system.wording import plural
 
 _SAMPLE = 10
@@ -89,7 +89,7 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
         As `halofeed.pipelines.convert.convert`, where that fails before it reads the first image.
     """
     sources, sample = open_sources(options), _Sample()
-    recipe, proposed = recipe_with(), ""
+    recipe, proposed, is_proposed = recipe_with(), "", False
     try:
         plan = make_plan(options, recipe, sources, SampledReferences(sample, _SAMPLE))
     except UsageError as error:
@@ -107,8 +107,9 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
         proposal = _propose(sample.references, sources, recipe)
         if proposal is not None:
             shape, proposed = proposal
-            recipe = recipe_with(**shape) if recipe.depth == 1 else recipe
-    converted, outcome = _convert_sample(options, recipe, plan, folder)
+            is_proposed = recipe.depth == 1
+            recipe = recipe_with(**shape) if is_proposed else recipe
+    converted, outcome = _convert_sample(options, recipe, plan, folder, checks_shape=not is_proposed)
     lines = [_head(options, plan, recipe), *_inputs(plan), _classes(plan, converted)]
     lines += _records(options, plan, recipe)
     if converted is not None and recipe.encoding != "raw":
@@ -164,19 +165,20 @@ def _records(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> list[
 
 
 def _convert_sample(
-    options: JobOptions, recipe: Recipe, plan: ConversionPlan, folder: str
+    options: JobOptions, recipe: Recipe, plan: ConversionPlan, folder: str, *, checks_shape: bool
 ) -> tuple[Conversion | None, list[str]]:
     """Convert a sample into a folder; return the conversion, if it wrote any record, and lines on its outcome."""
     most = _SCANS_CONVERTED if plan.totals.first_volume else _SAMPLE
     limit = min(most, recipe.limit or most, plan.count)
     there = replace(options, out=folder, overwrite=False, max_rejected=None, workers=1, threads=None)
     try:
-        done = convert(there, replace(recipe, limit=limit, shards=1), show_progress=False)
+        with status_level(QUIET):  # the plan has printed its status already
+            done = convert(there, replace(recipe, limit=limit, shards=1), show_progress=False)
     except JobError as error:
         return None, [f"  sample       {line}" for line in str(error).replace(f"{folder}/", "").splitlines()]
     written = sum(split.records for split in done.manifest.splits.values())
     head = f"  sample       {plural(written, 'record')} of {plural(limit, 'input')}"
-    return done, [head, *outcome_lines(done, options.warn_cut)]
+    return done, [head, *outcome_lines(done, options.warn_cut, checks_shape=checks_shape)]
 
 
 def _average_bytes(done: Conversion) -> int:
@@ -239,10 +241,13 @@ def _propose(
     typed = " ".join(f"{flag(name)} {value}" for name, value in zip(options, sides, strict=False))
     found = [_describe(grid) for grid in grids]
     smallest, largest = (found[int(pick(sizes.prod(1)))] for pick in (np.argmin, np.argmax))
-    median = "x".join(f"{side:.0f}" for side in np.median(sizes, axis=0))
+    median, most = (
+        "x".join(f"{side:.0f}" for side in one) for one in (np.median(sizes, axis=0), sizes.max(0))
+    )
     spaced = ",".join(f"{side:g}" for side in spacing)
     return options, (
-        f"  scans        {smallest} to {largest}; the median at {spaced} mm is {median}\n"
+        f"  scans        {smallest} to {largest}; at {spaced} mm the median is {median}, and the "
+        f"largest sides are {most}\n"
         f"  proposed     {typed} --spacing-mm {spaced} (nnU-Net's spacing; nothing of the sample is cut)"
     )
 

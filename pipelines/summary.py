@@ -40,12 +40,15 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
     return "\n".join(lines)
 
 
-def outcome_lines(done: Conversion, warn_cut: float, see: str = "") -> list[str]:
+def outcome_lines(
+    done: Conversion, warn_cut: float, see: str = "", *, checks_shape: bool = True
+) -> list[str]:
     """Return lines on rejected inputs, dropped objects and warnings.
 
     Args:
         warn_cut: as in `summary`.
         see: text after the number of rejected inputs.
+        checks_shape: whether to warn of what the static shape cuts off or pads.
     """
     manifest = done.manifest
     lines: list[str] = []
@@ -70,8 +73,9 @@ def outcome_lines(done: Conversion, warn_cut: float, see: str = "") -> list[str]
                 f"loader will cut {plural(cut.boxes, 'box', 'boxes')} "
                 "of them"
             )
-        lines += [f"  warning: {name}: {words}" for words in _volume_warnings(manifest, split, warn_cut)]
-        lines += _cut_of_scans(manifest, name, warn_cut)
+        if checks_shape:
+            lines += [f"  warning: {name}: {words}" for words in _volume_warnings(manifest, split, warn_cut)]
+            lines += _cut_of_scans(manifest, name, warn_cut)
     total = Statistics.total(split.statistics for split in manifest.splits.values())
     lines += [
         f"  warning: {plural(count, 'input')}: {text}" for text, count in (total.warnings or {}).items()

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from numpy.typing import NDArray
 
@@ -27,7 +27,8 @@ from halofeed.trainer.source_grid import (
 )
 from halofeed.trainer.windows import TileBlender, WindowTile
 
-DETECTIONS, CATEGORIES, CLASSES = "detections.json", "categories.json", "classes.csv"
+DETECTIONS, IMAGES, CATEGORIES = "detections.json", "images.json", "categories.json"
+CLASSES = "classes.csv"
 _PROBABILITY_DECIMALS = 6
 
 PredictionRow = Mapping[str, NDArray[Any]]
@@ -58,32 +59,55 @@ class PredictionWriter(ExitStack):
         """Write the rest and return the members of predictions.json that describe the files."""
 
 
+class _JsonList:
+    """List in a JSON file, written entry by entry."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.count = 0
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Write an entry."""
+        self._stream.write(f"{',' if self.count else '['}\n{json.dumps(entry)}")
+        self.count += 1
+
+    def end(self) -> None:
+        """Write the end of the list."""
+        self._stream.write("\n]\n" if self.count else "[]\n")
+
+
 class DetectionWriter(PredictionWriter):
-    """Writer of `detections.json`, a COCO results file, and of `categories.json`, the names of its category ids."""
+    """Writer of `detections.json`, a COCO results file, and of the lists that its ids refer to.
+
+    `images.json` has COCO's entry of each picture, with the path of its file, and `categories.json` the class names.
+    """
 
     def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
         super().__init__(folder, metadata, labels)
         self._size = metadata.manifest.field("image").shape[:2]
-        self._count = 0
         atomic_write(folder / CATEGORIES, (json.dumps(label_entries(labels), indent=1) + "\n").encode())
-        self._stream = self.enter_context((folder / DETECTIONS).open("x", encoding="utf-8"))
+        self._boxes, self._images = (
+            _JsonList(self.enter_context((folder / name).open("x", encoding="utf-8")))
+            for name in (DETECTIONS, IMAGES)
+        )
 
     def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write the first `num_detections` boxes."""
-        count = int(row["num_detections"])
+        count, (height, width) = int(row["num_detections"]), record.source_size
+        self._images.add({"id": record.id, "file_name": record.source, "height": height, "width": width})
         boxes = boxes_in_source(
             row["boxes"][:count], record.numbers["transform"], self._size, record.source_size
         )
         for entry in coco_results(record.id, boxes, row["classes"][:count], row["scores"][:count]):
-            self._stream.write(",\n" if self._count else "[\n")
-            self._stream.write(json.dumps(entry))
-            self._count += 1
+            self._boxes.add(entry)
         return True
 
     def finish(self) -> dict[str, Any]:
-        """Close the JSON list."""
-        self._stream.write("\n]\n" if self._count else "[]\n")
-        return {"detections": DETECTIONS, "categories": CATEGORIES, "boxes": self._count}
+        """Close the JSON lists."""
+        self._boxes.end()
+        self._images.end()
+        files = {"detections": DETECTIONS, "images": IMAGES, "categories": CATEGORIES}
+        return {**files, "boxes": self._boxes.count}
 
 
 class ClassificationWriter(PredictionWriter):

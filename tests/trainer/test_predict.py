@@ -96,6 +96,8 @@ def test_true_boxes_score_a_perfect_map_against_the_source_annotations(shapes, t
     names = {entry["id"]: entry["name"] for entry in json.loads((out / "categories.json").read_text())}
     assert names == done.manifest.labels == {1: "disc", 2: "square", 3: "triangle"}
     truth = COCO(str(source / "annotations/instances_test.json"))
+    images = {one["id"]: one["file_name"] for one in json.loads((out / "images.json").read_text())}
+    assert images == {key: f"images/{one['file_name']}" for key, one in truth.imgs.items()}
     found = COCOeval(truth, truth.loadRes(str(out / "detections.json")), "bbox")
     found.evaluate()
     found.accumulate()
