@@ -101,7 +101,7 @@ def list_references(
         raise AnnotationsError(
             f"{annotations.root}: none of its {plural(len(labels), 'image')} has a label file; expected "
             f"{_label_paths(first)[0]} for {first}. For a folder per class, as in YOLO's classification, take --layout "
-            f"folders{layout_hint(annotations, 'yolo', annotation_file)}"
+            f"folders --folders-are-classes{layout_hint(annotations, 'yolo', annotation_file)}"
         )
     listed = [
         one if one.problem else _with_objects(one, labels[one.source], described, images, options)

@@ -296,13 +296,13 @@ ADVICE: dict[str, Advice] = {
     "predictions that are there": usage(
         lambda source: [*of_run("predict", data(), "--split train --out found")(source), *predicted(source)],
         r"pass (--overwrite) to replace",
-        proves="8 records",
+        proves="8 pictures",
     ),
     "new files and a split": usage(
         of_run("predict", "--source", Path(_KEPT.name) / "source", "--split train --out found"),
         r"leave out FOLDER and (--split)",
         r"leave out .* or (--source)",
-        proves="8 records",
+        proves="8 pictures",
     ),
     "no run": usage(
         lambda source: ["evaluate", source.parent / "run"],
@@ -479,9 +479,6 @@ ADVICE: dict[str, Advice] = {
         mixture, (r"one (--label-map)", "{folder}/labels.txt", "--overwrite"), into=pictures()
     ),
     # the command line
-    "no layout": usage(
-        lambda source: ["convert", "--source", source], r"`(halofeed convert --help)`", proves="layouts:"
-    ),
     "an error that nobody expects": refused(
         pictures(),
         r"\((--debug) shows where",

@@ -283,7 +283,9 @@ ADVICE: dict[str, Advice] = {
     ),
     "YOLO, one folder": refused(source("yolo", partial(yolo, val="train")), r"(--split-shares \S+,val=0.2)"),
     "YOLO twice": refused(source("yolo", partial(yolo, files=("a.yml", "b.yml"))), r"(--source \S+/a.yml)"),
-    "YOLO without labels": refused(source("yolo", partial(yolo, label="a.md")), "take (--layout folders)"),
+    "YOLO without labels": refused(
+        source("yolo", partial(yolo, label="a.md")), "take (--layout folders --folders-are-classes)"
+    ),
     "a list that names two files": refused(source("voc", cameras), "let (--split-shares) make", more=SPLIT),
     "an XML file of another picture's name": noted(
         names_conflict((1, "2.png", 0), (3, "9.png", 0), sizes=(24, 24, 24)), "(--voc-images filename) takes"
