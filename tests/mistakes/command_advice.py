@@ -479,6 +479,9 @@ ADVICE: dict[str, Advice] = {
         mixture, (r"one (--label-map)", "{folder}/labels.txt", "--overwrite"), into=pictures()
     ),
     # the command line
+    "a preview of a conversion": usage(
+        pictures("--preview sample.png"), "with (--dry-run)", proves="dry run"
+    ),
     "an error that nobody expects": refused(
         pictures(),
         r"\((--debug) shows where",

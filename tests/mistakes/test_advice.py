@@ -57,6 +57,9 @@ CASES = {name: advice for module in MODULES for name, advice in module.ADVICE.it
 assert len(CASES) == sum(len(module.ADVICE) for module in MODULES), "two cases have one name"
 
 FACT = "it says what an option that was given did, or which files a reject is about; its detail says what to type"
+OF_LAYOUTS = "only the user knows what the files are; each layout has its own cases"
+OF_SHARDS = "fewer files per split change no record"
+PROPOSED = "tests/pipelines/test_dry_run.py types all three sides and what else is proposed"
 EXCEPTIONS: dict[str, str] = {
     "prep/annotations/pairing.py: channel is left out by --channel-order": FACT,
     "prep/annotations/images.py: image file lies outside --images": FACT,
@@ -87,6 +90,14 @@ EXCEPTIONS: dict[str, str] = {
     "inspection/export_pictures.py: {} pictures have an EXIF orientation, and their boxes are in the pixels": (
         "tests/inspection/test_export_data.py types it"
     ),
+    "prep/layouts/detect.py: ; {} too: --layout {} reads that": "another reading of a source that was read",
+    "prep/layouts/detect.py: {}: labels for {} of {} inputs; without labels: --layout {}": OF_LAYOUTS,
+    "prep/layouts/detect.py: {}: its files show no layout; name one of {} with --layout. Tried:": OF_LAYOUTS,
+    "pipelines/dry_run.py: warning: {} shards for {}: some will be empty; lower --shards": OF_SHARDS,
+    "pipelines/summary.py: warning: {}: {} of {} are empty; lower --shards": OF_SHARDS,
+    "pipelines/dry_run.py: scans {} to {}; at {} mm the median is {}, and the largest sides are {}": PROPOSED,
+    "pipelines/dry_run.py: --window-hu {},{}": PROPOSED,
+    "halofeed/cli.py: --depth: volumes have no default size; give --height and --width too.": PROPOSED,
     "loader/picture.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""
