@@ -103,11 +103,11 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
             raise error from None
         if not plan.totals.first_volume:
             raise
+        is_proposed = True
     if plan.totals.first_volume:
         proposal = _propose(sample.references, sources, recipe)
         if proposal is not None:
             shape, proposed = proposal
-            is_proposed = recipe.depth == 1
             recipe = recipe_with(**shape) if is_proposed else recipe
     converted, outcome = _convert_sample(options, recipe, plan, folder, checks_shape=not is_proposed)
     lines = [_head(options, plan, recipe), *_inputs(plan), _classes(plan, converted)]
