@@ -76,15 +76,26 @@ def images_per_replica(split: PlanSplit) -> str:
 def recommendation(plan: Mapping[str, Any]) -> str:
     """Return a sentence with the recommended split and its command."""
     if plan["recommended"] is None:
-        return (
-            "Nothing fits: use more cores per replica, fewer images, --remat, or a machine with more memory."
-        )
+        return f"Nothing fits: use {', '.join(_cures(plan))}, or a machine with more memory."
     split = next(split for split in plan["splits"] if split["cores"] == plan["recommended"])
     options = f"--batch-size {split['batch_size']}"
     if split["cores"] > 1:
         options = f"--cores-per-replica {split['cores']} --partition '{split['partition']}' {options}"
     fewest = "the fewest cores per replica that fit; more cores only add traffic"
     return f"Use {name_of_split(split)} ({fewest}): {plan.get('command', 'halofeed train')} {options}"
+
+
+def _cures(plan: Mapping[str, Any]) -> list[str]:
+    """List what a plan without a split that fits did not use yet."""
+    config, splits = plan["config"], plan["splits"]
+    cures = {
+        "more cores per replica": max(split["cores"] for split in splits) < plan["topology"]["cores"],
+        "--remat": not config["remat"],
+        "--set model.images_at_once=1": config["model"] == "unet"
+        and not config["model_options"].get("images_at_once"),
+        "fewer images": any(split["batch_size"] > split["replicas"] for split in splits),
+    }
+    return [cure for cure, is_left in cures.items() if is_left] or ["smaller images"]
 
 
 def reasons(split: PlanSplit) -> list[str]:

@@ -24,7 +24,7 @@ from halofeed.system.wording import did_you_mean
 _MAX_FILE_BYTES = 1 << 20
 COMPUTE_DTYPES = ("bfloat16", "float32")
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw", "lamb", "lars")
-SCHEDULE_NAMES = ("cosine", "manual_step", "constant")
+SCHEDULE_NAMES = ("cosine", "manual_step", "exponential", "constant")
 NORMALIZATIONS = ("dataset", "foreground", "caffe", "tf")
 DEFAULT_CONFIGS = {
     ("classification", "picture"): "classifier_small",
@@ -59,6 +59,8 @@ class TrainConfig:
         hold_steps: number of steps at the highest rate, between warm-up and cosine.
         boundaries: steps at which the rate of manual_step changes.
         rates: rates of manual_step: rates[i] applies from step boundaries[i - 1].
+        decay_steps: steps in which an exponential rate falls by the factor `decay_rate`.
+        decay_rate: factor of an exponential rate, between 0 and 1.
         base_batch_size: batch size for which `learning_rate` is given; the rates grow linearly with the batch. 0 uses
             the rates unchanged.
         weight_decay: decay of kernels, not of norms and biases. With sgd it is L2, added to the gradients.
@@ -102,6 +104,8 @@ class TrainConfig:
     hold_steps: int = 0
     boundaries: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()
+    decay_steps: int = 0
+    decay_rate: float = 0.0
     base_batch_size: int = 0
     weight_decay: float = 0.0
     clip_norm: float = 0.0

@@ -106,6 +106,32 @@ def constant_with_warmup(*, base: float, warmup_rate: float, warmup_steps: int) 
     return _warmed_up(base, warmup_rate, warmup_steps, [optax.constant_schedule(base)], [])
 
 
+def exponential(
+    *, base: float, decay_steps: int, decay_rate: float, warmup_rate: float, warmup_steps: int
+) -> Schedule:
+    """Return a schedule that rises linearly to `base` and then falls as base * decay_rate ** (step / decay_steps).
+
+    Steps count from the end of the warm-up.
+
+    Raises:
+        UsageError: `base` is below `warmup_rate`, `decay_steps` is 0, or `decay_rate` is not between 0 and 1.
+
+    Source: `tf.train.exponential_decay`; the values are those of tensorflow/tpu's unet3d.
+
+    >>> rate = exponential(base=1e-4, decay_steps=100000, decay_rate=0.5, warmup_rate=0, warmup_steps=0)
+    >>> [round(float(rate(step)), 7) for step in (0, 50000, 100000)]
+    [0.0001, 7.07e-05, 5e-05]
+    """
+    if decay_steps < 1:
+        raise UsageError(f"decay steps: expected 1 or more, got {decay_steps}; pass --set decay_steps=100000")
+    if not 0 < decay_rate < 1:
+        raise UsageError(
+            f"decay rate: expected more than 0 and less than 1, got {decay_rate}; pass --set decay_rate=0.5"
+        )
+    parts = [optax.exponential_decay(base, decay_steps, decay_rate)]
+    return _warmed_up(base, warmup_rate, warmup_steps, parts, [])
+
+
 def linear_scaling(config: TrainConfig) -> float:
     """Return the images per update divided by the config's `base_batch_size`; 1 if the config has none.
 
@@ -151,11 +177,18 @@ SCHEDULES: dict[str, Callable[[TrainConfig, int], Schedule]] = {
         total_steps=updates, hold_steps=config.hold_steps, **_warm_up(config)
     ),
     "manual_step": _manual_step,
+    "exponential": lambda config, updates: exponential(
+        decay_steps=config.decay_steps, decay_rate=config.decay_rate, **_warm_up(config)
+    ),
     "constant": lambda config, updates: constant_with_warmup(**_warm_up(config)),
 }
 """Functions that make a schedule from a config and its number of updates."""
 
-ONLY_OF = {"hold_steps": "cosine", "boundaries": "manual_step", "rates": "manual_step"}
+ONLY_OF = {
+    "hold_steps": "cosine",
+    **dict.fromkeys(("boundaries", "rates"), "manual_step"),
+    **dict.fromkeys(("decay_steps", "decay_rate"), "exponential"),
+}
 """Settings that only one schedule uses."""
 
 

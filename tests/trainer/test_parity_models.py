@@ -48,6 +48,7 @@ PLANE_UNET = Case(model="unet", image_shape=(64, 32, 3), model_options={"depth":
 THREE_LEVELS = {"depth": 3, "width": 4, "convolutions": 1, "deep_supervision": True}
 SMALL_UNET = Case(model="unet", image_shape=(8, 16, 8, 1), model_options=THREE_LEVELS)
 SMALL_PLANE_UNET = Case(model="unet", image_shape=(32, 16, 2), model_options=THREE_LEVELS)
+PUBLISHED = {"norm": "batch", "double_in_block": True, "upsampling": "transposed", "images_at_once": 1}
 DIRECT_UNET = dataclasses.replace(UNET, layer_options={"volume_convolution": "direct"})
 
 
@@ -71,6 +72,7 @@ TABLE: list[tuple[Case, list[Split]]] = [
     (dataclasses.replace(PPN, image_shape=(76, 76, 3)), FEW_ROWS),
     (UNET, VOLUME_SPLITS),
     (with_options(UNET, norm="batch", anisotropic=True, convolutions=1), VOLUME_SPLITS),
+    (with_options(DIRECT_UNET, **PUBLISHED, deep_supervision=False), VOLUME_SPLITS),
     (with_options(UNET, norm="group", upsampling="repeat", convolutions=1), DEPTH_AND_HEIGHT_SPLITS),
     # As TPUs and GPUs compute convolutions over volumes; XLA's own are slow on CPUs.
     (with_options(DIRECT_UNET, convolutions=1), [FOUR_DEEP, TWO_DEEP_AND_HIGH, DEPTH_AND_HEIGHT, EIGHT_HIGH]),
@@ -92,7 +94,7 @@ SLICE = [
     (SHORT_RETINANET, SIXTEEN_ROWS),
     (SSD, ROWS_AND_COLUMNS),
     (PPN, FOUR_ROWS),
-    (with_options(UNET, norm="batch", depth=3), FOUR_DEEP),
+    (with_options(UNET, **PUBLISHED, depth=3), FOUR_DEEP),
     (PLANE_UNET, EIGHT_ROWS),
     (with_options(UNET, depth=3, convolutions=1), SIXTEEN_DEEP_AND_HIGH),
 ]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorflow as tf
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +59,7 @@ def test_what_cannot_be_is_refused_with_the_cure():
         ((8, 8, 1), 4, {}, "norm='instance': .* 8x8 ends as a single value.* depth=3"),
         ((8, 8), 2, {}, "image_shape: expected"),
         ((8, 8, 1), 1, {}, "depth: expected 2 or more, got 1"),
-        ((8, 8, 1), 2, {"upsampling": "cubic"}, "expected one of learned, repeat, got 'cubic'"),
+        ((8, 8, 1), 2, {"upsampling": "cubic"}, "expected one of learned, transposed, repeat, got 'cubic'"),
         ((8, 8, 1), 2, {"norm": "layer"}, "norm_kind: .*batch, instance, group, got 'layer'"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -80,12 +81,54 @@ def test_halvings_divide_and_thin_axes_wait_for_the_long_ones(sizes, depth, anis
 
 
 def test_learned_upsampling_is_a_transposed_convolution():
-    layer = _Upsampling(layers_of(), 3, 4, (2, 2), learned=True)
+    layer = _Upsampling(layers_of(), 3, 4, (2, 2), "learned")
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6, 3)), jnp.float32)
     # JAX's transposed convolution turns the kernel around.
     kernel = layer.matrix.kernel[...].reshape(3, 2, 2, 4).transpose(1, 2, 0, 3)[::-1, ::-1]
     expected = jax.lax.conv_transpose(x, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     np.testing.assert_allclose(layer(x, Pass()), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_published_network_is_tensorflow_tpus():
+    """Logits and the updated statistics are those of unet3d_base, written in TensorFlow with the same weights."""
+    options = {"double_in_block": True, "upsampling": "transposed", "norm": "batch", "images_at_once": 1}
+    image = np.random.default_rng(0).normal(size=(2, 16, 8, 8, 2))
+
+    with jax.enable_x64(True):
+        model = UNet(
+            layers_of("float64"), classes=3, image_shape=image.shape[1:], depth=4, width=2, **options
+        )
+        found = np.asarray(model(jnp.asarray(image))["logits"])
+
+    def convolved(x, layer):
+        x = tf.nn.conv3d(x, np.asarray(layer.convolution.kernel[...]), [1] * 5, "SAME")
+        mean, variance = tf.nn.moments(x, [0, 1, 2, 3])
+        scale, bias = (np.asarray(value[...]) for value in (layer.norm.scale, layer.norm.bias))
+        return tf.nn.relu(tf.nn.batch_normalization(x, mean, variance, bias, scale, 1e-3))
+
+    def enlarged(x, layer):
+        kernel = (
+            np.asarray(layer.matrix.kernel[...]).reshape(-1, 2, 2, 2, x.shape[-1]).transpose(1, 2, 3, 4, 0)
+        )
+        shape = [len(x), *(2 * size for size in x.shape[1:-1]), x.shape[-1]]
+        return tf.nn.conv3d_transpose(x, kernel, shape, [1, 2, 2, 2, 1], "VALID") + np.asarray(
+            layer.bias[...]
+        )
+
+    x, skips = tf.constant(image), []
+    for level, block in enumerate(model.down):
+        if level:  # TensorFlow's pool takes no float64
+            x = tf.reduce_max([x[:, a::2, b::2, c::2] for a, b, c in np.ndindex(2, 2, 2)], 0)
+        for layer in block:
+            x = convolved(x, layer)
+        skips.append(x)
+    for skip, layers, enlarge in list(zip(skips, model.up, model.enlarge, strict=False))[::-1]:
+        x = tf.concat([skip, enlarged(x, enlarge)], -1)
+        for layer in layers:
+            x = convolved(x, layer)
+    expected = tf.tensordot(x, np.asarray(model.head.kernel[...]), 1) + np.asarray(model.head.bias[...])
+    assert [int(skip.shape[-1]) for skip in skips] == [4, 8, 16, 32]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("groups", "channels"), [(None, 3), (2, 6), (1, 4)])

@@ -235,20 +235,26 @@ class ConvolutionNorm(nnx.Module):
 
         With `then`, return its result for the output; the backward pass computes all after the convolution again.
         """
-        if computed_by_planes(self.convolution, self.volume_convolution, run.mesh):
-            x = run.hold(convolve_planes(self.convolution, x, run.mesh, run.dims))
-        elif is_depthwise(self.convolution):
-            x = run.hold(convolve_depthwise(self.convolution, x, run.mesh, run.dims))
-        elif self.recompute_halo and run.dims is not None:
-            x = run.hold(jax.checkpoint(self.convolution)(x))
-        else:
-            x = run.hold(self.convolution(x))
-        x = save_for_backward(x)
+        x = save_for_backward(self.convolve(x, run))
         if then is None:
             return self._activated(self.norm(x, valid=run.valid, training=run.training))
         normalize = self.norm.bind_moments(x, valid=run.valid, training=run.training)
         finished: jax.Array = jax.checkpoint(lambda x: then(self._activated(normalize(x))))(x)
         return finished
+
+    def convolve(self, x: jax.Array, run: Pass) -> jax.Array:
+        """Return the convolution alone, constrained to the split."""
+        if computed_by_planes(self.convolution, self.volume_convolution, run.mesh):
+            return run.hold(convolve_planes(self.convolution, x, run.mesh, run.dims))
+        if is_depthwise(self.convolution):
+            return run.hold(convolve_depthwise(self.convolution, x, run.mesh, run.dims))
+        if self.recompute_halo and run.dims is not None:
+            return run.hold(jax.checkpoint(self.convolution)(x))
+        return run.hold(self.convolution(x))
+
+    def finish_images(self, x: jax.Array, mean: jax.Array, variance: jax.Array) -> jax.Array:
+        """Normalize and activate the output of `convolve` by moments [batch, channel] of the norm's `combine`."""
+        return self._activated(self.norm.normalize_images(x, mean, variance))
 
     def _activated(self, x: jax.Array) -> jax.Array:
         return x if self.activation is None else self.activation(x)

@@ -32,6 +32,26 @@ class Norm(nnx.Module):
         moments = self._moments(x.astype(self.scale[...].dtype), valid, training)
         return lambda x: self._normalize(x.astype(self.scale[...].dtype), *moments).astype(x.dtype)
 
+    def normalize_images(self, x: jax.Array, mean: jax.Array, variance: jax.Array) -> jax.Array:
+        """Normalize x [batch, ..., channel] by the moments [batch, channel] that `combine` returned."""
+        space = (1,) * (x.ndim - 2)
+        mean, variance = (moment.reshape(len(x), *space, -1) for moment in (mean, variance))
+        return self._normalize(x.astype(self.scale[...].dtype), mean, variance).astype(x.dtype)
+
+    def image_moments(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return mean and variance of each channel of each image, [batch, channel]."""
+        wide, space = x.astype(self.scale[...].dtype), tuple(range(1, x.ndim - 1))
+        return jnp.mean(wide, space), jnp.var(wide, space)
+
+    @abc.abstractmethod
+    def combine(
+        self, mean: jax.Array, variance: jax.Array, *, valid: jax.Array | None, training: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the moments that normalize each image, [batch, channel], from `image_moments` of the whole batch.
+
+        They equal those of `__call__`, which has all images at once; so does the update of the running statistics.
+        """
+
     def _normalize(self, wide: jax.Array, mean: jax.Array, variance: jax.Array) -> jax.Array:
         scale = self.scale[...] * jax.lax.rsqrt(variance + self.epsilon)
         return (wide - mean) * scale + self.bias[...]
@@ -75,9 +95,26 @@ class BatchNorm(Norm):
         if not training:
             return self.mean[...], self.variance[...]
         mean, variance = _over_batch(wide, valid)
+        self._update(mean, variance)
+        return mean, variance
+
+    def combine(
+        self, mean: jax.Array, variance: jax.Array, *, valid: jax.Array | None, training: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the moments of the batch for each image; rows without `valid` do not enter."""
+        shape = mean.shape
+        if not training:
+            return jnp.broadcast_to(self.mean[...], shape), jnp.broadcast_to(self.variance[...], shape)
+        rows = jnp.ones(len(mean), bool) if valid is None else valid
+        share = (rows / jnp.maximum(jnp.sum(rows), 1)).astype(mean.dtype)[:, None]
+        center = jnp.sum(share * mean, 0)
+        spread = jnp.sum(share * (variance + jnp.square(mean - center)), 0)
+        self._update(center, spread)
+        return jnp.broadcast_to(center, shape), jnp.broadcast_to(spread, shape)
+
+    def _update(self, mean: jax.Array, variance: jax.Array) -> None:
         for running, now in ((self.mean, mean), (self.variance, variance)):
             running[...] = self.decay * running[...] + (1 - self.decay) * jax.lax.stop_gradient(now)
-        return mean, variance
 
 
 def _over_batch(x: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, jax.Array]:
@@ -118,15 +155,25 @@ class GroupNorm(Norm):
     def _moments(
         self, wide: jax.Array, valid: jax.Array | None, training: bool
     ) -> tuple[jax.Array, jax.Array]:
-        mean = self._over_groups(wide)
-        return mean, self._over_groups(jnp.square(wide - mean))
+        mean = self._over_space(wide)
+        return mean, self._over_space(jnp.square(wide - mean))
 
-    def _over_groups(self, x: jax.Array) -> jax.Array:
-        """Return the mean of each example's groups, repeated for every channel: [batch, 1, ..., 1, channel]."""
-        channels = jnp.mean(x, tuple(range(1, x.ndim - 1)))
+    def combine(
+        self, mean: jax.Array, variance: jax.Array, *, valid: jax.Array | None, training: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the moments of each image's groups, repeated for every channel."""
+        center = self._over_groups(mean)
+        return center, self._over_groups(variance + jnp.square(mean - center))
+
+    def _over_space(self, x: jax.Array) -> jax.Array:
+        """Return the mean of each example's groups over space: [batch, 1, ..., 1, channel]."""
+        means = self._over_groups(jnp.mean(x, tuple(range(1, x.ndim - 1))))
+        return means.reshape(len(x), *[1] * (x.ndim - 2), x.shape[-1])
+
+    def _over_groups(self, channels: jax.Array) -> jax.Array:
+        """Return the mean of each example's groups of channels, repeated for every channel: [batch, channel]."""
         grouped = channels.reshape(len(channels), self.groups, -1)
-        means = jnp.broadcast_to(jnp.mean(grouped, -1, keepdims=True), grouped.shape)
-        return means.reshape(len(channels), *[1] * (x.ndim - 2), x.shape[-1])
+        return jnp.broadcast_to(jnp.mean(grouped, -1, keepdims=True), grouped.shape).reshape(channels.shape)
 
 
 MAX_GROUPS = 8

@@ -16,6 +16,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +25,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from halofeed.errors import UsageError
-from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool
+from halofeed.trainer.models.chunks import fold, map_images, unfold
+from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool, save_for_backward
 
 SPATIAL_AXES = {3: ("height", "width"), 4: ("depth", "height", "width")}
 """Names of the spatial axes by the rank of an image without batch."""
-UPSAMPLING = ("learned", "repeat")
+UPSAMPLING = ("learned", "transposed", "repeat")
 GROUP_EPSILON = 1e-5
 """Epsilon of instance and group norm; batch norm uses that of its `Layers`."""
 
@@ -46,12 +49,17 @@ class UNet(nnx.Module):
         width: features at the full size; they double with each halving.
         max_width: maximum number of features.
         convolutions: number of convolutions per block.
+        double_in_block: the last convolution of each encoder block doubles the features, and the decoder's blocks have
+            the doubled number: width, 2 width; 2 width, 4 width; ... as in Cicek et al. and in tensorflow/tpu's unet3d.
         norm: "instance", "batch" or "group".
-        upsampling: "learned" maps each voxel to 2x2x2 by a matrix (a transposed convolution of kernel and stride 2);
-            "repeat" copies it.
+        upsampling: "learned" maps each voxel to 2x2x2 by a matrix (a transposed convolution of kernel and stride 2) and
+            takes the features of the finer size; "transposed" keeps the features and adds a bias; "repeat" copies the
+            voxel.
         deep_supervision: add logits at the coarser sizes of the decoder, except the coarsest.
         anisotropic: halve an axis only while it is at least half as long as the longest, for thick slices. False
             halves every axis every time.
+        images_at_once: number of images of a replica whose full size is computed at a time (`map_images`), which needs
+            less memory and computes the full size twice. 0 computes all at once.
         foreground_prior: initial probability of all classes except the background together. A value far above their
             share makes the first steps suppress a small class for good.
 
@@ -69,10 +77,12 @@ class UNet(nnx.Module):
         width: int = 32,
         max_width: int = 320,
         convolutions: int = 2,
+        double_in_block: bool = False,
         norm: str = "instance",
         upsampling: str = "learned",
         deep_supervision: bool = False,
         anisotropic: bool = False,
+        images_at_once: int = 0,
         foreground_prior: float = 0.05,
     ) -> None:
         _check(image_shape, depth=depth, width=width, convolutions=convolutions, upsampling=upsampling)
@@ -87,25 +97,27 @@ class UNet(nnx.Module):
             )
         layers = dataclasses.replace(layers, norm_kind=norm)
         epsilon = None if norm == "batch" else GROUP_EPSILON
-        features = [min(width * 2**level, max_width) for level in range(depth)]
+        growth = 2 if double_in_block else 1
+        features = [min(growth * width * 2**level, max_width) for level in range(depth)]
 
-        def block(before: int, after: int) -> nnx.List[ConvolutionNorm]:
+        def block(before: int, after: int, growth: int = 1) -> nnx.List[ConvolutionNorm]:
+            widths = [before, *[after // growth] * (convolutions - 1), after]
             kernel = (3,) * len(sizes)
             return nnx.List(
-                ConvolutionNorm(layers, after if index else before, after, kernel, epsilon=epsilon)
-                for index in range(convolutions)
+                ConvolutionNorm(layers, *pair, kernel, epsilon=epsilon) for pair in pairwise(widths)
             )
 
         def head(features: int) -> nnx.Linear:
             return layers.dense(features, classes, bias_init=_background_first(foreground_prior))
 
         self.strides = strides
+        self.images_at_once = images_at_once
         self.down = nnx.List(
-            block(before, after)
+            block(before, after, growth)
             for before, after in zip((image_shape[-1], *features), features, strict=False)
         )
         enlarge = [
-            _Upsampling(layers, below, here, stride, learned=upsampling == "learned")
+            _Upsampling(layers, below, here if upsampling == "learned" else below, stride, upsampling)
             for here, below, stride in zip(features, features[1:], strides, strict=False)
         ]
         self.enlarge = nnx.List(enlarge)
@@ -122,21 +134,82 @@ class UNet(nnx.Module):
             `logits` [batch, (depth,) height, width, class], and `coarse`, a list of logits at the coarser sizes,
             finest first.
         """
-        x = run.hold(image)
+        at_once = [self.images_at_once, *[0] * len(self.strides)]
+        x: _Activation = run.hold(image)
         skips = []
-        for index, block in enumerate(self.down):
-            if index:
-                x = pooled(x, self.strides[index - 1], run)
-            x = _through(block, x, run)
+        for level, block in enumerate(self.down):
+            if level:
+                x = map_images(
+                    lambda x, stride=self.strides[level - 1]: pooled(_finished(x, run), stride, run),
+                    x,
+                    images=at_once[level - 1],
+                    run=run,
+                )
+            for layer in block:
+                x = _convolved(layer, (x,), at_once[level], run)
             skips.append(x)
         skips.pop()
         coarse: list[jax.Array] = []
         for level in reversed(range(len(skips))):
-            enlarged = self.enlarge[level](x, run)
-            x = _through(self.up[level], jnp.concatenate([skips[level], enlarged], -1), run)
+            first, *others = self.up[level]
+            x = _convolved(first, (skips[level], x), at_once[level], run, self.enlarge[level])
+            for layer in others:
+                x = _convolved(layer, (x,), at_once[level], run)
             if 0 < level <= len(self.coarse_heads):
                 coarse.insert(0, self.coarse_heads[level - 1](x))
-        return {"logits": self.head(x), "coarse": coarse}
+        logits = map_images(lambda x: self.head(_finished(x, run)), x, images=at_once[0], run=run)
+        return {"logits": logits, "coarse": coarse}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Unfinished:
+    """Output of a convolution that `map_images` computed, without its norm and activation function.
+
+    Args:
+        folded: output of the convolution, folded.
+        mean: mean that normalizes each image, [batch, channel].
+        variance: variance that normalizes each image, [batch, channel].
+        layer: layer of the convolution, with the norm and the activation function.
+    """
+
+    folded: jax.Array
+    mean: jax.Array
+    variance: jax.Array
+    layer: ConvolutionNorm = field(metadata={"static": True})
+
+
+_Activation = jax.Array | _Unfinished
+
+
+def _finished(x: _Activation, run: Pass) -> jax.Array:
+    if isinstance(x, jax.Array):
+        return x
+    return x.layer.finish_images(unfold(x.folded, x.mean.shape[-1], run), x.mean, x.variance)
+
+
+def _convolved(
+    layer: ConvolutionNorm,
+    inputs: tuple[_Activation, ...],
+    images: int,
+    run: Pass,
+    enlarge: _Upsampling | None = None,
+) -> _Activation:
+    """Return a layer of the input, or of a skip connection and the enlarged input of the coarser size."""
+
+    def joined(*inputs: _Activation) -> jax.Array:
+        *skip, x = (_finished(x, run) for x in inputs)
+        return x if enlarge is None else jnp.concatenate([*skip, enlarge(x, run)], -1)
+
+    def convolve(*inputs: _Activation) -> tuple[jax.Array, ...]:
+        x = layer.convolve(joined(*inputs), run)
+        return fold(x, run), *layer.norm.image_moments(x)
+
+    if not images:
+        return layer(joined(*inputs), run)
+    folded, *moments = map_images(convolve, *inputs, images=images, run=run)
+    moments = layer.norm.combine(*moments, valid=run.valid, training=run.training)
+    return _Unfinished(save_for_backward(folded), *moments, layer)
 
 
 def pooled(x: jax.Array, stride: tuple[int, ...], run: Pass) -> jax.Array:
@@ -166,15 +239,16 @@ class _Upsampling(nnx.Module):
     """Upsampling of each voxel to a block of `stride` voxels by a matrix product, without communication."""
 
     def __init__(
-        self, layers: Layers, before: int, after: int, stride: tuple[int, ...], *, learned: bool
+        self, layers: Layers, before: int, after: int, stride: tuple[int, ...], upsampling: str
     ) -> None:
-        self.features = after if learned else before
+        self.features = after
         self.stride = stride
         self.matrix = (
-            layers.dense(before, math.prod(stride) * after, use_bias=False, dtype=layers.dtype)
-            if learned
-            else None
+            None
+            if upsampling == "repeat"
+            else layers.dense(before, math.prod(stride) * after, use_bias=False, dtype=layers.dtype)
         )
+        self.bias = nnx.Param(jnp.zeros(after, layers.param_dtype)) if upsampling == "transposed" else None
 
     def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
         """Map [batch, ..., before] to [batch, ... times stride, features]."""
@@ -185,6 +259,8 @@ class _Upsampling(nnx.Module):
             blocks = jnp.broadcast_to(x, (batch, *sizes, *self.stride, self.features))
         else:
             blocks = self.matrix(x).reshape(batch, *sizes, *self.stride, self.features)
+        if self.bias is not None:
+            blocks = blocks + self.bias[...].astype(blocks.dtype)
         order = (0, *(1 + axis + part * axes for axis in range(axes) for part in range(2)), 1 + 2 * axes)
         larger = (size * step for size, step in zip(sizes, self.stride, strict=True))
         return run.hold(blocks.transpose(order).reshape(batch, *larger, self.features))
@@ -249,9 +325,3 @@ def _background_first(foreground_prior: float) -> Callable[..., jax.Array]:
 def _divisors(strides: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Return the factor by which each axis shrinks from the finest to the coarsest size."""
     return tuple(map(math.prod, zip(*strides, strict=True)))
-
-
-def _through(block: nnx.List[ConvolutionNorm], x: jax.Array, run: Pass) -> jax.Array:
-    for layer in block:
-        x = layer(x, run)
-    return x

@@ -8,6 +8,7 @@ from typing import Any
 
 from halofeed.errors import UsageError
 from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.models import model_named
 from halofeed.trainer.plan.compile_cache import CompileCache
 from halofeed.trainer.plan.compile_pool import compile_all
 from halofeed.trainer.plan.document import cases, image_shape_of, plan_config
@@ -152,6 +153,7 @@ def resized(asked: Request, shape: tuple[int, ...]) -> Request:
 
 _CHANGES: dict[str, dict[str, Any]] = {
     "--remat": {"remat": True},
+    "--set model.images_at_once=1": {"model_options": {"images_at_once": 1}},
     "--set optimizer=sgd --set momentum=0.9": {"optimizer": "sgd", "momentum": 0.9},
     "--set optimizer=sgd --set momentum=0.0": {"optimizer": "sgd", "momentum": 0.0},
     "--set average_decay=0": {"average_decay": 0.0},
@@ -179,7 +181,11 @@ def savings(
     before = (refused or [split for split in compiled if split["cores"] == plan["recommended"]])[-1]
     changes = []
     for name, values in _CHANGES.items():
-        config = asked.config.changed(**values)
+        options = values.get("model_options", {})
+        if not options.keys() <= model_named(asked.config.model).options().keys():
+            continue
+        merged = {**asked.config.model_options, **options}
+        config = asked.config.changed(**{**values, "model_options": merged})
         if config == asked.config or not _saves_memory(config, asked.config):
             continue
         tell(f"compiling with {name}")
@@ -196,7 +202,7 @@ def savings(
 
 
 def _saves_memory(config: TrainConfig, current: TrainConfig) -> bool:
-    """Return whether a config changes rematerialization or the average, or its optimizer keeps a smaller state."""
+    """Return whether a config recomputes other activations, drops the average, or keeps a smaller state."""
 
     def state_values(config: TrainConfig) -> int:
         """Return the number of values per parameter in the optimizer's state."""
@@ -204,6 +210,6 @@ def _saves_memory(config: TrainConfig, current: TrainConfig) -> bool:
 
     return (
         state_values(config) < state_values(current)
-        or config.remat != current.remat
+        or (config.remat, config.model_options) != (current.remat, current.model_options)
         or bool(config.average_decay) != bool(current.average_decay)
     )
