@@ -58,8 +58,8 @@ class UNet(nnx.Module):
         deep_supervision: add logits at the coarser sizes of the decoder, except the coarsest.
         anisotropic: halve an axis only while it is at least half as long as the longest, for thick slices. False
             halves every axis every time.
-        images_at_once: number of images of a replica whose full size is computed at a time (`map_images`), which needs
-            less memory and computes the full size twice. 0 computes all at once.
+        images_at_once: number of images of a replica whose two largest sizes are computed at a time (`map_images`),
+            which needs less memory and computes these sizes twice. 0 computes all at once.
         foreground_prior: initial probability of all classes except the background together. A value far above their
             share makes the first steps suppress a small class for good.
 
@@ -134,7 +134,7 @@ class UNet(nnx.Module):
             `logits` [batch, (depth,) height, width, class], and `coarse`, a list of logits at the coarser sizes,
             finest first.
         """
-        at_once = [self.images_at_once, *[0] * len(self.strides)]
+        at_once = [*[self.images_at_once] * 2, *[0] * len(self.strides)]
         x: _Activation = run.hold(image)
         skips = []
         for level, block in enumerate(self.down):
@@ -156,7 +156,7 @@ class UNet(nnx.Module):
             for layer in others:
                 x = _convolved(layer, (x,), at_once[level], run)
             if 0 < level <= len(self.coarse_heads):
-                coarse.insert(0, self.coarse_heads[level - 1](x))
+                coarse.insert(0, self.coarse_heads[level - 1](_finished(x, run)))
         logits = map_images(lambda x: self.head(_finished(x, run)), x, images=at_once[0], run=run)
         return {"logits": logits, "coarse": coarse}
 
