@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -358,7 +358,7 @@ def collectives(module: Module, devices: int) -> list[Collective]:
 
 
 def _collectives(module: Module, devices: int) -> Iterator[Collective]:
-    trip_counts = _trip_counts(module)
+    executions = _executions(module)
     for instruction in module.instructions:
         opcode = instruction.opcode.removesuffix("-start")
         if opcode not in COLLECTIVE_KINDS:
@@ -371,7 +371,7 @@ def _collectives(module: Module, devices: int) -> Iterator[Collective]:
         if not size:
             continue
         cores = _group_size(instruction, devices)
-        times = trip_counts.get(instruction.computation, 1)
+        times = executions.get(instruction.computation, 1)
         largest = max(arrays, key=lambda array: array.bytes)
         yield Collective(
             kind=COLLECTIVE_KINDS[opcode],
@@ -408,13 +408,86 @@ def _group_size(instruction: Instruction, devices: int) -> int:
     return devices
 
 
-def _trip_counts(module: Module) -> dict[str, int]:
-    """Return the number of iterations by the name of a loop's body, if the compiler knows it."""
-    counts = {}
+_CALLED = re.compile(r"\b(calls|to_apply|body|condition)=%?([\w.-]+)")
+
+
+def _executions(module: Module) -> dict[str, int]:
+    """Return how often a step runs each computation; a loop of unknown length counts as one iteration."""
+    members: dict[str, list[Instruction]] = {}
     for instruction in module.instructions:
-        if instruction.opcode == "while":
-            body = re.search(r"body=%?([\w.-]+)", instruction.text)
-            count = re.search(r"trips=(\d+)", instruction.text)
-            if body and count:
-                counts[body[1]] = int(count[1])
+        members.setdefault(instruction.computation, []).append(instruction)
+    counts = dict.fromkeys(members, 0)
+    waiting = [(module.entry, 1)]
+    while waiting:
+        computation, times = waiting.pop()
+        counts[computation] = counts.get(computation, 0) + times
+        for instruction in members.get(computation, ()):
+            called = dict(_CALLED.findall(instruction.text))
+            trips = _trip_count(instruction, members.get(called.get("condition", ""), ()))
+            waiting += [(name, times * trips) for name in called.values()]
     return counts
+
+
+def _trip_count(loop: Instruction, condition: Sequence[Instruction]) -> int:
+    """Return the number of iterations: the compiler's note, or the bound of a condition like "index < 8"."""
+    if loop.opcode != "while":
+        return 1
+    if found := re.search(r'(?:trips=|known_trip_count":\{"n":")(\d+)', loop.text):
+        return int(found[1])
+    bounds = [re.match(r"(\d+)\)", one.text) for one in condition if one.opcode == "constant"]
+    counts_up = any("direction=LT" in one.text for one in condition)
+    return int(bounds[0][1]) if counts_up and len(bounds) == 1 and bounds[0] else 1
+
+
+def repeated_costs(module: Module) -> tuple[int, int]:
+    """Return the FLOP and bytes of all iterations of loops but the first, which is all that XLA's costs count.
+
+    FLOP are those of convolutions and matrix products. Bytes are the operands and results of the instructions of a
+    loop; what happens within a fusion stays on the chip. An iteration touches one slice of an array that the loop
+    carries, if the array's first axis counts the iterations.
+    """
+    executions = _executions(module)
+    arrays = {one.name: one.arrays for one in module.instructions}
+    carried = {one.name for one in module.instructions if one.opcode == "get-tuple-element"}
+    carried |= {name for one in module.instructions if one.is_root for name in one.operands}
+    fused = {
+        name
+        for one in module.instructions
+        if one.opcode == "fusion"
+        for role, name in _CALLED.findall(one.text)
+    }
+
+    def touched(name: str, iterations: int) -> int:
+        """Return the bytes of an array that one iteration touches."""
+        return sum(
+            array.padded_bytes // (iterations if name in carried and array.shape[:1] == (iterations,) else 1)
+            for array in arrays.get(name, ())
+            if array.is_in_main_memory
+        )
+
+    flops = moved = 0
+    for one in module.instructions:
+        times = executions.get(one.computation, 1)
+        if times > 1:
+            flops += (times - 1) * _flops(one, arrays)
+            if one.computation not in fused and one.opcode not in _ALIASES:
+                moved += (times - 1) * sum(touched(name, times) for name in (one.name, *one.operands))
+    return flops, moved
+
+
+def _flops(instruction: Instruction, arrays: Mapping[str, tuple[Array, ...]]) -> int:
+    """Return the FLOP of a convolution or a matrix product, with the products of its padding; 0 for others."""
+    text = instruction.text
+    if instruction.opcode == "dot":
+        left = arrays[instruction.operands[0]][0].shape
+        found = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", text)
+        summed = math.prod(left[int(axis)] for axis in found[1].split(",") if axis) if found else 1
+    elif instruction.opcode == "convolution":
+        labels = re.search(r"dim_labels=\w+_(\w+)->", text)
+        kernel = arrays[instruction.operands[1]][0].shape
+        window = re.search(r"window=\{size=([\dx]+)", text)
+        summed = math.prod(map(int, window[1].split("x"))) if window else 1
+        summed *= kernel[labels[1].index("i")] if labels else 1
+    else:
+        return 0
+    return 2 * math.prod(instruction.arrays[0].shape) * summed

@@ -11,7 +11,7 @@ import jax
 
 from halofeed.schemas.partition import Dims
 from halofeed.trainer.mesh import reason_not_split
-from halofeed.trainer.plan.hlo import COLLECTIVE_KINDS, Collective, Module, collectives, peak
+from halofeed.trainer.plan.hlo import COLLECTIVE_KINDS, Collective, Module, collectives, peak, repeated_costs
 from halofeed.trainer.plan.topologies import Topology
 
 
@@ -81,7 +81,11 @@ def verdict_of(compiled: dict[str, Any], topology: Topology, image_shape: Sequen
         counts[collective.kind] += collective.times
     fullest = peak(module)
     memory = _memory(compiled, fullest.bytes, fullest.unpadded_bytes)
-    flops, accessed = (compiled["cost"].get(name, 0.0) for name in ("flops", "bytes accessed"))
+    repeated = repeated_costs(module)
+    flops, accessed = (
+        compiled["cost"].get(name, 0.0) + more
+        for name, more in zip(("flops", "bytes accessed"), repeated, strict=True)
+    )
     fits = memory["limit"] is None or memory["total"] <= memory["limit"]
     if not fits:
         memory["compiler"] = _TOO_LARGE

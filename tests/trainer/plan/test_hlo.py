@@ -1,8 +1,10 @@
 """Sizes, exchanges and peak memory are read from the text of a compiled program."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from halofeed.trainer.plan.hlo import Module, arrays_of, collectives, peak
+from halofeed.trainer.plan.hlo import Module, arrays_of, collectives, peak, repeated_costs
 from halofeed.trainer.plan.verdict import whole_gathers
 
 TEXT = """HloModule jit_step, is_scheduled=true
@@ -75,3 +77,17 @@ def test_the_fullest_moment_holds_what_is_read_later(module: Module) -> None:
     fullest = peak(module)
     assert 2 * tile <= fullest.bytes + whole and fullest.bytes == tile + whole
     assert fullest.largest[0]["arrays"] == ["bf16[4,160,160,3]"]
+
+
+def test_loops_cost_as_much_as_the_same_work_without_a_loop() -> None:
+    def compiled(step):
+        shapes = jax.ShapeDtypeStruct((5, 64, 32), jnp.float32), jax.ShapeDtypeStruct((32, 32), jnp.float32)
+        return jax.jit(step).lower(*shapes).compile()
+
+    looped = compiled(lambda x, w: jax.lax.map(lambda row: jnp.tanh(row @ w) @ w, x))
+    unrolled = compiled(lambda x, w: jnp.stack([jnp.tanh(row @ w) @ w for row in x]))
+    flops, moved = repeated_costs(Module(looped.as_text()))
+    assert looped.cost_analysis()["flops"] + flops == pytest.approx(
+        unrolled.cost_analysis()["flops"], rel=0.05
+    )
+    assert moved > 4 * 64 * 32 * 4
