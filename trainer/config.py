@@ -87,6 +87,9 @@ class TrainConfig:
 
     steps: int = option(100, "number of steps to take", brief=True)
     batch_size: int = option(8, "images per step, over all devices", brief=True)
+    iterations_per_loop: int = option(
+        1, "steps per dispatch to the devices, which hold the batches of all of them, as TPUConfig's"
+    )
     seed: int = option(
         0,
         "seed of the initial parameters and of the order of the data",
@@ -120,7 +123,8 @@ class TrainConfig:
     )
     partition: str = option(
         "",
-        "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; separate several by ;",
+        "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; separate several by ;. TPUConfig's "
+        "lists are taken too: '[[1,4,1,1],None]'",
         brief="parts along each axis, e.g. image=1,4,1,1 for 4 bands of rows",
     )
 
@@ -162,7 +166,7 @@ class TrainConfig:
             raise UsageError("; ".join(wrong))
 
     def _rules(self) -> list[tuple[str, str, bool]]:
-        positive = ("steps", "batch_size", "accumulate_steps", "keep_last")
+        positive = ("steps", "batch_size", "iterations_per_loop", "accumulate_steps", "keep_last")
         natural = (
             *("seed", "warmup_steps", "hold_steps", "base_batch_size", "evaluate_every"),
             *("evaluate_batch_size", "checkpoint_every", "warmup_learning_rate", "weight_decay", "clip_norm"),

@@ -40,7 +40,7 @@ from halofeed.trainer.training_setup import build_training_setup
 
 _CHANGEABLE_FIELDS = {
     *("cores_per_replica", "partition", "evaluate_every", "evaluate_split", "evaluate_batch_size"),
-    *("checkpoint_every", "keep_last", "remat"),
+    *("checkpoint_every", "keep_last", "remat", "iterations_per_loop"),
 }
 """Config fields that may differ when a run resumes: its losses stay the same except for rounding."""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -36,7 +37,7 @@ from halofeed.trainer.progress import Progress, StepTimer, StopRequest
 from halofeed.trainer.run_folder import begin_run, delete_replaced, restore_replaced, run_lock
 from halofeed.trainer.step import TrainingSetup, TrainState
 from halofeed.trainer.task import DeviceBatch
-from halofeed.trainer.training_setup import build_program
+from halofeed.trainer.training_setup import Program, build_program
 
 STOP_CHECK_STEPS = 10
 """Steps between two checks, by all processes of a run together, for a stop request."""
@@ -109,15 +110,16 @@ def train(
             progress.say(f"resuming after step {start}")
         evaluate = _Evaluation(config, data, setup, writer, progress)
 
-        with StopRequest() as stop, Ahead(iter(data.batches.on_mesh(mesh, partition, start))) as batches:
-            step_number, batch = start, next(batches, None) if start < config.steps else None
-            if batch is None and not start:
+        source, depth = iter(data.batches.on_mesh(mesh, partition, start)), max(2, config.iterations_per_loop)
+        with StopRequest() as stop, Ahead(source, depth) as batches:
+            step_number, group = start, _next_group(batches, config, start)
+            if not group and not start:
                 raise TrainingError("the loader gave no batch; the split is smaller than one batch, or empty")
-            if batch is not None:
-                _check_batch(batch, config, data, setup)
+            if group:
+                _check_batch(group[0], config, data, setup)
                 compile_began = time.perf_counter()
                 with progress.compiling():
-                    take_step = program.step().lower(state, batch).compile()
+                    take_steps = _compile_steps(program, state, group[0])
                 progress.begin(mesh, parameter_count, time.perf_counter() - compile_began)
 
             stop.begin()
@@ -125,12 +127,12 @@ def train(
             max_running = 0 if mesh.devices.flat[0].platform == "cpu" else 1
             running = _RunningSteps(config, progress, writer, batches, max_running)
             running.begin_step()
-            while batch is not None:
-                state, values = take_step(state, batch)
-                step_number += 1
-                running.add(step_number, values, batch.get("id"))
+            while group:
+                state, values = take_steps(state, group)
+                running.add(step_number, values, group)
+                before, step_number = step_number, step_number + len(group)
                 running.begin_step()
-                if _asked_to_stop(stop, step_number):
+                if _asked_to_stop(stop, before, step_number):
                     break
                 is_last = step_number == config.steps
                 if not is_last and (evaluate.is_due(step_number) or writer.is_due(step_number)):
@@ -138,7 +140,7 @@ def train(
                     metric = evaluate(state, step_number) if evaluate.is_due(step_number) else None
                     writer.save(step_number, state, metric)
                     running.begin_step()
-                batch = None if is_last else next(batches, None)
+                group = _next_group(batches, config, step_number)
             running.finish()
             progress.end()
             if step_number > start:
@@ -161,19 +163,47 @@ def train(
         )
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A step that was dispatched to the devices, with the time at which it began and the waiting time until then."""
+def _next_group(batches: Iterator[DeviceBatch], config: TrainConfig, step: int) -> list[DeviceBatch]:
+    """Return the batches of the next dispatch, which ends where an evaluation or a checkpoint is due."""
+    every = [every - step % every for every in (config.evaluate_every, config.checkpoint_every) if every]
+    return list(islice(batches, min(config.iterations_per_loop, config.steps - step, *every)))
 
-    number: int
+
+def _compile_steps(
+    program: Program, state: TrainState, batch: DeviceBatch
+) -> Callable[[TrainState, list[DeviceBatch]], tuple[TrainState, Mapping[str, jax.Array]]]:
+    """Return the compiled function that takes a step with each of a group of batches."""
+    most = program.config.iterations_per_loop
+    if most == 1:
+        take_step = program.step().lower(state, batch).compile()
+        return lambda state, group: take_step(state, group[0])
+    loop = program.step(loops=True).lower(state, (batch,) * most, np.int32(1)).compile()
+    return lambda state, group: loop(
+        state, (*group, *group[-1:] * (most - len(group))), np.int32(len(group))
+    )
+
+
+@dataclass(frozen=True)
+class _Dispatch:
+    """Steps that were dispatched to the devices together.
+
+    Args:
+        before: number of steps before them.
+        values: values of one step, or of several [step].
+        ids: ids of each step's batch; None if it has none.
+        began: time of the dispatch.
+        waited_before: total waiting time until then.
+    """
+
+    before: int
     values: Mapping[str, jax.Array]
-    ids: jax.Array | None
+    ids: Sequence[jax.Array | None]
     began: float
     waited_before: float
 
 
 class _RunningSteps:
-    """Steps that run on the devices: it waits for the oldest ones, checks their loss and logs their values."""
+    """Dispatches that run on the devices: it waits for the oldest, checks the losses and logs the values."""
 
     def __init__(
         self,
@@ -186,41 +216,44 @@ class _RunningSteps:
         self.losses: list[float] = []
         self._config, self._progress, self._writer, self._batches = config, progress, writer, batches
         self._max_running = max_running
-        self._steps: list[_Step] = []
+        self._dispatches: list[_Dispatch] = []
         self._timer = StepTimer()
 
     def begin_step(self) -> None:
-        """Start the time of the next step, which includes the waiting for its batch."""
+        """Start the time of the next dispatch, which includes the waiting for its batches."""
         self._began, self._waited_before = time.perf_counter(), self._batches.waited_seconds
 
-    def add(self, number: int, values: Mapping[str, jax.Array], ids: jax.Array | None) -> None:
-        """Add a step that was dispatched, and wait until at most `max_running` steps run."""
-        self._steps.append(_Step(number, values, ids, self._began, self._waited_before))
-        while len(self._steps) > self._max_running:
+    def add(self, before: int, values: Mapping[str, jax.Array], group: Sequence[DeviceBatch]) -> None:
+        """Add steps that were dispatched, and wait until at most `max_running` dispatches run."""
+        ids = [batch.get("id") for batch in group]
+        self._dispatches.append(_Dispatch(before, values, ids, self._began, self._waited_before))
+        while len(self._dispatches) > self._max_running:
             self._finish_oldest()
 
     def finish(self) -> None:
         """Wait for all steps."""
-        while self._steps:
+        while self._dispatches:
             self._finish_oldest()
 
     def _finish_oldest(self) -> None:
-        step = self._steps.pop(0)
+        done = self._dispatches.pop(0)
         # One transfer for all values: each wait hands the interpreter lock to the threads that make batches.
-        local = {name: value.addressable_data(0) for name, value in step.values.items()}
-        values = {name: float(value) for name, value in jax.device_get(local).items()}
-        _check_finite(values["loss"], step, self._config)
+        local = {name: value.addressable_data(0) for name, value in done.values.items()}
+        values = {name: np.atleast_1d(value) for name, value in jax.device_get(local).items()}
         seconds, waited = self._timer.end_step(
-            began=step.began,
-            waited_before=step.waited_before,
+            began=done.began,
+            waited_before=done.waited_before,
             now=time.perf_counter(),
             waited=self._batches.waited_seconds,
         )
-        self._progress.record(step.number, values, seconds, waited)
-        self.losses.append(values["loss"])
-        seconds = max(seconds, 1e-9)
+        seconds, waited = max(seconds, 1e-9) / len(done.ids), waited / len(done.ids)
         rates = {"images_per_second": self._config.batch_size / seconds, "waiting_share": waited / seconds}
-        self._writer.log(step.number, values | rates)
+        for index, ids in enumerate(done.ids):
+            number, found = done.before + index + 1, {name: float(all_[index]) for name, all_ in values.items()}
+            _check_finite(found["loss"], number, ids, self._config)
+            self._progress.record(number, found, seconds, waited)
+            self.losses.append(found["loss"])
+            self._writer.log(number, found | rates)
 
 
 class RunWriter(AbstractContextManager["RunWriter"]):
@@ -414,9 +447,9 @@ def _check_batch(batch: DeviceBatch, config: TrainConfig, data: TrainData, setup
         )
 
 
-def _asked_to_stop(stop: StopRequest, step: int) -> bool:
+def _asked_to_stop(stop: StopRequest, before: int, step: int) -> bool:
     """Return whether any process got a stop signal; several processes check every `STOP_CHECK_STEPS` steps."""
-    if jax.process_count() > 1 and step % STOP_CHECK_STEPS:
+    if jax.process_count() > 1 and before // STOP_CHECK_STEPS == step // STOP_CHECK_STEPS:
         return False
     if agree_any(stop.signal is not None):
         stop.signal = stop.signal or -1
@@ -424,17 +457,17 @@ def _asked_to_stop(stop: StopRequest, step: int) -> bool:
     return False
 
 
-def _check_finite(loss: float, step: _Step, config: TrainConfig) -> None:
+def _check_finite(loss: float, step: int, ids: jax.Array | None, config: TrainConfig) -> None:
     if math.isfinite(loss):
         return
     id_text = ""
-    if step.ids is not None:
-        ids = multihost_utils.process_allgather(step.ids, tiled=True) if jax.process_count() > 1 else step.ids
+    if ids is not None:
+        ids = multihost_utils.process_allgather(ids, tiled=True) if jax.process_count() > 1 else ids
         listed = join_id(np.asarray(ids)).tolist()
         id_text = f"; the batch's ids: {', '.join(map(str, listed[:64]))}" + (
             " ..." if len(listed) > 64 else ""
         )
     raise TrainingError(
-        f"step {step.number}: the loss is {loss}; lower the learning rate of {config.learning_rate:g}, or look for a "
-        f"broken record in that batch (seed {config.seed}, batch {step.number - 1}){id_text}"
+        f"step {step}: the loss is {loss}; lower the learning rate of {config.learning_rate:g}, or look for a "
+        f"broken record in that batch (seed {config.seed}, batch {step - 1}){id_text}"
     )
