@@ -6,6 +6,9 @@ This file does not import JAX, so that the command line can set the platform fir
 from __future__ import annotations
 
 import dataclasses
+import os
+import pkgutil
+import sys
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
@@ -74,9 +77,10 @@ class TrainConfig:
 
     model: str = option(
         "classifier",
-        "name of the network; `halofeed configs` lists them",
+        "name of the network, which `halofeed configs` lists, or package:Class of your own",
         brief=True,
     )
+    task: str = option("", "package:Class of a task of your own (default: the data set's)")
     model_options: Mapping[str, Any] = field(default_factory=dict)
     task_options: Mapping[str, Any] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
@@ -239,6 +243,27 @@ class TrainConfig:
             else:
                 document[name] = _value(text)
         return TrainConfig.from_json({**document, **changes})
+
+
+def import_named(setting: str, name: str) -> Any:
+    """Return the object that `package.module:Name` names; the current folder is searched last.
+
+    Args:
+        setting: field that holds the name, for messages.
+        name: name of the object.
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"{setting} {name}: cannot be imported ({error}); expected package.module:Class, installed or below the "
+            "current folder"
+        ) from error
 
 
 _FIELDS: dict[str, Any] = typing.get_type_hints(TrainConfig)
