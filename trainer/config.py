@@ -330,6 +330,8 @@ def _value(text: str) -> Any:
 def _check_type(name: str, value: Any) -> Any:
     """Return the value of a field, with an integer turned into a float where the field has floats."""
     hint = _FIELDS[name]
+    if name == "partition" and isinstance(value, list):
+        return str(value)  # TPUConfig's lists
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     types: tuple[type, ...] = (hint,)

@@ -31,6 +31,7 @@ from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import OrderedRecords, evaluation_loader, tiles_in_order
 from halofeed.trainer.evaluate import ScanMetrics
 from halofeed.trainer.export import prediction_function
+from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.new_files import list_new_files, rejected_new_files
 from halofeed.trainer.optimizers import build_optimizer
@@ -272,10 +273,12 @@ def test_a_run_predicts_new_pictures_as_its_model_says(tmp_path):
 @pytest.mark.long
 def test_a_run_predicts_scans_in_windows_on_several_cores(tmp_path):
     rows = write_scans(tmp_path / "scans", range(2, 4))
-    done = convert_scans(tmp_path, rows, tmp_path / "scans", depth=16, height=32, width=32)
+    sides = {"depth": 16, "height": 32, "width": 32}
+    done = convert_scans(tmp_path, rows, tmp_path / "scans", fit="tiles", **sides)
     small, split = {"depth": 2, "width": 4}, {"cores_per_replica": 2, "partition": "image=1,2,1,1,1"}
     config = TrainConfig(model="unet", model_options=small, batch_size=8, **split)
     run = untrained(tmp_path / "run", done, config)
+    assert LoadedRun(run, done.folder, "train").evaluate()["examples"] == 2  # scans, not tiles
     new, again = convert_new(run.recipe, "segmentation", tmp_path / "scans", tmp_path / "new")
     assert new.count == 4 and again.manifest.splits["train"].records > 4 * 8
     document = predict(run, again.folder, "train", tmp_path / "p")

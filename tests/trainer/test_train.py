@@ -341,5 +341,9 @@ def test_what_does_not_go_together_is_refused_before_the_first_step() -> None:
     refused("batch of 6 does not divide by the 8 replicas", rows=6)
     refused(r"image: expected \[16, 32, 32, 3\], got \[8, 32, 32, 3\]", batch_size=16)
     refused(r"model\.widht: classifier has no such option; it takes features=", model_options={"widht": 3})
+    own = "halofeed.trainer.models.classifier:Classifier"
+    refused(r"model own:Net: cannot be imported \(No module named .own", model="own:Net")
+    refused(r"unexpected keyword argument .widht.*options: features", model=own, model_options={"widht": 3})
+    refused("task json:Task: cannot be imported", task="json:Task")
     of_boxes = facts_of("detection", {1: "a"}, (32, 32, 3))
     refused("model classifier: is for classification, the data set is for detection", facts=of_boxes)
