@@ -74,7 +74,9 @@ def main(folder: Path) -> None:
     first, _ = train(data, folder / "stopped", 20)
     rest, accuracy = train(data, folder / "stopped", 40)
     assert first + rest == whole and accuracy == expected > 0.9
-    print(f"loss {whole[0]:.3f} to {whole[-1]:.3f}, the same with a stop after step 20; accuracy {accuracy:.2f}")
+    print(
+        f"loss {whole[0]:.3f} to {whole[-1]:.3f}, the same with a stop after step 20; accuracy {accuracy:.2f}"
+    )
 
 
 if __name__ == "__main__":

@@ -180,7 +180,9 @@ def _request(parsed: argparse.Namespace) -> Request:
     from halofeed.loader import Loader
 
     one = config if parsed.images_per_replica is None else config.changed(batch_size=1)
-    data = open_data(one, parsed.data, parsed.split, lambda facts: build_task(facts, config.task_options, config.task))
+    data = open_data(
+        one, parsed.data, parsed.split, lambda facts: build_task(facts, config.task_options, config.task)
+    )
     assert isinstance(data.batches, Loader)
     arrays = {
         key: (array.shape, str(array.dtype))

@@ -207,7 +207,9 @@ def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partition", metavar="PARTS", help="parts along each axis (default: the run's)")
     for name in ("model", "task"):
         parser.add_argument(
-            f"--{name}", metavar="PACKAGE:CLASS", help=f"{name} of your own that was moved (default: the run's)"
+            f"--{name}",
+            metavar="PACKAGE:CLASS",
+            help=f"{name} of your own that was moved (default: the run's)",
         )
     _add_devices(parser)
 
@@ -251,7 +253,9 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
         from halofeed.trainer.tasks import build_task
         from halofeed.trainer.train import train
     start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
-    data = open_data(config, parsed.path, parsed.split, lambda facts: build_task(facts, config.task_options, config.task))
+    data = open_data(
+        config, parsed.path, parsed.split, lambda facts: build_task(facts, config.task_options, config.task)
+    )
     parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
     folder = Path(parsed.out)
     done = train(config, data, folder, overwrite=parsed.overwrite)

@@ -127,8 +127,8 @@ class TrainConfig:
     )
     partition: str = option(
         "",
-        "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; separate several by ;. TPUConfig's "
-        "lists are taken too: '[[1,4,1,1],None]'",
+        "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; separate several by ;. It "
+        "takes TPUConfig's lists too: '[[1,4,1,1],None]'",
         brief="parts along each axis, e.g. image=1,4,1,1 for 4 bands of rows",
     )
 

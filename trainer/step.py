@@ -265,7 +265,9 @@ def compile_step(
         shapes = jax.eval_shape(step, state, batches[0])[1]
 
         def body(index: Any, carry: Any) -> Any:
-            batch = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), stacked)
+            batch = jax.tree.map(
+                lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), stacked
+            )
             state, new = step(carry[0], batch)
             return state, {name: values.at[index].set(new[name]) for name, values in carry[1].items()}
 

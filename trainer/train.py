@@ -178,9 +178,7 @@ def _compile_steps(
         take_step = program.step().lower(state, batch).compile()
         return lambda state, group: take_step(state, group[0])
     loop = program.step(loops=True).lower(state, (batch,) * most, np.int32(1)).compile()
-    return lambda state, group: loop(
-        state, (*group, *group[-1:] * (most - len(group))), np.int32(len(group))
-    )
+    return lambda state, group: loop(state, (*group, *group[-1:] * (most - len(group))), np.int32(len(group)))
 
 
 @dataclass(frozen=True)
@@ -249,7 +247,10 @@ class _RunningSteps:
         seconds, waited = max(seconds, 1e-9) / len(done.ids), waited / len(done.ids)
         rates = {"images_per_second": self._config.batch_size / seconds, "waiting_share": waited / seconds}
         for index, ids in enumerate(done.ids):
-            number, found = done.before + index + 1, {name: float(all_[index]) for name, all_ in values.items()}
+            number, found = (
+                done.before + index + 1,
+                {name: float(all_[index]) for name, all_ in values.items()},
+            )
             _check_finite(found["loss"], number, ids, self._config)
             self._progress.record(number, found, seconds, waited)
             self.losses.append(found["loss"])

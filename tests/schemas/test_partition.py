@@ -50,8 +50,10 @@ def test_other_arguments_of_tpu_config_are_named_and_unknown_ones_refused(capsys
     known |= {"per_host_input_for_training": PER_HOST_V2, "tpu_job_name": None}
     Partition.from_tpu_config(iterations_per_loop=100, num_shards=2, **known)
     first, second = capsys.readouterr().err.splitlines()
-    assert "num_shards=2 is ignored" in first and "iterations_per_loop=100" in second and "TrainConfig" in second
-    with pytest.raises(PartitionError, match="num_shard: TPUConfig has no .* did you mean num_shards"):
+    assert (
+        "num_shards=2 is ignored" in first and "iterations_per_loop=100" in second and "TrainConfig" in second
+    )
+    with pytest.raises(PartitionError, match=r"num_shard: TPUConfig has no .* did you mean num_shards"):
         Partition.from_tpu_config(num_shard=2, **known)
     with pytest.raises(PartitionError, match="iterations_per_loop: expected 1 or more, got 0"):
         Partition.from_tpu_config(iterations_per_loop=0, **known)

@@ -171,7 +171,9 @@ def by_simple_itk(found_file: Path, true_file: Path, label: int) -> tuple[float,
     """Dice and the 95th percentile of the surface distances of one class in two files of masks."""
     import SimpleITK
 
-    found, true = (SimpleITK.ReadImage(str(file), SimpleITK.sitkUInt8) == label for file in (found_file, true_file))
+    found, true = (
+        SimpleITK.ReadImage(str(file), SimpleITK.sitkUInt8) == label for file in (found_file, true_file)
+    )
     found.CopyInformation(true)
     overlap = SimpleITK.LabelOverlapMeasuresImageFilter()
     overlap.Execute(true, found)

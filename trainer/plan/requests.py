@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import importlib.metadata
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
