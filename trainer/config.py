@@ -92,7 +92,7 @@ class TrainConfig:
     steps: int = option(100, "number of steps to take", brief=True)
     batch_size: int = option(8, "images per step, over all devices", brief=True)
     iterations_per_loop: int = option(
-        1, "steps per dispatch to the devices, which hold the batches of all of them, as TPUConfig's"
+        1, "steps that are dispatched before their results are awaited, as of TPUConfig; for very short steps"
     )
     seed: int = option(
         0,

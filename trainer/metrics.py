@@ -128,11 +128,11 @@ class CocoMetrics:
         return stats, evaluation.eval["precision"][..., _ALL_AREAS, _MOST_DETECTIONS]
 
 
-Placement = tuple[NDArray[np.float64], Sequence[int], Sequence[int]]
+_Placement = tuple[NDArray[np.float64], Sequence[int], Sequence[int]]
 """Transform, image size and source size of `boxes_in_source`."""
 
 
-def _source_of(image_size: NDArray[Any], truth: Host, row: int) -> Placement:
+def _source_of(image_size: NDArray[Any], truth: Host, row: int) -> _Placement:
     """Return how one row's image lies in its source picture."""
     if not {"transform", "source_height", "source_width"} <= set(truth):
         return np.eye(2, 3), image_size.tolist(), image_size.tolist()
@@ -141,7 +141,7 @@ def _source_of(image_size: NDArray[Any], truth: Host, row: int) -> Placement:
 
 
 def _columns(
-    image: int, arrays: Host, row: int, count: int, placement: Placement, extra: tuple[str, ...]
+    image: int, arrays: Host, row: int, count: int, placement: _Placement, extra: tuple[str, ...]
 ) -> NDArray[np.float64]:
     """Return one row's boxes as [count, 6 + len(extra)]: image, class, ymin, xmin, ymax, xmax in pixels, `extra`."""
     boxes = boxes_in_source(arrays["boxes"][row, :count], *placement)

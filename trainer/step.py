@@ -217,7 +217,6 @@ def compile_step(
     schedule: Schedule | None = None,
     average_decay: float = 0.0,
     average_every: int = 1,
-    loops: bool = False,
 ) -> jax.stages.Wrapped:
     """Return the jitted step (state, batch) -> (state, {"loss", its parts, "gradient_norm", "learning_rate"}).
 
@@ -230,10 +229,14 @@ def compile_step(
         average_decay: decay of the moving average of the parameters, if the state has one. The first updates use
             the smaller (1 + update) / (10 + update).
         average_every: steps per update of the parameters, and so of the average and the rate.
-        loops: return (state, batches, count) -> (state, values), which takes the first `count` steps of a tuple of
-            batches; each of the values is an array [len(batches)].
     """
 
+    @partial(
+        jax.jit,
+        donate_argnums=0,
+        out_shardings=replicated_sharding(setup.mesh),
+        compiler_options=_compiler_options(setup.mesh),
+    )
     def step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, dict[str, jax.Array]]:
         loss, parts, gradients, statistics = loss_and_gradients(
             setup, state.parameters, state.statistics, batch
@@ -258,29 +261,7 @@ def compile_step(
             values["learning_rate"] = schedule(state.step // average_every)
         return after, values
 
-    def loop(
-        state: TrainState, batches: tuple[DeviceBatch, ...], count: jax.Array
-    ) -> tuple[TrainState, dict[str, jax.Array]]:
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
-        shapes = jax.eval_shape(step, state, batches[0])[1]
-
-        def body(index: Any, carry: Any) -> Any:
-            batch = jax.tree.map(
-                lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False), stacked
-            )
-            state, new = step(carry[0], batch)
-            return state, {name: values.at[index].set(new[name]) for name, values in carry[1].items()}
-
-        values = {name: jnp.zeros(len(batches), shape.dtype) for name, shape in shapes.items()}
-        after: tuple[TrainState, dict[str, jax.Array]] = jax.lax.fori_loop(0, count, body, (state, values))
-        return after
-
-    return jax.jit(
-        loop if loops else step,
-        donate_argnums=0,
-        out_shardings=replicated_sharding(setup.mesh),
-        compiler_options=_compiler_options(setup.mesh),
-    )
+    return step
 
 
 def compile_prediction(setup: TrainingSetup) -> jax.stages.Wrapped:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,6 +15,7 @@ import jax
 import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
 from halofeed.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.loader.batch import join_id
@@ -37,7 +37,7 @@ from halofeed.trainer.progress import Progress, StepTimer, StopRequest
 from halofeed.trainer.run_folder import begin_run, delete_replaced, restore_replaced, run_lock
 from halofeed.trainer.step import TrainingSetup, TrainState
 from halofeed.trainer.task import DeviceBatch
-from halofeed.trainer.training_setup import Program, build_program
+from halofeed.trainer.training_setup import build_program
 
 STOP_CHECK_STEPS = 10
 """Steps between two checks, by all processes of a run together, for a stop request."""
@@ -110,29 +110,26 @@ def train(
             progress.say(f"resuming after step {start}")
         evaluate = _Evaluation(config, data, setup, writer, progress)
 
-        source, depth = iter(data.batches.on_mesh(mesh, partition, start)), max(2, config.iterations_per_loop)
-        with StopRequest() as stop, Ahead(source, depth) as batches:
-            step_number, group = start, _next_group(batches, config, start)
-            if not group and not start:
+        with StopRequest() as stop, Ahead(iter(data.batches.on_mesh(mesh, partition, start))) as batches:
+            step_number, batch = start, next(batches, None) if start < config.steps else None
+            if batch is None and not start:
                 raise TrainingError("the loader gave no batch; the split is smaller than one batch, or empty")
-            if group:
-                _check_batch(group[0], config, data, setup)
+            if batch is not None:
+                _check_batch(batch, config, data, setup)
                 compile_began = time.perf_counter()
                 with progress.compiling():
-                    take_steps = _compile_steps(program, state, group[0])
+                    take_step = program.step().lower(state, batch).compile()
                 progress.begin(mesh, parameter_count, time.perf_counter() - compile_began)
 
             stop.begin()
-            # On the CPU two programs at once could wait for each other's collectives forever.
-            max_running = 0 if mesh.devices.flat[0].platform == "cpu" else 1
-            running = _RunningSteps(config, progress, writer, batches, max_running)
+            running = _RunningSteps(config, progress, writer, batches, mesh)
             running.begin_step()
-            while group:
-                state, values = take_steps(state, group)
-                running.add(step_number, values, group)
-                before, step_number = step_number, step_number + len(group)
+            while batch is not None:
+                state, values = take_step(state, batch)
+                step_number += 1
+                running.add(step_number, values, batch.get("id"))
                 running.begin_step()
-                if _asked_to_stop(stop, before, step_number):
+                if _asked_to_stop(stop, step_number):
                     break
                 is_last = step_number == config.steps
                 if not is_last and (evaluate.is_due(step_number) or writer.is_due(step_number)):
@@ -140,7 +137,7 @@ def train(
                     metric = evaluate(state, step_number) if evaluate.is_due(step_number) else None
                     writer.save(step_number, state, metric)
                     running.begin_step()
-                group = _next_group(batches, config, step_number)
+                batch = None if is_last else next(batches, None)
             running.finish()
             progress.end()
             if step_number > start:
@@ -163,45 +160,22 @@ def train(
         )
 
 
-def _next_group(batches: Iterator[DeviceBatch], config: TrainConfig, step: int) -> list[DeviceBatch]:
-    """Return the batches of the next dispatch, which ends where an evaluation or a checkpoint is due."""
-    every = [every - step % every for every in (config.evaluate_every, config.checkpoint_every) if every]
-    return list(islice(batches, min(config.iterations_per_loop, config.steps - step, *every)))
-
-
-def _compile_steps(
-    program: Program, state: TrainState, batch: DeviceBatch
-) -> Callable[[TrainState, list[DeviceBatch]], tuple[TrainState, Mapping[str, jax.Array]]]:
-    """Return the compiled function that takes a step with each of a group of batches."""
-    most = program.config.iterations_per_loop
-    if most == 1:
-        take_step = program.step().lower(state, batch).compile()
-        return lambda state, group: take_step(state, group[0])
-    loop = program.step(loops=True).lower(state, (batch,) * most, np.int32(1)).compile()
-    return lambda state, group: loop(state, (*group, *group[-1:] * (most - len(group))), np.int32(len(group)))
-
-
 @dataclass(frozen=True)
-class _Dispatch:
-    """Steps that were dispatched to the devices together.
+class _Step:
+    """A step that was dispatched to the devices, with the time at which it began and the waiting time until then."""
 
-    Args:
-        before: number of steps before them.
-        values: values of one step, or of several [step].
-        ids: ids of each step's batch; None if it has none.
-        began: time of the dispatch.
-        waited_before: total waiting time until then.
-    """
-
-    before: int
+    number: int
     values: Mapping[str, jax.Array]
-    ids: Sequence[jax.Array | None]
+    ids: jax.Array | None
     began: float
     waited_before: float
 
 
 class _RunningSteps:
-    """Dispatches that run on the devices: it waits for the oldest, checks the losses and logs the values."""
+    """Steps that run on the devices: it waits for the oldest ones, checks their loss and logs their values.
+
+    It waits for `iterations_per_loop` steps at once. Accelerators have one more step to run meanwhile.
+    """
 
     def __init__(
         self,
@@ -209,52 +183,51 @@ class _RunningSteps:
         progress: Progress,
         writer: RunWriter,
         batches: Ahead[DeviceBatch],
-        max_running: int,
+        mesh: Mesh,
     ) -> None:
         self.losses: list[float] = []
         self._config, self._progress, self._writer, self._batches = config, progress, writer, batches
-        self._max_running = max_running
-        self._dispatches: list[_Dispatch] = []
+        is_cpu = mesh.devices.flat[0].platform == "cpu"
+        # On CPU devices two programs at once could wait for each other's collectives forever.
+        self._group = 1 if is_cpu and mesh.size > 1 else config.iterations_per_loop
+        self._max_running = 0 if is_cpu and self._group == 1 else self._group
+        self._steps: list[_Step] = []
         self._timer = StepTimer()
 
     def begin_step(self) -> None:
-        """Start the time of the next dispatch, which includes the waiting for its batches."""
+        """Start the time of the next step, which includes the waiting for its batch."""
         self._began, self._waited_before = time.perf_counter(), self._batches.waited_seconds
 
-    def add(self, before: int, values: Mapping[str, jax.Array], group: Sequence[DeviceBatch]) -> None:
-        """Add steps that were dispatched, and wait until at most `max_running` dispatches run."""
-        ids = [batch.get("id") for batch in group]
-        self._dispatches.append(_Dispatch(before, values, ids, self._began, self._waited_before))
-        while len(self._dispatches) > self._max_running:
-            self._finish_oldest()
+    def add(self, number: int, values: Mapping[str, jax.Array], ids: jax.Array | None) -> None:
+        """Add a step that was dispatched, and wait until at most `max_running` steps run."""
+        self._steps.append(_Step(number, values, ids, self._began, self._waited_before))
+        if len(self._steps) > self._max_running:
+            self._finish_oldest(self._group)
 
     def finish(self) -> None:
         """Wait for all steps."""
-        while self._dispatches:
-            self._finish_oldest()
+        if self._steps:
+            self._finish_oldest(len(self._steps))
 
-    def _finish_oldest(self) -> None:
-        done = self._dispatches.pop(0)
+    def _finish_oldest(self, count: int) -> None:
+        steps, self._steps = self._steps[:count], self._steps[count:]
         # One transfer for all values: each wait hands the interpreter lock to the threads that make batches.
-        local = {name: value.addressable_data(0) for name, value in done.values.items()}
-        values = {name: np.atleast_1d(value) for name, value in jax.device_get(local).items()}
+        local = [{name: value.addressable_data(0) for name, value in step.values.items()} for step in steps]
+        found = jax.device_get(local)
         seconds, waited = self._timer.end_step(
-            began=done.began,
-            waited_before=done.waited_before,
+            began=steps[0].began,
+            waited_before=steps[0].waited_before,
             now=time.perf_counter(),
             waited=self._batches.waited_seconds,
         )
-        seconds, waited = max(seconds, 1e-9) / len(done.ids), waited / len(done.ids)
+        seconds, waited = max(seconds, 1e-9) / count, waited / count
         rates = {"images_per_second": self._config.batch_size / seconds, "waiting_share": waited / seconds}
-        for index, ids in enumerate(done.ids):
-            number, found = (
-                done.before + index + 1,
-                {name: float(all_[index]) for name, all_ in values.items()},
-            )
-            _check_finite(found["loss"], number, ids, self._config)
-            self._progress.record(number, found, seconds, waited)
-            self.losses.append(found["loss"])
-            self._writer.log(number, found | rates)
+        for step, arrays in zip(steps, found, strict=True):
+            values = {name: float(value) for name, value in arrays.items()}
+            _check_finite(values["loss"], step, self._config)
+            self._progress.record(step.number, values, seconds, waited)
+            self.losses.append(values["loss"])
+            self._writer.log(step.number, values | rates)
 
 
 class RunWriter(AbstractContextManager["RunWriter"]):
@@ -448,9 +421,9 @@ def _check_batch(batch: DeviceBatch, config: TrainConfig, data: TrainData, setup
         )
 
 
-def _asked_to_stop(stop: StopRequest, before: int, step: int) -> bool:
+def _asked_to_stop(stop: StopRequest, step: int) -> bool:
     """Return whether any process got a stop signal; several processes check every `STOP_CHECK_STEPS` steps."""
-    if jax.process_count() > 1 and before // STOP_CHECK_STEPS == step // STOP_CHECK_STEPS:
+    if jax.process_count() > 1 and step % STOP_CHECK_STEPS:
         return False
     if agree_any(stop.signal is not None):
         stop.signal = stop.signal or -1
@@ -458,17 +431,17 @@ def _asked_to_stop(stop: StopRequest, before: int, step: int) -> bool:
     return False
 
 
-def _check_finite(loss: float, step: int, ids: jax.Array | None, config: TrainConfig) -> None:
+def _check_finite(loss: float, step: _Step, config: TrainConfig) -> None:
     if math.isfinite(loss):
         return
     id_text = ""
-    if ids is not None:
-        ids = multihost_utils.process_allgather(ids, tiled=True) if jax.process_count() > 1 else ids
+    if step.ids is not None:
+        ids = multihost_utils.process_allgather(step.ids, tiled=True) if jax.process_count() > 1 else step.ids
         listed = join_id(np.asarray(ids)).tolist()
         id_text = f"; the batch's ids: {', '.join(map(str, listed[:64]))}" + (
             " ..." if len(listed) > 64 else ""
         )
     raise TrainingError(
-        f"step {step}: the loss is {loss}; lower the learning rate of {config.learning_rate:g}, or look for a "
-        f"broken record in that batch (seed {config.seed}, batch {step - 1}){id_text}"
+        f"step {step.number}: the loss is {loss}; lower the learning rate of {config.learning_rate:g}, or look for a "
+        f"broken record in that batch (seed {config.seed}, batch {step.number - 1}){id_text}"
     )

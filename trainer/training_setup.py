@@ -164,15 +164,14 @@ class Program:
     optimizer: optax.GradientTransformation
     schedule: Schedule
 
-    def step(self, *, loops: bool = False) -> jax.stages.Wrapped:
-        """Return the jitted (state, batch) -> (state, values) of `compile_step`, or its loop."""
+    def step(self) -> jax.stages.Wrapped:
+        """Return the jitted (state, batch) -> (state, values) of `compile_step`."""
         return compile_step(
             self.setup,
             self.optimizer,
             schedule=self.schedule,
             average_decay=self.config.average_decay,
             average_every=self.config.accumulate_steps,
-            loops=loops,
         )
 
     def new_state(self, pretrain: Callable[[nnx.Module], object] | None = None) -> TrainState:

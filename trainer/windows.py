@@ -22,7 +22,7 @@ from halofeed.errors import UsageError
 from halofeed.prep.geometry.scan import Grid, VolumeShape
 from halofeed.prep.geometry.volume import triple
 
-Scan = tuple[NDArray[Any], Grid, NDArray[np.int64] | None]
+CompleteScan = tuple[NDArray[Any], Grid, NDArray[np.int64] | None]
 """Probabilities or class indices of a complete scan, their grid, and the extent of the scan in it (None for all)."""
 GAUSSIAN_DEVIATIONS = 4.0
 """Standard deviations from a tile's middle to its edge; as in nnU-Net, a deviation is an eighth of the tile."""
@@ -154,7 +154,7 @@ class ScanBlender:
         self._tiles, self._classes = tiles, classes
         self.incomplete: dict[str, TileBlender] = {}
 
-    def add(self, key: str, number: int, predicted: NDArray[Any]) -> Scan | None:
+    def add(self, key: str, number: int, predicted: NDArray[Any]) -> CompleteScan | None:
         """Add one tile as `TileBlender.add`; return the scan after its last tile, else None."""
         tiles = self._tiles[key]
         if len(tiles) == 1:

@@ -148,7 +148,7 @@ LOOPS = {"iterations_per_loop": 2, "cores_per_replica": 4, "partition": "[[1,4,1
 
 
 @pytest.mark.parametrize("how", [{}, {"iterations_per_loop": 3}, LOOPS], ids=["single", "loop", "split"])
-def test_a_resumed_run_goes_on_bit_for_bit_also_with_several_steps_per_dispatch(tmp_path, how) -> None:
+def test_a_resumed_run_goes_on_bit_for_bit_also_with_several_steps_in_flight(tmp_path, how) -> None:
     averaged = {"average_decay": 0.9, "optimizer": "adamw", "accumulate_steps": 2}
     config = config_of(steps=8, batch_size=4, checkpoint_every=4, evaluate_every=3, **averaged, **how)
     options: dict[str, Any] = {"evaluation": Stripes(4, steps=1), "devices": config.cores_per_replica}
