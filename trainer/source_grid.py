@@ -44,7 +44,8 @@ def boxes_in_source(
     height, width = image_size
     corners = np.asarray(boxes, np.float64).reshape(-1, 4) * [height, width, height, width]
     mapped = apply_to_boxes(np.asarray(transform, np.float64).reshape(6), corners)
-    return np.round(np.clip(mapped, 0, [*source_size, *source_size]), BOX_DECIMALS)
+    clipped: NDArray[np.float64] = np.clip(mapped, 0, [*source_size, *source_size])
+    return clipped.round(BOX_DECIMALS)
 
 
 def coco_results(
