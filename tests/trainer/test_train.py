@@ -345,5 +345,7 @@ def test_what_does_not_go_together_is_refused_before_the_first_step() -> None:
     refused(r"model own:Net: cannot be imported \(No module named .own", model="own:Net")
     refused(r"unexpected keyword argument .widht.*options: features", model=own, model_options={"widht": 3})
     refused("task json:Task: cannot be imported", task="json:Task")
+    own = "halofeed.trainer.tasks.classification:Classification"
+    refused("smoothing is unknown; .*known: label_smoothing", task=own, task_options={"smoothing": 1})
     of_boxes = facts_of("detection", {1: "a"}, (32, 32, 3))
     refused("model classifier: is for classification, the data set is for detection", facts=of_boxes)
