@@ -68,9 +68,9 @@ class CocoMetrics:
         scores = np.full(len(valid), np.nan)
         for row in np.flatnonzero(valid).tolist():
             self._ids.append(int(join_id(truth["id"][row])) if "id" in truth else len(self._ids))
-            transform, *sizes = _source_of(predictions["image_size"][row], truth, row)
+            placement = _source_of(predictions["image_size"][row], truth, row)
             detections, boxes = (
-                _columns(len(self._ids), arrays, row, int(arrays[count][row]), (transform, *sizes), extra)
+                _columns(len(self._ids), arrays, row, int(arrays[count][row]), placement, extra)
                 for arrays, count, extra in (
                     (predictions, "num_detections", ("scores",)),
                     (truth, "num_boxes", ("area", "is_crowd")),
@@ -78,7 +78,7 @@ class CocoMetrics:
             )
             detections = detections[np.all(detections[:, 2:4] < detections[:, 4:6], axis=1)]
             detections[:, _SCORE] = np.round(detections[:, _SCORE], SCORE_DECIMALS)
-            area = boxes[:, _AREA] * abs(np.linalg.det(transform[:, :2]))
+            area = boxes[:, _AREA] * abs(np.linalg.det(placement[0][:, :2]))
             boxes[:, _AREA] = np.round(area, _AREA_DECIMALS)
             self._detections.append(detections)
             self._truth.append(boxes)
