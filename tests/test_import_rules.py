@@ -317,7 +317,7 @@ CEILINGS = {
     "prep": (139, 35950),
     "pipelines": (31, 7870),
     "loader": (45, 10030),
-    "trainer": (56, 10860),
+    "trainer": (56, 10810),
     "inspection": (39, 9290),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
