@@ -31,9 +31,7 @@ REPLICA_AXIS = "replica"
 CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 PER_HOST_V2 = "PER_HOST_V2"
 _PER_HOST_V2_NUMBER = 3
-_USED_TPU_ARGUMENTS = (
-    *("num_cores_per_replica", "input_partition_dims", "per_host_input_for_training", "iterations_per_loop"),
-)
+_OWN_TPU_ARGUMENTS = ("num_cores_per_replica", "input_partition_dims", "per_host_input_for_training")
 _NO_INFEED = "there is no infeed; one program gets its batches as arrays"
 IGNORED_TPU_ARGUMENTS = {
     "num_shards": "the replicas are all devices divided by the cores per replica",
@@ -461,7 +459,7 @@ def _checked(key: str, dims: object, cores: int) -> Dims:
 def _check_other_arguments(iterations_per_loop: object, ignored: Mapping[str, object]) -> None:
     """Check the arguments of TPUConfig that say nothing of the partition, and print those that are given."""
     if unknown := [name for name in ignored if name not in IGNORED_TPU_ARGUMENTS]:
-        near = did_you_mean(unknown[0], [*IGNORED_TPU_ARGUMENTS, *_USED_TPU_ARGUMENTS])
+        near = did_you_mean(unknown[0], [*IGNORED_TPU_ARGUMENTS, *_OWN_TPU_ARGUMENTS, "iterations_per_loop"])
         raise PartitionError(f"{unknown[0]}: TPUConfig has no such argument; {near}leave it out")
     for name, value in ignored.items():
         if value is not None:
