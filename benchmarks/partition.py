@@ -260,7 +260,9 @@ def train_on(data: Path, steps: int) -> Any:
         cores_per_replica=4,
         partition="image=1,4,1,1",
     )
-    opened = open_data(config, data, "train", lambda facts: build_task(facts, config.task_options))
+    opened = open_data(
+        config, data, "train", lambda facts: build_task(facts, config.task_options, config.task)
+    )
     return train(config, replace(opened, evaluation=None), stream=io.StringIO())
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from halofeed.trainer.plan.requests import Request
 
 _LIBRARIES = ("jax", "flax", "optax", "orbax", "tensorboardX", "libtpu")
+_OWN = ("model", "task")
 AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
 
 PLAN_EXAMPLE = """\
@@ -55,6 +56,8 @@ def add_plan_command(command: AddCommand) -> None:
         help="a recipe of `halofeed configs`, or a .toml file (default: as of train)",
     )
     add_settings(plan, "batch_size=16, image_shape=[512,512,3]")
+    for name in _OWN:
+        plan.add_argument(f"--{name}", metavar="PACKAGE:CLASS", help=f"a {name} of your own, as in train")
     plan.add_argument(
         "--remat", action="store_true", help="as in train: recompute activations instead of storing them"
     )
@@ -166,7 +169,8 @@ def _request(parsed: argparse.Namespace) -> Request:
         from halofeed.schemas.manifest import read_manifest
 
         name = default_config(read_manifest(parsed.data))
-    config = load_config(name).changed(parsed.settings, **({"remat": True} if parsed.remat else {}))
+    given = {key: value for key in (*_OWN, "remat") if (value := getattr(parsed, key))}
+    config = load_config(name).changed(parsed.settings, **given)
     if parsed.data is None:
         return Request(config=config, topology=parsed.topology, classes=parsed.classes)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -176,7 +180,9 @@ def _request(parsed: argparse.Namespace) -> Request:
     from halofeed.loader import Loader
 
     one = config if parsed.images_per_replica is None else config.changed(batch_size=1)
-    data = open_data(one, parsed.data, parsed.split, lambda facts: build_task(facts, config.task_options))
+    data = open_data(
+        one, parsed.data, parsed.split, lambda facts: build_task(facts, config.task_options, config.task)
+    )
     assert isinstance(data.batches, Loader)
     arrays = {
         key: (array.shape, str(array.dtype))
@@ -190,7 +196,8 @@ def _config_arguments(parsed: argparse.Namespace) -> list[str]:
     """Return the arguments with which `halofeed train` uses the same config."""
     named = [] if parsed.config is None else ["--config", parsed.config]
     settings = [word for setting in parsed.settings for word in ("--set", setting)]
-    return [*named, *settings, *(["--remat"] if parsed.remat else [])]
+    own = [word for name in _OWN if getattr(parsed, name) for word in (f"--{name}", getattr(parsed, name))]
+    return [*named, *settings, *own, *(["--remat"] if parsed.remat else [])]
 
 
 def _numbers(text: str) -> tuple[int, ...]:

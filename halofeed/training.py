@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from halofeed.trainer.run_folder import Run
 
 _LIBRARIES = ("jax", "flax", "optax", "orbax", "tensorboardX")
+_RUN_FIELDS = ("cores_per_replica", "partition", "model", "task")
 NEW_SPLIT = "train"
 """Split of a conversion whose source names no split."""
 AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
@@ -204,6 +205,12 @@ def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
         "--cores-per-replica", type=int, metavar="N", help="cores that share an image (default: the run's)"
     )
     parser.add_argument("--partition", metavar="PARTS", help="parts along each axis (default: the run's)")
+    for name in ("model", "task"):
+        parser.add_argument(
+            f"--{name}",
+            metavar="PACKAGE:CLASS",
+            help=f"{name} of your own that was moved (default: the run's)",
+        )
     _add_devices(parser)
 
 
@@ -221,7 +228,7 @@ def _open_run(parsed: argparse.Namespace) -> Run:
     _start_jax(parsed.virtual_devices, cores)
     with require_extra("train", *_LIBRARIES):
         from halofeed.trainer.run_folder import open_run
-    return open_run(parsed.run).split_otherwise(parsed.cores_per_replica, parsed.partition)
+    return open_run(parsed.run).changed(**{name: getattr(parsed, name) for name in _RUN_FIELDS})
 
 
 def _add_devices(parser: argparse.ArgumentParser) -> None:
@@ -246,7 +253,9 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
         from halofeed.trainer.tasks import build_task
         from halofeed.trainer.train import train
     start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
-    data = open_data(config, parsed.path, parsed.split, lambda facts: build_task(facts, config.task_options))
+    data = open_data(
+        config, parsed.path, parsed.split, lambda facts: build_task(facts, config.task_options, config.task)
+    )
     parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
     folder = Path(parsed.out)
     done = train(config, data, folder, overwrite=parsed.overwrite)
@@ -365,9 +374,7 @@ def _export_data(parsed: argparse.Namespace) -> int:
     from halofeed.inspection.export_data import export_data
     from halofeed.pipelines.progress import Bar
 
-    of_runs = {"format": None, "checkpoint": "best"} | dict.fromkeys(
-        ("cores_per_replica", "partition", "virtual_devices")
-    )
+    of_runs = {"format": None, "checkpoint": "best"} | dict.fromkeys((*_RUN_FIELDS, "virtual_devices"))
     if given := [name for name, default in of_runs.items() if getattr(parsed, name) != default]:
         raise UsageError(
             f"--{given[0].replace('_', '-')}: is of a run's model, not of a data set; leave it out"

@@ -12,14 +12,16 @@ The rules and names are those of tf.estimator's TPUConfig (`num_cores_per_replic
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from halofeed.errors import PartitionError
-from halofeed.system.wording import plural
+from halofeed.system.console import print_status
+from halofeed.system.wording import did_you_mean, plural
 
 Dims = tuple[int, ...] | None
 DimsTree = Dims | dict[str, Dims]
@@ -29,6 +31,19 @@ REPLICA_AXIS = "replica"
 CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 PER_HOST_V2 = "PER_HOST_V2"
 _PER_HOST_V2_NUMBER = 3
+_OWN_TPU_ARGUMENTS = ("num_cores_per_replica", "input_partition_dims", "per_host_input_for_training")
+_NO_INFEED = "there is no infeed; one program gets its batches as arrays"
+IGNORED_TPU_ARGUMENTS = {
+    "num_shards": "the replicas are all devices divided by the cores per replica",
+    "tpu_job_name": "JAX finds the devices",
+    "eval_training_input_configuration": "evaluation gets its batches as training does",
+    "initial_infeed_sleep_secs": _NO_INFEED,
+    "experimental_host_call_every_n_steps": _NO_INFEED,
+    "experimental_allow_per_host_v2_parallel_get_next": _NO_INFEED,
+    "experimental_feed_hook": _NO_INFEED,
+}
+"""Arguments of TPUConfig without a meaning here, and the reason."""
+_WHOLE = (None, (1,))
 _AXES = {4: ("batch", "height", "width", "channel"), 5: ("batch", "depth", "height", "width", "channel")}
 
 
@@ -85,17 +100,27 @@ class Partition:
 
     @classmethod
     def parse(cls, text: str | Iterable[str], *, cores_per_replica: int) -> Partition:
-        """Read the command line's form: `image=1,4,1,1`, several separated by `;` or as a list.
+        """Read the command line's forms.
+
+        Args:
+            text: `image=1,4,1,1`, several separated by `;` or as a list; `1,4,1,1` for the image alone; or TPUConfig's
+                `input_partition_dims`, as `[[1,4,1,1],None]` or `[{'image':[1,4,1,1]},{'label':[1]}]`.
+            cores_per_replica: number of cores that share an image.
 
         >>> Partition.parse(["image=1,4,1,1", "label=1,4,1"], cores_per_replica=4).dims
         {'image': (1, 4, 1, 1), 'label': (1, 4, 1)}
+        >>> Partition.parse("[[1,4,1,1],None]", cores_per_replica=4).dims
+        {'image': (1, 4, 1, 1)}
         """
+        if isinstance(text, str) and text.lstrip()[:1] in ("[", "{", "("):
+            return cls._parse_lists(text.strip(), cores_per_replica)
         entries = [
             part.strip() for line in ([text] if isinstance(text, str) else text) for part in line.split(";")
         ]
         dims: dict[str, Sequence[int] | None] = {}
         for entry in filter(None, entries):
-            key, equals, numbers = (part.strip() for part in entry.partition("="))
+            named = entry if "=" in entry or not entry[0].isdigit() else f"image={entry}"
+            key, equals, numbers = (part.strip() for part in named.partition("="))
             if not (key and equals and numbers):
                 raise PartitionError(
                     f"partition {entry!r}: expected key=parts along each axis, e.g. image=1,4,1,1"
@@ -113,12 +138,33 @@ class Partition:
         return cls(cores_per_replica=cores_per_replica, dims=dims)
 
     @classmethod
+    def _parse_lists(cls, text: str, cores_per_replica: int) -> Partition:
+        try:
+            dims = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            raise PartitionError(
+                f"partition {text!r}: expected TPUConfig's lists, e.g. [[1,4,1,1],None], or image=1,4,1,1"
+            ) from None
+        if not isinstance(dims, Sequence) or all(isinstance(part, int) for part in dims):
+            dims = [dims]
+        found = cls.from_tpu_config(
+            num_cores_per_replica=cores_per_replica,
+            input_partition_dims=dims,
+            per_host_input_for_training=PER_HOST_V2,
+        )
+        # A whole label needs no entry, and a batch of detection has no key `label`.
+        named = {key: parts for key, parts in found.dims.items() if key != "label" or parts not in _WHOLE}
+        return replace(found, dims=named)
+
+    @classmethod
     def from_tpu_config(
         cls,
         *,
         num_cores_per_replica: int | None = None,
         input_partition_dims: Sequence[object] | None = None,
         per_host_input_for_training: object = True,
+        iterations_per_loop: int | None = None,
+        **ignored: object,
     ) -> Partition:
         """Accept the arguments of TPUConfig with its names, defaults and checks.
 
@@ -128,6 +174,9 @@ class Partition:
                 dictionary from key to dims. Dims of one feature tensor are those of `image`, dims of one
                 label tensor those of `label`. Missing or None labels are copied to every core.
             per_host_input_for_training: must be PER_HOST_V2 (the name, the enumeration's member or 3).
+            iterations_per_loop: checked, and named in a status line: it is a field of TrainConfig.
+            ignored: the other arguments of TPUConfig (`IGNORED_TPU_ARGUMENTS`), which have no effect; a status line
+                names those that are not None.
 
         Raises:
             PartitionError: where TPUConfig raises ValueError.
@@ -136,6 +185,7 @@ class Partition:
         ...                           input_partition_dims=[{"image": [1, 4, 1, 1]}, None])
         Partition(cores_per_replica=4, dims={'image': (1, 4, 1, 1)})
         """
+        _check_other_arguments(iterations_per_loop, ignored)
         if input_partition_dims is None:
             return cls(cores_per_replica=1 if num_cores_per_replica is None else num_cores_per_replica)
         if (
@@ -404,6 +454,23 @@ def _checked(key: str, dims: object, cores: int) -> Dims:
             f"with product {product}; {cure}"
         )
     return parts
+
+
+def _check_other_arguments(iterations_per_loop: object, ignored: Mapping[str, object]) -> None:
+    """Check the arguments of TPUConfig that say nothing of the partition, and print those that are given."""
+    if unknown := [name for name in ignored if name not in IGNORED_TPU_ARGUMENTS]:
+        near = did_you_mean(unknown[0], [*IGNORED_TPU_ARGUMENTS, *_OWN_TPU_ARGUMENTS, "iterations_per_loop"])
+        raise PartitionError(f"{unknown[0]}: TPUConfig has no such argument; {near}leave it out")
+    for name, value in ignored.items():
+        if value is not None:
+            print_status(f"TPUConfig: {name}={value!r} is ignored: {IGNORED_TPU_ARGUMENTS[name]}")
+    if iterations_per_loop is None:
+        return
+    if not isinstance(iterations_per_loop, int) or iterations_per_loop < 1:
+        raise PartitionError(f"iterations_per_loop: expected 1 or more, got {iterations_per_loop!r}")
+    print_status(
+        f"TPUConfig: iterations_per_loop={iterations_per_loop} is not part of a partition; set it in TrainConfig"
+    )
 
 
 def _tree(where: str, tree: object, cores: int) -> DimsTree:

@@ -15,7 +15,7 @@ from tests.support.scripts import run_script
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples/dataflow/README.md"]
 NOT_RUN = {"datasets.md": "test_datasets.py", "extending.md": "test_extending.py"} | dict.fromkeys(
-    ("engines.md", "stores.md", "plan.md", "partition.md", "loading.md"),
+    ("engines.md", "stores.md", "plan.md", "loading.md"),
     "only parsed: clusters, stores, compilers",
 )
 BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -6,6 +6,9 @@ This file does not import JAX, so that the command line can set the platform fir
 from __future__ import annotations
 
 import dataclasses
+import os
+import pkgutil
+import sys
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
@@ -76,9 +79,10 @@ class TrainConfig:
 
     model: str = option(
         "classifier",
-        "name of the network; `halofeed configs` lists them",
+        "name of the network, which `halofeed configs` lists, or package:Class of your own",
         brief=True,
     )
+    task: str = option("", "package:Class of a task of your own (default: the data set's)")
     model_options: Mapping[str, Any] = field(default_factory=dict)
     task_options: Mapping[str, Any] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
@@ -89,6 +93,9 @@ class TrainConfig:
 
     steps: int = option(100, "number of steps to take", brief=True)
     batch_size: int = option(8, "images per step, over all devices", brief=True)
+    iterations_per_loop: int = option(
+        1, "steps that are dispatched before their results are awaited, as of TPUConfig; for very short steps"
+    )
     seed: int = option(
         0,
         "seed of the initial parameters and of the order of the data",
@@ -124,7 +131,8 @@ class TrainConfig:
     )
     partition: str = option(
         "",
-        "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; separate several by ;",
+        "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; separate several by ;. It "
+        "takes TPUConfig's lists too: '[[1,4,1,1],None]'",
         brief="parts along each axis, e.g. image=1,4,1,1 for 4 bands of rows",
     )
 
@@ -166,7 +174,7 @@ class TrainConfig:
             raise UsageError("; ".join(wrong))
 
     def _rules(self) -> list[tuple[str, str, bool]]:
-        positive = ("steps", "batch_size", "accumulate_steps", "keep_last")
+        positive = ("steps", "batch_size", "iterations_per_loop", "accumulate_steps", "keep_last")
         natural = (
             *("seed", "warmup_steps", "hold_steps", "base_batch_size", "evaluate_every"),
             *("evaluate_batch_size", "checkpoint_every", "warmup_learning_rate", "weight_decay", "clip_norm"),
@@ -241,6 +249,27 @@ class TrainConfig:
         return TrainConfig.from_json({**document, **changes})
 
 
+def import_named(setting: str, name: str) -> Any:
+    """Return the object that `package.module:Name` names; the current folder is searched last.
+
+    Args:
+        setting: field that holds the name, for messages.
+        name: name of the object.
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"{setting} {name}: cannot be imported ({error}); expected package.module:Class, installed or below the "
+            "current folder"
+        ) from error
+
+
 _FIELDS: dict[str, Any] = typing.get_type_hints(TrainConfig)
 
 
@@ -305,6 +334,8 @@ def _value(text: str) -> Any:
 def _check_type(name: str, value: Any) -> Any:
     """Return the value of a field, with an integer turned into a float where the field has floats."""
     hint = _FIELDS[name]
+    if name == "partition" and isinstance(value, list):
+        return str(value)  # TPUConfig's lists
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     types: tuple[type, ...] = (hint,)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.loader.batch import PADDING_ID, join_id
 from halofeed.schemas.bounded_json import with_json_checksum
@@ -20,10 +21,14 @@ from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.distributed import is_chief
 from halofeed.trainer.progress import COMPILING
+from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import write_json
+from halofeed.trainer.source_grid import most_probable
 from halofeed.trainer.step import TrainingSetup, Variables, compile_prediction, to_host
-from halofeed.trainer.task import Host
+from halofeed.trainer.task import Host, Metrics, valid_host
+from halofeed.trainer.tasks.segmentation import Segmentation
 from halofeed.trainer.training_setup import batch_partition
+from halofeed.trainer.windows import ScanBlender
 
 EXAMPLE_COUNT = 6
 """Number of worst examples that are saved, and of examples spread evenly over the split."""
@@ -75,14 +80,57 @@ class Predictor:
         statistics: Variables,
         source: EvaluationSource,
         examples: ExampleCollector | None = None,
+        metrics: Metrics | None = None,
     ) -> dict[str, Any]:
-        """Compute the task's metrics over a split; `examples` collects some of its rows."""
-        metrics = self.setup.task.metrics()
+        """Compute the task's metrics, or the given ones, over a split; `examples` collects some of its rows."""
+        metrics = metrics or self.setup.task.metrics()
         for batch in self.batches(parameters, statistics, source):
             scores = metrics.update(batch.predictions, batch.truth)
             if examples is not None:
                 examples.add(batch, scores)
         return metrics.result()
+
+
+class ScanMetrics:
+    """Metrics of complete scans, whose tiles are blended as `predict` does.
+
+    Args:
+        task: task whose predictions have `probabilities`.
+        metadata: metadata of the split of volumes.
+    """
+
+    def __init__(self, task: Segmentation, metadata: SplitMetadata) -> None:
+        self._metrics, self._metadata = task.metrics(), metadata
+        # In the ground truth the ignore label is one more class.
+        self._classes, self._ignore = len(task.labels), task.ignore_label
+        tiles = metadata.tiles()
+        self._predicted, self._true = (ScanBlender(tiles, self._classes + extra) for extra in (0, 1))
+
+    def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
+        """Add the valid rows of a batch; the score of a scan is that of its last tile, NaN the others'."""
+        scores = np.full(len(truth["id"]), np.nan)
+        for row in np.flatnonzero(valid_host(truth)).tolist():
+            record = self._metadata.of_id(int(join_id(truth["id"][row])))
+            number, label = int(record.numbers["tile"]), truth["label"][row].astype(np.uint32)
+            if self._ignore is not None:
+                label[label == self._ignore] = self._classes
+            predicted = self._predicted.add(record.key, number, predictions["probabilities"][row])
+            true = self._true.add(record.key, number, label)
+            if predicted is None or true is None:
+                continue
+            scan = {name: values[row : row + 1] for name, values in truth.items() if name != "extent"}
+            if true[2] is not None:
+                scan["extent"] = true[2][None]
+            scan["label"] = most_probable(true[0], np.uint32)[None]
+            if self._ignore is not None:
+                scan["label"][scan["label"] == self._classes] = self._ignore
+            found = {"label": most_probable(predicted[0], np.uint32)[None]}
+            scores[row] = self._metrics.update(found, scan)[0]
+        return scores
+
+    def result(self) -> dict[str, Any]:
+        """Return the task's metrics; `examples` is the number of scans."""
+        return self._metrics.result()
 
 
 @dataclass(order=True)

@@ -10,8 +10,14 @@ from typing import Any
 from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.schemas.manifest import read_manifest
-from halofeed.trainer.data import OrderedRecords, evaluation_loader, evaluation_split, tiles_in_order
-from halofeed.trainer.evaluate import Predicted, Predictor
+from halofeed.trainer.data import (
+    EvaluationSource,
+    OrderedRecords,
+    evaluation_loader,
+    evaluation_split,
+    tiles_in_order,
+)
+from halofeed.trainer.evaluate import Predicted, Predictor, ScanMetrics
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run
@@ -60,24 +66,22 @@ class LoadedRun:
         self.facts = replace(run.facts, image_shape=shape, ignore_label=manifest.ignore_label)
         config = replace(run.config, image_shape=None)
         self._setup = build_training_setup(config, self.facts, make_mesh(config.cores_per_replica))
-        if with_probabilities and isinstance(self._setup.task, Segmentation):
+        self._data, self._split, self._manifest = data, split, manifest
+        self._metadata = SplitMetadata(data, split)
+        self._has_tiles = self._metadata.has_tiles
+        if (with_probabilities or self._has_tiles) and isinstance(self._setup.task, Segmentation):
             task = replace(self._setup.task, with_probabilities=True)
             self._setup = replace(self._setup, task=task)
         self._parameters, self._statistics, self.step = run.restore(self._setup, which)
         self._predictor = Predictor(self._setup, config.parsed_partition())
-        self._data, self._split, self._manifest = data, split, manifest
         self._rows = config.evaluate_batch_size or config.batch_size
 
     def predictions(self) -> Iterator[Predicted]:
         """Yield the predictions of every batch in stored order, or scan by scan if scans are stored as tiles."""
-        metadata = SplitMetadata(self._data, self._split)
-        source: Any = self._loader(self._rows)
-        if metadata.has_tiles:
-            source = OrderedRecords(self._loader(1), tiles_in_order(metadata), self._rows)
-        return self._predictor.batches(self._parameters, self._statistics, source)
+        return self._predictor.batches(self._parameters, self._statistics, self._source())
 
     def evaluate(self) -> dict[str, Any]:
-        """Compute the task's metrics over the split.
+        """Compute the task's metrics over the split; a scan that is stored as tiles counts once, as a whole.
 
         Raises:
             UsageError: the data set has another task or other labels than the model was trained on.
@@ -92,7 +96,15 @@ class LoadedRun:
                 f"{self._data}: has the labels {dict(self._manifest.labels)}, the model learned "
                 f"{dict(self.facts.labels)}"
             )
-        return self._predictor.evaluate(self._parameters, self._statistics, self._loader(self._rows))
+        task, metrics = self._setup.task, None
+        if self._has_tiles and self.facts.kind == "volume" and isinstance(task, Segmentation):
+            metrics = ScanMetrics(task, self._metadata)
+        return self._predictor.evaluate(self._parameters, self._statistics, self._source(), metrics=metrics)
+
+    def _source(self) -> EvaluationSource:
+        if self._has_tiles:
+            return OrderedRecords(self._loader(1), tiles_in_order(self._metadata), self._rows)
+        return self._loader(self._rows)
 
     def _loader(self, rows: int) -> Loader:
         return evaluation_loader(self._data, self._split, rows, self._setup.task)

@@ -14,6 +14,7 @@ from scipy import ndimage
 
 from halofeed.errors import UsageError
 from halofeed.loader.batch import join_id
+from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_source
 from halofeed.trainer.task import Host
 
 COCO_METRICS = (
@@ -25,11 +26,16 @@ MIN_SCORE = 0.3
 """Minimum score of a detection that counts for the F1 score of its row."""
 SAME_OBJECT_IOU = 0.5
 _ALL_AREAS, _MOST_DETECTIONS = 0, -1
-_CLASS, _SCORE, _IS_CROWD = 1, 6, 7
+_CLASS, _SCORE, _AREA, _IS_CROWD = 1, 6, 6, 7
+_AREA_DECIMALS = 2
+"""Decimals of an area, as in COCO's files: float32 areas of 96² pixels², a limit of COCO's sizes, are little finer."""
 
 
 class CocoMetrics:
-    """COCO metrics of detections, in pixels of the stored images.
+    """COCO metrics of detections, in pixels of the source pictures.
+
+    Detections are those that `predict` writes: clipped to the picture, without its padding, and rounded. So
+    pycocotools gives the same numbers for detections.json and the source's annotations.
 
     Memory: 56 bytes per detection and 64 per ground-truth box; ten times that during `result`.
 
@@ -39,7 +45,7 @@ class CocoMetrics:
 
     def __init__(self, labels: tuple[str, ...]) -> None:
         self.labels = labels
-        self.images = 0
+        self._ids: list[int] = []
         self._detections: list[NDArray[np.float64]] = []
         self._truth: list[NDArray[np.float64]] = []
 
@@ -49,7 +55,9 @@ class CocoMetrics:
         Args:
             predictions: `boxes` [batch, detection, 4] (ymin, xmin, ymax, xmax as shares of the image's sides),
                 `scores`, `classes`, `num_detections` and `image_size`, of the detection task.
-            truth: `boxes` [batch, box, 4], `classes`, `is_crowd`, `area` (in pixels²) and `num_boxes`.
+            truth: `boxes` [batch, box, 4], `classes`, `is_crowd`, `area` (in pixels² of the image) and `num_boxes`;
+                `id`, which orders pictures; `transform`, `source_height` and `source_width`, as for `boxes_in_source`.
+                Without these three the image is the source.
 
         Returns:
             float64 [batch]: F1 score of the detections with a score of 0.3 or more. A detection is right if it matches
@@ -59,15 +67,19 @@ class CocoMetrics:
         valid = np.asarray(truth.get("valid", np.ones(len(truth["boxes"]))), bool)
         scores = np.full(len(valid), np.nan)
         for row in np.flatnonzero(valid).tolist():
-            self.images += 1
-            sides = np.tile(predictions["image_size"][row].astype(np.float64), 2)
+            self._ids.append(int(join_id(truth["id"][row])) if "id" in truth else len(self._ids))
+            placement = _source_of(predictions["image_size"][row], truth, row)
             detections, boxes = (
-                _columns(self.images, arrays, row, int(arrays[count][row]), sides, extra)
+                _columns(len(self._ids), arrays, row, int(arrays[count][row]), placement, extra)
                 for arrays, count, extra in (
                     (predictions, "num_detections", ("scores",)),
                     (truth, "num_boxes", ("area", "is_crowd")),
                 )
             )
+            detections = detections[np.all(detections[:, 2:4] < detections[:, 4:6], axis=1)]
+            detections[:, _SCORE] = np.round(detections[:, _SCORE], SCORE_DECIMALS)
+            area = boxes[:, _AREA] * abs(np.linalg.det(placement[0][:, :2]))
+            boxes[:, _AREA] = np.round(area, _AREA_DECIMALS)
             self._detections.append(detections)
             self._truth.append(boxes)
             scores[row] = _f1(detections, boxes)
@@ -78,7 +90,7 @@ class CocoMetrics:
         stats, precision = self._evaluate()
         return {
             **{name: _number(value) for name, value in zip(COCO_METRICS, stats, strict=True)},
-            "examples": self.images,
+            "examples": len(self._ids),
             "AP": {label: _mean(precision[:, :, index]) for index, label in enumerate(self.labels)},
             "AP@0.5": {label: _mean(precision[0, :, index]) for index, label in enumerate(self.labels)},
         }
@@ -88,17 +100,21 @@ class CocoMetrics:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
 
+        # Pictures count in the order of their ids, because pycocotools sorts them: it orders equal scores.
+        images = [0] * (len(self._ids) + 1)
+        for place, number in enumerate(sorted(range(len(self._ids)), key=self._ids.__getitem__), 1):
+            images[number + 1] = place
         shared = {
             "info": {},
-            "images": [{"id": image} for image in range(1, self.images + 1)],
+            "images": [{"id": place} for place in range(1, len(images))],
             "categories": [{"id": index, "name": label} for index, label in enumerate(self.labels, 1)],
         }
         sides = []
         # pycocotools prints its progress and tables.
         with contextlib.redirect_stdout(io.StringIO()):
             for entries in (
-                _entries(self._truth, ("area", "iscrowd")),
-                _entries(self._detections, ("score",)),
+                _entries(self._truth, images, ("area", "iscrowd")),
+                _entries(self._detections, images, ("score",)),
             ):
                 side = COCO()
                 side.dataset = {**shared, "annotations": entries}
@@ -112,24 +128,44 @@ class CocoMetrics:
         return stats, evaluation.eval["precision"][..., _ALL_AREAS, _MOST_DETECTIONS]
 
 
+_Placement = tuple[NDArray[np.float64], Sequence[int], Sequence[int]]
+"""Transform, image size and source size of `boxes_in_source`."""
+
+
+def _source_of(image_size: NDArray[Any], truth: Host, row: int) -> _Placement:
+    """Return how one row's image lies in its source picture."""
+    if not {"transform", "source_height", "source_width"} <= set(truth):
+        return np.eye(2, 3), image_size.tolist(), image_size.tolist()
+    source_size = [int(truth[name][row]) for name in ("source_height", "source_width")]
+    return truth["transform"][row].astype(np.float64), image_size.tolist(), source_size
+
+
 def _columns(
-    image: int, arrays: Host, row: int, count: int, sides: NDArray[np.float64], extra: tuple[str, ...]
+    image: int, arrays: Host, row: int, count: int, placement: _Placement, extra: tuple[str, ...]
 ) -> NDArray[np.float64]:
     """Return one row's boxes as [count, 6 + len(extra)]: image, class, ymin, xmin, ymax, xmax in pixels, `extra`."""
-    columns = {name: arrays[name][row, :count].astype(np.float64) for name in ("classes", "boxes", *extra)}
-    others = [columns[name] for name in extra]
-    return np.column_stack([np.full(count, image), columns["classes"], columns["boxes"] * sides, *others])
+    boxes = boxes_in_source(arrays["boxes"][row, :count], *placement)
+    classes, *others = (arrays[name][row, :count].astype(np.float64) for name in ("classes", *extra))
+    return np.column_stack([np.full(count, image), classes, boxes, *others])
 
 
-def _entries(parts: list[NDArray[np.float64]], extra: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return rows of `_columns` as annotations of COCO; `extra` names their last columns."""
+def _entries(
+    parts: list[NDArray[np.float64]], images: Sequence[int], extra: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Return rows of `_columns` as annotations of COCO.
+
+    Args:
+        parts: rows of each picture.
+        images: COCO's id of each picture by its number in `_columns`.
+        extra: names of the last columns.
+    """
     entries = []
     rows = itertools.chain.from_iterable(part.tolist() for part in parts)
     # Ids begin at 1, because 0 means "no match" in pycocotools.
     for number, (image, label, ymin, xmin, ymax, xmax, *values) in enumerate(rows, 1):
-        width, height = xmax - xmin, ymax - ymin
+        width, height = (round(side, BOX_DECIMALS) for side in (xmax - xmin, ymax - ymin))
         entry = {"area": width * height, "iscrowd": 0, **dict(zip(extra, values, strict=True))}
-        entry |= {"id": number, "image_id": int(image), "category_id": int(label)}
+        entry |= {"id": number, "image_id": images[int(image)], "category_id": int(label)}
         entries.append({**entry, "iscrowd": int(entry["iscrowd"]), "bbox": [xmin, ymin, width, height]})
     return entries
 

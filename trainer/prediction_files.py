@@ -25,7 +25,7 @@ from halofeed.trainer.source_grid import (
     picture_labels_in_source,
     write_png,
 )
-from halofeed.trainer.windows import TileBlender, WindowTile
+from halofeed.trainer.windows import ScanBlender
 
 DETECTIONS, IMAGES, CATEGORIES = "detections.json", "images.json", "categories.json"
 CLASSES = "classes.csv"
@@ -138,7 +138,7 @@ class SegmentationWriter(PredictionWriter):
     """Writer of class indices on the source's own grid: `KEY.nii.gz` for a scan, `KEY.png` for a picture.
 
     The probabilities of a scan's tiles are blended. Memory: one scan at a time if tiles come scan by scan, else all
-    incomplete scans; see `TileBlender` and `labels_in_source`.
+    incomplete scans; see `ScanBlender` and `labels_in_source`.
 
     Raises:
         UsageError: two sources would have the same file name.
@@ -146,45 +146,34 @@ class SegmentationWriter(PredictionWriter):
 
     def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
         super().__init__(folder, metadata, labels)
-        shape = metadata.manifest.field("image").shape
-        self._shape = (shape[0], shape[1], shape[2]) if len(shape) == 4 else None
-        self._tiles: dict[str, dict[int, WindowTile]] = {}
         keys: dict[str, int] = {}
         for record in metadata:
             keys.setdefault(record.key, record.id)
-            if self._shape is not None:
-                tile = record.tile(self._shape)
-                self._tiles.setdefault(record.key, {})[tile.number] = tile
-        self._names = file_names(keys, ".png" if self._shape is None else ".nii.gz")
+        self._scans: ScanBlender | None = None
+        if metadata.manifest.kind.name == "volume":
+            self._scans = ScanBlender(metadata.tiles(), max(labels) + 1)
+        self._names = file_names(keys, ".png" if self._scans is None else ".nii.gz")
         self.total = len(keys)
-        self._incomplete: dict[str, TileBlender] = {}
         self._files: list[dict[str, Any]] = []
 
     def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write the file of a picture, or of a scan after its last tile."""
         predicted = _predicted(row)
-        if self._shape is None:
+        if self._scans is None:
             write_png(self._file(record), _picture_labels(record, predicted))
             return True
-        tiles = self._tiles[record.key]
-        tile = record.tile(self._shape)
-        if len(tiles) == 1:
-            label = labels_in_source(predicted, tile.grid, record.source_grid, tile.extent)
-        else:
-            if record.key not in self._incomplete:
-                self._incomplete[record.key] = TileBlender(tiles, max(self._labels) + 1)
-            blender = self._incomplete[record.key]
-            blender.add(tile.number, predicted)
-            if blender.missing:
-                return False
-            label = labels_in_source(*self._incomplete.pop(record.key).result(), record.source_grid)
+        scan = self._scans.add(record.key, int(record.numbers["tile"]), predicted)
+        if scan is None:
+            return False
+        predicted, stored, extent = scan
+        label = labels_in_source(predicted, stored, record.source_grid, extent)
         write_nifti(self._file(record), label, record.numbers["source_affine"])
         return True
 
     def finish(self) -> dict[str, Any]:
         """Return the list of files; raise JobError if a tile of a scan was not predicted."""
-        if self._incomplete:
-            key, blender = next(iter(self._incomplete.items()))
+        if self._scans is not None and self._scans.incomplete:
+            key, blender = next(iter(self._scans.incomplete.items()))
             raise JobError(f"{key}: tiles {blender.missing} were not predicted; its mask cannot be made")
         return {"masks": self._files}
 

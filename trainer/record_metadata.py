@@ -102,6 +102,15 @@ class SplitMetadata:
         has_field = any(field.name == "tile" for field in self._values)
         return has_field and any(int(record.numbers["tile"]) for record in self)
 
+    def tiles(self) -> dict[str, dict[int, WindowTile]]:
+        """Return the tiles of each scan of volumes, by the scan's key and the number of the tile."""
+        shape = triple(self.manifest.field("image").shape[:3])
+        tiles: dict[str, dict[int, WindowTile]] = {}
+        for record in self:
+            tile = record.tile(shape)
+            tiles.setdefault(record.key, {})[tile.number] = tile
+        return tiles
+
     def of_record(self, number: int) -> RecordMetadata:
         """Return the metadata of a record by its number in stored order."""
         record = stored_record(self._shards, number)

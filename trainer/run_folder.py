@@ -40,7 +40,7 @@ from halofeed.trainer.training_setup import build_training_setup
 
 _CHANGEABLE_FIELDS = {
     *("cores_per_replica", "partition", "evaluate_every", "evaluate_split", "evaluate_batch_size"),
-    *("checkpoint_every", "keep_last", "remat"),
+    *("checkpoint_every", "keep_last", "remat", "iterations_per_loop"),
 }
 """Config fields that may differ when a run resumes: its losses stay the same except for rounding."""
 
@@ -74,15 +74,13 @@ class Run:
         """Recipe by which that data set was converted."""
         return dict(self.document["recipe"])
 
-    def split_otherwise(self, cores_per_replica: int | None, partition: str | None) -> Run:
-        """Return the run with each image split over other cores; None keeps the run's own value."""
-        if cores_per_replica is None and partition is None:
-            return self
-        config = self.config
-        cores = config.cores_per_replica if cores_per_replica is None else cores_per_replica
-        parts = (config.partition if cores_per_replica is None else "") if partition is None else partition
-        changed = config.changed(cores_per_replica=cores, partition=parts)
-        return replace(self, document={**self.document, "config": changed.to_json()})
+    def changed(self, **fields: Any) -> Run:
+        """Return the run with other fields of its config, such as the split of an image; None keeps the run's own."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        if "cores_per_replica" in given:
+            given.setdefault("partition", "")
+        config = self.config.changed(**given).to_json() if given else self.document["config"]
+        return replace(self, document={**self.document, "config": config})
 
     def problem(self, mesh: Mesh | None = None) -> TrainingSetup:
         """Return the training setup of the run on a mesh; None is one device."""

@@ -26,7 +26,7 @@ SCORE_DECIMALS = 6
 def boxes_in_source(
     boxes: ArrayLike, transform: ArrayLike, image_size: Sequence[int], source_size: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Convert normalized boxes of a record to pixels of its source, clipped to the source.
+    """Convert normalized boxes of a record to pixels of its source, clipped to the source and rounded.
 
     Args:
         boxes: [box, 4], ymin, xmin, ymax, xmax as shares of `image_size`.
@@ -44,7 +44,8 @@ def boxes_in_source(
     height, width = image_size
     corners = np.asarray(boxes, np.float64).reshape(-1, 4) * [height, width, height, width]
     mapped = apply_to_boxes(np.asarray(transform, np.float64).reshape(6), corners)
-    return np.clip(mapped, 0, [*source_size, *source_size])
+    clipped: NDArray[np.float64] = np.clip(mapped, 0, [*source_size, *source_size])
+    return clipped.round(BOX_DECIMALS)
 
 
 def coco_results(
@@ -66,13 +67,13 @@ def coco_results(
     [{'image_id': 7, 'category_id': 2, 'bbox': [20.0, 10.0, 30.0, 20.0], 'score': 0.5}]
     """
     entries = []
-    columns = np.round(boxes, BOX_DECIMALS), np.asarray(classes), np.asarray(scores, np.float64)
+    columns = boxes, np.asarray(classes), np.round(np.asarray(scores, np.float64), SCORE_DECIMALS)
     for box, label, score in zip(*(column.tolist() for column in columns), strict=True):
         ymin, xmin, ymax, xmax = box
         if ymin < ymax and xmin < xmax:
             sides = [round(side, BOX_DECIMALS) for side in (xmax - xmin, ymax - ymin)]
             entry = {"image_id": image_id, "category_id": int(label), "bbox": [xmin, ymin, *sides]}
-            entries.append({**entry, "score": round(score, SCORE_DECIMALS)})
+            entries.append({**entry, "score": score})
     return entries
 
 
@@ -115,7 +116,7 @@ def labels_in_source(
     crop = plan_window(stored, triple(low), size)
     plan = join_plans([crop, plan_onto(crop.target, source)])
     if not plan.resamples:
-        return apply_mask(plan, _most_probable(predicted, dtype), spare=True)
+        return apply_mask(plan, most_probable(predicted, dtype), spare=True)
     *views, step = plan.steps
     assert isinstance(step, Resample)
     for view in views:
@@ -155,7 +156,7 @@ def _centers_affine(transform: NDArray[np.float64]) -> NDArray[np.float64]:
     return affine
 
 
-def _most_probable(predicted: NDArray[Any], dtype: Any) -> NDArray[Any]:
+def most_probable(predicted: NDArray[Any], dtype: Any) -> NDArray[Any]:
     """Return the most probable class, the first of equal ones; by slices, because NumPy's argmax returns int64."""
     if predicted.ndim == 3:
         return predicted.astype(dtype)

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
 from halofeed.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.loader.batch import join_id
@@ -121,9 +122,7 @@ def train(
                 progress.begin(mesh, parameter_count, time.perf_counter() - compile_began)
 
             stop.begin()
-            # On the CPU two programs at once could wait for each other's collectives forever.
-            max_running = 0 if mesh.devices.flat[0].platform == "cpu" else 1
-            running = _RunningSteps(config, progress, writer, batches, max_running)
+            running = _RunningSteps(config, progress, writer, batches, mesh)
             running.begin_step()
             while batch is not None:
                 state, values = take_step(state, batch)
@@ -173,7 +172,10 @@ class _Step:
 
 
 class _RunningSteps:
-    """Steps that run on the devices: it waits for the oldest ones, checks their loss and logs their values."""
+    """Steps that run on the devices: it waits for the oldest ones, checks their loss and logs their values.
+
+    It waits for `iterations_per_loop` steps at once. Accelerators have one more step to run meanwhile.
+    """
 
     def __init__(
         self,
@@ -181,11 +183,14 @@ class _RunningSteps:
         progress: Progress,
         writer: RunWriter,
         batches: Ahead[DeviceBatch],
-        max_running: int,
+        mesh: Mesh,
     ) -> None:
         self.losses: list[float] = []
         self._config, self._progress, self._writer, self._batches = config, progress, writer, batches
-        self._max_running = max_running
+        is_cpu = mesh.devices.flat[0].platform == "cpu"
+        # On CPU devices two programs at once could wait for each other's collectives forever.
+        self._group = 1 if is_cpu and mesh.size > 1 else config.iterations_per_loop
+        self._max_running = 0 if is_cpu and self._group == 1 else self._group
         self._steps: list[_Step] = []
         self._timer = StepTimer()
 
@@ -196,31 +201,33 @@ class _RunningSteps:
     def add(self, number: int, values: Mapping[str, jax.Array], ids: jax.Array | None) -> None:
         """Add a step that was dispatched, and wait until at most `max_running` steps run."""
         self._steps.append(_Step(number, values, ids, self._began, self._waited_before))
-        while len(self._steps) > self._max_running:
-            self._finish_oldest()
+        if len(self._steps) > self._max_running:
+            self._finish_oldest(self._group)
 
     def finish(self) -> None:
         """Wait for all steps."""
-        while self._steps:
-            self._finish_oldest()
+        if self._steps:
+            self._finish_oldest(len(self._steps))
 
-    def _finish_oldest(self) -> None:
-        step = self._steps.pop(0)
+    def _finish_oldest(self, count: int) -> None:
+        steps, self._steps = self._steps[:count], self._steps[count:]
         # One transfer for all values: each wait hands the interpreter lock to the threads that make batches.
-        local = {name: value.addressable_data(0) for name, value in step.values.items()}
-        values = {name: float(value) for name, value in jax.device_get(local).items()}
-        _check_finite(values["loss"], step, self._config)
+        local = [{name: value.addressable_data(0) for name, value in step.values.items()} for step in steps]
+        found = jax.device_get(local)
         seconds, waited = self._timer.end_step(
-            began=step.began,
-            waited_before=step.waited_before,
+            began=steps[0].began,
+            waited_before=steps[0].waited_before,
             now=time.perf_counter(),
             waited=self._batches.waited_seconds,
         )
-        self._progress.record(step.number, values, seconds, waited)
-        self.losses.append(values["loss"])
-        seconds = max(seconds, 1e-9)
+        seconds, waited = max(seconds, 1e-9) / count, waited / count
         rates = {"images_per_second": self._config.batch_size / seconds, "waiting_share": waited / seconds}
-        self._writer.log(step.number, values | rates)
+        for step, arrays in zip(steps, found, strict=True):
+            values = {name: float(value) for name, value in arrays.items()}
+            _check_finite(values["loss"], step, self._config)
+            self._progress.record(step.number, values, seconds, waited)
+            self.losses.append(values["loss"])
+            self._writer.log(step.number, values | rates)
 
 
 class RunWriter(AbstractContextManager["RunWriter"]):

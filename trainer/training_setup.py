@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,9 +20,9 @@ from halofeed.loader.augment import build_augmentations
 from halofeed.loader.device import AUGMENTATIONS, DeviceAugmentation, Normalization
 from halofeed.loader.mesh import mesh_specs
 from halofeed.schemas.partition import Dims, Partition
-from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.config import TrainConfig, import_named
 from halofeed.trainer.mesh import make_mesh
-from halofeed.trainer.models import MODELS, check_model_options, model_named
+from halofeed.trainer.models import MODELS, Model, check_model_options, model_named
 from halofeed.trainer.optimizers import Schedule, build_optimizer
 from halofeed.trainer.step import TrainingSetup, TrainState, abstract_state, compile_step, new_state
 from halofeed.trainer.task import DataFacts, TrainingTask
@@ -41,8 +43,7 @@ def build_training_setup(config: TrainConfig, facts: DataFacts, mesh: Mesh | Non
     Raises:
         UsageError: the model is for another task, it does not have an option, or the partition does not fit the image.
     """
-    model = model_named(config.model)
-    check_model_options(config.model, config.model_options)
+    model = _model_of(config, facts)
     if model.task != facts.task:
         fitting = [name for name, other in MODELS.items() if other.task == facts.task] or ["none"]
         raise UsageError(
@@ -62,7 +63,7 @@ def build_training_setup(config: TrainConfig, facts: DataFacts, mesh: Mesh | Non
         build=partial(
             model.build, classes=facts.classes, image_shape=facts.image_shape, **config.model_options
         ),
-        task=build_task(facts, config.task_options),
+        task=build_task(facts, config.task_options, config.task),
         normalization=normalization_of(config, facts),
         augment=tuple(device_augmentations(config)),
         augment_seed=config.seed,
@@ -72,6 +73,25 @@ def build_training_setup(config: TrainConfig, facts: DataFacts, mesh: Mesh | Non
         mesh=mesh,
         dims=image_dims(partition),
     )
+
+
+def _model_of(config: TrainConfig, facts: DataFacts) -> Model:
+    """Return the entry of `MODELS`, or one for the class or function of the user, which is for any task."""
+    if ":" not in config.model:
+        check_model_options(config.model, config.model_options)
+        return model_named(config.model)
+    model = Model(build=import_named("model", config.model), task=facts.task, summary=config.model)
+    build: Any = getattr(model.build, "__init__") if isinstance(model.build, type) else model.build  # noqa: B009
+    layers = (None,) * (1 + isinstance(model.build, type))
+    try:
+        inspect.signature(build).bind(*layers, classes=1, image_shape=(), **config.model_options)
+    except TypeError as error:
+        known = ", ".join(model.options()) or "none"
+        raise UsageError(
+            f"model {config.model}: cannot be called with layers, classes=, image_shape= and its options ({error}); "
+            f"its options: {known}"
+        ) from error
+    return model
 
 
 def image_dims(partition: Partition) -> Dims:

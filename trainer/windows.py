@@ -22,6 +22,8 @@ from halofeed.errors import UsageError
 from halofeed.prep.geometry.scan import Grid, VolumeShape
 from halofeed.prep.geometry.volume import triple
 
+CompleteScan = tuple[NDArray[Any], Grid, NDArray[np.int64] | None]
+"""Probabilities or class indices of a complete scan, their grid, and the extent of the scan in it (None for all)."""
 GAUSSIAN_DEVIATIONS = 4.0
 """Standard deviations from a tile's middle to its edge; as in nnU-Net, a deviation is an eighth of the tile."""
 
@@ -136,3 +138,29 @@ class TileBlender:
         affine = tile.grid.affine.copy()
         affine[:3, 3] += affine[:3, :3] @ (self._low - np.array(tile.origin))
         return np.moveaxis(self._sums, 0, -1), Grid(shape=self._shape, affine=affine)
+
+
+class ScanBlender:
+    """Class probabilities of complete scans, each stored as one record or as tiles.
+
+    Memory: a `TileBlender` per scan of which some tiles are missing.
+
+    Args:
+        tiles: tiles of each scan by their number.
+        classes: number of classes.
+    """
+
+    def __init__(self, tiles: Mapping[str, Mapping[int, WindowTile]], classes: int) -> None:
+        self._tiles, self._classes = tiles, classes
+        self.incomplete: dict[str, TileBlender] = {}
+
+    def add(self, key: str, number: int, predicted: NDArray[Any]) -> CompleteScan | None:
+        """Add one tile as `TileBlender.add`; return the scan after its last tile, else None."""
+        tiles = self._tiles[key]
+        if len(tiles) == 1:
+            return predicted, tiles[number].grid, tiles[number].extent
+        if key not in self.incomplete:
+            self.incomplete[key] = TileBlender(tiles, self._classes)
+        blender = self.incomplete[key]
+        blender.add(number, predicted)
+        return None if blender.missing else (*self.incomplete.pop(key).result(), None)

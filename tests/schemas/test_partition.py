@@ -37,6 +37,28 @@ def test_the_three_published_configurations_are_taken_as_they_are_and_every_spel
     assert third.dims == {"image": (1, 4, 1, 1), "image_mask": (1, 2, 2, 1), "label": (1,)}
 
 
+def test_the_command_line_takes_the_lists_of_tpu_config_and_plain_numbers():
+    rows, both = {"image": (1, 4, 1, 1)}, {"image": (1, 4, 1, 1), "label": (1, 2, 2)}
+    for text in ("1,4,1,1", "[1,4,1,1]", "[[1,4,1,1],None]", "[[1, 4, 1, 1], [1]]", "([1,4,1,1],None)"):
+        assert Partition.parse(text, cores_per_replica=4).dims == rows, text
+    for text in ("[{'image':[1,4,1,1]},{'label':[1,2,2]}]", "[[1,4,1,1],[1,2,2]]", "1,4,1,1;label=1,2,2"):
+        assert Partition.parse(text, cores_per_replica=4).dims == both, text
+
+
+def test_other_arguments_of_tpu_config_are_named_and_unknown_ones_refused(capsys):
+    known = {"num_cores_per_replica": 4, "input_partition_dims": [[1, 4, 1, 1], None]}
+    known |= {"per_host_input_for_training": PER_HOST_V2, "tpu_job_name": None}
+    Partition.from_tpu_config(iterations_per_loop=100, num_shards=2, **known)
+    first, second = capsys.readouterr().err.splitlines()
+    assert (
+        "num_shards=2 is ignored" in first and "iterations_per_loop=100" in second and "TrainConfig" in second
+    )
+    with pytest.raises(PartitionError, match=r"num_shard: TPUConfig has no .* did you mean num_shards"):
+        Partition.from_tpu_config(num_shard=2, **known)
+    with pytest.raises(PartitionError, match="iterations_per_loop: expected 1 or more, got 0"):
+        Partition.from_tpu_config(iterations_per_loop=0, **known)
+
+
 class Mode(enum.Enum):
     PER_HOST_V1 = 2
     PER_HOST_V2 = 3
@@ -120,6 +142,8 @@ def test_a_mistake_on_the_command_line_is_refused():
         ("=1,4", "expected key=parts"),
         ("image=1,four", "whole numbers"),
         ("image=1,4,1,1;image=1,4,1,1", "given twice"),
+        ("[[1,4,1,1],", "expected TPUConfig's lists"),
+        ("(1)", "expected parts along each axis"),
     ):
         with pytest.raises(PartitionError, match=message):
             Partition.parse(text, cores_per_replica=4)

@@ -6,19 +6,16 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from halofeed.trainer.data import evaluation_loader
 from halofeed.trainer.metrics import COCO_METRICS, CocoMetrics
+from halofeed.trainer.predict import predict_batches
+from halofeed.trainer.tasks.detection import Detection
+from tests.support.conversions import run_convert
+from tests.support.training import facts_of
 
 LABELS = ("cup", "spoon", "plate")
-HEIGHT, WIDTH = 480, 640
-PIXELS, SIZE = np.array([HEIGHT, WIDTH, HEIGHT, WIDTH]), np.array([[HEIGHT, WIDTH]], np.int32)
-
-
-def as_coco(image, side, row, index):
-    """A box of a batch as both of COCO's files have it."""
-    ymin, xmin, ymax, xmax = (side["boxes"][row, index].astype(float) * PIXELS).tolist()
-    bbox = [xmin, ymin, xmax - xmin, ymax - ymin]
-    return {"image_id": image, "category_id": int(side["classes"][row, index]), "bbox": bbox}
 
 
 def random_boxes(generator, *shape):
@@ -26,56 +23,45 @@ def random_boxes(generator, *shape):
     return np.concatenate([low * 0.7, low * 0.7 + 0.02 + size * size * 0.28], -1).astype(np.float32)
 
 
-def random_evaluation(seed, batches=3, batch=4, boxes=6, detections=12):
-    """Batches of truth and of detections near it, with crowds, empty images and rows that are not valid."""
-    generator = np.random.default_rng(seed)
-    for number in range(batches):
-        truth = {
-            "boxes": random_boxes(generator, batch, boxes),
-            "classes": generator.integers(1, 4, (batch, boxes)).astype(np.int32),
-            "num_boxes": generator.integers(0, boxes + 1, batch).astype(np.int32),
-            "is_crowd": generator.random((batch, boxes)) < 0.15,
-            "valid": np.array([True] * batch if number < batches - 1 else [True, False, True, False]),
-        }
-        sides = (truth["boxes"][..., 2:] - truth["boxes"][..., :2]) * [HEIGHT, WIDTH]
-        truth["area"] = np.float32(sides.prod(-1) * generator.uniform(0.6, 1, (batch, boxes)))
-        near = np.tile(truth["boxes"], (1, 2, 1)) + generator.normal(0, 0.004, (batch, detections, 4))
-        right, others = (
-            generator.random((batch, detections)) < 0.7,
-            generator.integers(1, 4, (batch, detections)),
-        )
-        predictions = {
-            "boxes": np.clip(near, 0, 1).astype(np.float32),
-            "scores": generator.random((batch, detections)).astype(np.float32),
-            "classes": np.where(right, np.tile(truth["classes"], (1, 2)), others).astype(np.int32),
-            "num_detections": generator.integers(0, detections + 1, batch).astype(np.int32),
-            "image_size": SIZE.repeat(batch, 0),
-        }
-        yield predictions, truth
-
-
-def as_files(folder, evaluation):
-    """The same as a COCO annotation file and a COCO results file."""
-    images, annotations, results = [], [], []
-    for predictions, truth in evaluation:
-        for row in np.flatnonzero(truth["valid"]).tolist():
-            image = {"id": len(images) + 1, "width": WIDTH, "height": HEIGHT}
-            images.append(image)
-            for index in range(truth["num_boxes"][row]):
-                more = {
-                    "area": float(truth["area"][row, index]),
-                    "iscrowd": int(truth["is_crowd"][row, index]),
-                }
-                more["id"] = len(annotations) + 1
-                annotations.append(as_coco(image["id"], truth, row, index) | more)
-            for index in range(predictions["num_detections"][row]):
-                score = float(predictions["scores"][row, index])
-                results.append({**as_coco(image["id"], predictions, row, index), "score": score})
+def write_pictures(folder, generator):
+    """Pictures of many sizes with objects of COCO's three sizes, crowds, and pictures without objects."""
+    images, annotations = [], []
+    (folder / "images").mkdir(parents=True)
+    (folder / "annotations").mkdir()
+    for number in range(1, 12):
+        size = generator.integers(150, 420, 2)
+        image = {"id": 2**62 - 31 * number, "file_name": f"{number}.png"}
+        images.append({**image, "width": int(size[0]), "height": int(size[1])})
+        Image.fromarray(np.full(size[::-1], 20 * number, np.uint8)).save(folder / f"images/{number}.png")
+        for _ in range(generator.integers(0, 9)):
+            side = np.round(size * generator.uniform(0.03, 0.7, 2), 2)
+            corner = np.round((size - side) * generator.random(2), 2)
+            one = {"id": len(annotations) + 1, "image_id": image["id"], "bbox": [*corner, *side]}
+            one |= {"area": round(float(side.prod() * generator.uniform(0.6, 1)), 2)}
+            one |= {"iscrowd": int(generator.random() < 0.15), "category_id": int(generator.integers(1, 4))}
+            annotations.append(one)
     categories = [{"id": index, "name": name} for index, name in enumerate(LABELS, 1)]
     document = {"info": {}, "images": images, "annotations": annotations, "categories": categories}
-    (folder / "truth.json").write_text(json.dumps(document))
-    (folder / "results.json").write_text(json.dumps(results))
-    return str(folder / "truth.json"), str(folder / "results.json")
+    (folder / "annotations/instances_train.json").write_text(json.dumps(document))
+    return str(folder / "annotations/instances_train.json")
+
+
+def detections_near(generator, truth, count=240):
+    """More detections than count per picture, with equal scores and with boxes that reach into the padding."""
+    rows = len(truth["boxes"])
+    chosen = (generator.random((rows, count)) * np.maximum(truth["num_boxes"], 1)[:, None]).astype(int)
+    near = np.take_along_axis(truth["boxes"], chosen[..., None], 1)
+    near = near + np.tile(near[..., 2:] - near[..., :2], 2) * generator.normal(0, 0.06, near.shape)
+    boxes = np.where(generator.random((rows, count, 1)) < 0.9, near, random_boxes(generator, rows, count))
+    classes = np.take_along_axis(truth["classes"], chosen, 1)
+    is_right = generator.random((rows, count)) < 0.8
+    return {
+        "boxes": np.clip(boxes, 0, 1).astype(np.float32),
+        "scores": (generator.integers(1, 400, (rows, count)) / 400).astype(np.float32),
+        "classes": np.where(is_right, classes, generator.integers(1, 4, (rows, count))).astype(np.int32),
+        "num_detections": generator.choice([0, count], rows, p=[0.1, 0.9]).astype(np.int32),
+        "image_size": np.tile(np.array(truth["image"].shape[1:3], np.int32), (rows, 1)),
+    }
 
 
 def by_pycocotools(truth_file, results_file):
@@ -97,56 +83,36 @@ def by_pycocotools(truth_file, results_file):
         return run(), {name: run(index)[:2] for index, name in enumerate(LABELS, 1)}
 
 
-def measured(evaluation):
-    metrics = CocoMetrics(LABELS)
-    scores = [metrics.update(predictions, truth) for predictions, truth in evaluation]
-    return metrics.result(), np.concatenate(scores)
+KEEP_ASPECT = {"resize": "keep-aspect", "min_dimension": 96, "max_dimension": 128, "pad": True}
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_numbers_are_those_of_pycocotools_on_json_files(tmp_path, seed, capsys):
-    evaluation = list(random_evaluation(seed))
-    result, _ = measured(evaluation)
+@pytest.mark.parametrize("resize", [KEEP_ASPECT, {"height": 90, "width": 120}], ids=["padded", "rescaled"])
+def test_the_numbers_are_those_of_pycocotools_on_the_files_of_predict(tmp_path, resize, capsys):
+    generator, out = np.random.default_rng(0), tmp_path / "predicted"
+    truth_file = write_pictures(tmp_path / "source", generator)
+    done = run_convert(tmp_path / "source", tmp_path / "out", layout="coco", **resize)
+    task = Detection(labels=LABELS)
+    batches = [*evaluation_loader(done.folder, "train", 4, task).batches()]
+    evaluation = [(detections_near(generator, batch), batch) for batch in batches]
+    facts = facts_of("detection", done.manifest.labels, done.manifest.field("image").shape)
+    predict_batches(evaluation, done.folder, "train", out, facts=facts)
+    capsys.readouterr()
+    metrics = task.metrics()
+    for predictions, truth in evaluation:
+        metrics.update(predictions, truth)
+    result = metrics.result()
     assert capsys.readouterr().out == ""
-    stats, by_class = by_pycocotools(*as_files(tmp_path, evaluation))
-    assert 0.1 < stats[0] < 0.9
-    for name, value in zip(COCO_METRICS, stats, strict=True):
-        assert result[name] == pytest.approx(value, abs=1e-12), name
+    stats, by_class = by_pycocotools(truth_file, str(out / "detections.json"))
+    assert all(0.1 < value < 0.95 for value in stats), stats
+    assert [result[name] for name in COCO_METRICS] == pytest.approx(stats, abs=1e-12)
     for label, (precision, at_half) in by_class.items():
         assert result["AP"][label] == pytest.approx(precision, abs=1e-12)
         assert result["AP@0.5"][label] == pytest.approx(at_half, abs=1e-12)
-    assert result["examples"] == 10
+    assert result["examples"] == 11
 
 
-def test_rows_that_are_not_valid_count_nothing():
-    evaluation = list(random_evaluation(6))
-    cut = [
-        tuple({name: values[pair[1]["valid"]] for name, values in side.items()} for side in pair)
-        for pair in evaluation
-    ]
-    (result, scores), (expected, of_valid) = measured(evaluation), measured(cut)
-    assert result == expected
-    np.testing.assert_array_equal(scores[~np.isnan(scores)], of_valid)
-
-
-def test_where_there_is_nothing_to_count_a_number_is_none_and_without_detections_precision_is_zero():
-    evaluation = list(random_evaluation(7))
-    for _, truth in evaluation:
-        truth["num_boxes"][:] = 0
-    result, scores = measured(evaluation)
-    assert {result[name] for name in COCO_METRICS} == {None} and set(result["AP"].values()) == {None}
-    assert set(scores[~np.isnan(scores)]) <= {0.0, 1.0}
-    empty = CocoMetrics(LABELS).result()
-    assert empty["mAP"] is None and empty["examples"] == 0
-    evaluation = list(random_evaluation(8))
-    for predictions, _ in evaluation:
-        predictions["num_detections"][:] = 0
-    result, _ = measured(evaluation)
-    assert result["mAP"] == 0 and result["AR@100"] == 0
-
-
-def row_score(truth_boxes, crowds, detections):
-    """Boxes and detections as (class, box in pixels of 100) and (class, score, box)."""
+def row_score(truth_boxes, crowds, detections, metrics=None):
+    """The score of boxes and detections as (class, box in pixels of 100) and (class, score, box)."""
 
     def boxes_of(entries):
         return np.array([[entry[-1] for entry in entries]], np.float32).reshape(1, -1, 4) / 100
@@ -160,7 +126,18 @@ def row_score(truth_boxes, crowds, detections):
     truth = {"boxes": boxes_of(truth_boxes), "classes": column(truth_boxes, 0, np.int32)}
     truth |= {"num_boxes": np.array([len(truth_boxes)]), "is_crowd": np.array([crowds], bool).reshape(1, -1)}
     truth["area"] = np.ones((1, len(truth_boxes)), np.float32)
-    return float(CocoMetrics(LABELS).update(predictions, truth)[0])
+    return float((metrics or CocoMetrics(LABELS)).update(predictions, truth)[0])
+
+
+def test_where_there_is_nothing_to_count_a_number_is_none_and_without_detections_precision_is_zero():
+    metrics = CocoMetrics(LABELS)
+    assert metrics.result()["mAP"] is None and metrics.result()["examples"] == 0
+    row_score([], [], [(1, 0.9, [0, 0, 9, 9])], metrics)
+    result = metrics.result()
+    assert {result[name] for name in COCO_METRICS} == {None} and set(result["AP"].values()) == {None}
+    row_score([(1, [10, 10, 30, 30])], [False], [], metrics)
+    result = metrics.result()
+    assert result["mAP"] == 0 and result["AR@100"] == 0
 
 
 def test_a_row_scores_the_f1_of_its_sure_detections():

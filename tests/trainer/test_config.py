@@ -23,7 +23,7 @@ def test_wrong_options_are_refused_when_they_are_given():
 
 def test_settings_are_toml_and_reach_into_model_and_task() -> None:
     config = TrainConfig().changed(
-        ["clip-norm=10", "model.features=[8, 16]", "task.label_smoothing=0.1", "partition=image=1,2,1,1"],
+        ["clip-norm=10", "model.features=[8, 16]", "task.label_smoothing=0.1", "partition=[[1,2,1,1]]"],
         cores_per_replica=2,
     )
     assert config.clip_norm == 10.0 and isinstance(config.clip_norm, float)

@@ -28,8 +28,10 @@ from halofeed.schemas.partition import Partition
 from halofeed.system.locks import locked_folder
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
-from halofeed.trainer.data import OrderedRecords, tiles_in_order
+from halofeed.trainer.data import OrderedRecords, evaluation_loader, tiles_in_order
+from halofeed.trainer.evaluate import ScanMetrics
 from halofeed.trainer.export import prediction_function
+from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.new_files import list_new_files, rejected_new_files
 from halofeed.trainer.optimizers import build_optimizer
@@ -39,6 +41,7 @@ from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run, begin_run, open_run
 from halofeed.trainer.step import new_state
 from halofeed.trainer.task import DataFacts
+from halofeed.trainer.tasks.segmentation import Segmentation
 from tests.support import clip_mask_writer, clip_writer, training
 from tests.support.conversions import all_bytes, draw_folders, run_convert
 from tests.support.phantom import ORIENTATIONS, dice, write_phantom
@@ -164,6 +167,54 @@ def test_masks_lie_on_their_scans_and_tiles_are_put_together(tmp_path, fit, orde
         assert np.array_equal(found.dataobj, nibabel.load(tmp_path / "scans" / mask).dataobj)
 
 
+def by_simple_itk(found_file: Path, true_file: Path, label: int) -> tuple[float, float]:
+    """Dice and the 95th percentile of the surface distances of one class in two files of masks."""
+    import SimpleITK
+
+    found, true = (
+        SimpleITK.ReadImage(str(file), SimpleITK.sitkUInt8) == label for file in (found_file, true_file)
+    )
+    found.CopyInformation(true)
+    overlap = SimpleITK.LabelOverlapMeasuresImageFilter()
+    overlap.Execute(true, found)
+    surfaces = [SimpleITK.LabelContour(mask) for mask in (found, true)]
+    far = []
+    for surface, other in (surfaces, surfaces[::-1]):
+        maps = SimpleITK.SignedMaurerDistanceMap(other, squaredDistance=False, useImageSpacing=True)
+        distances = np.abs(SimpleITK.GetArrayFromImage(maps))
+        far.append(np.percentile(distances[SimpleITK.GetArrayFromImage(surface) > 0], 95))
+    return overlap.GetDiceCoefficient(), max(far)
+
+
+@pytest.mark.parametrize("fit", ["crop-or-pad", "tiles"])
+def test_dice_and_distances_are_those_of_simple_itk_on_the_written_masks(tmp_path, fit):
+    rows = write_scans(tmp_path / "scans", range(3, 48, 20))
+    shape = {"depth": 44, "height": 72, "width": 88}
+    if fit == "tiles":
+        shape = {"depth": 24, "height": 40, "width": 48, "tile_overlap": (4, 8, 8)}
+    done = convert_scans(tmp_path, rows, tmp_path / "scans", fit=fit, **shape)
+    labels = facts_of(done).names
+    task = Segmentation(labels=labels, kind="volume", with_probabilities=True)
+    metadata = SplitMetadata(done.folder, "train")
+    single = evaluation_loader(done.folder, "train", 1, task)
+    source, pairs = OrderedRecords(single, tiles_in_order(metadata), 4), []
+    metrics = ScanMetrics(task, metadata)
+    for batch in map(source.batch, range(source.steps)):
+        label = np.roll(batch["label"], (1, 2), (1, 3))
+        pairs.append(({"label": label, "probabilities": np.eye(len(labels), dtype=np.float16)[label]}, batch))
+        metrics.update(*pairs[-1])
+    document = predict_batches(pairs, done.folder, "train", tmp_path / "p", facts=facts_of(done))
+    masks = {f"patient/{Path(image).name[:2]}": tmp_path / "scans" / mask for _, image, mask in rows}
+    result = metrics.result()
+    assert result["examples"] == 3
+    for index, name in enumerate(labels[1:], 1):
+        files = [(tmp_path / "p" / entry["file"], masks[entry["key"]]) for entry in document["masks"]]
+        dice_, distance = np.mean([by_simple_itk(*pair, index) for pair in files], axis=0)
+        assert 0.2 < dice_ < 0.98 and distance > 0
+        assert result["dice_per_class"][name] == pytest.approx(dice_, rel=1e-9)
+        assert result["hausdorff95_mm_per_class"][name] == pytest.approx(distance, rel=1e-5)
+
+
 def test_records_come_scan_by_scan_on_a_mesh_too(tmp_path):
     rows = write_scans(tmp_path / "scans", range(2))
     done = convert_scans(tmp_path, rows, tmp_path / "scans", depth=32, height=40, width=48, fit="tiles")
@@ -224,10 +275,12 @@ def test_a_run_predicts_new_pictures_as_its_model_says(tmp_path):
 @pytest.mark.long
 def test_a_run_predicts_scans_in_windows_on_several_cores(tmp_path):
     rows = write_scans(tmp_path / "scans", range(2, 4))
-    done = convert_scans(tmp_path, rows, tmp_path / "scans", depth=16, height=32, width=32)
+    sides = {"depth": 16, "height": 32, "width": 32}
+    done = convert_scans(tmp_path, rows, tmp_path / "scans", fit="tiles", **sides)
     small, split = {"depth": 2, "width": 4}, {"cores_per_replica": 2, "partition": "image=1,2,1,1,1"}
     config = TrainConfig(model="unet", model_options=small, batch_size=8, **split)
     run = untrained(tmp_path / "run", done, config)
+    assert LoadedRun(run, done.folder, "train").evaluate()["examples"] == 2  # scans, not tiles
     new, again = convert_new(run.recipe, "segmentation", tmp_path / "scans", tmp_path / "new")
     assert new.count == 4 and again.manifest.splits["train"].records > 4 * 8
     document = predict(run, again.folder, "train", tmp_path / "p")

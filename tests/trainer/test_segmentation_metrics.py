@@ -1,4 +1,4 @@
-"""Dice and Hausdorff distances are those of SimpleITK and of a loop over every pair of voxels; no padding counts."""
+"""Hausdorff distances are those of a loop over every pair of voxels; no padding counts (SimpleITK: test_predict.py)."""
 
 import itertools
 from pathlib import Path
@@ -12,7 +12,7 @@ from PIL import Image
 
 from halofeed.errors import UsageError
 from halofeed.trainer.data import evaluation_loader
-from halofeed.trainer.metrics import SegmentationMetrics, dice_per_class, hausdorff95
+from halofeed.trainer.metrics import SegmentationMetrics, hausdorff95
 from halofeed.trainer.tasks.segmentation import Segmentation
 from tests.support.clip_mask_writer import draw_masked, write_masks
 from tests.support.clip_writer import write_folder
@@ -57,41 +57,6 @@ def test_distances_are_those_of_every_pair_of_surface_voxels(seed, rank):
     if one.any() and other.any():
         expected = slow_hausdorff95(one, other, spacing)
         assert hausdorff95(one, other, spacing) == pytest.approx(expected, rel=1e-12)
-
-
-@given(st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
-def test_counting_a_volume_finds_the_same_distances_as_looking_at_whole_masks(seed):
-    generator = np.random.default_rng(seed)
-    predicted, true = np.zeros((2, 9, 8, 7), np.uint8)
-    for labels in (predicted, true):
-        for index in (1, 2):
-            low = generator.integers(0, 6, 3)
-            high = low + generator.integers(1, 4, 3)
-            labels[tuple(slice(*ends) for ends in zip(low, high, strict=True))] = index
-    spacing = np.array([3.0, 0.5, 1.25])
-    metrics = SegmentationMetrics(LABELS, kind="volume")
-    metrics.update({"label": predicted[None]}, {"label": true[None], "spacing_mm": spacing[None]})
-    found = metrics.result()["hausdorff95_mm_per_class"]
-    for index in (1, 2):
-        expected = hausdorff95(predicted == index, true == index, spacing)
-        if np.isfinite(expected):
-            assert found[LABELS[index]] == pytest.approx(expected)
-        else:
-            assert found[LABELS[index]] is None
-
-
-@given(st.integers(0, 2**32 - 1))
-@settings(max_examples=10, deadline=None)
-def test_dice_is_that_of_simple_itk(seed):
-    import SimpleITK
-
-    generator = np.random.default_rng(seed)
-    predicted, true = generator.integers(0, 4, (2, 5, 6, 7)).astype(np.uint8)
-    measures = SimpleITK.LabelOverlapMeasuresImageFilter()
-    measures.Execute(SimpleITK.GetImageFromArray(true), SimpleITK.GetImageFromArray(predicted))
-    expected = [measures.GetDiceCoefficient(index) for index in (1, 2, 3)]
-    assert dice_per_class(predicted, true, 4) == pytest.approx(expected, rel=1e-12)
 
 
 def metrics_of(predicted, true, **more):

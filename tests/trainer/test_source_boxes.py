@@ -1,6 +1,5 @@
 """The boxes of a perfect model land on the annotations in the source, EXIF orientations included."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -59,19 +58,3 @@ def test_boxes_are_cut_to_the_source_and_those_in_the_padding_are_left_out():
     assert boxes.tolist() == [[10, 10, 14, 20], [14, 0, 14, 20]]
     (entry,) = coco_results(1, boxes, [1, 1], [0.5, 0.5])
     assert entry["bbox"] == [10.0, 10.0, 10.0, 4.0]
-
-
-def test_results_are_read_by_pycocotools_as_they_were_written(tmp_path):
-    from pycocotools.coco import COCO
-
-    image_id = 2**62 + 12345
-    images = [{"id": image_id, "file_name": "a.jpg", "width": 50, "height": 40}]
-    truth = {"images": images, "annotations": [], "categories": [{"id": 3, "name": "c"}]}
-    (tmp_path / "truth.json").write_text(json.dumps(truth))
-    box, score = np.array([[1.0, 2.0, 11.0, 32.25]]), np.array([0.75], np.float32)
-    entries = coco_results(image_id, box, np.array([3]), score)
-    (tmp_path / "results.json").write_text(json.dumps(entries))
-    found = COCO(tmp_path / "truth.json").loadRes(str(tmp_path / "results.json"))
-    (entry,) = found.loadAnns(found.getAnnIds())
-    assert entry["bbox"] == [2.0, 1.0, 30.25, 10.0] and entry["score"] == 0.75 and entry["category_id"] == 3
-    assert entry["image_id"] == image_id

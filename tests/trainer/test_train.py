@@ -144,16 +144,22 @@ def test_the_run_folder_holds_config_log_evaluations_checkpoints_and_examples(tm
         assert {"truth_label", "predicted_label", "predicted_probabilities"} <= set(arrays)
 
 
-def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
+LOOPS = {"iterations_per_loop": 2, "cores_per_replica": 4, "partition": "[[1,4,1,1],None]"}
+
+
+@pytest.mark.parametrize("how", [{}, {"iterations_per_loop": 3}, LOOPS], ids=["single", "loop", "split"])
+def test_a_resumed_run_goes_on_bit_for_bit_also_with_several_steps_in_flight(tmp_path, how) -> None:
     averaged = {"average_decay": 0.9, "optimizer": "adamw", "accumulate_steps": 2}
-    config = config_of(steps=8, batch_size=4, checkpoint_every=3, **averaged)
-    undisturbed = run(config, Stripes(4))
-    ended = run(config, Stripes(4, steps=5), folder=tmp_path / "run")
+    config = config_of(steps=8, batch_size=4, checkpoint_every=4, evaluate_every=3, **averaged, **how)
+    options: dict[str, Any] = {"evaluation": Stripes(4, steps=1), "devices": config.cores_per_replica}
+    undisturbed = run(config.changed(iterations_per_loop=1), Stripes(4), **options)
+    ended = run(config, Stripes(4, steps=5), folder=tmp_path / "run", **options)
     assert ended.steps == 5
-    resumed = run(config, Stripes(4), folder=tmp_path / "run")
+    resumed = run(config, Stripes(4), folder=tmp_path / "run", **options)
     assert ended.losses + resumed.losses == undisturbed.losses
     assert_equal(resumed.state, undisturbed.state)
     assert [entry["step"] for entry in logged(tmp_path / "run")] == list(range(1, 9))
+    assert [entry["step"] for entry in logged(tmp_path / "run", "evaluations")] == [3, 5, 6, 8]
 
 
 def test_a_checkpoint_under_the_number_of_another_step_is_refused(tmp_path: Path) -> None:
@@ -311,8 +317,9 @@ def test_cores_that_do_the_same_work_are_warned_of(cores: int, partition: str, w
         assert "2 cores" in warnings[0] and "--partition image=1,2,1,1" in warnings[0]
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_ids(tmp_path: Path) -> None:
-    config = config_of(steps=5, batch_size=2, checkpoint_every=1)
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_ids(tmp_path, iterations) -> None:
+    config = config_of(steps=5, batch_size=2, checkpoint_every=2, iterations_per_loop=iterations)
     words = r"step 3: the loss is nan; lower .* \(seed 0, batch 2\).*ids: 8589934592, 8589934593"
     with pytest.raises(TrainingError, match=words):
         run(config, Stripes(2, broken_step=2), folder=tmp_path / "run")
@@ -334,5 +341,11 @@ def test_what_does_not_go_together_is_refused_before_the_first_step() -> None:
     refused("batch of 6 does not divide by the 8 replicas", rows=6)
     refused(r"image: expected \[16, 32, 32, 3\], got \[8, 32, 32, 3\]", batch_size=16)
     refused(r"model\.widht: classifier has no such option; it takes features=", model_options={"widht": 3})
+    own = "halofeed.trainer.models.classifier:Classifier"
+    refused(r"model own:Net: cannot be imported \(No module named .own", model="own:Net")
+    refused(r"unexpected keyword argument .widht.*options: features", model=own, model_options={"widht": 3})
+    refused("task json:Task: cannot be imported", task="json:Task")
+    own = "halofeed.trainer.tasks.classification:Classification"
+    refused("smoothing is unknown; .*known: label_smoothing", task=own, task_options={"smoothing": 1})
     of_boxes = facts_of("detection", {1: "a"}, (32, 32, 3))
     refused("model classifier: is for classification, the data set is for detection", facts=of_boxes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,11 +15,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from halofeed.errors import MissingExtraError, install_command
+from halofeed.errors import MissingExtraError, UsageError, install_command
 from halofeed.loader.batch import EPOCH, array_specs
 from halofeed.schemas.kinds import KIND_BY_RANK, KINDS
 from halofeed.schemas.tasks import ImageFormat, task_named
-from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.config import TrainConfig, import_named
 from halofeed.trainer.models import model_named
 from halofeed.trainer.plan.topologies import Topology
 from halofeed.trainer.task import DataFacts
@@ -64,7 +65,8 @@ class Request:
 
     def key(self) -> str:
         """Return a hash of the request, the versions of the libraries and halofeed's sources."""
-        text = json.dumps([self.to_json(), versions(), _sources_hash()], sort_keys=True)
+        own = [_own_sources_hash(name) for name in (self.config.model, self.config.task) if ":" in name]
+        text = json.dumps([self.to_json(), versions(), _sources_hash(), own], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -102,6 +104,14 @@ def _sources_hash() -> str:
     return digest.hexdigest()
 
 
+def _own_sources_hash(name: str) -> str:
+    """Return a hash of the Python files beside the one that defines a user's `package:Class`."""
+    folder, digest = Path(inspect.getfile(import_named("model", name))).parent, hashlib.sha256()
+    for file in sorted(folder.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
 USUAL_CLASSES = {"classification": 1000, "detection": 90, "segmentation": 3}
 """Number of classes without a data set: ImageNet's, COCO's largest id, and an organ, its tumor and the background."""
 USUAL_BOXES = 100
@@ -134,6 +144,8 @@ def usual_facts(config: TrainConfig, classes: int = 0) -> DataFacts:
         config: config with an image shape.
         classes: number of classes; 0 takes `USUAL_CLASSES`.
     """
+    if ":" in config.model:
+        raise UsageError(f"model {config.model}: only a data set says its task; name the folder of one")
     task, shape = model_named(config.model).task, config.image_shape
     assert shape is not None
     first = task_named(task).first_label_id

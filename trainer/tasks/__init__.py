@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from halofeed.errors import UsageError
 from halofeed.system.wording import did_you_mean
+from halofeed.trainer.config import import_named
 from halofeed.trainer.task import DataFacts, TrainingTask
 from halofeed.trainer.tasks.classification import Classification
 from halofeed.trainer.tasks.detection import Detection
@@ -26,18 +28,33 @@ _DATA_FIELDS = {"labels", "kind", "ignore_label"}
 """Fields of tasks that the data set determines."""
 
 
-def build_task(facts: DataFacts, options: Mapping[str, Any]) -> TrainingTask:
-    """Build the task of a data set; raise UsageError for an unknown task or option."""
-    if facts.task not in TASKS:
+def build_task(facts: DataFacts, options: Mapping[str, Any], name: str = "") -> TrainingTask:
+    """Build the task of a data set.
+
+    Args:
+        facts: facts of the data set.
+        options: options of the task by name.
+        name: `package:Class` of the user, which is called with the facts and the options; "" takes that of `TASKS`.
+
+    Raises:
+        UsageError: the task or an option is unknown.
+    """
+    if name:
+        build = import_named("task", name)
+        known = [*inspect.signature(build).parameters][1:]
+    elif facts.task in TASKS:
+        build, default = TASKS[facts.task], TASKS[facts.task](facts)
+        fields = dataclasses.fields(default)  # type: ignore[arg-type]
+        known = [field.name for field in fields if field.name not in _DATA_FIELDS]
+    else:
         raise UsageError(f"task {facts.task!r}: cannot be trained; known: {', '.join(TASKS)}")
-    default: Any = TASKS[facts.task](facts)
-    fields = [field.name for field in dataclasses.fields(default) if field.name not in _DATA_FIELDS]
-    if unknown := sorted(set(options) - set(fields)):
+    if unknown := sorted(set(options) - set(known)):
         raise UsageError(
-            f"task_options of {facts.task}: {unknown[0]} is unknown; {did_you_mean(unknown[0], fields)}known: "
-            f"{', '.join(fields)}. Leave it out, or name a --config for {facts.task} (`halofeed configs` lists them)"
+            f"task_options of {name or facts.task}: {unknown[0]} is unknown; {did_you_mean(unknown[0], known)}known: "
+            f"{', '.join(known)}. Leave it out, or name a --config for {facts.task} (`halofeed configs` lists them)"
         )
     try:
-        return TASKS[facts.task](facts, **options)
+        task: TrainingTask = build(facts, **options)
     except TypeError as error:
-        raise UsageError(f"task_options of {facts.task}: {error}") from error
+        raise UsageError(f"task_options of {name or facts.task}: {error}") from error
+    return task

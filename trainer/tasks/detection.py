@@ -54,7 +54,7 @@ class Detection(Matcher):
     keys = ("boxes", "classes", "num_boxes", "is_crowd")
     on_grid = ()
     truth = ("boxes", "classes", "num_boxes", "is_crowd", "area")
-    include = ("transform",)
+    include = ("transform", "source_height", "source_width")
     best = "mAP"
 
     def __post_init__(self) -> None:
