@@ -10,6 +10,7 @@ import pytest
 from google.protobuf import descriptor_pb2, message_factory, text_format
 from PIL import Image
 
+import halofeed
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.tfds import dataset_info_json, features_json, label_map_text
@@ -96,6 +97,28 @@ def test_names_pairs_and_pictures_are_what_tfds_looks_for(tmp_path, task):
     files = tf.data.Dataset.list_files(str(folder / "tiny-train.tfrecord-*"))
     assert sum(1 for _ in tf.data.TFRecordDataset(files)) == 3
     check_parser(folder)
+
+
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+def test_show_examples_draws_the_pictures_and_names_of_raw_and_encoded_data_sets(
+    tmp_path, monkeypatch, encoding
+):
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
+    pyplot.switch_backend("agg")
+    monkeypatch.setattr(pyplot, "show", lambda: None)
+    drawn = draw_examples("classification", {"train": 3}, shape=(8, 12, 3))
+    folder = write_dataset(tmp_path / "tiny/1.0.0", drawn, task="classification", encoding=encoding)
+    builder, info = tfds.builder_from_directory(str(folder)), halofeed.open(folder).tfds_info()
+    names = info.features[keys.CLASS_LABEL].names
+    expected = sorted((f"{names[one.label]} ({one.label})", one.pixels.tobytes()) for one in drawn)
+    for supervised in (False, True):
+        examples = builder.as_dataset(split="train", as_supervised=supervised)
+        figure = tfds.show_examples(examples, info, rows=1, cols=3)
+        shown = [
+            (axes.get_xlabel(), np.asarray(axes.images[0].get_array()).tobytes()) for axes in figure.axes
+        ]
+        assert sorted(shown) == expected
+    pyplot.close("all")
 
 
 def test_a_label_map_is_read_by_protobuf_whatever_the_names(tmp_path):
