@@ -39,16 +39,17 @@ _NO_CLASSES = (
 """Folders that are no classes in most sets, and what they are: one of them is a reason."""
 _VIEWS = re.compile(
     r"((left|right|front|rear|back|cent(er|re))([-_]?(cam(era)?|view|image))?s?"
-    r"|rgb|ir|infrared|thermal|nir|swir|visible|vis|depth|lidar|radar|sar|optical"
-    r"|[hls][rq]|inputs?|outputs?|targets?|sources?|originals?|resized|processed|augmented|raw)",
+    r"|(rgb|gt|ir|infrared|thermal|nir|swir|visible|vis|depth|lidar|radar|sar|optical)[-_]?(left|right)?"
+    r"|[hls][rq]|inputs?|outputs?|targets?|sources?|originals?|resized|(up|down)sampled|processed|augmented|raw)",
     re.I,
 )
 _PARTS = re.compile(
     r"(seq(uence)?|scene|video|clip|cam(era)?|patient|subject|session|run|batch|part|chunk|shard|subset|data_?set|data"
-    r"|dir|folder|tile|trial|take|site|day|week|month)s?[-_ ]?\d+|(19|20)\d\d[-_.]?[01]\d([-_.]?[0-3]\d)?",
+    r"|v|version|dir|folder|tile|trial|take|site|day|week|month)s?[-_ ]?\d+|(19|20)\d\d[-_.]?[01]\d([-_.]?[0-3]\d)?",
     re.I,
 )
-_SPLIT = re.compile(r"(?i:(train|valid|val|test)(ing|ation)?)(?=[-_ A-Z\d]|$)")
+_LABEL_NUMBER = re.compile(r"(class|label)[-_ ]?\d+", re.I)
+_SPLIT = re.compile(r"(?:^|.*[-_ ])(?i:(train|valid|val|test)(?:ing|ation)?)(?=[-_ A-Z\d]|$)")
 _LISTS, _TEXTS = (".txt", ".csv", ".tsv", ".lst"), (".json", ".jsonl")
 _MAX_OPENED, _HEAD_BYTES, _MAX_ROWS = 8, 1 << 16, 200
 _NAME = re.compile(r'[^"\s,;|]+\.(?:jpe?g|png|bmp|tiff?|webp|gif)\b', re.I)
@@ -62,7 +63,12 @@ def doubt_classes(files: SourceFiles, examples: Sequence[SourceExample]) -> str 
     for one in examples:
         if one.label is not None:
             by_class.setdefault(one.label, []).append(one.source)
-    reasons = (_doubtful_name(by_class), _continued_numbers(by_class), _shared_names(examples))
+    reasons = (
+        _doubtful_name(by_class),
+        _kinds_inside(by_class),
+        _continued_numbers(by_class),
+        _shared_names(examples),
+    )
     return next(filter(None, reasons), None) or _telling_list(files, by_class)
 
 
@@ -72,22 +78,42 @@ def _doubtful_name(names: Iterable[str]) -> str | None:
     >>> _doubtful_name(["hat", "images"])
     'a folder named images usually holds all pictures of a set'
     >>> _doubtful_name(["trainA", "trainB", "testA"])
-    'testA and trainA may be parts of a split, train or test'
+    'testA and trainB may be parts of a split, train or test'
     >>> _doubtful_name(["hat", "test_tube", "cam1"]) is None
     True
     """
     names = sorted(names)
+    are_numbered = all(map(_LABEL_NUMBER.fullmatch, names))
     for name in names:
         for pattern, what in _NO_CLASSES:
-            if pattern.fullmatch(name):
+            if pattern.fullmatch(name) and not are_numbered:
                 return f"a folder named {name} {what}"
-    begin = {found[0].lower(): name for name in names if (found := _SPLIT.match(name))}
+    begin = {found[1].lower(): name for name in names if (found := _SPLIT.match(name))}
     if len(begin) > 1:
         first, last = sorted(begin.values())[:: len(begin) - 1]
         return f"{first} and {last} may be parts of a split, train or test"
     for pattern, what in ((_VIEWS, "views, or kinds, of the same things"), (_PARTS, "parts of a set")):
         if all(map(pattern.fullmatch, names)):
             return f"{', '.join(names[:3])} may be {what}"
+    return None
+
+
+def _kinds_inside(by_class: Mapping[str, Sequence[str]]) -> str | None:
+    """Return a reason if a folder divides its pictures into kinds, as scene1/rgb and scene1/depth do.
+
+    >>> _kinds_inside({"scene1": ["train/scene1/rgb/1.png", "train/scene1/depth/1.png"]})
+    'scene1 has the folders depth and rgb, which may be views, or kinds, of the same things'
+    """
+    for name, paths in by_class.items():
+        below = [path.split("/")[path.split("/").index(name) + 1 : -1] for path in paths]
+        inside = sorted({folders[0] for folders in below if folders})
+        if len(inside) > 1 and all(
+            any(pattern.fullmatch(one) for pattern in (_VIEWS, IMAGE_FOLDER, MASK_FOLDER)) for one in inside
+        ):
+            first, last = inside[:2]
+            return (
+                f"{name} has the folders {first} and {last}, which may be views, or kinds, of the same things"
+            )
     return None
 
 
