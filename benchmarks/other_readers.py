@@ -390,6 +390,14 @@ def inputs(data: Path, work: Path) -> Iterator[tuple[str, Case]]:
     meta = "<meta><task><labels><label><name>car</name><attributes/></label></labels></task></meta>"
     (cvat / "annotations.xml").write_text(text.replace("<image", f"{meta}<image", 1))
     yield "CVAT for images", Case(folder=cvat, layout="cvat", form="cvat")
+    coco = work / "coco"
+    (coco / "annotations").mkdir(parents=True)
+    shutil.copytree(data / "detection/coco_ccby/images", coco / "images")
+    document = json.loads((data / "detection/coco_ccby/instances.json").read_text())
+    # Of a crowd datumaro keeps the mask, which is a pixel wider than COCO's box of it.
+    document["annotations"] = [one for one in document["annotations"] if not one["iscrowd"]]
+    (coco / "annotations/instances_train.json").write_text(json.dumps(document))
+    yield "COCO", Case(folder=coco, layout="coco", form="coco_instances")
     lvis = copied("lvis")
     document = json.loads((lvis / "lvis_v1_val.json").read_text())
     for image in document["images"]:

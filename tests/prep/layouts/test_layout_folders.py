@@ -302,39 +302,29 @@ DOUBTS = {  # paths, and why `--layout auto` takes no class from their folders
     "0/1.jpg 0/2.jpg 1/1.jpg 1/2.jpg": "",
     "0a/0a00000001.jpg ff/ff00000002.jpg": "begin with those of their folders",
 }
-LISTS = {  # a list of hat/1.jpg, hat/2.jpg, coat/3.jpg and coat/4.jpg, and whether it says more than their folders
-    "Anno/list_attr.txt": ("4\nYoung Male\n1.jpg -1 1\n2.jpg 1 -1\n3.jpg 1 1\n4.jpg 1 -1\n", True),
-    "boxes.csv": ("image,x,y\nhat/1.jpg,3,4\ncoat/3.jpg,5,9\ncoat/4.jpg,1,8\n", True),
-    "labels.csv": ("name,x,class\n1.jpg,3,1\n2.jpg,9,1\n3.jpg,5,0\n4.jpg,7,0\n", False),
-    "named.txt": ("1.jpg hat 7\n2.jpg hat 8\n", False),
-    "images.txt": ("1 hat/1.jpg\n2 hat/2.jpg\n3 coat/3.jpg\n", False),
-    "split.csv": ("name,split\n1.jpg,train\n2.jpg,test\n", False),
-    "captions.json": ('{"1.jpg": "two hats", "3.jpg": "one coat"}', True),
-    "index.json": ('{"1.jpg": "hat", "3.jpg": "coat"}', False),
+LISTS = {  # lists of hat/1.jpg, hat/2.jpg, coat/3.jpg and coat/4.jpg, and what they say more than the folders
+    "Anno/list.txt": (
+        "4\nYoung Male\n1.jpg -1 1\n2.jpg 1 -1\n3.jpg 1 1\n4.jpg 1 -1\n",
+        "list.txt says more of",
+    ),
+    "boxes.csv": ("image,x,y\nhat/1.jpg,3,4\ncoat/3.jpg,5,9\ncoat/4.jpg,1,8\n", "boxes.csv says more of"),
+    "labels.csv": ("name,x,class\n1.jpg,3,1\n2.jpg,9,1\n3.jpg,5,0\n4.jpg,7,0\n", ""),
+    "named.txt": ("1.jpg hat 7\n2.jpg hat 8\n", ""),
+    "images.txt": ("1 hat/1.jpg\n2 hat/2.jpg\n3 coat/3.jpg\n", ""),
+    "split.csv": ("name,split\n1.jpg,train\n2.jpg,test\n", ""),
+    "captions.json": ('{"1.jpg": "two hats", "3.jpg": "one coat"}', "captions.json names"),
+    "index.json": ('{"1.jpg": "hat", "3.jpg": "coat"}', ""),
 }
 
 
-@pytest.mark.parametrize("paths", DOUBTS)
-def test_a_guess_takes_no_folders_for_classes_that_may_be_none(tmp_path, paths):
-    make(tmp_path, *paths.split())
-    if not DOUBTS[paths]:
+@pytest.mark.parametrize("case", [*DOUBTS, *LISTS])
+def test_a_guess_takes_no_folders_for_classes_that_may_be_none(tmp_path, case):
+    content, doubt = LISTS.get(case, ("", DOUBTS.get(case)))
+    pictures = "hat/1.jpg hat/2.jpg coat/3.jpg coat/4.jpg" if content else case
+    write_files(tmp_path, dict.fromkeys(pictures.split(), "") | ({case: content} if content else {}))
+    if not doubt:
         assert detected(tmp_path) == "folders"
         return
-    with pytest.raises(
-        AnnotationsError, match=f"{DOUBTS[paths]}.*if each folder is a class: --layout folders"
-    ):
+    with pytest.raises(AnnotationsError, match=f"{doubt}.*if each folder is a class: --layout folders"):
         detected(tmp_path)
-    assert all(one.label for one in list_references("folders", tmp_path))
-
-
-@pytest.mark.parametrize("name", LISTS)
-def test_a_list_that_says_more_of_pictures_than_their_folders_ends_a_guess(tmp_path, name):
-    content, says_more = LISTS[name]
-    write_files(
-        tmp_path, dict.fromkeys(("hat/1.jpg", "hat/2.jpg", "coat/3.jpg", "coat/4.jpg"), "") | {name: content}
-    )
-    if says_more:
-        with pytest.raises(AnnotationsError, match=f"{name} (says more of|names) .*--layout folders"):
-            detected(tmp_path)
-    else:
-        assert detected(tmp_path) == "folders"
+    assert all(one.label for one in list_references("folders", tmp_path) if one.problem is None)
