@@ -208,6 +208,11 @@ ADVICE: dict[str, Advice] = {
     "classes called train and test": refused(
         drawn("train/a.png", "test/b.png"), "(--split-folders no) treats", proves=r"2 classes"
     ),
+    "views as classes": refused(
+        drawn("left/a.png", "right/b.png", layout="auto"),
+        "may be views.*: (--layout folders)",
+        proves=r"2 classes",
+    ),
     # documents of volumes
     "nnU-Net's first version as the Decathlon": refused(
         medical("msd", {**MSD, "numTraining": 1}, channel="_0000"), "say (--layout nnunet)"
