@@ -433,8 +433,10 @@ def inputs(data: Path, work: Path) -> Iterator[tuple[str, Case]]:
             [*(label.getpalette() or [])[:765], 224, 224, 192]
         )  # the color of 255 in VOC's files
         label.save(path)
-    patterns = ("--image-pattern", "JPEGImages/{id}.jpg", "--label-pattern", "SegmentationClass/{id}.png")
-    patterns += ("--map-classes", "1=aeroplane,2=bicycle")
+    patterns = (
+        *("--image-pattern", "JPEGImages/{id}.jpg", "--label-pattern", "SegmentationClass/{id}.png"),
+        *("--map-classes", "1=aeroplane,2=bicycle"),
+    )
     yield (
         "VOC SegmentationClass",
         Case(folder=voc_masks, layout="pairs", form="voc_segmentation", patterns=patterns),
@@ -530,7 +532,7 @@ def drawn(work: Path) -> Iterator[tuple[str, Case]]:
     label = "".join(
         f'<{tag} name="{name}" toName="image"><Label value="car"/></{tag}>' for name, tag in tags.values()
     )
-    values = [
+    values: list[tuple[str, dict[str, Any]]] = [
         ("rectanglelabels", {"x": 10.4, "y": 12.5, "width": 31, "height": 34, "rotation": 0}),
         ("polygonlabels", {"points": [[10, 20], [90, 20], [50, 80.5]]}),
     ]
@@ -576,7 +578,7 @@ def drawn(work: Path) -> Iterator[tuple[str, Case]]:
         "polygon": [[1, 2], [9, 2], [5, 8]],
         "circle": [[20, 20], [23, 24]],
     }
-    document = {
+    document: Any = {
         "version": "5.0",
         "flags": {},
         "shapes": [{**car, "points": points, "shape_type": kind} for kind, points in kinds.items()],

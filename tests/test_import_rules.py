@@ -89,7 +89,7 @@ ONLY_IN_FILES = {
 
 TOP_PACKAGES = {
     **dict.fromkeys(("numpy", "PIL"), ANYWHERE),
-    **dict.fromkeys(("setuptools", "build", "nibabel", "pydicom"), INSIDE_FUNCTIONS),
+    **dict.fromkeys(("setuptools", "build", "nibabel", "pydicom", "tensorflow_datasets"), INSIDE_FUNCTIONS),
 }
 """What halofeed/*.py may import; parts of halofeed only inside functions, but for the light ones."""
 LIGHT = {
@@ -314,7 +314,7 @@ CEILINGS = {
     "halofeed": (13, 3035),
     "system": (18, 2810),
     "schemas": (18, 3910),
-    "prep": (140, 36165),
+    "prep": (140, 36200),
     "pipelines": (31, 7870),
     "loader": (45, 10030),
     "trainer": (56, 10580),

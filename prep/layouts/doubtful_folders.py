@@ -158,7 +158,7 @@ def _telling_list(files: SourceFiles, by_class: Mapping[str, Sequence[str]]) -> 
     for file, text in _heads(files, _LISTS):
         for line in text.splitlines()[:_MAX_ROWS]:
             cells = [cell.strip("\"'") for cell in re.split(r"[\s,;|]+", line.strip())]
-            found = [path for cell in cells if (path := _picture(cell, file, by_name))]
+            found = [one for cell in cells if (one := _picture(cell, file, by_name))]
             if len(found) == 1:
                 said = ["" if basename(cell) == basename(found[0]) else cell for cell in cells]
                 rows.setdefault(len(cells), []).append((file, found[0], classes[found[0]], said))
@@ -167,7 +167,7 @@ def _telling_list(files: SourceFiles, by_class: Mapping[str, Sequence[str]]) -> 
             file, path, _, _ = same[0]
             return f"{file} says more of {path} than its folder: {told}"
     for file, text in _heads(files, _TEXTS):
-        named = {name: path for name in _NAME.findall(text) if (path := _picture(name, file, by_name))}
+        named = {name: one for name in _NAME.findall(text) if (one := _picture(name, file, by_name))}
         plain = [path for name, path in named.items() if f"{classes[path]}/" not in name]
         if len(plain) > 1 and not all(f'"{classes[path]}"' in text for path in plain):
             return f"{file} names {plain[0]} and {plural(len(named) - 1, 'other picture')}"
