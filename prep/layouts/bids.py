@@ -306,9 +306,10 @@ def _check_one_data_set(files: Sequence[_BidsFile], root: str) -> None:
     folders = sorted({file.data_set for file in files})
     if len(folders) > 1:
         listed = ", ".join(folder or "." for folder in folders[:_MOST_LISTED])
+        outermost = "" if folders[0] else "; for that of ., move the others out of it"
         raise AnnotationsError(
             f"{root}: it holds {len(folders)} data sets in BIDS, whose subjects may share their names: {listed}; name "
-            "the folder of one with --source"
+            f"the folder of one with --source{outermost}"
         )
 
 
