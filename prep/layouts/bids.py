@@ -228,9 +228,12 @@ def _sort(
     scans: dict[PairKey, list[_BidsFile]] = defaultdict(list)
     labels: list[_BidsFile] = []
     elsewhere: list[_BidsFile] = []
-    paths = images.sizes()
+    paths, unnamed = images.sizes(), list[str]()
     for path in iterate_scans(paths, options.takes_scan):
         file, problem = _read_name(path)
+        if file is None and problem is None:
+            unnamed.append(path)
+            continue
         if file is None or (problem := problem or missing_part(path, paths)):
             found.leave_out(path, problem or NEITHER)
             continue
@@ -248,6 +251,9 @@ def _sort(
             if is_image:
                 found.passed_over[file.case].append(file)
             found.leave_out(path, _NOT_CHOSEN if is_label or is_image else NEITHER)
+    stems = {stem_of(one.path): one.path for case in scans.values() for one in case}
+    for path in unnamed:
+        found.leave_out(path, _named_after(path, stems))
     for path in other_scans(images, options):
         found.leave_out(path, NEITHER)
     for file in elsewhere:
@@ -292,6 +298,21 @@ def _read_name(path: str) -> tuple[_BidsFile | None, Problem | None]:
 def _matches(pattern: Pattern, file: _BidsFile) -> bool:
     values, case = pattern.match(file.path), "_".join(filter(None, file.case))
     return values is not None and values.get("id", case) == case
+
+
+def _named_after(path: str, stems: Mapping[str, str]) -> Problem:
+    """Return the problem of a file whose name is none of BIDS, such as sub-01_T1w_seg-manual, with a way to pair it."""
+    name = stem_of(path)
+    while name and name not in stems:
+        name = name.rpartition("_")[0]
+    image, extension = stems.get(name, ""), extension_of(path)
+    whole = image.removesuffix(extension)
+    if not image or whole == image or whole not in path:
+        return NEITHER
+    patterns = f"--image-pattern '{{id}}{extension}' --label-pattern '{path.replace(whole, '{id}')}'"
+    return *NEITHER[
+        :2
+    ], f"named after {image}; if it is a label, take --layout pairs {patterns}; names of BIDS end in _dseg"
 
 
 def _image_advice(file: _BidsFile) -> str:
