@@ -314,7 +314,7 @@ CEILINGS = {
     "halofeed": (13, 3035),
     "system": (18, 2810),
     "schemas": (18, 3910),
-    "prep": (140, 36225),
+    "prep": (140, 36240),
     "pipelines": (31, 7870),
     "loader": (45, 10030),
     "trainer": (56, 10580),

@@ -157,8 +157,7 @@ def _telling_list(files: SourceFiles, by_class: Mapping[str, Sequence[str]]) -> 
     rows: dict[int, list[tuple[str, str, str, list[str]]]] = {}
     for file, text in _heads(files, _LISTS):
         for line in text.splitlines()[:_MAX_ROWS]:
-            cells = [cell.strip("\"'") for cell in re.split(r"[\s,;|]+", line.strip())]
-            found = [one for cell in cells if (one := _picture(cell, file, by_name))]
+            cells, found = _split_row(line, file, by_name)
             if len(found) == 1:
                 said = ["" if basename(cell) == basename(found[0]) else cell for cell in cells]
                 rows.setdefault(len(cells), []).append((file, found[0], classes[found[0]], said))
@@ -184,8 +183,22 @@ def _heads(files: SourceFiles, extensions: tuple[str, ...]) -> Iterator[tuple[st
             continue
 
 
+def _split_row(line: str, file: str, by_name: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Return the cells of a row of a list, and the pictures among them.
+
+    >>> _split_row("1,a hat/1.jpg,a hat", "list.csv", {"1.jpg": ["a hat/1.jpg"]})
+    (['1', 'a hat/1.jpg', 'a hat'], ['a hat/1.jpg'])
+    """
+    separator = next((mark for mark in "\t,;|" if mark in line), None)
+    for cells in (line.strip().split(separator), re.split(r"[\s,;|]+", line.strip())):
+        cells = [cell.strip(" \"'") for cell in cells]
+        if found := [one for cell in cells if (one := _picture(cell, file, by_name))]:
+            return cells, found
+    return [], []
+
+
 def _picture(name: str, file: str, by_name: Mapping[str, Sequence[str]]) -> str | None:
-    """Return the picture that a list means by a name: of several, the one whose folder is nearest to the list."""
+    """Return the picture that a list means by a name: of several, the only one whose folder is nearest to the list."""
     named = by_name.get(basename(name.replace("\\", "/")), ())
     ends = [path for path in named if path.endswith(f"/{name}")] or named
 
@@ -193,7 +206,8 @@ def _picture(name: str, file: str, by_name: Mapping[str, Sequence[str]]) -> str 
         places = zip(path.split("/")[:-1], file.split("/")[:-1], strict=False)
         return next((n for n, (one, other) in enumerate(places) if one != other), path.count("/"))
 
-    return max(ends, key=shared, default=None)
+    nearest = sorted(ends, key=shared)[-2:]
+    return nearest[-1] if len(set(map(shared, nearest))) == len(nearest) > 0 else None
 
 
 def _columns_beside_classes(rows: Sequence[tuple[str, str, str, list[str]]]) -> str:
