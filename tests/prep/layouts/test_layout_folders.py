@@ -210,7 +210,6 @@ REFUSED = [  # layouts, files of a folder, and what each says of it
     ),
     ("folders", {"train/a.xml": VOC, "train/a.jpg": "", "test/a.jpg": ""}, "--layout voc"),
     ("folders", {"annotations/i.json": COCO, "train2017/a.jpg": ""}, "annotations/i.json is COCO's"),
-    ("folders", {"train/_annotations.coco.json": COCO, "train/a.jpg": ""}, "--layout coco"),
     ("folders", {"train/images/a.jpg": "", "train/labels/a.txt": "0 0.5 0.5 0.1 0.2"}, "--layout yolo"),
     ("folders", {"dataset.json": MSD, "imagesTr/a.nii.gz": ""}, "--layout msd"),
     ("folders", {"dataset.json": NNUNET, "imagesTr/a_0000.png": "", "labelsTr/a.png": ""}, "--layout nnunet"),
