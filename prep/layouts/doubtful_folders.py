@@ -52,7 +52,7 @@ _LABEL_NUMBER = re.compile(r"(class|label)[-_ ]?\d+", re.I)
 _SPLIT = re.compile(r"(?:^|.*[-_ ])(?i:(train|valid|val|test)(?:ing|ation)?)(?=[-_ A-Z\d]|$)")
 _LISTS, _TEXTS = (".txt", ".csv", ".tsv", ".lst"), (".json", ".jsonl")
 _MAX_OPENED, _HEAD_BYTES, _MAX_ROWS = 8, 1 << 16, 200
-_NAME = re.compile(r'[^"\s,;|]+\.(?:jpe?g|png|bmp|tiff?|webp|gif)\b', re.I)
+_NAME = re.compile(r'(?<![^"\s,;|])[^"\s,;|]{1,255}\.(?:jpe?g|png|bmp|tiff?|webp|gif)\b', re.I)
 _SAYS_NOTHING = re.compile(r"[0-9a-f]{32,}|.*://.*|", re.I)
 """Values that are no annotation: digests, addresses, blanks."""
 
@@ -222,7 +222,7 @@ def _columns_beside_classes(rows: Sequence[tuple[str, str, str, list[str]]]) -> 
             len(values) == len(known) > 1 and all(len(found) == 1 for found in values.values())
         ):
             return ""
-        counts = [int(value) for value in column if value.isdecimal()]
+        counts = [int(value) for value in column if value.isdecimal() and len(value) < 10]
         is_counter = len(counts) == len(column) and all(b - a == 1 for a, b in pairwise(counts))
         if not is_counter and not all(
             _SAYS_NOTHING.fullmatch(value) or is_split_name(value) for value in column
