@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from posixpath import basename
 
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.suggest_layout import Hint, find_hints
+from halofeed.prep.annotations.table_forms import METADATA_NAMES
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.layouts.doubtful_folders import doubt_classes
 from halofeed.prep.sources.file_names import extension_of
@@ -65,7 +67,11 @@ def detect_layout(
         extension = annotation_file.rpartition(".")[2].lower()
         if extension in _TABLES:
             return DetectedLayout(name=extension, reason=f"{annotation_file} is a table by its name")
-    candidates = next((hint.layouts for hint in hints if hint.layouts), _BY_NAMES)
+    tables = {basename(path) for path in annotations.sizes()} & set(
+        METADATA_NAMES
+    )  # without classes, such as captions
+    named = ("csv" if any(name.endswith(".csv") for name in tables) else "jsonl",) if tables else ()
+    candidates = next((hint.layouts for hint in hints if hint.layouts), (*_BY_NAMES, *named))
     return _by_listing(annotations, images, annotation_file, options_of, candidates, hints)
 
 

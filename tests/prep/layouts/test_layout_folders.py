@@ -260,6 +260,7 @@ FOUND = {
 }
 UNDETECTED = {
     "../detection": "several layouts: .*Choose --layout voc or --layout coco",
+    "captions": "jsonl: train/metadata.jsonl: no column class; found file_name, text",
     "freesurfer_mgz": "pairs: no volume, picture or clip has a label by its name",
 }
 
@@ -281,9 +282,13 @@ def test_each_format_is_recognized_by_its_files(test_data):
 
 
 @pytest.mark.parametrize("name", UNDETECTED)
-def test_a_source_of_no_or_several_layouts_is_refused_with_the_choices(name, test_data):
+def test_a_source_of_no_or_several_layouts_is_refused_with_the_choices(name, test_data, tmp_path):
+    write_files(
+        tmp_path / "captions/train", {"metadata.jsonl": '{"file_name": "1.jpg", "text": "a"}\n', "1.jpg": ""}
+    )
+    root = (tmp_path if name == "captions" else test_data / "cases") / name
     with pytest.raises(AnnotationsError, match=f"(?s){UNDETECTED[name]}"):
-        detected(test_data / "cases" / name)
+        detected(root)
 
 
 DOUBTS = {  # paths, and why `--layout auto` takes no class from their folders
