@@ -1,32 +1,38 @@
 """Compare how halofeed and other programs read the same annotations: exports of halofeed, and formats that both read.
 
-    pip install halofeed[convert,oracles] supervision
+    pip install halofeed[convert,oracles]
     python benchmarks/other_readers.py                      # exit 1 if boxes differ by more than half a pixel
+    python benchmarks/other_readers.py --python ../other/bin/python        # readers that do not fit beside halofeed
 
-Each case is read by halofeed's layout, and by datumaro or supervision in another process. Classes must be equal, and
-boxes within half a pixel. `MENDED` has what the other program gets wrong, with the reason, and the boxes are compared
-after this is mended.
+Each case is read by halofeed's layout, and by another program in another process. Classes and label images must be
+equal, and boxes within half a pixel. `MENDED` has what the other program gets wrong, or means otherwise, with the
+reason, and the boxes are compared after this is mended.
 
-No case: VIA, Label Studio and Supervisely, which neither program reads; keypoints of YOLO; labelme's JSON and polygons
-of YOLO in datumaro, which reads MIT's XML files and rows of five numbers.
+The extra `oracles` has datumaro, supervision and globox. label-studio-sdk, supervisely, labelme and ultralytics need
+0.4 to 6 GB each: install them into environments of their own, and name these with --python.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import importlib.util
+import io
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
 Objects = dict[str, list[list[Any]]]
 """By the name of a picture: [class, xmin, ymin, xmax, ymax] of each object, or [class] of a picture."""
@@ -41,10 +47,11 @@ class Case:
     Args:
         folder: folder for both programs.
         layout: halofeed's layout.
-        reader: "datumaro" or "supervision".
-        form: datumaro's name of the format, or supervision's arguments.
+        reader: key of `READERS`, the module of the other program.
+        form: datumaro's name of the format, or the arguments of another reader.
         below: folder of this case that the other program reads.
         points: whether to compare labeled keypoints instead of boxes.
+        patterns: options of a conversion of label images, to compare them instead of boxes.
         file: annotation file for halofeed, if it cannot be left out.
         mend: key of `MENDED`.
     """
@@ -55,6 +62,7 @@ class Case:
     form: Any
     below: str = ""
     points: bool = False
+    patterns: tuple[str, ...] = ()
     file: str | None = None
     mend: str = ""
 
@@ -74,8 +82,12 @@ MENDED: dict[str, tuple[str, Mend]] = {
         "kit, 9.2), so that 1 to WIDTH is all of a picture",
         lambda left, top, right, bottom: [left - 1, top - 1, right, bottom],
     ),
+    "outline": (
+        "labelme's masks hold the pixels of the outline, so that they are a pixel wider than their shape",
+        lambda left, top, right, bottom: [left, top, right - 1, bottom - 1],
+    ),
 }
-"""What another program gets wrong, and the function that gives the right box for its box."""
+"""What another program gets wrong or means otherwise, and the function that gives the right box for its box."""
 
 
 def read_with_datumaro(form: str, folder: str, points: bool) -> Objects:
@@ -126,13 +138,148 @@ def read_with_supervision(form: dict[str, Any], folder: str) -> Objects:
     }
 
 
+def read_labels_with_datumaro(folder: str) -> Objects:
+    """Return what `pixels_by_class` gives of the class masks of VOC's SegmentationClass."""
+    import datumaro
+
+    dataset = datumaro.Dataset.import_from(folder, "voc_segmentation")
+    names = dataset.categories()[datumaro.AnnotationType.label]
+    found: Objects = {}
+    for item in dataset:
+        masks = [one for one in item.annotations if isinstance(one, datumaro.Mask)]
+        by_class: dict[str, NDArray[np.bool_]] = {}
+        for one in masks:
+            if (name := names[one.label].name) in ("background", "ignored"):
+                continue
+            by_class[name] = by_class.get(name, np.zeros(one.image.shape, bool)) | one.image.astype(bool)
+        if masks:
+            found[Path(item.media.path).stem] = pixels_by_class(by_class)
+    return found
+
+
+def pixels_by_class(masks: Mapping[str, NDArray[np.bool_]]) -> list[list[Any]]:
+    """Return [class, number of its pixels, CRC-32 of its mask] of each class that has pixels."""
+    return [
+        [name, int(mask.sum()), zlib.crc32(np.packbits(mask).tobytes())]
+        for name, mask in masks.items()
+        if mask.any()
+    ]
+
+
+def read_with_globox(form: dict[str, Any], folder: str) -> Objects:
+    """Return the objects of a data set; `form` is the name of its reader, a file, and the other arguments."""
+    import globox
+
+    read = getattr(globox.AnnotationSet, form["reader"])
+    found = read(f"{folder}/{form['file']}", image_folder=folder, **form["arguments"])
+    return {
+        Path(one.image_id).stem: [[box.label, box.xmin, box.ymin, box.xmax, box.ymax] for box in one.boxes]
+        for one in found
+    }
+
+
+def read_with_label_studio(config: str, folder: str) -> Objects:
+    """Return the objects of Label Studio's own export to COCO; `config` is the labeling configuration."""
+    from label_studio_sdk.converter import Converter
+
+    with tempfile.TemporaryDirectory() as out:
+        converter = Converter(config, folder, download_resources=False)
+        converter.convert_to_coco(f"{folder}/project.json", out, is_dir=False)
+        document = json.loads(Path(out, "result.json").read_text())
+    names = {one["id"]: one["name"] for one in document["categories"]}
+    found: Objects = {}
+    for image in document["images"]:
+        boxes = [
+            (one["category_id"], *one["bbox"])
+            for one in document["annotations"]
+            if one["image_id"] == image["id"]
+        ]
+        found[Path(image["file_name"]).stem.rpartition("__")[2]] = [  # it puts a digest before the name
+            [names[label], x, y, x + width, y + height] for label, x, y, width, height in boxes
+        ]
+    return found
+
+
+def read_with_supervisely(_: None, folder: str) -> Objects:
+    """Return the objects of a project of Supervisely; its boxes include their last row and column."""
+    import supervisely
+
+    meta = supervisely.ProjectMeta.from_json(json.loads(Path(folder, "meta.json").read_text()))
+    found: Objects = {}
+    for path in Path(folder).glob("*/ann/*.json"):
+        labels = supervisely.Annotation.from_json(json.loads(path.read_text()), meta).labels
+        boxes = [(one.obj_class.name, one.geometry.to_bbox()) for one in labels]
+        found[path.name.partition(".")[0]] = [
+            [name, box.left, box.top, box.right + 1, box.bottom + 1] for name, box in boxes
+        ]
+    return found
+
+
+def read_with_labelme(_: None, folder: str) -> Objects:
+    """Return the boxes of labelme's own masks of the shapes."""
+    import labelme
+    from labelme.utils.shape import masks_to_bboxes, shape_to_mask
+
+    found: Objects = {}
+    for path in Path(folder).glob("*.json"):
+        document = json.loads(path.read_text())
+        shapes = labelme.LabelFile(str(path)).shapes
+        size = document["imageHeight"], document["imageWidth"]
+        masks = np.stack([shape_to_mask(size, one["points"], one["shape_type"]) for one in shapes])
+        found[path.stem] = [
+            [one["label"], left, top, right, bottom]
+            for one, (top, left, bottom, right) in zip(shapes, masks_to_bboxes(masks).tolist(), strict=True)
+        ]
+    return found
+
+
+def read_with_ultralytics(form: dict[str, Any], folder: str) -> Objects:
+    """Return the keypoints of poses, checked by Ultralytics; `form` has the names and the shape of data.yaml."""
+    from ultralytics.data.utils import verify_image_label
+
+    found: Objects = {}
+    for path in Path(folder, "images").rglob("*.png"):
+        label = str(path.with_suffix(".txt")).replace("/images/", "/labels/")
+        checked = verify_image_label(
+            (str(path), label, "", True, len(form["names"]), *form["kpt_shape"], False)
+        )
+        _, objects, (height, width), _, points, *_ = checked
+        found[path.stem] = [
+            [
+                form["names"][int(one[0])],
+                *(places[places[:, 2] > 0, :2] * (width, height)).reshape(-1).tolist(),
+            ]
+            for one, places in zip(objects, points, strict=True)
+        ]
+    return found
+
+
+def read_labels_with_halofeed(case: Case) -> Objects:
+    """Return what `pixels_by_class` gives of the stored label images of a conversion."""
+    import halofeed
+
+    with tempfile.TemporaryDirectory() as out:
+        run_halofeed(
+            *("convert", "--source", case.folder, "--layout", case.layout, "--out", out, "--name", "set"),
+            *("--resize", "none", "--encoding", "png", *case.patterns),
+        )
+        data = halofeed.open(f"{out}/set")
+        found: Objects = {}
+        for split in data.splits:
+            for record in data.loader(split, batch_size=1, shuffle=False, include=["key"]).records:
+                classes = enumerate(data.class_names)
+                masks = {name: record["label"] == value for value, name in classes if value}
+                found[Path(str(record["key"])).stem] = pixels_by_class(masks)
+    return found
+
+
 def read_with_halofeed(case: Case) -> Objects:
     """Return the objects of a data set as a layout reads them."""
-    from PIL import Image
-
     from halofeed.prep.layouts import LayoutOptions, find_layout
     from halofeed.prep.sources.files import LocalFiles
 
+    if case.patterns:
+        return read_labels_with_halofeed(case)
     files, found = LocalFiles(case.folder), {}
     options = LayoutOptions(keep=("keypoints",) if case.points else ())
     for one in find_layout(case.layout).list_references(files, files, case.file, options):
@@ -243,6 +390,14 @@ def inputs(data: Path, work: Path) -> Iterator[tuple[str, Case]]:
     meta = "<meta><task><labels><label><name>car</name><attributes/></label></labels></task></meta>"
     (cvat / "annotations.xml").write_text(text.replace("<image", f"{meta}<image", 1))
     yield "CVAT for images", Case(folder=cvat, layout="cvat", form="cvat")
+    coco = work / "coco"
+    (coco / "annotations").mkdir(parents=True)
+    shutil.copytree(data / "detection/coco_ccby/images", coco / "images")
+    document = json.loads((data / "detection/coco_ccby/instances.json").read_text())
+    # Of a crowd datumaro keeps the mask, which is a pixel wider than COCO's box of it.
+    document["annotations"] = [one for one in document["annotations"] if not one["iscrowd"]]
+    (coco / "annotations/instances_train.json").write_text(json.dumps(document))
+    yield "COCO", Case(folder=coco, layout="coco", form="coco_instances")
     lvis = copied("lvis")
     document = json.loads((lvis / "lvis_v1_val.json").read_text())
     for image in document["images"]:
@@ -269,6 +424,23 @@ def inputs(data: Path, work: Path) -> Iterator[tuple[str, Case]]:
         "COCO keypoints",
         Case(folder=_keypoints(work / "keypoints"), layout="coco", form="coco_person_keypoints", points=True),
     )
+    voc_masks = copied("voc_segmentation")
+    shutil.rmtree(voc_masks / "SegmentationObject")  # empty drawings, which datumaro prefers to the classes
+    for path in (voc_masks / "SegmentationClass").iterdir():
+        with Image.open(path) as label:
+            label.load()
+        label.putpalette(
+            [*(label.getpalette() or [])[:765], 224, 224, 192]
+        )  # the color of 255 in VOC's files
+        label.save(path)
+    patterns = (
+        *("--image-pattern", "JPEGImages/{id}.jpg", "--label-pattern", "SegmentationClass/{id}.png"),
+        *("--map-classes", "1=aeroplane,2=bicycle"),
+    )
+    yield (
+        "VOC SegmentationClass",
+        Case(folder=voc_masks, layout="pairs", form="voc_segmentation", patterns=patterns),
+    )
     open_images, boxes = _open_images(work / "open_images"), "annotations/train-annotations-bbox.csv"
     yield "Open Images", Case(folder=open_images, layout="csv", form="open_images", file=boxes)
     yield (
@@ -292,8 +464,6 @@ def inputs(data: Path, work: Path) -> Iterator[tuple[str, Case]]:
 
 
 def _draw(folder: Path, *names: str) -> None:
-    from PIL import Image
-
     folder.mkdir(parents=True)
     for name in names:
         Image.new("RGB", (96, 64), "gray").save(folder / name)
@@ -337,10 +507,124 @@ def _open_images(folder: Path) -> Path:
     return folder
 
 
+def drawn(work: Path) -> Iterator[tuple[str, Case]]:
+    """Draw a case for each format whose reader is a program of its own, and yield it."""
+    car, sides = {"label": "car"}, ("x", "y", "width", "height")
+
+    def region(name: str, *values: int) -> dict[str, Any]:
+        return {
+            "shape_attributes": {"name": "rect", **dict(zip(sides, values, strict=True))},
+            "region_attributes": {"type": name},
+        }
+
+    _draw(folder := work / "via", "a.png", "b.png")
+    regions = {
+        "a.png": [region("car", 10, 8, 30, 22), region("dog", 0, 0, 96, 64)],
+        "b.png": [region("dog", 3, 4, 7, 5)],
+    }
+    entries = {f"{name}123": {"filename": name, "size": 123, "regions": one} for name, one in regions.items()}
+    (folder / "via.json").write_text(json.dumps(entries))
+    form: Any = {"reader": "from_via_json", "file": "via.json", "arguments": {"label_key": "type"}}
+    yield "VIA", Case(folder=folder, layout="via", reader="globox", form=form)
+
+    _draw(folder := work / "label_studio", "a.png")
+    tags = {"rectanglelabels": ("box", "RectangleLabels"), "polygonlabels": ("poly", "PolygonLabels")}
+    label = "".join(
+        f'<{tag} name="{name}" toName="image"><Label value="car"/></{tag}>' for name, tag in tags.values()
+    )
+    values: list[tuple[str, dict[str, Any]]] = [
+        ("rectanglelabels", {"x": 10.4, "y": 12.5, "width": 31, "height": 34, "rotation": 0}),
+        ("polygonlabels", {"points": [[10, 20], [90, 20], [50, 80.5]]}),
+    ]
+    results = [
+        {
+            "id": kind,
+            "type": kind,
+            "from_name": tags[kind][0],
+            "to_name": "image",
+            "original_width": 96,
+            "original_height": 64,
+            "value": {**value, kind: ["car"]},
+        }
+        for kind, value in values
+    ]
+    task = {"id": 1, "data": {"image": "a.png"}, "annotations": [{"id": 1, "result": results}]}
+    (folder / "project.json").write_text(json.dumps([task]))
+    form = f'<View><Image name="image" value="$image"/>{label}</View>'
+    yield "Label Studio", Case(folder=folder, layout="label-studio", reader="label_studio_sdk", form=form)
+
+    _draw((folder := work / "supervisely") / "ds0/img", "a.png")
+    (folder / "ds0/ann").mkdir()
+    bitmap = io.BytesIO()
+    Image.fromarray(np.full((5, 7), 255, np.uint8)).save(bitmap, "PNG")
+    packed = base64.b64encode(zlib.compress(bitmap.getvalue())).decode()
+    shapes = [
+        {"geometryType": "rectangle", "points": {"exterior": [[40, 30], [10, 8]], "interior": []}},
+        {"geometryType": "polygon", "points": {"exterior": [[1, 2], [9, 2], [5, 8]], "interior": []}},
+        {"geometryType": "bitmap", "bitmap": {"origin": [3, 4], "data": packed}},
+    ]
+    classes = [
+        {"title": one["geometryType"], "shape": one["geometryType"], "color": "#FF0000"} for one in shapes
+    ]
+    objects = [{**one, "classTitle": one["geometryType"], "tags": []} for one in shapes]
+    annotation = {"description": "", "tags": [], "size": {"height": 64, "width": 96}, "objects": objects}
+    (folder / "ds0/ann/a.png.json").write_text(json.dumps(annotation))
+    (folder / "meta.json").write_text(json.dumps({"classes": classes, "tags": []}))
+    yield "Supervisely", Case(folder=folder, layout="supervisely", reader="supervisely", form=None)
+
+    _draw(folder := work / "labelme", "a.png")
+    kinds = {
+        "rectangle": [[10, 8], [40, 30]],
+        "polygon": [[1, 2], [9, 2], [5, 8]],
+        "circle": [[20, 20], [23, 24]],
+    }
+    document: Any = {
+        "version": "5.0",
+        "flags": {},
+        "shapes": [{**car, "points": points, "shape_type": kind} for kind, points in kinds.items()],
+        "imagePath": "a.png",
+        "imageData": None,
+        "imageHeight": 64,
+        "imageWidth": 96,
+    }
+    (folder / "a.json").write_text(json.dumps(document))
+    yield "labelme", Case(folder=folder, layout="labelme", reader="labelme", form=None, mend="outline")
+
+    folder = work / "poses"
+    for split in ("train", "val"):
+        _draw(folder / "images" / split, f"{split}.png")
+        (folder / "labels" / split).mkdir(parents=True)
+        rows = "1 0.5 0.5 0.5 0.5 0.3 0.4 2 0.52 0.61 1 0 0 0\n0 0.25 0.25 0.2 0.3 0.2 0.2 2 0.25 0.3 2 0.3 0.35 1\n"
+        (folder / "labels" / split / f"{split}.txt").write_text(rows)
+    yaml = "train: images/train\nval: images/val\nkpt_shape: [3, 3]\nnames: [cat, dog]\n"
+    (folder / "data.yaml").write_text(yaml)
+    form = {"names": ["cat", "dog"], "kpt_shape": [3, 3]}
+    yield "YOLO poses", Case(folder=folder, layout="yolo", reader="ultralytics", form=form, points=True)
+
+
 READERS: dict[str, Callable[[Case], Objects]] = {
-    "datumaro": lambda case: read_with_datumaro(case.form, str(case.folder) + case.below, case.points),
+    "datumaro": lambda case: (
+        read_labels_with_datumaro(str(case.folder))
+        if case.patterns
+        else read_with_datumaro(case.form, str(case.folder) + case.below, case.points)
+    ),
     "supervision": lambda case: read_with_supervision(case.form, str(case.folder)),
+    "globox": lambda case: read_with_globox(case.form, str(case.folder)),
+    "label_studio_sdk": lambda case: read_with_label_studio(case.form, str(case.folder)),
+    "supervisely": lambda case: read_with_supervisely(case.form, str(case.folder)),
+    "labelme": lambda case: read_with_labelme(case.form, str(case.folder)),
+    "ultralytics": lambda case: read_with_ultralytics(case.form, str(case.folder)),
 }
+
+
+def python_with(module: str, others: Sequence[str]) -> str | None:
+    """Return this interpreter, or another that has a module, or None."""
+    if importlib.util.find_spec(module) is not None:
+        return sys.executable
+    test = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return next(
+        (one for one in others if not subprocess.run([one, "-c", test], check=False).returncode), None
+    )
 
 
 def main() -> int:
@@ -349,6 +633,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=SHARED, help="folder of the test data")
+    parser.add_argument(
+        "--python", action="append", default=[], help="interpreter of an environment with another reader"
+    )
+    parser.add_argument(
+        "--only", default="", help="compare no exports, and only inputs with this text in their name"
+    )
     parser.add_argument("--read", help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     if parsed.read:
@@ -357,12 +647,15 @@ def main() -> int:
         return 0
     failed = False
     with tempfile.TemporaryDirectory() as work:
-        for name, case in chain(inputs(parsed.data, Path(work)), exports(parsed.data, Path(work))):
-            if importlib.util.find_spec(case.reader) is None:
-                print(f"{name:<36} {case.reader:<12} not installed")
+        sources = (inputs(parsed.data, Path(work)), drawn(Path(work)), exports(parsed.data, Path(work)))
+        for name, case in chain(*sources[: 2 if parsed.only else 3]):
+            if parsed.only not in name:
+                continue
+            if (python := python_with(case.reader, parsed.python)) is None:
+                print(f"{name:<36} {case.reader:<16} not installed")
                 continue
             document = json.dumps(vars(case) | {"folder": str(case.folder)})
-            command = [sys.executable, "-W", "ignore", __file__, "--read", document]
+            command = [python, "-W", "ignore", __file__, "--read", document]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 found = f"{case.reader} fails: {done.stderr.strip().splitlines()[-1]}"
@@ -375,7 +668,7 @@ def main() -> int:
                 found = difference(read_with_halofeed(case), theirs)
             failed |= bool(found)
             print(
-                f"{name:<36} {case.reader:<12} {found or f'equal; {reason}'.removesuffix('; ')}", flush=True
+                f"{name:<36} {case.reader:<16} {found or f'equal; {reason}'.removesuffix('; ')}", flush=True
             )
     return int(failed)
 

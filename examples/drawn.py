@@ -1,8 +1,9 @@
-"""Small drawn inputs for the examples and the pages: class folders, boxes, CT scans and clips."""
+"""Small drawn inputs for the examples and the pages: class folders, boxes, records, CT scans and clips."""
 
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 import nibabel
@@ -10,6 +11,8 @@ import numpy as np
 from PIL import Image
 
 from halofeed.demo import draw_data_set, draw_picture
+from halofeed.schemas.tfexample import encode_example
+from halofeed.schemas.tfrecord import RecordWriter
 
 
 def draw_photos(folder: Path, *, train: int = 18, test: int = 7) -> None:
@@ -42,6 +45,26 @@ def draw_box_table(file: Path, images: int = 12) -> None:
             for one in objects:
                 corners = np.clip([*one["corners"].min(0), *one["corners"].max(0)], 0, [160, 120] * 2)
                 table.writerow([f"{number}.png", *corners.round(2), one["shape"]])
+
+
+def draw_records(folder: Path, images: int = 8) -> None:
+    """Draw folder/shapes.record: a TFRecord file with pictures and boxes, as the TF Object Detection API has them."""
+    generator = np.random.default_rng(2)
+    folder.mkdir(parents=True)
+    with (folder / "shapes.record").open("wb") as stream:
+        records = RecordWriter(stream)
+        for _ in range(images):
+            picture, objects = draw_picture(generator, 160, 120)
+            picture.save(file := io.BytesIO(), "JPEG")
+            corners = np.array([[*one["corners"].min(0), *one["corners"].max(0)] for one in objects]).reshape(
+                -1, 4
+            )
+            shares = np.clip(corners / [160, 120, 160, 120], 0, 1).astype(np.float32)
+            sides = zip(("xmin", "ymin", "xmax", "ymax"), shares.T, strict=True)
+            features = {f"image/object/bbox/{name}": values for name, values in sides}
+            features["image/object/class/text"] = [one["shape"].encode() for one in objects]
+            example = encode_example({"image/encoded": file.getvalue(), **features})
+            records.write(example.chunks, example.length)
 
 
 def draw_scan(image: Path, label: Path, seed: int) -> int:

@@ -54,6 +54,27 @@ class Dataset:
 
         return Loader(self.path, split=split, batch_size=batch_size, **options)
 
+    def tfds_info(self) -> Any:
+        """Return TensorFlow Datasets' DatasetInfo in which pictures are an Image feature, raw ones too.
+
+        `tfds.show_examples(examples, info)` draws Image features only. TFDS's Image feature decodes files, so the
+        info of `tfds.builder_from_directory(path)`, with which TFDS reads, has raw pictures as a tensor.
+        """
+        import tensorflow_datasets as tfds
+
+        from halofeed.schemas.keys import ENCODED
+
+        builder = tfds.builder_from_directory(self.path)
+        features = {key: builder.info.features[key] for key in builder.info.features}
+        image = features[ENCODED]
+        if not isinstance(image, tfds.features.Image) and self.manifest.kind.name == "picture":
+            features[ENCODED] = tfds.features.Image(shape=image.shape, dtype=image.np_dtype)
+        return tfds.core.DatasetInfo(
+            builder=builder,
+            features=tfds.features.FeaturesDict(features),
+            supervised_keys=builder.info.supervised_keys,
+        )
+
     def info(self) -> str:
         """Describe fields, splits, labels, rejects, padding and recipe, as `halofeed inspect` does."""
         return inspect(self.path)

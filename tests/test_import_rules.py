@@ -89,7 +89,7 @@ ONLY_IN_FILES = {
 
 TOP_PACKAGES = {
     **dict.fromkeys(("numpy", "PIL"), ANYWHERE),
-    **dict.fromkeys(("setuptools", "build", "nibabel", "pydicom"), INSIDE_FUNCTIONS),
+    **dict.fromkeys(("setuptools", "build", "nibabel", "pydicom", "tensorflow_datasets"), INSIDE_FUNCTIONS),
 }
 """What halofeed/*.py may import; parts of halofeed only inside functions, but for the light ones."""
 LIGHT = {
@@ -311,14 +311,14 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (13, 3035),
+    "halofeed": (13, 3050),
     "system": (18, 2810),
-    "schemas": (18, 3990),
-    "prep": (139, 35950),
+    "schemas": (18, 3980),
+    "prep": (140, 36240),
     "pipelines": (31, 7870),
     "loader": (45, 10030),
-    "trainer": (56, 10810),
-    "inspection": (39, 9290),
+    "trainer": (57, 11110),
+    "inspection": (39, 9300),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(

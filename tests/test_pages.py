@@ -23,7 +23,7 @@ DRAW = """
 from pathlib import Path
 from drawn import *
 draw_photos(Path("photos")); draw_boxes(Path("cards")); draw_ct(Path("scans")); draw_clips(Path("videos"))
-draw_box_table(Path("boxes/boxes.csv"))
+draw_box_table(Path("boxes/boxes.csv")); draw_records(Path("records"))
 """
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.*")) if path.stem != "drawn"]
 LIBRARIES = {"grain_loader": "grain", "torch_dataloader": "torch"}

@@ -34,6 +34,7 @@ _MAX_BYTES = 256 << 20
 _MAX_VALUES = 20_000_000
 """Limit for the values of a JSON document: about as many as fit into `_MAX_BYTES`."""
 _OTHER_NAME = "annotations name another picture than their own file's name; the named one was taken"
+_SAME_TWICE = "several files have the same objects of one picture; one of them was taken"
 _MISSING_NAME = "the picture that annotations name is missing; the one with the expected stem was taken"
 
 
@@ -129,6 +130,8 @@ def list_documents(
         hint = layout_hint(annotations, form.layout, annotation_file)
         raise AnnotationsError(": ".join(filter(None, (where, f"expected {form.expected}", why))) + hint)
     found = list(_with_images(form, entries, index, options))
+    if not form.of_one_picture:
+        found = _without_copies(found)
     listed = refuse_shared_images([one for _, one in found], [file for file, _ in found])
     if not any(one.boxes is not None for one in listed):
         index.check_any_image(f"{where} ({len(entries):,} annotated pictures)")
@@ -235,6 +238,24 @@ def _with_objects(
         return replace(example, problem=error.at(file).args)
     bad_objects = tuple((reason, f"{file}: {detail}") for reason, detail in bad)
     return replace(example, boxes=boxes, declared_size=size, bad_objects=bad_objects)
+
+
+def _without_copies(found: Sequence[tuple[str, SourceExample]]) -> list[tuple[str, SourceExample]]:
+    """Return the examples, each picture once if all its files have the same objects, as JSON and CSV of VIA have."""
+    by_source: dict[str, list[SourceExample]] = {}
+    for _, one in found:
+        by_source.setdefault(one.source, []).append(one)
+    used = []
+    for file, one in found:
+        first, *others = by_source[one.source]
+        are_copies = first.problem is None and all(
+            (other.boxes, other.problem) == (first.boxes, None) for other in others
+        )
+        if not others or not are_copies:
+            used.append((file, one))
+        elif one is first:
+            used.append((file, replace(one, notes=(*one.notes, _SAME_TWICE))))
+    return used
 
 
 def refuse_shared_images(listed: Sequence[SourceExample], files: Sequence[str]) -> list[SourceExample]:

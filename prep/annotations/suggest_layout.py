@@ -31,7 +31,10 @@ _MAX_OPENED = 8
 """Most files of each kind to open; reading all files would take as long as the conversion."""
 _NUMBER = r"\s+[-+.\deE]+"
 _TEXT_LABELS = {
-    "a YOLO label": ("yolo", re.compile(rf"\s*\d+({_NUMBER}){{4,}}\s*")),
+    "a YOLO label": (
+        "yolo",
+        re.compile(rf"(?=.*\.)\s*\d+({_NUMBER}){{4,}}\s*"),
+    ),  # a grid of classes has no shares
     "a KITTI label": ("kitti", re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*")),
     "a DOTA label": (None, re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*")),
 }

@@ -228,9 +228,12 @@ def _sort(
     scans: dict[PairKey, list[_BidsFile]] = defaultdict(list)
     labels: list[_BidsFile] = []
     elsewhere: list[_BidsFile] = []
-    paths = images.sizes()
+    paths, unnamed = images.sizes(), list[str]()
     for path in iterate_scans(paths, options.takes_scan):
         file, problem = _read_name(path)
+        if file is None and problem is None:
+            unnamed.append(path)
+            continue
         if file is None or (problem := problem or missing_part(path, paths)):
             found.leave_out(path, problem or NEITHER)
             continue
@@ -248,6 +251,9 @@ def _sort(
             if is_image:
                 found.passed_over[file.case].append(file)
             found.leave_out(path, _NOT_CHOSEN if is_label or is_image else NEITHER)
+    stems = {stem_of(one.path): one.path for case in scans.values() for one in case}
+    for path in unnamed:
+        found.leave_out(path, _named_after(path, stems))
     for path in other_scans(images, options):
         found.leave_out(path, NEITHER)
     for file in elsewhere:
@@ -294,6 +300,21 @@ def _matches(pattern: Pattern, file: _BidsFile) -> bool:
     return values is not None and values.get("id", case) == case
 
 
+def _named_after(path: str, stems: Mapping[str, str]) -> Problem:
+    """Return the problem of a file whose name is none of BIDS, such as sub-01_T1w_seg-manual, with a way to pair it."""
+    name = stem_of(path)
+    while name and name not in stems:
+        name = name.rpartition("_")[0]
+    image, extension = stems.get(name, ""), extension_of(path)
+    whole = image.removesuffix(extension)
+    if not image or whole == image or whole not in path:
+        return NEITHER
+    patterns = f"--image-pattern '{{id}}{extension}' --label-pattern '{path.replace(whole, '{id}')}'"
+    return *NEITHER[
+        :2
+    ], f"named after {image}; if it is a label, take --layout pairs {patterns}; names of BIDS end in _dseg"
+
+
 def _image_advice(file: _BidsFile) -> str:
     return f"--image-pattern '{file.like(file.name)}' takes such images"
 
@@ -306,9 +327,10 @@ def _check_one_data_set(files: Sequence[_BidsFile], root: str) -> None:
     folders = sorted({file.data_set for file in files})
     if len(folders) > 1:
         listed = ", ".join(folder or "." for folder in folders[:_MOST_LISTED])
+        outermost = "" if folders[0] else "; for that of ., move the others out of it"
         raise AnnotationsError(
             f"{root}: it holds {len(folders)} data sets in BIDS, whose subjects may share their names: {listed}; name "
-            "the folder of one with --source"
+            f"the folder of one with --source{outermost}"
         )
 
 

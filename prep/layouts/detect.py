@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from posixpath import basename
 
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.suggest_layout import Hint, find_hints
+from halofeed.prep.annotations.table_forms import METADATA_NAMES
 from halofeed.prep.layouts import LAYOUTS
+from halofeed.prep.layouts.doubtful_folders import doubt_classes
 from halofeed.prep.sources.file_names import extension_of
 from halofeed.prep.sources.files import SourceFiles
 
@@ -64,7 +67,11 @@ def detect_layout(
         extension = annotation_file.rpartition(".")[2].lower()
         if extension in _TABLES:
             return DetectedLayout(name=extension, reason=f"{annotation_file} is a table by its name")
-    candidates = next((hint.layouts for hint in hints if hint.layouts), _BY_NAMES)
+    tables = {basename(path) for path in annotations.sizes()} & set(
+        METADATA_NAMES
+    )  # without classes, such as captions
+    named = ("csv" if any(name.endswith(".csv") for name in tables) else "jsonl",) if tables else ()
+    candidates = next((hint.layouts for hint in hints if hint.layouts), (*_BY_NAMES, *named))
     return _by_listing(annotations, images, annotation_file, options_of, candidates, hints)
 
 
@@ -88,8 +95,12 @@ def _by_listing(
         good = [one for one in listed if one.problem is None]
         count = sum(bool(one.label or one.labels or one.boxes or one.mask or one.class_masks) for one in good)
         labels = {one.label for one in good if one.label}
+        is_guess = name == "folders" and len(labels) > 1 and not options.folders_are_classes
+        doubt = doubt_classes(annotations, good) if is_guess else None
         if name == "folders" and len(labels) == 1:  # any folder with pictures would be a class
             tried.append(f"  {name}: all images have one class, {labels.pop()!r}")
+        elif doubt:
+            tried.append(f"  {name}: {doubt}; if each folder is a class: --layout folders")
         elif count >= _SHARES.get(name, 0.5) * len(listed) > 0:
             fitting[name] = f"it finds labels for {count:,} of {len(listed):,} inputs"
         else:

@@ -21,11 +21,11 @@ from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
-_IMAGE_FOLDER = re.compile(
+IMAGE_FOLDER = re.compile(
     r"(jpeg|png)?_?(images?|imgs?|pictures?|photos?)(tr|ts)?([-_ ]?\d{1,2})?|rgb|colou?rs?|leftimg8bit|frames?",
     re.IGNORECASE,
 )
-_MASK_FOLDER = re.compile(
+MASK_FOLDER = re.compile(
     r"segmentations?(class|object)?(aug|raw)?|(seg|instance|semantic)?[-_ ]?(masks?|labels?|maps?)([-_ ]?\d{1,2})?"
     r"|segs?|gts?|gt(fine|coarse)|ground[-_ ]?truths?|annotations?|annots?|trimaps?|instances?|semantics?"
     r"|depths?|disparity",
@@ -39,6 +39,7 @@ _MIN_DISTINCTIVE_CHARACTERS = 6
 """Length of a distinctive name: two files do not share such a name by chance, unless the files are numbered."""
 _PNG_HEAD = 26
 _FIX = "say --folders-are-classes if each folder is a class"
+MAY_SHOW_ONE_THING = "they may show one thing"
 _ANNOTATION_EXTENSIONS = (".txt", ".json", ".xml", ".csv", ".npy", ".mat", ".yaml")
 _SPLIT_FIX = "say with --split-folders yes or no whether the first folder is a split"
 _VIDEO = "a video; --frames takes clips"
@@ -360,7 +361,7 @@ def _is_image_folder(name: str) -> bool:
     >>> [_is_image_folder(name) for name in ("JPEGImages", "image_2", "rgb", "dog")]
     [True, True, True, False]
     """
-    return _IMAGE_FOLDER.fullmatch(name) is not None
+    return IMAGE_FOLDER.fullmatch(name) is not None
 
 
 def _may_not_be_classes(files: SourceFiles, firsts: Iterable[str], classes: Collection[str]) -> bool:
@@ -374,7 +375,7 @@ def _may_not_be_classes(files: SourceFiles, firsts: Iterable[str], classes: Coll
         return False
     firsts = list(firsts)
     stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS)
-    named = any(map(_MASK_FOLDER.fullmatch, classes))
+    named = any(map(MASK_FOLDER.fullmatch, classes))
     return named or max(stems.values(), default=0) > 1 or len({_is_gray(files, path) for path in firsts}) > 1
 
 
@@ -420,8 +421,7 @@ def _check_class_folders(
         if 10 * len(pairs) >= 9 * smaller and are_distinctive and not are_counters:
             message = (
                 f"{pairs[0][0]} and {pairs[0][1]} have one name, as have {plural(len(pairs), 'file')} of "
-                "their classes: they may "
-                "show one thing"
+                f"their classes: {MAY_SHOW_ONE_THING}"
             )
             notes = _join_notes(notes, dict.fromkeys((one, other), message))
     return notes
@@ -459,7 +459,7 @@ def _refuse_masks(
     files: SourceFiles, one: str, other: str, pairs: Sequence[tuple[str, str]], smaller: int
 ) -> None:
     """Raise AnnotationsError if two folders share file names and one holds the masks of the other."""
-    named = [bool(_MASK_FOLDER.fullmatch(name)) for name in (one, other)]
+    named = [bool(MASK_FOLDER.fullmatch(name)) for name in (one, other)]
     if sum(named) != 1:
         sample = pairs[:: max(1, len(pairs) // _SAMPLE)][:_SAMPLE]
         gray = [{_is_gray(files, pair[place]) for pair in sample} for place in (0, 1)]

@@ -208,6 +208,14 @@ ADVICE: dict[str, Advice] = {
     "classes called train and test": refused(
         drawn("train/a.png", "test/b.png"), "(--split-folders no) treats", proves=r"2 classes"
     ),
+    "views as classes": refused(
+        drawn("left/a.png", "right/b.png", layout="auto"),
+        "may be views.*: (--layout folders)",
+        proves=r"2 classes",
+    ),
+    "labels with other names than BIDS has": refused(
+        bids("sub-1/anat/sub-1_T1w", labels="m/sub-1/anat/sub-1_T1w_seg-manual"), PAIRS
+    ),
     # documents of volumes
     "nnU-Net's first version as the Decathlon": refused(
         medical("msd", {**MSD, "numTraining": 1}, channel="_0000"), "say (--layout nnunet)"

@@ -1,7 +1,6 @@
 """TensorFlow Datasets reads our folder, with the same values and exact lengths."""
 
 import io
-import json
 import warnings
 from typing import Any
 
@@ -10,9 +9,10 @@ import pytest
 from google.protobuf import descriptor_pb2, message_factory, text_format
 from PIL import Image
 
+import halofeed
 from halofeed.schemas import keys
-from halofeed.schemas.manifest import Manifest, read_manifest
-from halofeed.schemas.tfds import dataset_info_json, features_json, label_map_text
+from halofeed.schemas.manifest import read_manifest
+from halofeed.schemas.tfds import label_map_text
 from tests.support.dataset_writer import Drawn, draw_examples, record_features, write_dataset
 from tests.support.parser_check import check_parser
 
@@ -91,11 +91,27 @@ def test_names_pairs_and_pictures_are_what_tfds_looks_for(tmp_path, task):
         found = target if isinstance(target, dict) else {key: target}
         assert found.keys() == ({key} if task == "classification" else {key, *keys.BOX_CORNERS})
         assert all(np.array_equal(value, read[name]) for name, value in found.items())
-    pictures = [one for one, kind in builder.info.features.items() if isinstance(kind, tfds.features.Image)]
-    assert pictures == [keys.ENCODED]  # tfds.show_examples wants exactly one
     files = tf.data.Dataset.list_files(str(folder / "tiny-train.tfrecord-*"))
     assert sum(1 for _ in tf.data.TFRecordDataset(files)) == 3
     check_parser(folder)
+
+
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+def test_show_examples_draws_raw_and_encoded_pictures_with_their_names(tmp_path, monkeypatch, encoding):
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
+    pyplot.switch_backend("agg")
+    monkeypatch.setattr(pyplot, "show", lambda: None)
+    drawn = draw_examples("classification", {"train": 3}, shape=(8, 12, 3))
+    folder = write_dataset(tmp_path / "tiny/1.0.0", drawn, task="classification", encoding=encoding)
+    builder, info = tfds.builder_from_directory(str(folder)), halofeed.open(folder).tfds_info()
+    names = info.features[keys.CLASS_LABEL].names
+    expected = {(f"{names[one.label]} ({one.label})", one.pixels.tobytes()) for one in drawn}
+    for supervised in (False, True):
+        axes = tfds.show_examples(
+            builder.as_dataset(split="train", as_supervised=supervised), info, cols=1
+        ).axes
+        assert {(one.get_xlabel(), bytes(one.images[0].get_array())) for one in axes} == expected
+    pyplot.close("all")
 
 
 def test_a_label_map_is_read_by_protobuf_whatever_the_names(tmp_path):
@@ -108,13 +124,3 @@ def test_a_label_map_is_read_by_protobuf_whatever_the_names(tmp_path):
     labels = {0: "a\"b'\\", 3: "Käfer 猫\n\x00\x7f9", 7: "\udcff7", 2**31 - 1: ""}
     read = text_format.Parse(label_map_text(labels).encode("utf-8", "surrogateescape"), kind())
     assert {one.id: one.name.decode("utf-8", "surrogateescape") for one in read.item} == labels
-
-
-def test_both_texts_are_a_pure_function_of_the_manifest(tmp_path):
-    folder = write_dataset(tmp_path, draw_examples("detection", {"b": 3, "a": 4}), task="detection")
-    manifest = Manifest.from_json((folder / "manifest.json").read_text())
-    assert (folder / "dataset_info.json").read_text() == dataset_info_json(manifest)
-    assert (folder / "features.json").read_text() == features_json(manifest)
-    info = json.loads(dataset_info_json(manifest))
-    assert [split["name"] for split in info["splits"]] == ["a", "b"]
-    assert all(sum(map(int, s["shardLengths"])) == manifest.splits[s["name"]].records for s in info["splits"])

@@ -160,6 +160,31 @@ def test_fractions_of_highdicom_count_from_one_half(tmp_path):
     assert np.array_equal(opened(tmp_path, "seg.dcm").read(), shares[..., 0] > 0.5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_parametric_map_of_highdicom_comes_back_voxel_for_voxel(tmp_path, dtype):
+    import highdicom
+    from pydicom.sr.codedict import codes
+
+    write_scan(tmp_path / "scan")
+    sources = [pydicom.dcmread(path) for path in sorted((tmp_path / "scan").iterdir())]
+    sources.sort(key=lambda source: float(source.ImagePositionPatient[2]))
+    values = np.random.default_rng(0).normal(size=SHAPE).astype(dtype)
+    (tmp_path / "map").mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mapping = highdicom.pm.RealWorldValueMapping(
+            "label", "map", codes.UCUM.NoUnits, (-9.0, 9.0), slope=1.0, intercept=0.0
+        )
+        highdicom.pm.ParametricMap(
+            sources,
+            values,
+            *(highdicom.UID(), 2, highdicom.UID(), 1, "none", "none", "1", "1", False, [mapping], 0, 6),
+        ).save_as(tmp_path / "map/map.dcm")
+    scan = open_folder(tmp_path / "map")
+    np.testing.assert_array_equal(scan.read()[..., 0], values.astype(np.float32))
+    np.testing.assert_allclose(scan.grid.affine, open_folder(tmp_path / "scan").grid.affine, atol=1e-4)
+
+
 AFFINE = np.array([[0, 0, -1.0, 0], [0, -1.0, 0, 0], [2.0, 0, 0, 0], [0, 0, 0, 1]])
 PIXELS = np.ones((5, 6), np.uint8)
 SQUARE = np.array([[1, 1, 1], [1, 1, 4], [1, 3, 4], [1, 3, 1]]) @ AFFINE[:3, :3].T

@@ -282,6 +282,10 @@ def test_unused_bits_never_reach_a_value(allocated, signed, data, words):
 
 OBLIQUE = {"orientation": (1, 0, 0, 1, 0, 0)}
 FLOATS = {"more": {"PixelData": None, "FloatPixelData": b"\0" * 168}}
+PADDED = {
+    "more": FLOATS["more"]
+    | {"BitsAllocated": 32, "BitsStored": None, "HighBit": None, "FloatPixelPaddingValue": -1.0}
+}
 REFUSALS = [
     ("several series, or several stacks in one", {}, {"spacing": (1, 1.1)}),
     ("pixel spacing is missing", {}, {"more": {"PixelSpacing": None}}),
@@ -290,6 +294,7 @@ REFUSALS = [
     ("some slices have no rescale slope", {}, {"rescale": None}),
     ("rescale slope is 0", {"rescale": (0, 1)}, {}),
     ("floating-point pixels are not supported", FLOATS, FLOATS),
+    ("floating-point pixels are not supported", PADDED, PADDED),
     ("DICOM file is damaged", {}, {"more": {"BitsStored": 17}}),
     ("DICOM file is damaged", {}, {"more": {"Rows": 0}}),
     ("DICOM file is damaged", {}, {"more": {"Columns": None}}),
@@ -302,23 +307,6 @@ def test_slices_that_do_not_fit_together_are_refused(tmp_path, reason, first, se
         dataset = image_dataset(ramp([index])[0], position=(0, 0, index), **options)
         save(dataset, tmp_path / f"{index}.dcm")
     assert refusal(tmp_path).reason == reason
-
-
-@pytest.mark.parametrize("padding", [None, -1.0])
-@pytest.mark.parametrize(("dtype", "kind"), [("<f4", "Float"), ("<f8", "DoubleFloat")])
-def test_a_parametric_map_without_padding_is_read_as_float32(tmp_path, dtype, kind, padding):
-    values = np.linspace(-3, 0.1, 4 * 6 * 7, dtype=dtype).reshape(4, 6, 7)
-    for at, plane in enumerate(values):
-        more = {"PixelData": None, f"{kind}PixelData": plane.tobytes(), "BitsAllocated": 8 * plane.itemsize}
-        more |= {"BitsStored": None, "HighBit": None, f"{kind}PixelPaddingValue": padding}
-        made = image_dataset(
-            plane.view("<u2")[:, :7], position=(0, 0, at), rescale=None, modality="MR", more=more
-        )
-        save(made, tmp_path / f"{at}.dcm")
-    if padding is not None:
-        assert refusal(tmp_path).reason == "floating-point pixels are not supported"
-    else:
-        np.testing.assert_array_equal(open_folder(tmp_path).read()[..., 0], values.astype(np.float32))
 
 
 def test_look_up_tables_are_refused_and_monochrome1_leaves_the_values(tmp_path):

@@ -242,11 +242,10 @@ def test_exports_of_via_in_every_form_are_the_same_and_an_ambiguous_class_is_ref
     cells = ",".join('"' + json.dumps(part).replace('"', '""') + '"' for part in one.values())
     table = f"#filename,region_shape_attributes,region_attributes\na.png,{cells}\nb.png,{{}},{{}}\n"
     write_files(tmp_path, {"v.json": json.dumps(entries), "p.json": json.dumps(project), "v.csv": table})
-    for name in ("v.json", "p.json", "v.csv"):
-        assert [told(one) for one in list_references("via", tmp_path, name)] == [
-            [("hat", 15, 25, 25, 35)],
-            [],
-        ]
+    for name in ("v.json", "p.json", "v.csv", None):  # None: all three, which say the same
+        found = list_references("via", tmp_path, name)
+        assert [told(one) for one in found] == [[("hat", 15, 25, 25, 35)], []]
+        assert [len(one.notes) for one in found] == [int(name is None)] * 2
     one["region_attributes"]["class"] = "cap"
     write_files(tmp_path, {"v.json": json.dumps(entries)})
     with pytest.raises(AnnotationsError, match=r"color, Type, class; rename the one of the class to class"):

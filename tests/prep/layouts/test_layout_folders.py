@@ -92,15 +92,9 @@ def test_a_name_finds_its_file_never_another_folders(tmp_path, names, expected):
         assert (found.reason if isinstance(found, SourceError) else found.path) == expected
 
 
-def test_views_of_one_thing_one_class_folders_below_classes_and_alike_names_are_noted(tmp_path):
+def test_one_class_folders_below_classes_and_alike_names_are_noted(tmp_path):
     references = read(make(tmp_path, "hat/1.jpg", "Hat/2.jpg", "coat/3.jpg"))
     assert {name for name in references if references[name].notes} == {"hat/1.jpg", "Hat/2.jpg"}
-    views = [f"{side}/scene_{number}.jpg" for side in ("left", "right") for number in (117, 243, 311, 402)]
-    notes = {note for one in read(make(tmp_path / "views", *views)).values() for note in one.notes}
-    assert notes == {
-        "left/scene_117.jpg and right/scene_117.jpg have one name, as have 4 files of their classes: they may show one "
-        "thing"
-    }
     (only,) = read(make(tmp_path / "one", "dog/1.jpg")).values()
     assert only.notes == ("all images have one class, 'dog'",)
     names = "animals/cat/1.jpg animals/dog/2.jpg vehicles/car/3.jpg vehicles/bus/4.jpg"
@@ -216,7 +210,6 @@ REFUSED = [  # layouts, files of a folder, and what each says of it
     ),
     ("folders", {"train/a.xml": VOC, "train/a.jpg": "", "test/a.jpg": ""}, "--layout voc"),
     ("folders", {"annotations/i.json": COCO, "train2017/a.jpg": ""}, "annotations/i.json is COCO's"),
-    ("folders", {"train/_annotations.coco.json": COCO, "train/a.jpg": ""}, "--layout coco"),
     ("folders", {"train/images/a.jpg": "", "train/labels/a.txt": "0 0.5 0.5 0.1 0.2"}, "--layout yolo"),
     ("folders", {"dataset.json": MSD, "imagesTr/a.nii.gz": ""}, "--layout msd"),
     ("folders", {"dataset.json": NNUNET, "imagesTr/a_0000.png": "", "labelsTr/a.png": ""}, "--layout nnunet"),
@@ -249,19 +242,6 @@ def test_a_folder_that_is_not_of_the_layout_said_or_reads_in_two_ways_is_refused
         assert (only.source, only.label, only.split) == ("train/1.jpg", "hat", "train")
 
 
-PUBLISHED = {"hf_imagefolder": "jsonl", "wider": "wider", "lvis": "coco", "voc_segmentation": "pairs"}
-PUBLISHED |= dict.fromkeys(("automl_csv", "kaggle_wheat_csv", "one_hot_csv"), "csv")
-
-
-@pytest.mark.parametrize("case", PUBLISHED)
-def test_a_published_data_set_is_no_class_folder_and_its_layout_is_named_and_reads_it(test_data, case):
-    layout, root = PUBLISHED[case], test_data / "cases" / case
-    with pytest.raises(AnnotationsError, match=f"take --layout {layout}"):
-        list_references("folders", root)
-    (first, *_) = list_references(layout, root)
-    assert first.problem is None and (first.boxes or first.label or first.mask)
-
-
 FOUND = {
     **{
         name: name for name in ("createml", "cvat", "kitti", "labelme", "supervisely", "via", "wider", "yolo")
@@ -280,15 +260,75 @@ FOUND = {
 }
 UNDETECTED = {
     "../detection": "several layouts: .*Choose --layout voc or --layout coco",
+    "captions": "jsonl: train/metadata.jsonl: no column class; found file_name, text",
     "freesurfer_mgz": "pairs: no volume, picture or clip has a label by its name",
 }
 
 
 def test_each_format_is_recognized_by_its_files(test_data):
     assert {name: detected(test_data / "cases" / name) for name in FOUND} == FOUND
+    for name in (
+        "hf_imagefolder",
+        "lvis",
+        "voc_segmentation",
+        "automl_csv",
+        "kaggle_wheat_csv",
+        "one_hot_csv",
+    ):
+        with pytest.raises(AnnotationsError, match=f"take --layout {FOUND[name]}"):
+            list_references("folders", test_data / "cases" / name)
+        (first, *_) = list_references(FOUND[name], test_data / "cases" / name)
+        assert first.problem is None and (first.boxes or first.label or first.mask)
 
 
 @pytest.mark.parametrize("name", UNDETECTED)
-def test_a_source_of_no_or_several_layouts_is_refused_with_the_choices(name, test_data):
+def test_a_source_of_no_or_several_layouts_is_refused_with_the_choices(name, test_data, tmp_path):
+    write_files(
+        tmp_path / "captions/train", {"metadata.jsonl": '{"file_name": "1.jpg", "text": "a"}\n', "1.jpg": ""}
+    )
+    root = (tmp_path if name == "captions" else test_data / "cases") / name
     with pytest.raises(AnnotationsError, match=f"(?s){UNDETECTED[name]}"):
-        detected(test_data / "cases" / name)
+        detected(root)
+
+
+DOUBTS = {  # paths, and why `--layout auto` takes no class from their folders
+    "image/a.jpg label/b.jpg": "image usually holds all pictures",
+    "hat/a.jpg coat/b.jpg docs/c.png": "docs usually holds other pictures of a project",
+    "trainA/a.jpg trainB/b.jpg testA/c.jpg": "testA and trainB may be parts of a split",
+    "left/a.jpg right/b.jpg": "left, right may be views",
+    "left/a.jpg right/b.jpg straight/c.jpg": "",
+    "seq_01/a.jpg seq_02/b.jpg": "seq_01, seq_02 may be parts of a set",
+    "2021-03-04/a.jpg 2021-03-05/b.jpg": "may be parts of a set",
+    " ".join(f"{side}/scene_{n}.jpg" for side in "ab" for n in (117, 243, 311, 402)): (
+        "a/scene_117.jpg and b/scene_117.jpg have one name, as have 4 files of their classes: they may show one thing"
+    ),
+    "000/1.jpg 000/2.jpg 001/3.jpg": "the numbers of the files continue from 000 to 001",
+    "0/1.jpg 0/2.jpg 1/1.jpg 1/2.jpg": "",
+    "0a/0a00000001.jpg ff/ff00000002.jpg": "begin with those of their folders",
+}
+LISTS = {  # lists of hat/1.jpg, hat/2.jpg, coat/3.jpg and coat/4.jpg, and what they say more than the folders
+    "Anno/list.txt": (
+        "4\nYoung Male\n1.jpg -1 1\n2.jpg 1 -1\n3.jpg 1 1\n4.jpg 1 -1\n",
+        "list.txt says more of",
+    ),
+    "boxes.csv": ("image,x,y\nhat/1.jpg,3,4\ncoat/3.jpg,5,9\ncoat/4.jpg,1,8\n", "boxes.csv says more of"),
+    "labels.csv": ("name,x,class\n1.jpg,3,1\n2.jpg,9,1\n3.jpg,5,0\n4.jpg,7,0\n", ""),
+    "named.txt": ("1.jpg hat 7\n2.jpg hat 8\n", ""),
+    "images.txt": ("1 hat/1.jpg\n2 hat/2.jpg\n3 coat/3.jpg\n", ""),
+    "split.csv": ("name,split\n1.jpg,train\n2.jpg,test\n", ""),
+    "captions.json": ('{"1.jpg": "two hats", "3.jpg": "one coat"}', "captions.json names"),
+    "index.json": ('{"1.jpg": "hat", "3.jpg": "coat"}', ""),
+}
+
+
+@pytest.mark.parametrize("case", [*DOUBTS, *LISTS])
+def test_a_guess_takes_no_folders_for_classes_that_may_be_none(tmp_path, case):
+    content, doubt = LISTS.get(case, ("", DOUBTS.get(case)))
+    pictures = "hat/1.jpg hat/2.jpg coat/3.jpg coat/4.jpg" if content else case
+    write_files(tmp_path, dict.fromkeys(pictures.split(), "") | ({case: content} if content else {}))
+    if not doubt:
+        assert detected(tmp_path) == "folders"
+        return
+    with pytest.raises(AnnotationsError, match=f"{doubt}.*if each folder is a class: --layout folders"):
+        detected(tmp_path)
+    assert all(one.label for one in list_references("folders", tmp_path) if one.problem is None)

@@ -19,8 +19,7 @@ def annotation(file_name: str = "", box: str = "1 1 4 5", extra: str = "", size:
 
 def test_cards_xml_and_tables_agree_box_for_box_apart_from_the_origin(test_data):
     root = test_data / "detection" / "cards_voc"
-    from_xml = read(root)
-    from_table = list_references("csv", root)
+    from_xml, from_table = read(root), list_references("csv", root)
     assert len(from_xml) == len(from_table) == 363
     assert sum(len(reference.boxes or ()) for reference in from_xml) == 670
     assert len({box.label for reference in from_xml for box in reference.boxes or ()}) == 6

@@ -8,8 +8,6 @@ from PIL import Image
 
 from halofeed.errors import AnnotationsError
 from halofeed.loader import Loader
-from halofeed.prep.layouts import LAYOUTS
-from halofeed.prep.sources.files import LocalFiles
 from tests.support.conversions import run_convert
 from tests.support.layout_references import list_references, write_files
 
@@ -35,23 +33,6 @@ def test_a_rotated_picture_and_a_plain_one_store_the_fractions_as_written(tmp_pa
     for boxes, labels in zip(batch["boxes"], batch["classes"], strict=True):
         np.testing.assert_allclose(boxes[:2], expected, atol=1e-6)
         assert len(set(labels[:2])) == 2
-
-
-def test_polygons_and_boxes_of_real_files_equal_an_arithmetic_by_hand(test_data):
-    for case, masks in (("yolo", False), ("yolo_polygons", True)):
-        root = test_data / "cases" / case
-        for one in read(root, masks=masks):
-            text = (root / one.source.replace("images", "labels")).with_suffix(".txt").read_text()
-            for box, line in zip(one.boxes, text.splitlines(), strict=True):
-                name, *values = line.split()
-                points = np.array(values, float).reshape(-1, 2)
-                assert box.mask == ([points.ravel().tolist()] if masks else None)
-                points = points if masks else points[0] + [[-0.5], [0.5]] * points[1]
-                assert (box.xmin, box.ymin, box.xmax, box.ymax) == pytest.approx(
-                    [*points.min(0), *points.max(0)]
-                )
-                assert one.normalized and box.label == "ab"[int(name)]
-    assert LAYOUTS["yolo"].list_labels(LocalFiles(test_data / "cases/yolo"), None) == ("a", "b")
 
 
 @pytest.mark.parametrize(
