@@ -179,8 +179,8 @@ class Stream(abc.ABC):
         Args:
             start_step: the first batch.
             as_supervised: yield (image, target) instead of all arrays.
-            static_shapes: with `as_supervised`, keep rows that are not valid, with a weight of 0, so that all batches
-                have one shape.
+            static_shapes: with `as_supervised`, yield (image, target, weights) and keep rows that are not valid, with
+                a weight of 0, so that all batches have one shape.
 
         An error of `batch`, such as CorruptFileError, is raised as TensorFlow's own (tf.errors.UnknownError), whose
         message includes the original one.
@@ -202,7 +202,7 @@ class Stream(abc.ABC):
         Args:
             strategy: strategy such as MirroredStrategy, MultiWorkerMirroredStrategy or TPUStrategy.
             start_step: the first batch.
-            as_supervised: yield (image, target) or (image, target, weights), as `dataset` with `static_shapes`.
+            as_supervised: yield (image, target, weights), as `dataset` with `static_shapes`.
 
         Raises:
             UsageError: the batch size does not divide by the number of replicas.
@@ -254,7 +254,7 @@ class Stream(abc.ABC):
             target: Any = batch
             for name in (LABEL, LABELS):
                 target = batch.get(name, target)
-            if labelled is None and (leaves_out or not self.may_pad):
+            if labelled is None and not static_shapes:
                 return image, target
             weight = valid if labelled is None else tf.logical_and(valid, labelled)
             return image, target, tf.cast(weight, tf.float32)

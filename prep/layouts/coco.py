@@ -208,7 +208,7 @@ def _instance_files(
     if label_images and not chosen:
         raise AnnotationsError(
             f"{annotations.root}: expected panoptic*.json or annotations/panoptic*.json with classes of pixels; found "
-            f"{', '.join(found[:5]) or 'no .json file'}; name the file itself, or take the task detection"
+            f"{', '.join(found[:5]) or 'no .json file'}; name the file itself, or take --task detection"
         )
     if not chosen:
         raise AnnotationsError(

@@ -29,7 +29,7 @@ def classes(root: Path, write: Callable[[Path], object], *more: object) -> list[
     for name in ("hat", "cap"):
         (root / name).mkdir()
         write(root / name)
-    return ["--layout", "folders", "--source", root, *([] if "none" in more else SIDES), *more]
+    return ["--layout", "folders", "--source", root, *([] if {"none", "keep-aspect"} & set(more) else SIDES), *more]
 
 
 def gray(most: int) -> Callable[[Path], object]:
@@ -71,7 +71,7 @@ def blended(root: Path) -> list[object]:
 
 
 @preparing
-def turned_frames(root: Path) -> list[object]:
+def turned_frames(root: Path, *more: object) -> list[object]:
     """A folder of frames that are turned, and their masks."""
     frames, masks = draw_masked(np.random.default_rng(0), 2)
     (root / "images/a").mkdir(parents=True)
@@ -80,7 +80,7 @@ def turned_frames(root: Path) -> list[object]:
     for number, frame in enumerate(frames):
         Image.fromarray(frame).save(root / f"images/a/{number}.png", exif=exif)
     write_masks(root / "labels/a", masks, "folder")
-    return ["--layout", "pairs", "--source", root, "--frames", 2, *SIDES]
+    return ["--layout", "pairs", "--source", root, "--frames", 2, *SIDES, *more]
 
 
 def transparent(folder: Path) -> None:
@@ -126,5 +126,14 @@ ADVICE: dict[str, Advice] = {
         label_images(values=(0, 1, 2, 255)), "; (--ignore-label 255) ignores", "(--map-classes 255=255) makes"
     ),
     "frames that lie upside down": refused(turned_frames(), "say (--annotation-grid displayed)"),
+    "too long and thin": refused(
+        classes(long(3000), "--resize keep-aspect --encoding jpeg"), "with (--resize fixed-shape)"
+    ),
+    "frames without time stamps": refused(
+        turned_frames("--frame-rate 5"),
+        ("with (--folder-frame-rate)", "10 --frame-rate 5 --annotation-grid displayed"),
+        ("use (--frame-stride)", "1 --annotation-grid displayed"),
+        without=("--frame-rate",),
+    ),
     "a video that was cut off": refused(classes(cut_video, "--frames 2"), "(--incomplete-clips keep) takes"),
 }

@@ -15,7 +15,7 @@ from tests.support.advice import OPTION, modules, refused, run, templates, texts
 
 OF_BEAM = {
     *("--runner", "--setup_file", "--extra_package", "--temp_location", "--template_location", "--dry_run"),
-    *("--id", "--job_endpoint", "--provision_endpoint", "--direct_num_workers", "--direct_running_mode"),
+    *("--project", "--region", "--id", "--job_endpoint", "--provision_endpoint", "--direct_num_workers", "--direct_running_mode"),
 }
 OF_OTHERS = {
     "--input-file",
@@ -58,6 +58,7 @@ assert len(CASES) == sum(len(module.ADVICE) for module in MODULES), "two cases h
 
 FACT = "it says what an option that was given did, or which files a reject is about; its detail says what to type"
 OF_LAYOUTS = "only the user knows what the files are; each layout has its own cases"
+AT_ONCE = "Beam reads it after --; tests/pipelines/test_command_line.py types all of it"
 OF_SHARDS = "fewer files per split change no record"
 PROPOSED = "tests/pipelines/test_dry_run.py types all three sides and what else is proposed"
 EXCEPTIONS: dict[str, str] = {
@@ -94,9 +95,10 @@ EXCEPTIONS: dict[str, str] = {
     "prep/layouts/detect.py: {}: labels for {} of {} inputs; without labels: --layout {}": OF_LAYOUTS,
     "prep/layouts/detect.py: {}: its files show no layout; name one of {} with --layout. Tried:": OF_LAYOUTS,
     "pipelines/dry_run.py: warning: {} shards for {}: some will be empty; lower --shards": OF_SHARDS,
-    "pipelines/summary.py: warning: {}: {} of {} are empty; lower --shards": OF_SHARDS,
+    "pipelines/summary.py: warning: {}: {} of {} shards {} empty; lower --shards": OF_SHARDS,
     "pipelines/dry_run.py: scans {} to {}; at {} mm the median is {}, and the largest sides are {}": PROPOSED,
     "pipelines/dry_run.py: --window-hu {},{}": PROPOSED,
+    "pipelines/options.py: --project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER": AT_ONCE,
     "halofeed/cli.py: --depth: volumes have no default size; give --height and --width too.": PROPOSED,
     "loader/picture.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
