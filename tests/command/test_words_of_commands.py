@@ -47,6 +47,9 @@ def test_a_recipe_repeats_a_conversion_and_options_override_it(tmp_path):
         done = halofeed_here(*words, "d", "--recipe", tmp_path / name, "-q")
         assert done.returncode == 2 and fault in done.stderr
         assert text != FAULTY or all(f"  recipe.{one}" in done.stderr for one in FAULTS)
+    (tmp_path / "r.yaml").write_text("layout: folders\nresize: keep-aspect\npad: true")
+    done = halofeed_here(*words, "d", "--recipe", tmp_path / "r.yaml", "--height", 9)
+    assert "--height has no effect" in done.stderr and "r.yaml has --resize keep-aspect" in done.stderr
     with pytest.raises(UsageError, match=r"^recipe cannot be followed:\nheigt: .*did you mean height"):
         halofeed.convert(source, tmp_path, recipe={**recipe, "heigt": 3})
 
