@@ -1,21 +1,23 @@
-"""Folder in which the examples of the Python API run: pictures in class folders, a data set of them, and a trained model."""
+"""Folder in which the examples of the Python API run: pictures, a data set of them, and a trained model."""
 
 import contextlib
 from pathlib import Path
 
 import pytest
 
-API = ("halofeed.api.", "halofeed.loader.dataset.", "halofeed.loader.mixture.")
+API = ("halofeed.api.", "loader.dataset.", "loader.mixture.")
 OF_A_RUN = ("evaluate", "predict", "train")
 
 
 @pytest.fixture(scope="session")
 def api_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Draw `photos` and convert them to `data/photos`."""
+    """Draw `photos` and convert them to `data/photos` and `data/more`."""
     from tests.support.conversions import draw_folders, run_convert
 
     folder = tmp_path_factory.mktemp("api")
-    run_convert(draw_folders(folder / "photos", 8), folder / "data", name="photos", layout="folders")
+    draw_folders(folder / "photos", 8)
+    for name in ("photos", "more"):
+        run_convert(folder / "photos", folder / "data", name=name, layout="folders")
     return folder
 
 

@@ -1,7 +1,8 @@
 """Evaluate under tf.distribute without losing or repeating a record.
 
-Two virtual CPU devices make a MirroredStrategy. Two processes on this machine make a MultiWorkerMirroredStrategy; on several
-hosts each runs `evaluate_as_worker` with its own TF_CONFIG. TPUStrategy takes the same calls; it was not tried on a TPU.
+Two virtual CPU devices make a MirroredStrategy, and two processes on this machine a MultiWorkerMirroredStrategy. On
+several hosts each runs `evaluate_as_worker` with its own TF_CONFIG. TPUStrategy takes the same calls; it was not tried
+on a TPU.
 
     pip install 'halofeed[convert,tf]'
     python examples/tf_distribute.py
@@ -26,12 +27,16 @@ def count(strategy: tf.distribute.Strategy, test: halofeed.Loader) -> tuple[int,
     """Return the records and those of class 1 that all replicas get together."""
 
     @tf.function
-    def count_on_replica(image: tf.Tensor, label: tf.Tensor, weight: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def count_on_replica(
+        image: tf.Tensor, label: tf.Tensor, weight: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         del image
         return tf.reduce_sum(weight), tf.reduce_sum(weight * tf.cast(label == 1, weight.dtype))
 
     totals = np.zeros(2)
-    for batch in test.distributed(strategy, as_supervised=True):  # (image, label, weights); 0 for rows of padding
+    for batch in test.distributed(
+        strategy, as_supervised=True
+    ):  # (image, label, weights); 0 for rows of padding
         found = strategy.run(count_on_replica, args=batch)
         totals += [float(strategy.reduce("SUM", value, axis=None)) for value in found]
     return int(totals[0]), int(totals[1])
@@ -62,7 +67,9 @@ def count_with_workers(data: str, workers: int = 2) -> list[tuple[int, int]]:
         config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         own = {"TF_CONFIG": json.dumps(config), "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-c", f"import tf_distribute; tf_distribute.evaluate_as_worker({data!r})"]
-        processes.append(subprocess.Popen(command, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True))
+        processes.append(
+            subprocess.Popen(command, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True)
+        )
     printed = [process.communicate(timeout=300)[0].split() for process in processes]
     return [(int(records), int(of_class)) for records, of_class in printed]
 
@@ -81,7 +88,9 @@ def main(folder: Path) -> None:
     of_first = len(list((folder / "photos" / "test" / data.class_names[1]).glob("*.png")))
     assert count(strategy, test) == (by_hand, of_first) == (21, 7)
     assert count_with_workers(data.path) == [(by_hand, of_first)] * 2
-    print(f"{by_hand} records and {of_first} of one class over 2 replicas and over 2 processes, as counted by hand")
+    print(
+        f"{by_hand} records and {of_first} of one class over 2 replicas and over 2 processes, as counted by hand"
+    )
 
 
 if __name__ == "__main__":

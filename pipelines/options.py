@@ -128,9 +128,13 @@ def _check_dataflow(choice: RunnerChoice, job: JobOptions) -> None:
     if not choice.is_described:
         for flag, path in (("--source", job.source), ("--images", job.images), ("--out", job.out)):
             if path is not None and not is_remote(path):
-                problems.append(f"{flag} {path}: Dataflow's workers see no folder of this machine; copy it to a bucket")
+                problems.append(
+                    f"{flag} {path}: Dataflow's workers see no folder of this machine; copy it to a bucket"
+                )
         worker = choice.options.view_as(WorkerOptions)
-        if not (worker.sdk_container_image or setup.extra_packages or setup.setup_file or setup.requirements_file):
+        if not (
+            worker.sdk_container_image or setup.extra_packages or setup.setup_file or setup.requirements_file
+        ):
             problems.append("Missing software: workers lack halofeed; `halofeed package` writes the wheel")
     if problems:
         raise UsageError("\n".join(["after --, Dataflow needs `" + _DATAFLOW + "`; here:", *problems]))

@@ -32,10 +32,10 @@ from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, sort_class_names
 from halofeed.prep.annotations.contract import (
-    is_split_name,
     LayoutOptions,
     ListSeries,
     can_be_encoded,
+    is_split_name,
     reject_lone_surrogates,
 )
 from halofeed.prep.annotations.labels import LabelMap
@@ -219,8 +219,7 @@ def make_plan(
     label_map = _label_map(source, totals, task, options.label_map)
     if task_named(task).has_label_image and totals.convertible and not totals.labelled:
         print_status(
-            f"halofeed convert: none of the {plural(totals.convertible, 'image')} has a label, so the "
-            "records are for prediction "
+            f"halofeed convert: no label for {plural(totals.convertible, 'image')}, so the records are for prediction "
             "only. If there are labels, name them: a table with --layout csv and the columns id,image,label, or "
             "--layout pairs with --image-pattern and --label-pattern"
         )
@@ -274,9 +273,7 @@ def _print_other_name(first: SourceExample) -> None:
     """Print the split of an image whose folders name another one, such as `valid` for `val` of YOLO's data.yaml."""
     named = [folder for folder in first.source.split("/")[:-1] if is_split_name(folder)]
     if named and first.split not in named:
-        print_status(
-            f"halofeed convert: images in the folder {named[0]} are in the split {first.split}"
-        )
+        print_status(f"halofeed convert: images in the folder {named[0]} are in the split {first.split}")
 
 
 def _stamps_of(images: LocalFiles | RemoteFiles, totals: Totals) -> str:

@@ -311,13 +311,13 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (13, 3020),
+    "halofeed": (13, 3080),
     "system": (18, 2810),
     "schemas": (18, 3910),
-    "prep": (139, 35950),
-    "pipelines": (31, 7870),
-    "loader": (45, 10030),
-    "trainer": (56, 10580),
+    "prep": (139, 36000),
+    "pipelines": (31, 7930),
+    "loader": (45, 10040),
+    "trainer": (56, 10600),
     "inspection": (39, 9290),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""

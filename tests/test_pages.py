@@ -95,8 +95,13 @@ def test_an_example_runs_and_its_counts_are_those_by_hand(path: Path, tmp_path: 
 def test_commands_parse_and_python_compiles_and_quoted_messages_exist() -> None:
     parser = _parser()
     for page in PAGES:
-        for language, code in re.findall(r"^```([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
-            assert language or not re.search(r"^(halofeed|python|pip) ", code, re.MULTILINE), (page.name, code)
+        for language, code in re.findall(
+            r"^```([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL
+        ):
+            assert language or not re.search(r"^(halofeed|python|pip) ", code, re.MULTILINE), (
+                page.name,
+                code,
+            )
         for _, language, code in BLOCK.findall(page.read_text()):
             if language == "python":
                 compile(code, str(page), "exec")

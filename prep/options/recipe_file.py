@@ -81,7 +81,9 @@ class GivenRecipe:
             recipe.check_used(given)
         except UsageError as error:
             named = [one.replace("-", "_") for one in re.findall(r"--([a-z-]+)", str(error))]
-            own = {name: self.document[name] for name in named if name not in given and self.document.get(name)}
+            own = {
+                name: self.document[name] for name in named if name not in given and self.document.get(name)
+            }
             if not own:
                 raise
             has = ", ".join(f"{flag(name)} {value}" for name, value in own.items())

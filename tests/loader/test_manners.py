@@ -95,7 +95,9 @@ def test_keras_fits_and_evaluates_without_a_map_of_its_own(photos):
     np.testing.assert_array_equal(label, train.batch(0)["label"])
 
     exact = Loader(photos, split="train", batch_size=4, training=False)
-    assert len(train.dataset(as_supervised=True, static_shapes=True).element_spec) == 3, "although nothing is padded"
+    assert len(train.dataset(as_supervised=True, static_shapes=True).element_spec) == 3, (
+        "although nothing is padded"
+    )
     padded = exact.dataset(as_supervised=True, static_shapes=True)
     weights = np.concatenate([weight for _, _, weight in padded])
     valid = np.concatenate([batch["valid"] for batch in exact])

@@ -333,7 +333,9 @@ ADVICE: dict[str, Advice] = {
         proves="step 1/1",
     ),
     "data of other channels": usage(
-        converted_before(pictures("--channels 1"), lambda folder: LoadedRun(open_run(trained()), folder, "train")),
+        converted_before(
+            pictures("--channels 1"), lambda folder: LoadedRun(open_run(trained()), folder, "train")
+        ),
         (r"with (--recipe \S+)", "--overwrite"),
         into=pictures(),
         proves="8 records|4 records",

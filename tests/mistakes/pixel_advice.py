@@ -29,7 +29,14 @@ def classes(root: Path, write: Callable[[Path], object], *more: object) -> list[
     for name in ("hat", "cap"):
         (root / name).mkdir()
         write(root / name)
-    return ["--layout", "folders", "--source", root, *([] if {"none", "keep-aspect"} & set(more) else SIDES), *more]
+    return [
+        "--layout",
+        "folders",
+        "--source",
+        root,
+        *([] if {"none", "keep-aspect"} & set(more) else SIDES),
+        *more,
+    ]
 
 
 def gray(most: int) -> Callable[[Path], object]:

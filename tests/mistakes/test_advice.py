@@ -15,7 +15,15 @@ from tests.support.advice import OPTION, modules, refused, run, templates, texts
 
 OF_BEAM = {
     *("--runner", "--setup_file", "--extra_package", "--temp_location", "--template_location", "--dry_run"),
-    *("--project", "--region", "--id", "--job_endpoint", "--provision_endpoint", "--direct_num_workers", "--direct_running_mode"),
+    *(
+        "--project",
+        "--region",
+        "--id",
+        "--job_endpoint",
+        "--provision_endpoint",
+        "--direct_num_workers",
+        "--direct_running_mode",
+    ),
 }
 OF_OTHERS = {
     "--input-file",

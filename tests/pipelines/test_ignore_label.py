@@ -240,5 +240,5 @@ def test_images_without_any_label_are_said_at_once(tmp_path: Path, capsys: Any) 
     save_nifti(tmp_path / "s/a.nii", image(), AFFINE)
     write_table(tmp_path / "s", [("x", "a.nii", "")])
     done = run_convert(tmp_path / "s", tmp_path / "o", task="segmentation", layout="csv", **SIZE)
-    assert "none of the 1 image has a label" in capsys.readouterr().err
+    assert "no label for 1 image," in capsys.readouterr().err
     assert "segmentation, no labels" in summary(done)
