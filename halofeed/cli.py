@@ -619,6 +619,9 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
 
 def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainConfig | None, dict[str, Any]]:
     """Return the training recipe of --config, if there is one, and the options of the batches."""
+    from halofeed.trainer.platform import configure_platform
+
+    configure_platform(None)
     config = None
     if parsed.config:
         from halofeed.trainer.config import load_config

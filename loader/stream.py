@@ -24,6 +24,7 @@ from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksu
 from halofeed.schemas.kinds import Kind
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
+from halofeed.system.console import without_banner
 
 if TYPE_CHECKING:
     import jax
@@ -224,7 +225,7 @@ class Stream(abc.ABC):
         self, start_step: int, pieces: Sequence[tuple[int, int]], *, as_supervised: bool, static_shapes: bool
     ) -> tf.data.Dataset:
         """Return a dataset with an element for each of these rows (start, stop) of every batch, in this order."""
-        with require_extra("tf", "tensorflow"):
+        with require_extra("tf", "tensorflow"), without_banner("tensorflow"):
             import tensorflow as tf
 
         steps, count = self.steps_from(start_step), len(pieces)
@@ -384,7 +385,7 @@ class Stream(abc.ABC):
 
 
 def _element_spec(arrays: Mapping[str, ArraySpec]) -> dict[str, tf.TensorSpec]:
-    with require_extra("tf", "tensorflow"):
+    with require_extra("tf", "tensorflow"), without_banner("tensorflow"):
         import tensorflow as tf
 
     return {
