@@ -260,7 +260,7 @@ def _read_document(
     if coco_panoptic.is_panoptic(lists):
         if outlines:
             raise AnnotationsError(
-                f"{name}: a panoptic file, whose masks are pictures: take the task segmentation, or boxes without masks"
+                f"{name}: a panoptic file, whose masks are pictures: take --task segmentation in place of --masks"
             )
         pictures = {
             _normalize_id(one.get("image_id")): written
@@ -271,7 +271,7 @@ def _read_document(
     elif label_images:
         raise AnnotationsError(
             f"{name}: segmentation takes a panoptic file, whose annotations have segments_info; this one has objects: "
-            "take the task detection"
+            "take --task detection"
         )
     if lists["annotations"] and not any("bbox" in entry for entry in lists["annotations"]):
         keys = ", ".join(sorted(lists["annotations"][0]))

@@ -78,7 +78,7 @@ def blended(root: Path) -> list[object]:
 
 
 @preparing
-def turned_frames(root: Path, *more: object) -> list[object]:
+def turned_frames(root: Path) -> list[object]:
     """A folder of frames that are turned, and their masks."""
     frames, masks = draw_masked(np.random.default_rng(0), 2)
     (root / "images/a").mkdir(parents=True)
@@ -87,11 +87,17 @@ def turned_frames(root: Path, *more: object) -> list[object]:
     for number, frame in enumerate(frames):
         Image.fromarray(frame).save(root / f"images/a/{number}.png", exif=exif)
     write_masks(root / "labels/a", masks, "folder")
-    return ["--layout", "pairs", "--source", root, "--frames", 2, *SIDES, *more]
+    return ["--layout", "pairs", "--source", root, "--frames", 2, *SIDES]
 
 
 def transparent(folder: Path) -> None:
     (folder / "a.webm").write_bytes(TRANSPARENT_VP9)
+
+
+def frame_files(folder: Path) -> None:
+    (folder / "0").mkdir()
+    for number, frame in enumerate(FRAMES):
+        Image.fromarray(frame).save(folder / f"0/{number}.png")
 
 
 def cut_video(folder: Path) -> None:
@@ -137,9 +143,9 @@ ADVICE: dict[str, Advice] = {
         classes(long(3000), "--resize keep-aspect --encoding jpeg"), "with (--resize fixed-shape)"
     ),
     "frames without time stamps": refused(
-        turned_frames("--frame-rate 5"),
-        ("with (--folder-frame-rate)", "10 --frame-rate 5 --annotation-grid displayed"),
-        ("use (--frame-stride)", "1 --annotation-grid displayed"),
+        classes(frame_files, "--frames 2 --frame-rate 5"),
+        ("with (--folder-frame-rate)", "10", "--frame-rate 5"),
+        ("use (--frame-stride)", "2"),
         without=("--frame-rate",),
     ),
     "a video that was cut off": refused(classes(cut_video, "--frames 2"), "(--incomplete-clips keep) takes"),

@@ -108,6 +108,16 @@ EXCEPTIONS: dict[str, str] = {
     "pipelines/dry_run.py: --window-hu {},{}": PROPOSED,
     "pipelines/options.py: --project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER": AT_ONCE,
     "halofeed/cli.py: --depth: volumes have no default size; give --height and --width too.": PROPOSED,
+    "prep/layouts/folders.py: {}: all images lie in {}, so that its name would be the only class;": OF_LAYOUTS,
+    "prep/layouts/coco.py: {}: a panoptic file, whose masks are pictures: take --task segmentation": (
+        "tests/prep/layouts/test_layout_coco.py reads the same file by both tasks"
+    ),
+    "prep/options/recipe_file.py: {} --recipe {}": "the file of another message's options, which has its case",
+    "loader/decode.py: {}: NumPy has no bfloat16 of its own; install the package ml_dtypes,": "ml_dtypes is here",
+    "loader/device/photometric.py: device augmentation HUWindow: expected Hounsfield units, the images are": (
+        "8 bits have lost the units; a conversion needs its own options besides"
+    ),
+    "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
     "loader/picture.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""
