@@ -27,7 +27,6 @@ draw_box_table(Path("boxes/boxes.csv"))
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.*")) if path.stem != "drawn"]
 UPLOAD = """
 import boto3
-from pathlib import Path
 for path in Path("cards").rglob("*.*"):
     boto3.client("s3").upload_file(str(path), "bucket", str(path))
 """
@@ -72,7 +71,7 @@ def test_the_blocks_of_a_page_run_in_order(page: Path, converted: Path) -> None:
     if page.name == "stores.md":
         try:
             settings = s3.start(converted / "s3")
-            run_blocks(page, converted, f"import os\nos.environ.update({settings})\n{UPLOAD}")
+            run_blocks(page, converted, f"os.environ.update({settings})\nfrom pathlib import Path\n{UPLOAD}")
         finally:
             s3.stop(converted / "s3")
     elif page.name != "quick-start.md":  # which the fixture has run
@@ -95,13 +94,8 @@ def test_an_example_runs_and_its_counts_are_those_by_hand(path: Path, tmp_path: 
 def test_commands_parse_and_python_compiles_and_quoted_messages_exist() -> None:
     parser = _parser()
     for page in PAGES:
-        for language, code in re.findall(
-            r"^```([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL
-        ):
-            assert language or not re.search(r"^(halofeed|python|pip) ", code, re.MULTILINE), (
-                page.name,
-                code,
-            )
+        for language, code in re.findall(r"(?ms)^```([^\n]*)\n(.*?)^```$", page.read_text()):
+            assert language or not re.search(r"(?m)^(halofeed|python|pip) ", code), f"{page.name}: {code}"
         for _, language, code in BLOCK.findall(page.read_text()):
             if language == "python":
                 compile(code, str(page), "exec")

@@ -119,6 +119,10 @@ def check_training(folder: Path) -> object:
     return data_facts(read_manifest(folder), "train")
 
 
+def as_trained(folder: Path) -> object:
+    return LoadedRun(open_run(trained()), folder, "train")
+
+
 def new_files(folder: Path) -> object:
     return recipe_for_new_files(read_manifest(folder).recipe, "classification")
 
@@ -333,12 +337,9 @@ ADVICE: dict[str, Advice] = {
         proves="step 1/1",
     ),
     "data of other channels": usage(
-        converted_before(
-            pictures("--channels 1"), lambda folder: LoadedRun(open_run(trained()), folder, "train")
-        ),
+        converted_before(pictures("--channels 1"), as_trained),
         (r"with (--recipe \S+)", "--overwrite"),
         into=pictures(),
-        proves="8 records|4 records",
     ),
     # data sets that training refuses
     "classes that overlap": usage(

@@ -15,15 +15,8 @@ from tests.support.advice import OPTION, modules, refused, run, templates, texts
 
 OF_BEAM = {
     *("--runner", "--setup_file", "--extra_package", "--temp_location", "--template_location", "--dry_run"),
-    *(
-        "--project",
-        "--region",
-        "--id",
-        "--job_endpoint",
-        "--provision_endpoint",
-        "--direct_num_workers",
-        "--direct_running_mode",
-    ),
+    *("--id", "--job_endpoint", "--provision_endpoint", "--direct_num_workers", "--direct_running_mode"),
+    *("--project", "--region"),
 }
 OF_OTHERS = {
     "--input-file",
@@ -66,7 +59,6 @@ assert len(CASES) == sum(len(module.ADVICE) for module in MODULES), "two cases h
 
 FACT = "it says what an option that was given did, or which files a reject is about; its detail says what to type"
 OF_LAYOUTS = "only the user knows what the files are; each layout has its own cases"
-AT_ONCE = "Beam reads it after --; tests/pipelines/test_command_line.py types all of it"
 OF_SHARDS = "fewer files per split change no record"
 PROPOSED = "tests/pipelines/test_dry_run.py types all three sides and what else is proposed"
 EXCEPTIONS: dict[str, str] = {
@@ -106,17 +98,13 @@ EXCEPTIONS: dict[str, str] = {
     "pipelines/summary.py: warning: {}: {} of {} shards {} empty; lower --shards": OF_SHARDS,
     "pipelines/dry_run.py: scans {} to {}; at {} mm the median is {}, and the largest sides are {}": PROPOSED,
     "pipelines/dry_run.py: --window-hu {},{}": PROPOSED,
-    "pipelines/options.py: --project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER": AT_ONCE,
+    "pipelines/options.py: --project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER": FACT,
     "halofeed/cli.py: --depth: volumes have no default size; give --height and --width too.": PROPOSED,
     "prep/layouts/folders.py: {}: all images lie in {}, so that its name would be the only class;": OF_LAYOUTS,
-    "prep/layouts/coco.py: {}: a panoptic file, whose masks are pictures: take --task segmentation": (
-        "tests/prep/layouts/test_layout_coco.py reads the same file by both tasks"
-    ),
+    "prep/layouts/coco.py: {}: a panoptic file, whose masks are pictures: take --task segmentation": OF_LAYOUTS,
     "prep/options/recipe_file.py: {} --recipe {}": "the file of another message's options, which has its case",
     "loader/decode.py: {}: NumPy has no bfloat16 of its own; install the package ml_dtypes,": "ml_dtypes is here",
-    "loader/device/photometric.py: device augmentation HUWindow: expected Hounsfield units, the images are": (
-        "8 bits have lost the units; a conversion needs its own options besides"
-    ),
+    "loader/device/photometric.py: device augmentation HUWindow: expected Hounsfield units, the images are": OF_LAYOUTS,
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
     "loader/picture.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
