@@ -234,6 +234,11 @@ def test_lists_of_splits_that_are_not_used_are_said_with_the_option_that_uses_th
     done = convert(tmp_path / "s", tmp_path / "p", split_lists=tuple(found[1].split(",")), ignore_label=VOID)
     assert {name: split.records for name, split in done.manifest.splits.items()} == {"train": 1, "val": 1}
     assert "ImageSets" not in capsys.readouterr().err
+    (tmp_path / "s/t.csv").write_text("filename,class,split\nimages/valid/0.png,hat,val\n")
+    (tmp_path / "s/images/valid").mkdir()
+    (tmp_path / "s/images/0.png").rename(tmp_path / "s/images/valid/0.png")
+    run_convert(tmp_path / "s/t.csv", tmp_path / "q", layout="csv")
+    assert "images in the folder valid are in the split val" in capsys.readouterr().err
 
 
 def test_images_without_any_label_are_said_at_once(tmp_path: Path, capsys: Any) -> None:
