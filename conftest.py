@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 API = ("halofeed.api.", "loader.dataset.", "loader.mixture.")
-OF_A_RUN = ("evaluate", "predict", "train")
+OF_A_RUN = ("evaluate", "export", "predict", "train")
 
 
 @pytest.fixture(scope="session")

@@ -205,8 +205,8 @@ def train(data: StrPath, **options: Any) -> Path:
     """Train a model and return the run's folder; `set` changes settings of the recipe. The same call resumes.
 
     >>> run = halofeed.train("data/photos", out="run", steps=1, batch_size=8, set={"model.features": [8]})
-    >>> print(run)
-    run
+    >>> (run / "report.html").exists()
+    True
     """
     return Path(_run("train", (data,), options)[0].out)
 
@@ -229,8 +229,9 @@ def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[
 def predict(run: StrPath, data: StrPath | None = None, *, out: StrPath, **options: Any) -> Path:
     """Write predictions in the coordinates of the source files, and return the folder.
 
-    >>> print(halofeed.predict("run", split="train", out="found"))
-    found
+    >>> found = halofeed.predict("run", source="photos", out="found")
+    >>> len((found / "classes.csv").read_text().splitlines())  # a line for each picture, and the header
+    9
     """
     _run("predict", (run,) if data is None else (run, data), {**options, "out": out})
     return Path(out)
@@ -239,8 +240,10 @@ def predict(run: StrPath, data: StrPath | None = None, *, out: StrPath, **option
 def export(path: StrPath, *, out: StrPath, **options: Any) -> Path:
     """Export what `halofeed export` exports, and return the folder.
 
-    >>> print(halofeed.export("data/photos", to="folders", out="exported"))
-    exported
+    >>> len(list(halofeed.export("data/photos", to="folders", out="pictures").glob("train/*/*.png")))
+    8
+    >>> sorted(path.name for path in halofeed.export("run", out="exported").glob("[a-zA-Z]*"))
+    ['README.md', 'model.stablehlo', 'signature.json']
     """
     _run("export", (path,), {**options, "out": out})
     return Path(out)
