@@ -119,10 +119,6 @@ def check_training(folder: Path) -> object:
     return data_facts(read_manifest(folder), "train")
 
 
-def as_trained(folder: Path) -> object:
-    return LoadedRun(open_run(trained()), folder, "train")
-
-
 def new_files(folder: Path) -> object:
     return recipe_for_new_files(read_manifest(folder).recipe, "classification")
 
@@ -337,7 +333,7 @@ ADVICE: dict[str, Advice] = {
         proves="step 1/1",
     ),
     "data of other channels": usage(
-        converted_before(pictures("--channels 1"), as_trained),
+        converted_before(pictures("--channels 1"), lambda at: LoadedRun(open_run(trained()), at, "train")),
         (r"with (--recipe \S+)", "--overwrite"),
         into=pictures(),
     ),

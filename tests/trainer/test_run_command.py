@@ -13,7 +13,7 @@ from halofeed.trainer.run_folder import open_run
 from tests.support import commands
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.level_rows import others
-from tests.support.training import command, finished, free_port, halofeed, logged
+from tests.support.training import finished, free_port, halofeed, logged
 
 SETTINGS = (
     *("--config", "classifier_small", "--compute-dtype", "float32", "--batch-size", "8"),
@@ -76,10 +76,3 @@ def test_several_processes_have_the_losses_of_one(data: Path, tmp_path: Path, co
     found, expected = (jax.tree.leaves(run.restore(run.problem(), "last")[0]) for run in runs)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
-
-
-def test_the_recipes_and_models_are_listed_and_printed() -> None:
-    listed = command("configs")
-    names = ("retinanet_resnet50_fpn_2560_8way", "unet3d_256_16way", "ssd_mobilenet_v1")
-    assert all(name in listed for name in names)
-    assert 'model = "unet"' in command("configs", "unet3d_128")
