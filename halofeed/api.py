@@ -1,6 +1,7 @@
 """Python API: a function for each command, and `open` for a data set.
 
-Parameters have the names of the command line's options with underscores: `--batch-size 8` is `batch_size=8`.
+Parameters have the names of the command line's options with underscores: `--batch-size 8` is `batch_size=8`. The
+examples below run after `import halofeed`, in a folder with class folders `photos`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ class Dataset:
         manifest: everything that is known of the data set.
         splits: number of records by split.
         class_names: `class_names[label]`; 0 is the background if labels begin at 1.
+
+    >>> halofeed.Dataset("data/photos/1.0.0").splits
+    {'train': 8}
     """
 
     def __init__(self, path: StrPath) -> None:
@@ -96,6 +100,9 @@ def open(path: StrPath) -> Dataset:  # noqa: A001
     Raises:
         UsageError: there is none, or there are several versions; the message names them.
         ManifestError: the conversion has not finished, or the manifest is wrong.
+
+    >>> halofeed.open("data/photos").class_names
+    ('hat', 'shirt')
     """
     from halofeed.schemas.manifest import only_version
 
@@ -114,7 +121,7 @@ def convert(
 ) -> Dataset:
     """Convert images and annotations into sharded TFRecords, and open the result; the same call resumes.
 
-    `halofeed.convert("photos", "data", height=224, width=224)` writes data/photos/1.0.0.
+    The data set is in OUT/NAME/VERSION.
 
     Args:
         source: folder or file of the annotations, and of the images if they are beside them.
@@ -129,6 +136,9 @@ def convert(
 
     Raises:
         UsageError: a parameter is wrong; and as `halofeed.pipelines.convert.convert`.
+
+    >>> halofeed.convert("photos", "data", height=16, width=24)
+    <photos 1.0.0: classification, train: 8 records, in data/photos/1.0.0>
     """
     from halofeed.pipelines.job import JobOptions
 
@@ -146,6 +156,9 @@ def dry_run(source: StrPath, out: StrPath, *, name: str = "", **options: Any) ->
 
     The text has inputs by split, classes, record sizes, rejects and a converted sample; for volumes a shape, a spacing
     and a window. `preview="sample.png"` draws the sample.
+
+    >>> print(halofeed.dry_run("photos", "data", height=16, width=24).splitlines()[1].strip())
+    train        8 inputs
     """
     given = {"source": source, "out": out, "name": name or _name_of(source), "dry_run": True, **options}
     return _run("convert", (), given)[1].rstrip("\n")
@@ -158,7 +171,11 @@ def _name_of(source: StrPath) -> str:
 
 
 def verify(path: StrPath) -> VerifyReport:
-    """Check every byte of a data set; see `halofeed.inspection.verify.verify`."""
+    """Check every byte of a data set; see `halofeed.inspection.verify.verify`.
+
+    >>> halofeed.verify("data/photos").ok
+    True
+    """
     from halofeed.inspection import verify as module
 
     with _naming_parameters():
@@ -166,22 +183,39 @@ def verify(path: StrPath) -> VerifyReport:
 
 
 def inspect(path: StrPath, *, record: str | None = None, parser: bool = False) -> str:
-    """Describe a data set, or one record of it ("train:17"), or return a TensorFlow parser of its records."""
+    """Describe a data set, or one record of it ("train:17"), or return a TensorFlow parser of its records.
+
+    >>> print(halofeed.inspect("data/photos").splitlines()[0])
+    photos 1.0.0: classification, 8 records, 12.9 kB
+    """
     return _run("inspect", (path,), {"record": record, "parser": parser})[1].rstrip("\n")
 
 
 def report(path: StrPath, **options: Any) -> Path:
-    """Write the HTML report of a data set or a training run, and return its path."""
+    """Write the HTML report of a data set or a training run, and return its path.
+
+    >>> print(halofeed.report("data/photos", output="photos.html"))
+    photos.html
+    """
     return Path(_run("report", (path,), options)[1].strip())
 
 
 def show(path: StrPath, **options: Any) -> Path:
-    """Write a picture of a batch, and return its path."""
+    """Write a picture of a batch, and return its path.
+
+    >>> print(halofeed.show("data/photos", batch_size=4, output="batch.png"))
+    batch.png
+    """
     return Path(_run("show", (path,), options)[1].strip())
 
 
 def plan(data: StrPath | None = None, **options: Any) -> dict[str, Any]:
-    """Find the splits of a model that fit on a machine, and return the plan's document."""
+    """Find the splits of a model that fit on a machine, and return the plan's document.
+
+    >>> found = halofeed.plan("data/photos", topology="cpu:1", set={"batch_size": 8, "model.features": [8]})
+    >>> [split["fits"] for split in found["splits"]]
+    [True]
+    """
     found: dict[str, Any] = json.loads(
         _run("plan", () if data is None else (data,), {**options, "json": "-"})[1]
     )
@@ -189,12 +223,21 @@ def plan(data: StrPath | None = None, **options: Any) -> dict[str, Any]:
 
 
 def train(data: StrPath, **options: Any) -> Path:
-    """Train a model and return the run's folder; `set={"model.width": 16}` changes settings of the recipe."""
+    """Train a model and return the run's folder; `set` changes settings of the recipe. The same call resumes.
+
+    >>> run = halofeed.train("data/photos", out="run", steps=1, batch_size=8, set={"model.features": [8]})
+    >>> (run / "report.html").exists()
+    True
+    """
     return Path(_run("train", (data,), options)[0].out)
 
 
 def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[str, Any]:
-    """Measure a trained model on a split, and return the metrics."""
+    """Measure a trained model on a split, and return the metrics.
+
+    >>> halofeed.evaluate("run")["examples"]
+    8
+    """
     from halofeed.system.scratch import scratch_folder
 
     with scratch_folder() as folder:
@@ -205,13 +248,24 @@ def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[
 
 
 def predict(run: StrPath, data: StrPath | None = None, *, out: StrPath, **options: Any) -> Path:
-    """Write predictions in the coordinates of the source files, and return the folder."""
+    """Write predictions in the coordinates of the source files, and return the folder.
+
+    >>> found = halofeed.predict("run", source="photos", out="found")
+    >>> len((found / "classes.csv").read_text().splitlines())  # a line for each picture, and the header
+    9
+    """
     _run("predict", (run,) if data is None else (run, data), {**options, "out": out})
     return Path(out)
 
 
 def export(path: StrPath, *, out: StrPath, **options: Any) -> Path:
-    """Export what `halofeed export` exports, and return the folder."""
+    """Export what `halofeed export` exports, and return the folder.
+
+    >>> len(list(halofeed.export("data/photos", to="folders", out="pictures").glob("train/*/*.png")))
+    8
+    >>> sorted(path.name for path in halofeed.export("run", out="exported").glob("[a-zA-Z]*"))
+    ['README.md', 'model.stablehlo', 'signature.json']
+    """
     _run("export", (path,), {**options, "out": out})
     return Path(out)
 
@@ -250,12 +304,17 @@ def _words(flag: str, value: Any) -> list[str]:
     if value is True:
         return [flag]
     if isinstance(value, Mapping):
-        return [word for key, one in value.items() for word in (flag, f"{key}={_text(one)}")]
+        return [word for key, one in value.items() for word in (flag, f"{key}={_setting(one)}")]
     return [f"{flag}={_text(value)}"]
 
 
 def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _setting(value: Any) -> str:
+    """Return a value as TOML if it is a list or a boolean."""
+    return json.dumps(value) if isinstance(value, list | tuple | bool) else _text(value)
 
 
 @contextlib.contextmanager

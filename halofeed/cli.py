@@ -52,7 +52,8 @@ examples:
 CONVERT_END = """
 example: on a cluster, where Beam's options follow --
   halofeed convert --layout coco --source gs://bucket/coco --out gs://bucket/data --name coco \\
-      --max-rejected 100 -- --runner=DataflowRunner --extra_package=halofeed-0.1.0-py3-none-any.whl
+      --max-rejected 100 -- --runner=DataflowRunner --project=PROJECT --region=europe-west4 \\
+      --temp_location=gs://bucket/temporary --extra_package=halofeed-0.1.0-py3-none-any.whl
 
 Killed or failed? Run the same command again: finished shards are kept, and the result is the same.
 OUT/NAME/VERSION/rejected.jsonl lists every rejected input with its reason.
@@ -502,7 +503,10 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     if stated.get("layout", "auto") == "auto":
         parsed.layout = _detect_layout(options, parsed)
     recipe = _recipe_of(parsed)
-    recipe.check_used(given if repeated else None)
+    if repeated:
+        repeated.check_used(recipe, given)
+    else:
+        recipe.check_used()
     if stated.get("depth") is not None and not {"height", "width"} <= stated.keys():
         raise UsageError(
             "--depth: volumes have no default size; give --height and --width too. --dry-run without the three "
@@ -615,6 +619,9 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
 
 def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainConfig | None, dict[str, Any]]:
     """Return the training recipe of --config, if there is one, and the options of the batches."""
+    from halofeed.trainer.platform import configure_platform
+
+    configure_platform(None)
     config = None
     if parsed.config:
         from halofeed.trainer.config import load_config

@@ -134,7 +134,8 @@ def _class_lines(facts: DatasetFacts) -> list[str]:
     order = sorted(names, key=lambda label: (label == 0, -voxels.get(label, 0), label))
     share = percent(foreground / facts.labelled_voxels) if facts.labelled_voxels else "0 %"
     without = facts.records - facts.labelled
-    has_label = f"{facts.labelled:,} of {plural(facts.records, 'record')} have a label"
+    have = "has" if facts.labelled == 1 else "have"
+    has_label = f"{facts.labelled:,} of {plural(facts.records, 'record')} {have} a label"
     if without:
         has_label += f"; {without:,} without, for prediction: all values of their label are 0"
     lines = [

@@ -130,6 +130,10 @@ class Loader(Stream):
         CorruptFileError: a shard is missing or has another size. Reading may raise it later, with file, offset and id.
         StoreError: an address cannot be reached, or refuses access; reading may raise it later.
         SystemLimitError: when reading, the process may not open another file.
+
+    >>> loader = halofeed.Loader("data/photos/1.0.0", batch_size=4, seed=7)
+    >>> loader.batch(1234)["image"].shape
+    (4, 16, 24, 3)
     """
 
     def __init__(

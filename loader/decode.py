@@ -41,7 +41,7 @@ def array_dtype(field: Field) -> np.dtype[Any]:
         except ImportError as error:
             raise UsageError(
                 f"{field.name}: NumPy has no bfloat16 of its own; install the package ml_dtypes, which comes with JAX "
-                "and TensorFlow, or convert to float32"
+                "and TensorFlow, or convert with --dtype float32"
             ) from error
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16

@@ -43,6 +43,10 @@ class Mixture(Stream):
 
     Raises:
         UsageError: weights are invalid, batches or classes of the data sets differ, and as `Loader`.
+
+    >>> mixture = halofeed.Mixture({"data/photos/1.0.0": 3, "data/more/1.0.0": 1}, batch_size=8)
+    >>> mixture.batch(0)["label"].shape
+    (8,)
     """
 
     def __init__(

@@ -24,6 +24,7 @@ from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksu
 from halofeed.schemas.kinds import Kind
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
+from halofeed.system.console import without_banner
 
 if TYPE_CHECKING:
     import jax
@@ -179,8 +180,8 @@ class Stream(abc.ABC):
         Args:
             start_step: the first batch.
             as_supervised: yield (image, target) instead of all arrays.
-            static_shapes: with `as_supervised`, keep rows that are not valid, with a weight of 0, so that all batches
-                have one shape.
+            static_shapes: with `as_supervised`, yield (image, target, weights) and keep rows that are not valid, with
+                a weight of 0, so that all batches have one shape.
 
         An error of `batch`, such as CorruptFileError, is raised as TensorFlow's own (tf.errors.UnknownError), whose
         message includes the original one.
@@ -202,7 +203,7 @@ class Stream(abc.ABC):
         Args:
             strategy: strategy such as MirroredStrategy, MultiWorkerMirroredStrategy or TPUStrategy.
             start_step: the first batch.
-            as_supervised: yield (image, target) or (image, target, weights), as `dataset` with `static_shapes`.
+            as_supervised: yield (image, target, weights), as `dataset` with `static_shapes`.
 
         Raises:
             UsageError: the batch size does not divide by the number of replicas.
@@ -224,7 +225,7 @@ class Stream(abc.ABC):
         self, start_step: int, pieces: Sequence[tuple[int, int]], *, as_supervised: bool, static_shapes: bool
     ) -> tf.data.Dataset:
         """Return a dataset with an element for each of these rows (start, stop) of every batch, in this order."""
-        with require_extra("tf", "tensorflow"):
+        with require_extra("tf", "tensorflow"), without_banner("tensorflow"):
             import tensorflow as tf
 
         steps, count = self.steps_from(start_step), len(pieces)
@@ -254,7 +255,7 @@ class Stream(abc.ABC):
             target: Any = batch
             for name in (LABEL, LABELS):
                 target = batch.get(name, target)
-            if labelled is None and (leaves_out or not self.may_pad):
+            if labelled is None and not static_shapes:
                 return image, target
             weight = valid if labelled is None else tf.logical_and(valid, labelled)
             return image, target, tf.cast(weight, tf.float32)
@@ -384,7 +385,7 @@ class Stream(abc.ABC):
 
 
 def _element_spec(arrays: Mapping[str, ArraySpec]) -> dict[str, tf.TensorSpec]:
-    with require_extra("tf", "tensorflow"):
+    with require_extra("tf", "tensorflow"), without_banner("tensorflow"):
         import tensorflow as tf
 
     return {

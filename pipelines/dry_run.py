@@ -157,7 +157,7 @@ def _records(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> list[
     total = f", {human_bytes(each)} each, {human_bytes(each * records)} in all" if each else ""
     lines = [f"  records      {sized}, {recipe.channels} x {recipe.dtype}{total}{free}"]
     shards = recipe.shards * len(plan.splits)
-    if shards > records:
+    if recipe.shards > 1 and shards > records:
         lines.append(
             f"  warning: {shards:,} shards for {plural(records, 'record')}: some will be empty; lower --shards"
         )

@@ -16,13 +16,18 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import (
     GoogleCloudOptions,
     PipelineOptions,
+    SetupOptions,
     StandardOptions,
     TestOptions,
+    WorkerOptions,
 )
+from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 from apache_beam.runners.runner import create_runner
 
+from halofeed import __version__
 from halofeed.errors import UsageError
 from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.storage import is_remote
 from halofeed.pipelines.workers import SHARE_OF_MEMORY, available_cores, count_workers
 from halofeed.system.addresses import keep_secret
 from halofeed.system.memory import machine_memory
@@ -73,7 +78,7 @@ def choose_runner(
     more: dict[str, Any] = {"options": options, "beam_arguments": tuple(beam_arguments)}
     named = options.view_as(StandardOptions).runner
     if named and named.lower() not in _LOCAL_RUNNERS:
-        return RunnerChoice(
+        choice = RunnerChoice(
             local=False,
             runner=_find_runner(named),
             threads=job.threads or 2,
@@ -83,6 +88,9 @@ def choose_runner(
             template=options.view_as(GoogleCloudOptions).template_location,
             **more,
         )
+        if named.lower() == "dataflowrunner":
+            _check_dataflow(choice, job)
+        return choice
     if job.max_silence_minutes is not None or job.job_restarts:
         named = "--job-restarts" if job.max_silence_minutes is None else "--max-silence-minutes"
         raise UsageError(
@@ -100,6 +108,43 @@ def choose_runner(
         memory_bytes=int(SHARE_OF_MEMORY * machine_memory()) // workers,
         **more,
     )
+
+
+def _check_dataflow(choice: RunnerChoice, job: JobOptions) -> None:
+    """Refuse a job that lacks what Dataflow needs; Beam would look for it in Google's network first, for minutes.
+
+    Raises:
+        UsageError: lists everything that is missing or malformed, with what to type.
+    """
+    cloud, setup = choice.options.view_as(GoogleCloudOptions), choice.options.view_as(SetupOptions)
+    validator = PipelineOptionsValidator(choice.options, choice.runner)
+    if not validator.is_service_runner():
+        return
+    problems = validator.validate_cloud_options(cloud)
+    locations = [name for name in ("temp_location", "staging_location") if getattr(cloud, name) is not None]
+    faults = [fault for name in locations for fault in validator.validate_gcs_path(cloud, name)]
+    if len(faults) == len(locations):  # Beam takes either for the other
+        problems += faults or ["Missing option: temp_location, a folder in a bucket"]
+    if not choice.is_described:
+        for flag, path in (("--source", job.source), ("--images", job.images), ("--out", job.out)):
+            if path is not None and not is_remote(path):
+                problems.append(
+                    f"{flag} {path}: Dataflow's workers see no folder of this machine; copy it to a bucket"
+                )
+        worker = choice.options.view_as(WorkerOptions)
+        if not (
+            worker.sdk_container_image or setup.extra_packages or setup.setup_file or setup.requirements_file
+        ):
+            problems.append("Missing software: workers lack halofeed; `halofeed package` writes the wheel")
+    if problems:
+        raise UsageError("\n".join(["after --, Dataflow needs `" + _DATAFLOW + "`; here:", *problems]))
+
+
+_DATAFLOW = (
+    "--project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER "
+    f"--extra_package=halofeed-{__version__}-py3-none-any.whl"
+)
+"""Beam's options that a job on Dataflow needs; an image takes the place of the package."""
 
 
 def new_pipeline(choice: RunnerChoice) -> beam.Pipeline:

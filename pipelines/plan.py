@@ -35,6 +35,7 @@ from halofeed.prep.annotations.contract import (
     LayoutOptions,
     ListSeries,
     can_be_encoded,
+    is_split_name,
     reject_lone_surrogates,
 )
 from halofeed.prep.annotations.labels import LabelMap
@@ -189,7 +190,7 @@ def make_plan(
 
     listed_here = totals is None
     if totals is None:
-        totals = _gather(listed, recipe, sources, writer)
+        totals = _gather(listed, recipe, sources, writer, source_splits=layout_options.source_splits)
     splits = _splits_of(totals)
     if not totals.count:
         raise AnnotationsError(
@@ -218,8 +219,7 @@ def make_plan(
     label_map = _label_map(source, totals, task, options.label_map)
     if task_named(task).has_label_image and totals.convertible and not totals.labelled:
         print_status(
-            f"halofeed convert: none of the {plural(totals.convertible, 'image')} has a label, so the "
-            "records are for prediction "
+            f"halofeed convert: no label for {plural(totals.convertible, 'image')}, so the records are for prediction "
             "only. If there are labels, name them: a table with --layout csv and the columns id,image,label, or "
             "--layout pairs with --image-pattern and --label-pattern"
         )
@@ -240,8 +240,10 @@ def _gather(
     recipe: Recipe,
     sources: Sources,
     writer: ReferenceWriter | None,
+    *,
+    source_splits: bool,
 ) -> Totals:
-    """List all references in this process, and write them."""
+    """List all references in this process, and write them; print which splits have other names than their folders."""
     totals = Totals()
     has_choice = bool(recipe.class_choice())
     names = totals.names_in_labels = NamesInLabels(files=sources.images)
@@ -253,6 +255,8 @@ def _gather(
                     f"{reference.source}: only volumes may have channels in several files; give their static shape "
                     "with --depth, --height and --width"
                 )
+            if source_splits and reference.problem is None and reference.split not in totals.splits:
+                _print_other_name(reference)
             if has_choice and reference.problem is None:
                 totals.masks.update(reference.masks)
             if reference.problem is None:
@@ -263,6 +267,13 @@ def _gather(
         if writer is not None and totals.count:
             writer.finish(_splits_of(totals))
     return totals
+
+
+def _print_other_name(first: SourceExample) -> None:
+    """Print the split of an image whose folders name another one, such as `valid` for `val` of YOLO's data.yaml."""
+    named = [folder for folder in first.source.split("/")[:-1] if is_split_name(folder)]
+    if named and first.split not in named:
+        print_status(f"halofeed convert: images in the folder {named[0]} are in the split {first.split}")
 
 
 def _stamps_of(images: LocalFiles | RemoteFiles, totals: Totals) -> str:

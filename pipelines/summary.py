@@ -92,8 +92,12 @@ def _unused(manifest: Manifest) -> Iterator[str]:
         listed = ", ".join(unused[:_MAX_LISTED])
         yield f"  warning: {plural(len(unused), 'class', 'classes')} in no record: {listed}{more}"
     for name, split in manifest.splits.items():
-        if empty := sum(not shard.records for shard in split.shards):
-            yield f"  warning: {name}: {empty:,} of {plural(len(split.shards), 'shard')} are empty; lower --shards"
+        empty, count = sum(not shard.records for shard in split.shards), len(split.shards)
+        if empty == count:
+            yield f"  warning: {name}: no record"
+        elif empty:
+            are = "is" if empty == 1 else "are"
+            yield f"  warning: {name}: {empty:,} of {count:,} shards {are} empty; lower --shards"
 
 
 def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:

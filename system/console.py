@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -57,6 +58,26 @@ def write_if_possible(stream: TextIO, text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         stream.write(text)
         stream.flush()
+
+
+@contextlib.contextmanager
+def without_banner(library: str) -> Iterator[None]:
+    """Discard what the C++ code of a library writes to standard error while a block imports it for the first time."""
+    try:
+        kept = None if library in sys.modules else os.dup(2)
+    except OSError:  # a closed standard error
+        kept = None
+    if kept is None:
+        yield
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
 
 
 class StatusLine:

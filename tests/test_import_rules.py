@@ -311,13 +311,13 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (13, 3050),
-    "system": (18, 2810),
+    "halofeed": (13, 3120),
+    "system": (18, 2830),
     "schemas": (18, 3980),
-    "prep": (140, 36240),
-    "pipelines": (31, 7870),
-    "loader": (45, 10030),
-    "trainer": (57, 11110),
+    "prep": (140, 36290),
+    "pipelines": (31, 7930),
+    "loader": (45, 10040),
+    "trainer": (57, 11130),
     "inspection": (39, 9300),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""

@@ -20,7 +20,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from halofeed.errors import UsageError, install_command
+from halofeed.errors import UsageError, require_extra
 from halofeed.system import owned_files
 from halofeed.system.atomic_files import atomic_write, temporary_folder
+from halofeed.system.console import without_banner
 from halofeed.system.locks import locked_folder
 from halofeed.trainer.step import TrainingSetup, Variables
 
@@ -151,10 +152,8 @@ def export_saved_model(
     Raises:
         UsageError: TensorFlow is not installed, or halofeed did not write the existing saved_model/.
     """
-    try:
+    with require_extra("tf", "tensorflow"), without_banner("tensorflow"):
         import tensorflow as tf
-    except ImportError as error:
-        raise UsageError(f"a SavedModel needs TensorFlow: {install_command('tf')}") from error
     from jax.experimental import jax2tf
 
     rows = "batch" if any_batch else "1"
@@ -168,6 +167,8 @@ def export_saved_model(
     _prepare_folder(folder, SAVED_MODEL)
     with temporary_folder(final) as temporary:
         tf.saved_model.save(module, str(temporary), signatures={"serving_default": module.predict})
+        with suppress(OSError):  # an empty folder would count as a foreign one at the next export
+            (temporary / "assets").rmdir()
     return final
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from halofeed.errors import UsageError
 from halofeed.loader import Loader
+from halofeed.schemas.files import RUN_FILE
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.data import (
     EvaluationSource,
@@ -60,7 +61,7 @@ class LoadedRun:
         if len(shape) != len(trained_shape) or shape[-1] != trained_shape[-1]:
             raise UsageError(
                 f"{data}: holds images {list(shape)}, the model was trained on {list(trained_shape)}; convert the data "
-                "by the recipe of the run's data set"
+                f"with --recipe {run.folder / RUN_FILE}"
             )
         # A model that was trained on crops predicts complete images, and the data may have another ignore label.
         self.facts = replace(run.facts, image_shape=shape, ignore_label=manifest.ignore_label)

@@ -31,6 +31,9 @@ def make_mesh(cores_per_replica: int = 1, devices: Sequence[jax.Device] | None =
 
     Raises:
         PartitionError: the number of devices is not a multiple of the cores.
+
+    >>> make_mesh(cores_per_replica=4, devices=jax.devices()[:1] * 8).shape_tuple
+    (('replica', 2), ('core0', 2), ('core1', 2))
     """
     found = list(jax.devices() if devices is None else devices)
     replicas = Partition(cores_per_replica=cores_per_replica).replicas(len(found))
@@ -93,7 +96,12 @@ def reason_not_split(shape: Sequence[int], dims: Sequence[int], least_rows: int 
 def constrain(
     activation: jax.Array, mesh: Mesh | None, dims: Dims, least_rows: int = LEAST_ROWS
 ) -> jax.Array:
-    """Constrain an activation to `activation_spec` on the mesh; without a mesh return it unchanged."""
+    """Constrain an activation to `activation_spec` on the mesh; without a mesh return it unchanged.
+
+    >>> image = jax.numpy.zeros((1, 8, 8, 3))
+    >>> constrain(image, make_mesh(devices=jax.devices()[:1]), (1, 1, 1, 1)).sharding.mesh.axis_names
+    ('replica',)
+    """
     if mesh is None:
         return activation
     sharding = NamedSharding(mesh, activation_spec(activation.shape, dims, least_rows))

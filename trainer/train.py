@@ -373,7 +373,8 @@ class _Evaluation:
         metrics = self._predictor.evaluate(state.best_parameters, state.statistics, source, examples)
         self.metrics = metrics
         self._writer.log_evaluation(step, split, metrics)
-        self._progress.say(f"after step {step} on {split}: " + "; ".join(summary_lines(metrics)[:2]))
+        if not last:  # the caller prints those of the end, from the summary
+            self._progress.say(f"after step {step} on {split}: " + "; ".join(summary_lines(metrics)[:2]))
         if examples is not None and is_chief() and self._writer.folder is not None:
             examples.write(self._writer.folder / EXAMPLES, source, step, split)
         best = metrics.get(task.best)
@@ -442,6 +443,6 @@ def _check_finite(loss: float, step: _Step, config: TrainConfig) -> None:
             " ..." if len(listed) > 64 else ""
         )
     raise TrainingError(
-        f"step {step.number}: the loss is {loss}; lower the learning rate of {config.learning_rate:g}, or look for a "
+        f"step {step.number}: the loss is {loss}; lower --learning-rate {config.learning_rate:g}, or look for a "
         f"broken record in that batch (seed {config.seed}, batch {step.number - 1}){id_text}"
     )

@@ -172,7 +172,7 @@ class HUWindow(DeviceAugmentation):
         if stored == "uint8":
             raise UsageError(
                 "device augmentation HUWindow: expected Hounsfield units, the images are uint8; leave it out, or "
-                "convert scans as int16"
+                "convert scans with --dtype int16"
             )
 
     def apply(self, pixels: DeviceImages, draw: Draw) -> DeviceArray:

@@ -34,6 +34,8 @@ _Flags = npt.NDArray[np.bool_]
 
 NOISE_PIXELS: Final = 1e-6
 """Tolerance in pixels: overhang that still counts as inside, and width that counts as empty."""
+ROUNDED_SHARE: Final = 1e-6
+"""Overhang as a share of a side that rounding causes: six decimals of a center and of half a size."""
 
 _CHOICES: Final = {
     "outside": ("clip", "drop", "fail"),
@@ -133,7 +135,9 @@ def place_annotated_boxes(
     clipped = np.clip(displayed, 0, limits)
 
     empty = _shortest_side(displayed) <= NOISE_PIXELS
-    outside = (np.abs(displayed - clipped) > NOISE_PIXELS).any(axis=1)
+    overhang = np.abs(displayed - clipped)
+    outside = (overhang > NOISE_PIXELS).any(axis=1)
+    is_cut = (overhang > NOISE_PIXELS + ROUNDED_SHARE * limits).any(axis=1)
     invisible = outside & (
         np.where(empty, _gap(displayed, limits) > NOISE_PIXELS, _shortest_side(clipped) <= NOISE_PIXELS)
     )
@@ -166,7 +170,7 @@ def place_annotated_boxes(
         boxes=normalized.astype(np.float32),
         area=np.where(np.isnan(annotated), box_area, annotated).astype(np.float32),
         kept=kept.astype(np.int64),
-        counts={"clipped": int((outside & remaining).sum()), **counts},
+        counts={"clipped": int((is_cut & remaining).sum()), **counts},
         zero_area=dropped["dropped zero area"],
     )
 
@@ -281,7 +285,9 @@ def keypoint_features(
     placed = np.array([(point.y, point.x) for point in points], np.float64).reshape(-1, 2)
     visibility = np.array([point.visibility for point in points], np.int64)
     stored = apply_affine(invert_affine(stored_to_file(plan, orientation)), placed)
-    is_outside = (stored < -NOISE_PIXELS) | (stored > np.array(plan.resized_size) + NOISE_PIXELS)
+    sides = np.array(plan.resized_size)
+    noise = NOISE_PIXELS + ROUNDED_SHARE * sides
+    is_outside = (stored < -noise) | (stored > sides + noise)
     has_position = (visibility > 0) | (placed != 0).any(axis=1)
     normalized = np.where(has_position[:, None], stored / np.array(plan.output_size), 0).astype(np.float32)
     key = OPTIONAL_ATTRIBUTES["keypoints"]

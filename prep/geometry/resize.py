@@ -114,7 +114,7 @@ def plan_keep_aspect(source_size: Size, min_dimension: int, max_dimension: int, 
             "resize",
             "image is too long and thin",
             f"{source_size[0]}×{source_size[1]} at {min_dimension}/{max_dimension} becomes {height}×{width}; "
-            "crop it, or use fixed-shape",
+            "crop it, or stretch it with --resize fixed-shape",
         )
     output = (max_dimension, max_dimension) if pad else (height, width)
     return ResizePlan(source_size=source_size, resized_size=(height, width), output_size=output)

@@ -208,7 +208,7 @@ def _instance_files(
     if label_images and not chosen:
         raise AnnotationsError(
             f"{annotations.root}: expected panoptic*.json or annotations/panoptic*.json with classes of pixels; found "
-            f"{', '.join(found[:5]) or 'no .json file'}; name the file itself, or take the task detection"
+            f"{', '.join(found[:5]) or 'no .json file'}; name the file itself, or take --task detection"
         )
     if not chosen:
         raise AnnotationsError(
@@ -260,7 +260,7 @@ def _read_document(
     if coco_panoptic.is_panoptic(lists):
         if outlines:
             raise AnnotationsError(
-                f"{name}: a panoptic file, whose masks are pictures: take the task segmentation, or boxes without masks"
+                f"{name}: a panoptic file, whose masks are pictures: take --task segmentation in place of --masks"
             )
         pictures = {
             _normalize_id(one.get("image_id")): written
@@ -271,7 +271,7 @@ def _read_document(
     elif label_images:
         raise AnnotationsError(
             f"{name}: segmentation takes a panoptic file, whose annotations have segments_info; this one has objects: "
-            "take the task detection"
+            "take --task detection"
         )
     if lists["annotations"] and not any("bbox" in entry for entry in lists["annotations"]):
         keys = ", ".join(sorted(lists["annotations"][0]))

@@ -290,8 +290,8 @@ def _check_not_image_folder(folders: Iterable[str], root: str) -> None:
         shown = min(folders)
         raise AnnotationsError(
             f"{root}: all images lie in {shown}, so that its name would be the only class; expected "
-            "class/image.jpg: name the folder that holds class folders, take the layout of the annotations, or say "
-            "--folders-are-classes"
+            "class/image.jpg: name the folder that holds class folders, the layout of the annotations with --layout, "
+            "or say --folders-are-classes"
         )
 
 

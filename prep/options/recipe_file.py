@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,22 @@ from typing import Any
 
 from halofeed.errors import UsageError
 from halofeed.prep.annotations.yaml_documents import parse_yaml
+from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.options.volumes import SCAN
 from halofeed.schemas import limits
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.files import MANIFEST
 from halofeed.schemas.manifest import Manifest, only_version
 from halofeed.system.atomic_files import read_regular
 
+_ALTERNATIVES = (
+    ("window", "window_hu", "window_percentiles"),
+    ("normalize", "window_percentiles"),
+    ("frame_stride", "frame_rate"),
+    ("label_channels", "label_colors"),
+)
+"""Options of which a recipe has one."""
 _CURE = "name a manifest.json that `halofeed convert` wrote, or a file with its recipe"
 
 
@@ -37,7 +47,7 @@ class GivenRecipe:
     labels: Mapping[int, str] | None = None
 
     def changed(self, given: Mapping[str, Any]) -> Recipe:
-        """Return the recipe with the options of the command line in place of its own.
+        """Return the recipe with the options of the command line in place of its own, and of what excludes them.
 
         Args:
             given: value by option.
@@ -45,14 +55,39 @@ class GivenRecipe:
         Raises:
             UsageError: lists every option that is unknown or has a wrong value, each with its path.
 
-        >>> GivenRecipe(document={"layout": "voc", "shards": 2}).changed({"shards": 4}).shards
-        4
+        >>> earlier = GivenRecipe(document={"layout": "msd", "depth": 8, "window": "lung", "shards": 2})
+        >>> recipe = earlier.changed({"window_hu": (0, 80), "shards": 4})
+        >>> recipe.window, recipe.window_hu, recipe.shards
+        (None, (0, 80), 4)
         """
+        excluded = {name for group in _ALTERNATIVES if given.keys() & set(group) for name in group}
+        if given.get("normalize") == SCAN:
+            excluded |= set(_ALTERNATIVES[0])
+        kept = {name: value for name, value in self.document.items() if name not in excluded}
+        beside = f" with {', '.join(map(flag, given))}" if given else ""
         return Recipe.from_json(
-            {**self.document, **given},
-            where=f"--recipe {self.where}".rstrip(),
+            {**kept, **given},
+            where=f"--recipe {self.where}".rstrip() + beside,
             path=lambda name: f"{self.below}{name}",
         )
+
+    def check_used(self, recipe: Recipe, given: Mapping[str, Any]) -> None:
+        """Refuse options of the command line that have no effect, and name the options here that prevent it.
+
+        Raises:
+            UsageError: lists each such option and what it needs.
+        """
+        try:
+            recipe.check_used(given)
+        except UsageError as error:
+            named = [one.replace("-", "_") for one in re.findall(r"--([a-z-]+)", str(error))]
+            own = {
+                name: self.document[name] for name in named if name not in given and self.document.get(name)
+            }
+            if not own:
+                raise
+            has = ", ".join(f"{flag(name)} {value}" for name, value in own.items())
+            raise UsageError(f"{error}\n--recipe {self.where}".rstrip() + f" has {has}") from error
 
 
 def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe:

@@ -98,7 +98,9 @@ class IntensityPlan:
         if self.store not in STORES:
             raise UsageError(f"store {self.store!r} is not known; choose from {', '.join(STORES)}")
         if self.store == "uint8" and self.window is None:
-            raise UsageError("store uint8: expected a window; give one, or store int16")
+            raise UsageError(
+                "store uint8: expected window=IntensityWindow(low=..., high=...), or store='int16'"
+            )
         if self.standard is not None and self.store in ("uint8", "int16"):
             raise UsageError(
                 f"store {self.store}: expected float32 or bfloat16 for values that are standardized"
@@ -196,7 +198,9 @@ class IntensityPlan:
         if self.store == "int16":
             rounded = np.rint(wide)
             if rounded.size and (rounded.min() < -32768 or rounded.max() > 32767):
-                detail = f"{wide.min():g} to {wide.max():g}; give a window, or store float32"
+                detail = (
+                    f"{wide.min():g} to {wide.max():g}; take --dtype float32 or --window-percentiles 0.5,99.5"
+                )
                 raise SourceError("intensity", "values do not fit int16", detail)
             return rounded.astype(np.int16)
         if np.abs(wide).max(initial=0) > np.finfo(np.float32).max:

@@ -47,6 +47,9 @@ def test_a_recipe_repeats_a_conversion_and_options_override_it(tmp_path):
         done = halofeed_here(*words, "d", "--recipe", tmp_path / name, "-q")
         assert done.returncode == 2 and fault in done.stderr
         assert text != FAULTY or all(f"  recipe.{one}" in done.stderr for one in FAULTS)
+    (tmp_path / "r.yaml").write_text("layout: folders\nresize: keep-aspect\npad: true")
+    done = halofeed_here(*words, "d", "--recipe", tmp_path / "r.yaml", "--height", 9)
+    assert "--height has no effect" in done.stderr and "r.yaml has --resize keep-aspect" in done.stderr
     with pytest.raises(UsageError, match=r"^recipe cannot be followed:\nheigt: .*did you mean height"):
         halofeed.convert(source, tmp_path, recipe={**recipe, "heigt": 3})
 
@@ -68,3 +71,9 @@ def test_commands_print_lines_of_halofeed_alone(tmp_path):
         done = conversions.halofeed(*words.split(), cwd=tmp_path)
         lines = (done.stdout + done.stderr).splitlines()
         assert done.returncode == 0 and not [line for line in lines if not re.match(OURS, line)], lines
+    data = ("verify", "inspect", "bench --seconds 0.1", "report", "plan --topology cpu:1 --set batch_size=6")
+    run = ("evaluate", "predict --split train --out q/p", "report", "export --out q/e --format savedmodel")
+    for path, commands in {"q/a/1.0.0": data, "q/run": run}.items():
+        for words in map(str.split, commands):
+            errors = conversions.halofeed(words[0], path, *words[1:], cwd=tmp_path).stderr.splitlines()
+            assert all(line.startswith("halofeed plan: ") for line in errors), (words, errors)

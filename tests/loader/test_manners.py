@@ -88,32 +88,24 @@ def test_classes_are_named_by_their_labels(photos, tmp_path):
     assert scans.num_classes == max(scans.manifest.labels) + 1
 
 
-def test_keras_fits_and_evaluates_without_a_map_of_its_own(photos):
+def test_pairs_for_keras_are_the_batch_and_a_loader_says_what_keras_takes(photos):
     train = Loader(photos, split="train", batch_size=4)
     image, label = next(iter(train.dataset(as_supervised=True)))
     np.testing.assert_array_equal(image, train.batch(0)["image"])
     np.testing.assert_array_equal(label, train.batch(0)["label"])
 
     exact = Loader(photos, split="train", batch_size=4, training=False)
+    assert len(train.dataset(as_supervised=True, static_shapes=True).element_spec) == 3  # nothing is padded
     padded = exact.dataset(as_supervised=True, static_shapes=True)
     weights = np.concatenate([weight for _, _, weight in padded])
     valid = np.concatenate([batch["valid"] for batch in exact])
     assert weights.dtype == np.float32 and not valid.all()
     np.testing.assert_array_equal(weights, valid)
 
-    model = keras.Sequential([keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(2)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, metrics=["accuracy"])
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
     with pytest.raises(ValueError, match=r"Keras takes its \.dataset\(as_supervised=True\)"):
         model.fit(train)
-    model.fit(train.dataset(as_supervised=True), steps_per_epoch=2, shuffle=False, verbose=0)
-    found, accuracy = model.evaluate(exact.dataset(as_supervised=True), verbose=0)
-    shown = [{name: array[batch["valid"]] for name, array in batch.items()} for batch in exact]
-    images, labels = (np.concatenate([batch[name] for batch in shown]) for name in ("image", "label"))
-    scores = model.predict(images, verbose=0)
-    assert accuracy == pytest.approx((scores.argmax(-1) == labels).mean())
-    assert found == pytest.approx(float(loss(labels, scores)), rel=1e-5)
-    np.testing.assert_allclose(model.predict(exact.dataset(as_supervised=True), verbose=0), scores, rtol=1e-5)
 
 
 def test_pairs_of_detection_and_segmentation(objects, tmp_path):

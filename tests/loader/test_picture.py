@@ -13,12 +13,7 @@ NAMES = ("background", "hat", "shoe")
 
 def batch_of(image, **more):
     rows = len(image)
-    return {
-        "image": image,
-        "id": split_id(np.arange(rows)),
-        "valid": np.ones(rows, bool),
-        **more,
-    }
+    return {"image": image, "id": split_id(np.arange(rows)), "valid": np.ones(rows, bool), **more}
 
 
 def has(canvas, color):

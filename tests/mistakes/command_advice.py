@@ -18,9 +18,11 @@ from halofeed.errors import JobError
 from halofeed.inspection.html.run_report import config_as_toml
 from halofeed.loader import Mixture
 from halofeed.schemas.manifest import read_manifest
+from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.new_files import recipe_for_new_files
 from halofeed.trainer.plan.compile_pool import CompileResult
 from halofeed.trainer.plan.requests import Request
+from halofeed.trainer.run_folder import open_run
 from halofeed.trainer.task import data_facts
 from tests.mistakes.conversion_advice import SMALL, organs, patched, pictures, scans
 from tests.support.advice import Advice, noted, refused, usage
@@ -329,6 +331,11 @@ ADVICE: dict[str, Advice] = {
         (r"smaller (--batch-size)", "8"),
         around=patched("trainer.data.open_data", side_effect=MemoryError),
         proves="step 1/1",
+    ),
+    "data of other channels": usage(
+        converted_before(pictures("--channels 1"), lambda at: LoadedRun(open_run(trained()), at, "train")),
+        (r"with (--recipe \S+)", "--overwrite"),
+        into=pictures(),
     ),
     # data sets that training refuses
     "classes that overlap": usage(

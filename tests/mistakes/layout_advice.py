@@ -305,6 +305,11 @@ ADVICE: dict[str, Advice] = {
         names_conflict((1, "2.png", 0), sizes=(24, 24)), "(--voc-images filename)", "(--voc-images xml-name)"
     ),
     # COCO
+    "boxes for pixels": refused(source("coco", coco, "--task segmentation"), "take (--task detection)"),
+    "files of boxes for pixels": refused(
+        source("coco", lambda root: (coco(root), write(root, "other.json", "{}")), "--task segmentation"),
+        "take (--task detection)",
+    ),
     "no occlusion": refused(source("coco", coco, "--keep occluded"), "(--keep) occluded.*leave it out"),
     "what COCO does not say": usage(source("coco", coco, "--keep view"), "(--keep) view.*leave it out"),
     "no keypoints": refused(source("coco", coco, "--keep keypoints"), "(--keep) keypoints.*leave it out"),

@@ -29,7 +29,8 @@ def classes(root: Path, write: Callable[[Path], object], *more: object) -> list[
     for name in ("hat", "cap"):
         (root / name).mkdir()
         write(root / name)
-    return ["--layout", "folders", "--source", root, *([] if "none" in more else SIDES), *more]
+    sides = () if {"none", "keep-aspect"} & set(more) else SIDES
+    return ["--layout", "folders", "--source", root, *sides, *more]
 
 
 def gray(most: int) -> Callable[[Path], object]:
@@ -87,6 +88,11 @@ def transparent(folder: Path) -> None:
     (folder / "a.webm").write_bytes(TRANSPARENT_VP9)
 
 
+def frame_file(folder: Path) -> None:
+    (folder / "0").mkdir()
+    Image.fromarray(FRAMES[0]).save(folder / "0/0.png")
+
+
 def cut_video(folder: Path) -> None:
     write_video(folder / "a.avi", FRAMES * 4)
     data = (folder / "a.avi").read_bytes()
@@ -126,5 +132,14 @@ ADVICE: dict[str, Advice] = {
         label_images(values=(0, 1, 2, 255)), "; (--ignore-label 255) ignores", "(--map-classes 255=255) makes"
     ),
     "frames that lie upside down": refused(turned_frames(), "say (--annotation-grid displayed)"),
+    "too long and thin": refused(
+        classes(long(3000), "--resize keep-aspect --encoding jpeg"), "with (--resize fixed-shape)"
+    ),
+    "frames without time stamps": refused(
+        classes(frame_file, "--frames 1 --frame-rate 5"),
+        ("with (--folder-frame-rate)", "10", "--frame-rate 5"),
+        ("use (--frame-stride)", "2"),
+        without=("--frame-rate",),
+    ),
     "a video that was cut off": refused(classes(cut_video, "--frames 2"), "(--incomplete-clips keep) takes"),
 }

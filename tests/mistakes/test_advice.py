@@ -16,6 +16,7 @@ from tests.support.advice import OPTION, modules, refused, run, templates, texts
 OF_BEAM = {
     *("--runner", "--setup_file", "--extra_package", "--temp_location", "--template_location", "--dry_run"),
     *("--id", "--job_endpoint", "--provision_endpoint", "--direct_num_workers", "--direct_running_mode"),
+    *("--project", "--region"),
 }
 OF_OTHERS = {
     "--input-file",
@@ -94,10 +95,17 @@ EXCEPTIONS: dict[str, str] = {
     "prep/layouts/detect.py: {}: labels for {} of {} inputs; without labels: --layout {}": OF_LAYOUTS,
     "prep/layouts/detect.py: {}: its files show no layout; name one of {} with --layout. Tried:": OF_LAYOUTS,
     "pipelines/dry_run.py: warning: {} shards for {}: some will be empty; lower --shards": OF_SHARDS,
-    "pipelines/summary.py: warning: {}: {} of {} are empty; lower --shards": OF_SHARDS,
+    "pipelines/summary.py: warning: {}: {} of {} shards {} empty; lower --shards": OF_SHARDS,
     "pipelines/dry_run.py: scans {} to {}; at {} mm the median is {}, and the largest sides are {}": PROPOSED,
     "pipelines/dry_run.py: --window-hu {},{}": PROPOSED,
+    "pipelines/options.py: --project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER": FACT,
     "halofeed/cli.py: --depth: volumes have no default size; give --height and --width too.": PROPOSED,
+    "prep/layouts/folders.py: {}: all images lie in {}, so that its name would be the only class;": OF_LAYOUTS,
+    "prep/layouts/coco.py: {}: a panoptic file, whose masks are pictures: take --task segmentation": OF_LAYOUTS,
+    "prep/options/recipe_file.py: {} --recipe {}": "the file of another message's options, which has its case",
+    "loader/decode.py: {}: NumPy has no bfloat16 of its own; install the package ml_dtypes,": "ml_dtypes is here",
+    "loader/device/photometric.py: device augmentation HUWindow: expected Hounsfield units, the images are": OF_LAYOUTS,
+    "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
     "loader/picture.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""

@@ -187,6 +187,9 @@ ADVICE: dict[str, Advice] = {
     "fractions in a narrow window": refused(
         one("--dtype int16 --window-hu 0,1 --window-unit any", scan=FLOATS / 1000), "take (--dtype float32)"
     ),
+    "values beyond int16": refused(
+        one(scan=image() * np.int32(1000)), "take (--dtype float32)", "or (--window-percentiles 0.5,99.5)"
+    ),
     "values of no unit": refused(one("--window lung", scan=abs(image())), "or say (--window-unit any)"),
     "a window for values that are no Hounsfield units": refused(
         one("--window lung", scan=abs(image())), "(--window-percentiles 0.5,99.5)", without=("--window",)

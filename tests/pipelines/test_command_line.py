@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import shlex
+import socket
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,8 @@ def test_every_option_of_convert_is_explained_and_exists():
     text, short = (halofeed_here("convert", word).stdout for word in ("--help-all", "--help"))
     offered = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE))
     mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
-    others = {"--help", "--runner", "--extra", "--job"}  # argparse's own, and the beginnings of Beam's
+    # argparse's own, and Beam's or their beginnings
+    others = {"--help", "--runner", "--extra", "--job", "--project", "--region", "--temp"}
     assert mentioned - others <= offered, mentioned - others - offered
     assert {"--layout", "--max-rejected", "--overwrite", "--shards", "--masks"} <= offered
     listed = re.findall(r"^  (--[a-z-]+)", short, re.MULTILINE)
@@ -108,14 +110,14 @@ def test_options_after_the_dashes_reach_beam(source, tmp_path, runner):
     assert done.returncode == 0 and "converted" in done.stdout, done.stderr
 
 
-JOB = JobOptions(source="photos", out="data", name="set")
+JOB = JobOptions(source="gs://bucket/photos", out="gs://bucket/data", name="set")
 STORES = (
     "--project=p --s3_endpoint_url=http://127.0.0.1:9000 --s3_region_name=eu --s3_access_key_id=a "
     "--s3_secret_access_key=b --gcp_oauth_scopes=x --no_auth --azure_connection_string=c --hdfs_host=h"
 )
 DATAFLOW = (
-    "--runner=DataflowRunner --project p --region europe-west1 --temp_location gs://b/t "
-    "--staging_location gs://b/s --machine_type=n1-standard-4 --worker_machine_type=n1 --num_workers 3 "
+    "--runner=DataflowRunner --project a-project --region europe-west1 --temp_location gs://bucket/t "
+    "--staging_location gs://bucket/s --machine_type=n1-standard-4 --worker_machine_type=n1 --num_workers 3 "
     "--max_num_workers=9 --disk_size_gb=30 --extra_package=halofeed-0.1.0.tar.gz --setup_file ./setup.py "
     "--requirements_file=r.txt --experiments=use_runner_v2 --dataflow_service_options=a --subnetwork=s "
     "--no_use_public_ips --sdk_container_image=i --save_main_session --job_name x --labels a=b"
@@ -134,6 +136,19 @@ PORTABLE = (
 @pytest.mark.parametrize("written", ["", STORES, DATAFLOW, FLINK, SPARK, PORTABLE])
 def test_options_of_real_runners_and_stores_pass(written):
     assert choose_runner(JOB, 1, shlex.split(written), 1 << 30).options is not None
+
+
+def test_dataflow_is_told_all_that_it_lacks_before_any_network_is_asked(monkeypatch):
+    monkeypatch.setattr(socket, "socket", None)
+    monkeypatch.setenv("PATH", "")  # gcloud may know a region
+    local = dataclasses.replace(JOB, source="photos", out="data")
+    with pytest.raises(UsageError) as caught:
+        choose_runner(local, 1, ["--runner=DataflowRunner", "--temp_location=bucket/t"], 1 << 30)
+    said = str(caught.value)
+    for words in ("project", "region", "(bucket/t)", "--source photos", "--out data", "`halofeed package`"):
+        assert words in said.partition("here:")[2]
+    advised = re.search("needs `(.*)`", said)[1].replace("PROJECT", "a-project").replace("BUCKET", "bucket")
+    assert choose_runner(JOB, 1, ["--runner=DataflowRunner", *shlex.split(advised)], 1 << 30).template is None
 
 
 @pytest.mark.parametrize("runner", [[], ["--runner=DirectRunner"], ["--runner", "DataflowRunner"]])

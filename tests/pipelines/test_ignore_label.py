@@ -234,11 +234,16 @@ def test_lists_of_splits_that_are_not_used_are_said_with_the_option_that_uses_th
     done = convert(tmp_path / "s", tmp_path / "p", split_lists=tuple(found[1].split(",")), ignore_label=VOID)
     assert {name: split.records for name, split in done.manifest.splits.items()} == {"train": 1, "val": 1}
     assert "ImageSets" not in capsys.readouterr().err
+    (tmp_path / "s/t.csv").write_text("filename,class,split\nimages/valid/0.png,hat,val\n")
+    (tmp_path / "s/images/valid").mkdir()
+    (tmp_path / "s/images/0.png").rename(tmp_path / "s/images/valid/0.png")
+    run_convert(tmp_path / "s/t.csv", tmp_path / "q", layout="csv")
+    assert "images in the folder valid are in the split val" in capsys.readouterr().err
 
 
 def test_images_without_any_label_are_said_at_once(tmp_path: Path, capsys: Any) -> None:
     save_nifti(tmp_path / "s/a.nii", image(), AFFINE)
     write_table(tmp_path / "s", [("x", "a.nii", "")])
     done = run_convert(tmp_path / "s", tmp_path / "o", task="segmentation", layout="csv", **SIZE)
-    assert "none of the 1 image has a label" in capsys.readouterr().err
+    assert "no label for 1 image," in capsys.readouterr().err
     assert "segmentation, no labels" in summary(done)

@@ -232,8 +232,7 @@ def test_several_files_of_one_series_are_refused_or_merged(tmp_path: Path, made:
 
 
 @pytest.mark.parametrize(
-    ("made", "written"),
-    [(seg_of, "Left kidney"), (seg_of, "left_kidney"), (rtstruct_of, "LEFT KIDNEY")],
+    ("made", "written"), [(seg_of, "Left kidney"), (seg_of, "left_kidney"), (rtstruct_of, "LEFT KIDNEY")]
 )
 def test_a_class_that_differs_from_the_choice_in_spelling_alone_is_not_left_out_silently(
     tmp_path: Path, made: Any, written: str

@@ -126,9 +126,7 @@ PREDICTED_QUICK = [(SHORT_RETINANET, ROWS_AND_COLUMNS), (SMALL_UNET, TWO_DEEP_AN
 
 
 @pytest.mark.parametrize(
-    ("case", "split"),
-    others(PREDICTED_QUICK, []) + others(PREDICTED, [], pytest.mark.exhaustive),
-    ids=str,
+    ("case", "split"), others(PREDICTED_QUICK, []) + others(PREDICTED, [], pytest.mark.exhaustive), ids=str
 )
 def test_predictions_are_those_of_one_device(case: Case, split: Split) -> None:
     assert all(distance <= 1e-9 for distance in compare_predictions(case, *split).values())

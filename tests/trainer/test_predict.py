@@ -331,15 +331,6 @@ def test_a_folder_is_written_whole_or_not_at_all_and_never_over_something_else(s
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
 
 
-def test_data_of_other_channels_are_refused(shapes, tmp_path):
-    _, done = shapes
-    description = {"data": done.folder, "recipe": dict(done.manifest.recipe)}
-    facts = facts_of(done, image_shape=(5, 5, 1))
-    begin_run(tmp_path / "run", TrainConfig(), facts, description, overwrite=False, chief=True)
-    with pytest.raises(UsageError, match="the model was trained on"):
-        predict(open_run(tmp_path / "run"), done.folder, "test", tmp_path / "p")
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(max_size=160), max_size=5, unique=True))
 def test_names_of_files_stay_in_their_folder_and_differ_or_are_refused(keys):

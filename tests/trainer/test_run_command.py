@@ -1,6 +1,5 @@
-"""`halofeed train` resumes after kills, runs on several processes, and its results serve the other commands."""
+"""`halofeed train` resumes after kills and runs on several processes; halofeed/api.py's examples run the rest."""
 
-import json
 import random
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from halofeed.trainer.run_folder import open_run
 from tests.support import commands
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.level_rows import others
-from tests.support.training import command, finished, free_port, halofeed, logged
+from tests.support.training import finished, free_port, halofeed, logged
 
 SETTINGS = (
     *("--config", "classifier_small", "--compute-dtype", "float32", "--batch-size", "8"),
@@ -77,26 +76,3 @@ def test_several_processes_have_the_losses_of_one(data: Path, tmp_path: Path, co
     found, expected = (jax.tree.leaves(run.restore(run.problem(), "last")[0]) for run in runs)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
-
-
-def test_the_way_from_training_to_predictions_and_an_export(data: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    output = command("train", data, "--out", run, *SETTINGS, "--steps", 4)
-    assert "step 4/4" in output and "accuracy" in output and (run / "report.html").is_file()
-    output = command("evaluate", run, "--json", tmp_path / "metrics.json")
-    assert "step 4 on train of" in output
-    metrics = json.loads((tmp_path / "metrics.json").read_text())["metrics"]
-    assert metrics["examples"] == 24
-    new = data.parents[2] / "source"
-    output = command("predict", run, "--source", new, "--out", tmp_path / "found")
-    assert "24 pictures predicted by step 4" in output and (tmp_path / "found/classes.csv").is_file()
-    command("export", run, "--out", tmp_path / "exported")
-    names = {file.name for file in (tmp_path / "exported").iterdir()}
-    assert {"model.stablehlo", "signature.json", "README.md"} <= names
-
-
-def test_the_recipes_and_models_are_listed_and_printed() -> None:
-    listed = command("configs")
-    names = ("retinanet_resnet50_fpn_2560_8way", "unet3d_256_16way", "ssd_mobilenet_v1")
-    assert all(name in listed for name in names)
-    assert 'model = "unet"' in command("configs", "unet3d_128")

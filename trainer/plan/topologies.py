@@ -15,8 +15,8 @@ import jax
 
 from halofeed.errors import UsageError, require_extra
 from halofeed.schemas.partition import CORES_PER_REPLICA
-from halofeed.system.wording import did_you_mean
-from halofeed.trainer.platform import TPU_COMPILER
+from halofeed.system.wording import did_you_mean, plural
+from halofeed.trainer.platform import DEVICE_COUNT_FLAG, TPU_COMPILER
 
 _DOCS = "cloud.google.com/tpu/docs"
 _V4_PAPER = "arXiv 2304.01433, table 4"
@@ -212,8 +212,11 @@ def devices_of(topology: Topology) -> Sequence[jax.Device]:
     except RuntimeError as error:
         raise UsageError(f"topology {topology.name}: this machine has no such device: {error}") from error
     if len(found) < topology.devices:
+        cure = "name a smaller one"
+        if topology.platform == "cpu":
+            cure = f"set XLA_FLAGS={DEVICE_COUNT_FLAG}={topology.devices} before JAX starts"
         raise UsageError(
-            f"topology {topology.name}: this process has {len(found)} {topology.platform} devices"
+            f"topology {topology.name}: this process has {plural(len(found), f'{topology.platform} device')}; {cure}"
         )
     return found[: topology.devices]
 

@@ -116,8 +116,8 @@ def _sampled(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoic
         raise SourceError(
             "selection",
             "frames have no time stamps",
-            f"{choice.frame_rate:g} frames per second are requested; give the frame rate of folders of frames, or use "
-            "a stride",
+            f"{choice.frame_rate:g} frames per second are requested; name the rate of folders of frames with "
+            "--folder-frame-rate, or use --frame-stride",
         )
     samples = (float(times_s[-1]) + EARLY_S) * choice.frame_rate
     if samples >= MAX_SAMPLES:

@@ -346,11 +346,7 @@ FALSE += [("a.mha", write_meta(SIX, **one), reason) for reason, some in FALSE_ME
 FALSE += [
     ("a.nrrd", b"", "not an NRRD file .*begins with nothing"),
     ("a.nrrd", b"\x89PNG\r\n", "not an NRRD file"),
-    (
-        "a.nrrd",
-        write_nrrd(SIX).replace(b": raw", b": zrl"),
-        "encoding is not read .*'zrl'; supported: raw",
-    ),
+    ("a.nrrd", write_nrrd(SIX).replace(b": raw", b": zrl"), "encoding is not read .*'zrl'; supported: raw"),
     ("a.nrrd", write_nrrd(SIX).replace(b"encoding:", b"coding:"), "encoding is missing"),
     ("a.nrrd", b"NRRD0009\n\n", "version of NRRD is not read"),
     ("a.nrrd", b"NRRD0004\n" + b"# words\n" * 200_000, "no empty line ends it"),
@@ -366,11 +362,7 @@ FALSE += [
     ("a.nrrd", write_nrrd(SIX, "ascii")[:-40], "voxels are missing"),
     ("a.nrrd", write_nrrd(SIX, "ascii") + b" " + b"1 " * 99, "more voxels than the header says"),
     ("a.nrrd", write_nrrd(SIX, "ascii") + b"x", "voxels are no numbers"),
-    (
-        "a.nrrd",
-        write_nrrd(SIX.astype("u1"), "ascii", type="int8", sizes="6 5 4") + b"900",
-        "do not fit in",
-    ),
+    ("a.nrrd", write_nrrd(SIX.astype("u1"), "ascii", type="int8", sizes="6 5 4") + b"900", "do not fit in"),
     ("a.nrrd", write_nrrd(SIX, "hex")[:-1], "the last byte has one digit"),
     ("a.nrrd", write_nrrd(SIX, "hex") + b"x", "hexadecimal digits are damaged"),
     ("a.nrrd", write_nrrd(SIX, "bzip2")[:-9], "bzip2 data is truncated"),
