@@ -332,6 +332,8 @@ def _split_lists(options: JobOptions) -> dict[str, str]:
         name, _, path = part.partition("=")
         if not path:
             raise UsageError(f"--split-lists {part!r}: expected name=file, e.g. train=train.txt")
+        if name in lists:
+            raise UsageError(f"--split-lists {part}: {name} comes twice; name each split once, with one file")
         try:
             lists[name] = _read_file(path).decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -433,7 +435,7 @@ def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
             f"{plural(len(unknown), 'label of the data is', 'labels of the data are')} not in {file} "
             f"(known: {known}):"
         )
-        raise AnnotationsError("\n".join([head, *listed]))
+        raise AnnotationsError("\n".join([head, *listed, "add them there, or take them out of the data"]))
 
 
 def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str | None) -> LabelMap:

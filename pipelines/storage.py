@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 from apache_beam.io.filesystems import FileSystems
@@ -325,7 +326,12 @@ class OutputFolder:
                 os.makedirs(self.root, mode, exist_ok=True)
                 self.begin()
         except OSError as error:
-            raise UsageError(f"{error.filename or self.root}: cannot be made: {error.strerror}") from error
+            path = error.filename or self.root
+            file = next((one for one in Path(path).parents if one.is_file()), None)
+            reason = f"{file} is a file" if file else error.strerror
+            raise UsageError(
+                f"{path}: cannot be made: {reason}; name another output folder, in which you may write"
+            ) from error
         with reporting_disk_errors(self.root):
             fsync_paths(os.path.dirname(folder) or "." for folder in self._made[1:])
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.annotations.class_names import BACKGROUND
@@ -207,7 +208,7 @@ def reason_lines(counts: Mapping[str, int], head: str, firsts: Mapping[str, str]
             for reason, count in ranked[:_MAX_LISTED]
             for line in (
                 f"    {count:>7,} x {reason}",
-                *([f"              such as {firsts[reason]}"] if reason in firsts else []),
+                *([f"              such as {firsts[reason]}{cure_of(reason)}"] if reason in firsts else []),
             )
         ),
         *more,

@@ -261,7 +261,8 @@ def _split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str])
         place, position = f"{split} list, line {line}", best_ranks[_name_of(entry)] % _RANK_STEP
         if best_ranks[_name_of(entry)] == _NOT_FOUND:
             raise AnnotationsError(
-                f"{place}: {entry!r} means no image; expected a path, file name, stem or id"
+                f"{place}: {entry!r} means no image; expected the path, file name, stem or id of one, and nothing else "
+                "in the line; correct or remove it"
             )
         if among := several.get(_name_of(entry)):
             named = " and ".join(_sources(spilled, among))
