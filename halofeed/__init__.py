@@ -38,8 +38,21 @@ _MODULES = {
 
 def __getattr__(name: str) -> _Any:
     if name not in _MODULES:
-        raise AttributeError(f"module 'halofeed' has no attribute {name!r}")
+        raise AttributeError(f"module 'halofeed' has no attribute {name!r}{_place_of(name)}")
     return getattr(_importlib.import_module(_MODULES[name]), name)
+
+
+def _place_of(name: str) -> str:
+    """Return where a name is that this module has not, or the name that it may mean, for a message."""
+    if name.startswith("_"):
+        return ""
+    from halofeed.system.wording import nearest_name
+
+    for module in ("halofeed.loader", "halofeed.loader.device"):
+        if name in _importlib.import_module(module).__all__:
+            return f"; write `from {module} import {name}`"
+    near = nearest_name(name, _MODULES)
+    return f"; did you mean halofeed.{near}?" if near else f"; it has {', '.join(_MODULES)}"
 
 
 def __dir__() -> list[str]:

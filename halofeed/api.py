@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import HalofeedError, UsageError
+from halofeed.system.arguments import explains_calls
 from halofeed.system.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Dataset:
         self.splits = {name: split.records for name, split in self.manifest.splits.items()}
         self.class_names = class_names_of(self.manifest)
 
+    @explains_calls
     def loader(self, split: str = "train", *, batch_size: int, **options: Any) -> Loader:
         """Return `halofeed.Loader(path, split=split, batch_size=batch_size, ...)`."""
         from halofeed.loader import Loader
@@ -57,6 +59,9 @@ class Dataset:
     def info(self) -> str:
         """Describe fields, splits, labels, rejects, padding and recipe, as `halofeed inspect` does."""
         return inspect(self.path)
+
+    def __fspath__(self) -> str:
+        return self.path
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name}: {records:,}" for name, records in self.splits.items())
@@ -69,6 +74,7 @@ class Dataset:
         return self.loader(split, batch_size=4, shuffle=False)._repr_html_()
 
 
+@explains_calls
 def open(path: StrPath) -> Dataset:  # noqa: A001
     """Open a data set by its version's folder or address, or by the folder of its only version.
 
@@ -81,6 +87,7 @@ def open(path: StrPath) -> Dataset:  # noqa: A001
     return Dataset(only_version(path))
 
 
+@explains_calls
 def convert(
     source: StrPath,
     out: StrPath,
@@ -120,6 +127,7 @@ def convert(
     return Dataset(os.path.join(parsed.out, parsed.name, getattr(parsed, "version", JobOptions.version)))
 
 
+@explains_calls
 def dry_run(source: StrPath, out: StrPath, *, name: str = "", **options: Any) -> str:
     """Describe the conversion that `convert` would make with the same parameters, and write no data set.
 
@@ -136,6 +144,7 @@ def _name_of(source: StrPath) -> str:
     return stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
 
 
+@explains_calls
 def verify(path: StrPath) -> VerifyReport:
     """Check every byte of a data set; see `halofeed.inspection.verify.verify`."""
     from halofeed.inspection import verify as module
@@ -167,6 +176,7 @@ def plan(data: StrPath | None = None, **options: Any) -> dict[str, Any]:
     return found
 
 
+@explains_calls
 def train(data: StrPath, **options: Any) -> Path:
     """Train a model and return the run's folder; `set={"model.width": 16}` changes settings of the recipe."""
     return Path(_run("train", (data,), options)[0].out)

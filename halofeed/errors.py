@@ -2,6 +2,7 @@
 
 HalofeedError
 ├── UsageError          the caller asked for something impossible (exit code 2); also a ValueError
+│   ├── ArgumentsError  a call with an unknown, a missing or one argument too many; also a TypeError
 │   └── PartitionError  a partition that the mesh, the batch or the rules refuse
 ├── SourceError         one input cannot be converted; the job writes it to rejected.jsonl and continues
 ├── AnnotationsError    no annotation can be used (unknown label, duplicate id)
@@ -40,6 +41,10 @@ class UsageError(HalofeedError, ValueError):
     """Wrong option, name or combination of the caller."""
 
     exit_code = 2
+
+
+class ArgumentsError(UsageError, TypeError):
+    """Call with an unknown, a missing or one argument too many; the message says how to call."""
 
 
 class MissingExtraError(UsageError, ImportError):

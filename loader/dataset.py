@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -26,13 +25,15 @@ from halofeed.loader.record import (
     StoredRecord,
     stored_record,
 )
-from halofeed.loader.sampler import Sampler, Where, id_of, subset
+from halofeed.loader.sampler import Sampler, Where, id_of, subset, unknown_key
 from halofeed.loader.shards import Shards
 from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store
 from halofeed.loader.stream import Stream, check_hosts, digest, fingerprint
 from halofeed.loader.weighted_sampling import DrawBy, plan_draws
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.addresses import address_of
+from halofeed.system.arguments import explains_calls, truth_value, whole_number
+from halofeed.system.wording import plural
 
 
 class Loader(Stream):
@@ -132,6 +133,7 @@ class Loader(Stream):
         SystemLimitError: when reading, the process may not open another file.
     """
 
+    @explains_calls
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -162,6 +164,9 @@ class Loader(Stream):
             raise UsageError(f"on_corrupt: expected one of {', '.join(ON_CORRUPT)}, got {on_corrupt!r}")
         if decode not in DECODE:
             raise UsageError(f"decode: expected one of {', '.join(DECODE)}, got {decode!r}")
+        shuffle = truth_value("shuffle", shuffle, "; all records are permuted, without a buffer")
+        training = self._arguments["training"] = truth_value("training", training)
+        drop_remainder = truth_value("drop_remainder", drop_remainder)
         store = open_store(path, concurrent_reads)
         self.manifest: Manifest = store.manifest()
         stored = self.manifest.split(split)
@@ -180,13 +185,13 @@ class Loader(Stream):
                 "`valid` says which rows are real; leave drop_remainder out"
             )
         self.split = split
-        self.batch_size = _integer("batch_size", batch_size)
-        self.seed = _integer("seed", seed)
-        self.shard_index = _integer("shard_index", shard_index)
-        self.shard_count = _integer("shard_count", shard_count)
+        self.batch_size = whole_number("batch_size", batch_size)
+        self.seed = whole_number("seed", seed, 0)
+        self.shard_index = whole_number("shard_index", shard_index, 0)
+        self.shard_count = whole_number("shard_count", shard_count, 1)
         check_hosts(self.batch_size, self.shard_index, self.shard_count)
         self._augmentations = check_augmentations(augment)
-        self._include, self._decodes_fast = tuple(include), decode == "fast"
+        self._include, self._decodes_fast = _checked_include(include), decode == "fast"
         assembler = self._assembler_of(self._augmentations)
         self.row_spec, self.on_grid = assembler.spec, assembler.on_grid
         check_memory(self.spec, self.batch_size)
@@ -200,7 +205,7 @@ class Loader(Stream):
                 draw_by, self._shards, numbers, self.manifest, skips=on_corrupt == "skip"
             )
         if training and num_epochs is not None:
-            num_epochs = _integer("num_epochs", num_epochs)
+            num_epochs = whole_number("num_epochs", num_epochs, 1)
         self._sampler = Sampler(
             records=stored.records if self._subset is None else len(self._subset),
             batch_size=self.batch_size,
@@ -245,12 +250,22 @@ class Loader(Stream):
 
     def record(self, number: int) -> Batch:
         """Return one record by its number, 0 .. num_records-1: arrays without the batch axis, not augmented."""
+        number = self._checked_number(number)
         plain = self._plain
         batch = allocate(plain.spec, 1, self._filler.pool)
         record = self.stored(number)
         plain.write(batch, 0, record, np.zeros((0, 8)), lambda _: record, seed=0, epoch=0)
         plain.write_epochs(batch, np.array([0]), [0])
         return {name: array[0] for name, array in batch.items()}
+
+    def _checked_number(self, number: int) -> int:
+        number = whole_number("record", number, 0)
+        if not 0 <= number < self.num_records:
+            raise IndexError(
+                f"record {number}: split {self.split!r} has {plural(self.num_records, 'record')}, numbered from 0; "
+                "`find` returns the number of an id or key"
+            )
+        return number
 
     def stored(self, number: int) -> StoredRecord:
         """Return the record of a number, 0 .. num_records-1, without reading it."""
@@ -269,7 +284,7 @@ class Loader(Stream):
         ids = self._shards.all_ids() if self._subset is None else self._shards.all_ids()[self._subset]
         found = np.flatnonzero(ids == id_of(key))
         if not len(found):
-            raise UsageError(f"{key!r}: split {self.split!r} has no such record")
+            raise UsageError(f"{key!r}: split {self.split!r} has no such record; {unknown_key(key, ids)}")
         return int(found[0])
 
     @property
@@ -397,10 +412,17 @@ class Records(Sequence[Batch]):
         """
         if isinstance(number, slice):
             return [self[one] for one in range(*number.indices(len(self)))]
-        number = operator.index(number)
-        if not -len(self) <= number < len(self):
-            raise IndexError(f"record {number}: split {self._loader.split!r} has {len(self)}")
-        return self._loader.record(number % len(self))
+        if isinstance(number, str):
+            raise UsageError(f"records: expected a number, got {number!r}; loader.find({number!r}) returns it")
+        count = len(self)
+        number = whole_number("records", number, 0)
+        return self._loader.record(number + count if -count <= number < 0 else number)
+
+
+def _checked_include(include: object) -> tuple[str, ...]:
+    if isinstance(include, str) or not isinstance(include, Iterable):
+        raise UsageError(f"include: expected a list such as [{str(include)!r}], got {include!r:.80}")
+    return tuple(map(str, include))
 
 
 def class_names_of(manifest: Manifest) -> tuple[str, ...]:
@@ -410,11 +432,3 @@ def class_names_of(manifest: Manifest) -> tuple[str, ...]:
         labels.get(label, f"class {label}" if label else "background")
         for label in range(max(labels, default=-1) + 1)
     )
-
-
-def _integer(name: str, value: int) -> int:
-    """Return the value as Python's int, because products of NumPy's integers may overflow."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise UsageError(f"{name}: expected a whole number, got {value!r}") from None

@@ -23,7 +23,8 @@ from halofeed.loader.reading import IMAGE, LABEL
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.schemas.kinds import Kind
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.partition import Partition
+from halofeed.schemas.partition import Partition, nearest_multiples
+from halofeed.system.arguments import explains_calls, truth_value, whole_number
 
 if TYPE_CHECKING:
     import jax
@@ -153,8 +154,9 @@ class Stream(abc.ABC):
             UsageError: the step is negative or past the stream's end.
             CorruptFileError: names the file, the record's offset and id, and the cure.
         """
-        return self._rows(operator.index(step), *self._own_rows)
+        return self._rows(whole_number("step", step, 0), *self._own_rows)
 
+    @explains_calls
     def batches(self, start_step: int = 0) -> Iterator[Batch]:
         """Yield `batch(start_step)`, `batch(start_step + 1)`, ... to the end of the stream.
 
@@ -163,6 +165,7 @@ class Stream(abc.ABC):
         """
         return self._rows_ahead(start_step, *self._own_rows)
 
+    @explains_calls
     def dataset(
         self, start_step: int = 0, *, as_supervised: bool = False, static_shapes: bool = False
     ) -> tf.data.Dataset:
@@ -189,6 +192,7 @@ class Stream(abc.ABC):
             start_step, [self._own_rows], as_supervised=as_supervised, static_shapes=static_shapes
         )
 
+    @explains_calls
     def distributed(
         self, strategy: tf.distribute.Strategy, start_step: int = 0, *, as_supervised: bool = False
     ) -> Any:
@@ -207,9 +211,14 @@ class Stream(abc.ABC):
         Raises:
             UsageError: the batch size does not divide by the number of replicas.
         """
-        replicas = strategy.num_replicas_in_sync
+        replicas = getattr(strategy, "num_replicas_in_sync", None)
+        if replicas is None:
+            raise UsageError(f"strategy: expected one such as tf.distribute.MirroredStrategy(), got {strategy!r}")
         if self.batch_size % replicas:
-            raise UsageError(f"batch_size {self.batch_size}: expected a multiple of {replicas} replicas")
+            sizes = " or ".join(map(str, nearest_multiples(self.batch_size, replicas)))
+            raise UsageError(
+                f"batch_size {self.batch_size}: expected a multiple of {replicas} replicas; make a Loader with {sizes}"
+            )
         size = self.batch_size // replicas
 
         def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -276,6 +285,7 @@ class Stream(abc.ABC):
         """Return the stream as a map from step to batch, for torch.utils.data.DataLoader."""
         return BatchesByStep(self)
 
+    @explains_calls
     def on_mesh(
         self, mesh: Mesh, partition: Partition | Mapping[str, PartitionSpec], start_step: int = 0
     ) -> Iterator[dict[str, jax.Array]]:
@@ -301,6 +311,10 @@ class Stream(abc.ABC):
         """
         from halofeed.loader.mesh import mesh_specs, needed_rows, needed_slab, place_batch
 
+        with require_extra("train", "jax"):
+            from jax.sharding import Mesh
+        if not isinstance(mesh, Mesh):
+            raise UsageError(f"mesh: expected one as halofeed.make_mesh() returns, got {mesh!r:.80}")
         if not isinstance(partition, Partition | Mapping):
             raise UsageError(
                 f"partition: expected a Partition or a PartitionSpec per key, got {partition!r}; "
@@ -324,6 +338,7 @@ class Stream(abc.ABC):
         # Only rows are made ahead, in the host's memory, so that devices hold no extra batch.
         return map(place, source._rows_ahead(start_step, start, stop))
 
+    @explains_calls
     def state(self, step: int) -> dict[str, Any]:
         """Return a saved position, as JSON values: another loader, on any number of hosts, resumes at batch `step`.
 
@@ -376,7 +391,7 @@ class Stream(abc.ABC):
         return self._rows(step, start, stop)
 
     def _checked(self, name: str, step: int) -> int:
-        step = operator.index(step)
+        step = whole_number(name, step, 0)
         if step < 0 or (self.steps is not None and step > self.steps):
             last = " and more" if self.steps is None else f" to {self.steps}"
             raise UsageError(f"{name} {step}: expected 0{last}")
@@ -458,7 +473,11 @@ def _restore_step(state: Mapping[str, Any], stream: Mapping[str, Any]) -> int:
         UsageError: the state was modified, or differs from the stream; the message lists all differences.
     """
     if not isinstance(state, Mapping) or "step" not in state:
-        raise UsageError(f"not a loader's state: expected a dictionary with a step, got {state!r:.80}")
+        cure = "json.loads makes it of its text; " if isinstance(state, str) else ""
+        raise UsageError(
+            f"not a loader's state: expected the dictionary that loader.state(step) returned, got {state!r:.80}; {cure}"
+            "to start at a step without a state, pass start_step"
+        )
     try:
         state = check_json_checksum(dict(state))
     except ValueError as error:

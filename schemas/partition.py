@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from halofeed.errors import PartitionError
+from halofeed.system.arguments import explains_fields
 from halofeed.system.wording import plural
 
 Dims = tuple[int, ...] | None
@@ -32,6 +33,7 @@ _PER_HOST_V2_NUMBER = 3
 _AXES = {4: ("batch", "height", "width", "channel"), 5: ("batch", "depth", "height", "width", "channel")}
 
 
+@explains_fields
 @dataclass(frozen=True, kw_only=True)
 class Partition:
     """Number of cores that share one part of the batch, and the split of each tensor over them.
