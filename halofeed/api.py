@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import HalofeedError, UsageError
-from halofeed.system.arguments import explains_calls
+from halofeed.system.arguments import explains_calls, truth_value, whole_number
 from halofeed.system.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def convert(
         raise UsageError(
             "dry_run: halofeed.convert opens what it wrote; call halofeed.dry_run with the same parameters"
         )
-    given = {"layout": layout or None, "recipe": recipe, "source": source, "out": out, **options}
-    parsed, _ = _run("convert", (), {**given, "name": name or _name_of(source)}, beam_options)
+    given = {"layout": layout or None, "recipe": recipe, **_places(source, out, name), **options}
+    parsed, _ = _run("convert", (), given, beam_options)
     return Dataset(os.path.join(parsed.out, parsed.name, getattr(parsed, "version", JobOptions.version)))
 
 
@@ -134,14 +134,49 @@ def dry_run(source: StrPath, out: StrPath, *, name: str = "", **options: Any) ->
     The text has inputs by split, classes, record sizes, rejects and a converted sample; for volumes a shape, a spacing
     and a window. `preview="sample.png"` draws the sample.
     """
-    given = {"source": source, "out": out, "name": name or _name_of(source), "dry_run": True, **options}
-    return _run("convert", (), given)[1].rstrip("\n")
+    return _run("convert", (), {**_places(source, out, name), "dry_run": True, **options})[1].rstrip("\n")
 
 
-def _name_of(source: StrPath) -> str:
-    """Return a data set's name from its source: lower case letters, digits and underscores."""
-    stem = re.sub(r"[^a-z0-9_]+", "_", Path(os.fspath(source).rstrip("/")).stem.lower()).strip("_")
-    return stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
+def _places(source: StrPath, out: StrPath, name: str) -> dict[str, str]:
+    """Return the source, the output and the name; its default is the source's in the letters that names have."""
+    given = {"source": _path("source", source), "out": _path("out", out)}
+    stem = re.sub(r"[^a-z0-9_]+", "_", Path(given["source"].rstrip("/")).stem.lower()).strip("_")
+    stem = stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
+    return {**given, "name": name or stem}
+
+
+def _path(name: str, value: Any) -> str:
+    """Return a path as text; raise UsageError for anything else."""
+    if isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)):
+        return os.fspath(value)
+    fix = "name the folder of the data set"
+    if name == "out":
+        fix = "name a folder below which data sets lie, such as 'data'"
+    elif name == "source" and isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        fix = "name the folder that holds them; limit=N takes a part"
+    elif name == "source":
+        fix = "save pictures as PNG files in a folder for each class, or a table as CSV, and name the folder above"
+    raise UsageError(f"{name}: expected a path, got {type(value).__name__}; {fix}")
+
+
+def _check_value(name: str, value: Any, action: argparse.Action) -> Any:
+    """Return a parameter's value; raise UsageError for a value of a type that its option cannot have."""
+    if value is None or value is False:
+        return value
+    if action.nargs == 0:
+        return truth_value(name, value)
+    kind = getattr(action.type, "__name__", "")
+    several = kind.startswith("list of") or action.dest == "settings"
+    meaning = f"; it is: {(action.help or '').partition(';')[0]}" if action.help != argparse.SUPPRESS else ""
+    if value is True or (name == "recipe" and not isinstance(value, str | os.PathLike)):
+        raise UsageError(f"{name}: expected a value, got {value!r:.80}{meaning}")
+    if isinstance(value, Mapping | list | tuple | set) and not several:
+        if name == "label_map":
+            meaning = "; write a file, json.dump(names, open('labels.json', 'w')), and give its path"
+        raise UsageError(f"{name}: expected one value, got {value!r:.80}{meaning}")
+    if action.type is int and not isinstance(value, str):
+        return whole_number(name, value)
+    return value
 
 
 @explains_calls
@@ -214,7 +249,7 @@ def _run(
     """Run a command in this process; return its parsed options, and what it printed."""
     from halofeed.cli import options_of, run_words
 
-    known, words = options_of(command), [command, *(os.fspath(path) for path in paths)]
+    known, words = options_of(command), [command, *(_path("path", path) for path in paths)]
     values = {}
     for name, value in options.items():
         if name == "recipe" and isinstance(value, Mapping):
@@ -225,6 +260,7 @@ def _run(
             parameters = [one.strip("-").replace("-", "_") for one in known]
             near = did_you_mean(name, parameters).rstrip()
             raise UsageError(f"{name}: {command} has no such parameter" + (f"; {near}" if near else ""))
+        value = _check_value(name, value, known[flag])
         off = f"{flag[:2]}no-{flag[2:]}"
         words += [off] * (off in known) if value is False else _words(flag, value)
     printed = io.StringIO()

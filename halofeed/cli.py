@@ -170,9 +170,9 @@ def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
         return _COMMANDS[parsed.command](parsed, list(beam_arguments))
 
 
-def options_of(command: str) -> set[str]:
-    """Return the options of a command, such as --layout."""
-    return set(_subparsers(_parser(command))[command]._option_string_actions)
+def options_of(command: str) -> dict[str, argparse.Action]:
+    """Return the actions of a command by option, such as --layout."""
+    return _subparsers(_parser(command))[command]._option_string_actions
 
 
 def run_words(words: Sequence[str], beam_arguments: Sequence[str] = (), **values: Any) -> argparse.Namespace:
@@ -272,7 +272,7 @@ class _RaisingParser(_Parser):
     """Parser for programs, which raises its errors."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message.removeprefix("argument "))
+        raise UsageError(message.removeprefix("argument ")) from None
 
 
 def _parser(only: str | None = None, kind: type[_Parser] = _Parser) -> argparse.ArgumentParser:

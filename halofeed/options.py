@@ -110,7 +110,7 @@ def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_defa
         added = parser.add_argument(
             name,
             dest=field.name,
-            action="extend" if may_repeat else "store",
+            action="extend" if may_repeat else _Once if field.metadata.get("once") else "store",
             type=_parser_of(hint, field.metadata.get("separator", ",")),
             choices=choices,
             metavar=metavar,
@@ -118,6 +118,24 @@ def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_defa
             help=said,
         )
         _BRIEF[added] = brief if name == flag else ""
+
+
+class _Once(argparse.Action):
+    """Action that stores a value and refuses a second one, which would replace the first without a word."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _: str | None = None,
+    ) -> None:
+        if (first := getattr(namespace, self.dest, values)) != values:
+            raise argparse.ArgumentError(
+                self,
+                f"given twice: {first} and {values}; name one folder that holds both, or convert each by itself",
+            )
+        setattr(namespace, self.dest, values)
 
 
 def add_settings(parser: argparse.ArgumentParser, examples: str) -> None:

@@ -37,12 +37,14 @@ class JobOptions:
         "",
         "folder or annotation file to convert; gs:// and s3:// work too",
         brief=True,
+        once=True,
         group=SOURCE,
     )
     images: str | None = option(
         None,
         "folder that image paths are relative to; default: the source's folder",
         brief="folder of the images, if it is not the source's",
+        once=True,
         group=SOURCE,
     )
     out: str = option(

@@ -68,6 +68,10 @@ def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe
     """
     if isinstance(file, Mapping):
         return GivenRecipe(document=file)
+    if isinstance(file, str) and file.lstrip().startswith("{"):
+        raise UsageError(
+            f"--recipe {file:.60}: expected a path, got options; {_CURE}, or in Python give a dict"
+        )
     path = Path(only_version(file))
     if path.is_dir():
         versions = sorted(str(one.parent) for one in path.glob(f"[!.]*/{MANIFEST}"))
