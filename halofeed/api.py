@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import HalofeedError, UsageError
 from halofeed.system.arguments import explains_calls, truth_value, whole_number
-from halofeed.system.wording import did_you_mean
 
 if TYPE_CHECKING:
     from halofeed.inspection.verify import VerifyReport
@@ -84,6 +83,7 @@ def open(path: StrPath) -> Dataset:  # noqa: A001
     """
     from halofeed.schemas.manifest import only_version
 
+    _path("path", path)
     return Dataset(only_version(path))
 
 
@@ -118,6 +118,10 @@ def convert(
     """
     from halofeed.pipelines.job import JobOptions
 
+    if isinstance(beam_options, str):
+        raise UsageError(
+            f"beam_options: expected a list with a text for each option, got one text; write {beam_options.split()}"
+        )
     if options.get("dry_run"):
         raise UsageError(
             "dry_run: halofeed.convert opens what it wrote; call halofeed.dry_run with the same parameters"
@@ -165,12 +169,10 @@ def _check_value(name: str, value: Any, action: argparse.Action) -> Any:
         return value
     if action.nargs == 0:
         return truth_value(name, value)
-    kind = getattr(action.type, "__name__", "")
-    several = kind.startswith("list of") or action.dest == "settings"
     meaning = f"; it is: {(action.help or '').partition(';')[0]}" if action.help != argparse.SUPPRESS else ""
     if value is True or (name == "recipe" and not isinstance(value, str | os.PathLike)):
         raise UsageError(f"{name}: expected a value, got {value!r:.80}{meaning}")
-    if isinstance(value, Mapping | list | tuple | set) and not several:
+    if isinstance(value, Mapping | list | tuple | set) and action.type in (int, float, str):
         if name == "label_map":
             meaning = "; write a file, json.dump(names, open('labels.json', 'w')), and give its path"
         raise UsageError(f"{name}: expected one value, got {value!r:.80}{meaning}")
@@ -248,6 +250,7 @@ def _run(
 ) -> tuple[argparse.Namespace, str]:
     """Run a command in this process; return its parsed options, and what it printed."""
     from halofeed.cli import options_of, run_words
+    from halofeed.options import is_beam_option, meant_option
 
     known, words = options_of(command), [command, *(_path("path", path) for path in paths)]
     values = {}
@@ -257,26 +260,59 @@ def _run(
             continue
         flag = f"--{name.replace('_', '-')}"
         if flag not in known:
-            parameters = [one.strip("-").replace("-", "_") for one in known]
-            near = did_you_mean(name, parameters).rstrip()
-            raise UsageError(f"{name}: {command} has no such parameter" + (f"; {near}" if near else ""))
+            if command == "convert" and is_beam_option(flag):
+                meant = f"it is an option of Beam: beam_options=['--{name}={value}']"
+            else:
+                meant = _parameters(meant_option(flag, known))
+            raise UsageError(f"{name}: {command} has no such parameter" + (f"; {meant}" if meant else ""))
         value = _check_value(name, value, known[flag])
         off = f"{flag[:2]}no-{flag[2:]}"
-        words += [off] * (off in known) if value is False else _words(flag, value)
+        with _naming_parameters():
+            more = _words(flag, value, is_switch=known[flag].nargs == 0)
+        words += [off] * (off in known) if value is False else more
     printed = io.StringIO()
     with _naming_parameters(), contextlib.redirect_stdout(printed):
         parsed = run_words(words, beam_options, **values)
     return parsed, printed.getvalue()
 
 
-def _words(flag: str, value: Any) -> list[str]:
+def _words(flag: str, value: Any, *, is_switch: bool) -> list[str]:
     if value is None:
         return []
-    if value is True:
+    if value is True and is_switch:
         return [flag]
+    if flag == "--set":
+        items = [value] if isinstance(value, str) else value.items() if isinstance(value, Mapping) else value
+        texts = [text for one in items for text in ([one] if isinstance(one, str) else _settings(*one))]
+        return [word for text in texts for word in (flag, text)]
     if isinstance(value, Mapping):
+        if flag == "--config":
+            raise UsageError(
+                f"--config: expected a recipe's name or a .toml file, got {value!r}; write set={value!r}"
+            )
         return [word for key, one in value.items() for word in (flag, f"{key}={_text(one)}")]
     return [f"{flag}={_text(value)}"]
+
+
+def _settings(name: str, value: Any) -> Iterator[str]:
+    """Yield NAME=VALUE in TOML; a mapping of a setting's options is a setting for each.
+
+    >>> list(_settings("model", {"width": 8})), list(_settings("augment", [{"name": "FlipDepth"}]))
+    (['model.width=8'], ['augment=[{name = "FlipDepth"}]'])
+    """
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _settings(f"{name}.{key}", one)
+    else:
+        yield f"{name}={value if isinstance(value, str) else _toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value) if isinstance(value, str | bool) else str(value)
 
 
 def _text(value: Any) -> str:
@@ -291,9 +327,11 @@ def _naming_parameters() -> Iterator[None]:
     except HalofeedError as error:
         if len(error.args) == 1 and isinstance(error.args[0], str):
             parts = error.args[0].split("`")  # commands are in backticks and stay
-            parts[::2] = [
-                re.sub(r"--([a-z][a-z-]*[a-z])", lambda one: one[1].replace("-", "_"), part)
-                for part in parts[::2]
-            ]
+            parts[::2] = map(_parameters, parts[::2])
             error.args = ("`".join(parts),)
         raise
+
+
+def _parameters(text: str) -> str:
+    """Return a text that names parameters in place of options."""
+    return re.sub(r"--([a-z][a-z-]*[a-z])", lambda one: one[1].replace("-", "_"), text)

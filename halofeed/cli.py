@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -19,10 +20,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from halofeed import __version__, planning, training
 from halofeed.completion import COMPLETION_EXAMPLE, SHELLS, completion_script
 from halofeed.errors import HalofeedError, UsageError, require_extra
-from halofeed.options import add_help, add_options, from_options, given_options, option_group
+from halofeed.options import (
+    add_help,
+    add_options,
+    from_options,
+    given_options,
+    is_beam_option,
+    meant_option,
+    option_group,
+)
 from halofeed.streams import output_error, output_status
 from halofeed.system import signals
-from halofeed.system.addresses import Address, address_of, redacted
+from halofeed.system.addresses import Address, address_of, meant_address, redacted
 from halofeed.system.console import NORMAL, QUIET, VERBOSE, print_error, print_status, status_level
 from halofeed.system.resource_errors import check_least_memory, describe_error
 from halofeed.system.wording import did_you_mean
@@ -201,7 +210,13 @@ _LOCAL_PATHS = (
 
 
 def _refuse_addresses(parsed: argparse.Namespace) -> None:
-    """Refuse addresses for local paths, where a folder `s3:` would be made otherwise."""
+    """Refuse addresses for local paths, and with one slash, where a folder `s3:` would be made otherwise."""
+    for name, value in vars(parsed).items():
+        if isinstance(value, str) and (meant := meant_address(value)) is not None:
+            flag = "" if name in ("path", "data", "run") else f"--{name.replace('_', '-')} "
+            raise UsageError(
+                f"{flag}{value}: an address has two slashes; write {meant}, or ./{value} for a path"
+            )
     for name in _LOCAL_PATHS if parsed.command != "convert" else ():
         value = getattr(parsed, name, None)
         if isinstance(value, str) and (address := address_of(value)) is not None:
@@ -238,20 +253,57 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
+_LISTS = "numbers separated by commas, such as 1,2,4"
+_TYPE_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "list of int": f"whole {_LISTS}",
+    "list of numbers": f"whole {_LISTS}",
+    "list of float": _LISTS,
+}
+"""Words for a type's name in messages."""
+
+
 class _Parser(argparse.ArgumentParser):
-    """Parser whose error messages hide passwords of addresses and name what a misspelled word may mean."""
+    """Parser whose error messages hide passwords of addresses and say what a wrong word may mean."""
+
+    _given: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
+        if "arguments are required" in message:
+            example = f"write {self.prog} {message.rpartition(': ')[2].replace(',', '')}"
+            message += f"; {self._meant(self._given) or example}"
         super().error(redacted(message))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = list(args or ())
+        return super().parse_known_args(args, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, surplus = self.parse_known_args(args, namespace)
         if surplus:
             command = _subparsers(self)[parsed.command]
-            flags = [word.partition("=")[0] for word in surplus if word.startswith("--")]
-            near = "".join(did_you_mean(flag, command._option_string_actions) for flag in flags[:1]).rstrip()
-            command.error(f"unrecognized arguments: {' '.join(surplus)}" + (f"; {near}" if near else ""))
+            meant = command._meant(surplus)
+            command.error(f"unrecognized arguments: {' '.join(surplus)}" + (f"; {meant}" if meant else ""))
         return parsed
+
+    def _meant(self, words: Sequence[str]) -> str:
+        """Return what the first unknown option may mean; "" if there is none, or nothing is like it."""
+        flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+        unknown = [flag for flag in flags if flag not in self._option_string_actions]
+        if not unknown:
+            return ""
+        if self.prog.endswith(" convert") and is_beam_option(unknown[0]):
+            return f"Beam's options follow two dashes, at the end of the command: -- {shlex.join(words)}"
+        return meant_option(unknown[0], self._option_string_actions)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)  # type: ignore[misc]
+        except argparse.ArgumentError as error:
+            if (expected := _TYPE_WORDS.get(getattr(action.type, "__name__", ""))) is None:
+                raise
+            raise argparse.ArgumentError(action, f"expected {expected}, got {arg_string!r}") from error
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -498,6 +550,10 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     file = getattr(parsed, "recipe", None)
     parsed.repeated = repeated = read_recipe(file) if file else None
     given = given_options(Recipe, parsed)
+    if beam_arguments or any("://" in path for path in (options.source, options.images or "", options.out)):
+        with require_extra("convert", "apache_beam"), unlogged():
+            from halofeed.pipelines.convert import prepare_stores
+        prepare_stores(options, beam_arguments)
     stated = {**repeated.document, **given} if repeated else given
     if stated.get("layout", "auto") == "auto":
         parsed.layout = _detect_layout(options, parsed)

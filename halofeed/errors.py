@@ -175,6 +175,8 @@ def require_extra(extra: str, *modules: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name and error.name.partition(".")[0] in modules:
-            raise MissingExtraError(f"{error.name} is not installed; {install_command(extra)}") from error
+        for one in (error, error.__cause__):  # JAX raises an error without a name from that of jaxlib
+            name = getattr(one, "name", None) or ""
+            if name.partition(".")[0] in modules:
+                raise MissingExtraError(f"{name} is not installed; {install_command(extra)}") from error
         raise

@@ -9,7 +9,10 @@ import sys
 import types
 import typing
 import weakref
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn, TypeVar
+
+from halofeed.system.wording import ELSEWHERE, did_you_mean
 
 T = TypeVar("T")
 _METAVARS = {int: "N", float: "X"}
@@ -161,6 +164,8 @@ class _Setting(argparse.Action):
         _: str | None = None,
     ) -> None:
         name = values.partition("=")[0].strip().replace("-", "_")
+        if "=" not in values:
+            raise argparse.ArgumentError(self, f"{values}: expected name=value, e.g. steps=1000")
         if any(one.dest == name and one.default is argparse.SUPPRESS for one in parser._actions):
             vars(namespace).pop(name, None)
         namespace.settings = [*namespace.settings, values]
@@ -196,3 +201,44 @@ def _parser_of(hint: Any, separator: str) -> Any:
 
     split.__name__ = f"list of {item.__name__}"
     return split
+
+
+_BEAM_OPTIONS: Final = frozenset(
+    (
+        *(
+            "runner",
+            "project",
+            "region",
+            "temp-location",
+            "staging-location",
+            "template-location",
+            "job-name",
+        ),
+        *("job-endpoint", "parallelism", "environment-type", "environment-config", "sdk-container-image"),
+        *("extra-package", "setup-file", "requirements-file", "flink-master", "spark-master-url"),
+        *("worker-machine-type", "machine-type", "max-num-workers", "service-account-email", "streaming"),
+        *("prism-location", "network", "subnetwork", "experiments", "disk-size-gb", "no-use-public-ips"),
+    )
+)
+
+
+def is_beam_option(flag: str) -> bool:
+    """Return whether Beam has an option of this name, which follows two dashes.
+
+    >>> is_beam_option("--temp_location"), is_beam_option("--height")
+    (True, False)
+    """
+    return flag.strip("-").replace("_", "-") in _BEAM_OPTIONS
+
+
+def meant_option(flag: str, known: Iterable[str]) -> str:
+    """Return the part of a message that names the option that a misspelled or foreign one may mean; "" for none.
+
+    >>> meant_option("--epochs", ["--steps", "--seed"]), meant_option("--sede", ["--steps", "--seed"])
+    ('did you mean --steps?', 'did you mean --seed?')
+    """
+    options = list(known)
+    meant = ELSEWHERE.get(flag.strip("-").replace("_", "-"))
+    if meant is None or f"--{meant}" in options:
+        return did_you_mean(flag, options).rstrip()
+    return "the folder is given without an option" if meant == "source" else ""

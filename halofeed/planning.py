@@ -17,7 +17,7 @@ from halofeed.system.console import print_status
 if TYPE_CHECKING:
     from halofeed.trainer.plan.requests import Request
 
-_LIBRARIES = ("jax", "flax", "optax", "orbax", "tensorboardX", "libtpu")
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorboardX", "libtpu")
 AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
 
 PLAN_EXAMPLE = """\

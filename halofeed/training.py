@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from halofeed.trainer.config import TrainConfig
     from halofeed.trainer.run_folder import Run
 
-_LIBRARIES = ("jax", "flax", "optax", "orbax", "tensorboardX")
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorboardX")
 NEW_SPLIT = "train"
 """Split of a conversion whose source names no split."""
 AddCommand = Callable[[str, str, str], argparse.ArgumentParser]

@@ -413,7 +413,9 @@ class Records(Sequence[Batch]):
         if isinstance(number, slice):
             return [self[one] for one in range(*number.indices(len(self)))]
         if isinstance(number, str):
-            raise UsageError(f"records: expected a number, got {number!r}; loader.find({number!r}) returns it")
+            raise UsageError(
+                f"records: expected a number, got {number!r}; loader.find({number!r}) returns it"
+            )
         count = len(self)
         number = whole_number("records", number, 0)
         return self._loader.record(number + count if -count <= number < 0 else number)

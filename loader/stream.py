@@ -213,7 +213,9 @@ class Stream(abc.ABC):
         """
         replicas = getattr(strategy, "num_replicas_in_sync", None)
         if replicas is None:
-            raise UsageError(f"strategy: expected one such as tf.distribute.MirroredStrategy(), got {strategy!r}")
+            raise UsageError(
+                f"strategy: expected one such as tf.distribute.MirroredStrategy(), got {strategy!r}"
+            )
         if self.batch_size % replicas:
             sizes = " or ".join(map(str, nearest_multiples(self.batch_size, replicas)))
             raise UsageError(

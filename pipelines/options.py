@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import (
     GoogleCloudOptions,
     PipelineOptions,
+    PortableOptions,
     StandardOptions,
     TestOptions,
 )
@@ -73,7 +75,7 @@ def choose_runner(
     more: dict[str, Any] = {"options": options, "beam_arguments": tuple(beam_arguments)}
     named = options.view_as(StandardOptions).runner
     if named and named.lower() not in _LOCAL_RUNNERS:
-        return RunnerChoice(
+        choice = RunnerChoice(
             local=False,
             runner=_find_runner(named),
             threads=job.threads or 2,
@@ -83,6 +85,9 @@ def choose_runner(
             template=options.view_as(GoogleCloudOptions).template_location,
             **more,
         )
+        if named.lower() == "dataflowrunner" and not choice.is_described:
+            _check_for_dataflow(job)
+        return choice
     if job.max_silence_minutes is not None or job.job_restarts:
         named = "--job-restarts" if job.max_silence_minutes is None else "--max-silence-minutes"
         raise UsageError(
@@ -102,12 +107,24 @@ def choose_runner(
     )
 
 
+def _check_for_dataflow(job: JobOptions) -> None:
+    images = ("--source", job.source) if job.images is None else ("--images", job.images)
+    for flag, path in (images, ("--out", job.out)):
+        if "://" not in path:
+            raise UsageError(
+                f"{flag} {path}: Dataflow's workers see no folder of this machine; copy it to a bucket, and name it "
+                f"there: {flag} gs://BUCKET/FOLDER"
+            )
+
+
 def new_pipeline(choice: RunnerChoice) -> beam.Pipeline:
     """Return an empty pipeline; raise UsageError where the runner lacks a required option."""
     try:
         pipeline = beam.Pipeline(runner=choice.runner, options=choice.options)
     except ValueError as error:
-        raise UsageError(f"after --, {error}") from error
+        raise UsageError(
+            f"after --, {str(error).rstrip()}\nGive each there as --NAME=VALUE; docs/engines.md has examples"
+        ) from error
     # Beam makes a folder for transforms in other languages, and deletes it only when the pipeline runs.
     shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
     return pipeline
@@ -149,6 +166,17 @@ def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
             f"after --, Beam knows no {written}; halofeed's own options stand before the --, and Beam's are listed "
             "at https://beam.apache.org/documentation/runners/"
         )
+    worker = options.view_as(PortableOptions)
+    if worker.environment_type == "PROCESS" and (given_config := worker.environment_config) is not None:
+        try:
+            has_command = "command" in json.loads(given_config)
+        except (ValueError, TypeError):
+            has_command = False
+        if not has_command:
+            raise UsageError(
+                f"after --, --environment_config={given_config}: expected JSON with a worker's command, such "
+                """as --environment_config='{"command":"/opt/worker"}'"""
+            )
     return options
 
 
@@ -156,4 +184,4 @@ def _find_runner(name: str) -> Any:
     try:
         return create_runner(name)
     except (ValueError, ImportError, AttributeError) as error:
-        raise UsageError(f"--runner={name}: {error}") from error
+        raise UsageError(f"after --, --runner={name}: {error}") from error

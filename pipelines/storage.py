@@ -52,9 +52,18 @@ def check_reachable(flag: str, path: str) -> None:
     Raises:
         UsageError: names the known schemes, or the missing extra.
     """
-    scheme, mark, _ = path.partition("://")
+    scheme, mark, rest = path.partition("://")
     if not mark:
         return
+    if scheme == "file":
+        raise UsageError(f"{flag} {path}: expected a path, got an address; write {flag} {rest}")
+    if scheme in ("http", "https"):
+        raise UsageError(
+            f"{flag} {path}: a conversion uses no web addresses; download the files and name their folder, or name "
+            "a bucket as gs://BUCKET/FOLDER or s3://BUCKET/FOLDER"
+        )
+    if rest.startswith("/") and scheme in _EXTRAS:
+        raise UsageError(f"{flag} {path}: names no bucket; write {scheme}://BUCKET/{rest.strip('/')}")
     extra, module = _EXTRAS.get(scheme, ("", ""))
     if module and not _is_installed(module):
         raise MissingExtraError(
@@ -155,7 +164,11 @@ class RemoteFiles:
     def _set_sizes(self, files: Iterable[tuple[str, int]]) -> None:
         self._listing.add_files(files)
         if not self._listing:
-            raise UsageError(f"{self.root}: no files there; name the folder that holds the source files")
+            endpoint = getattr(store_of(self.root), "endpoint", None)
+            where = f" (asked at {endpoint})" if endpoint else ""
+            raise UsageError(
+                f"{self.root}: no files there{where}; name the folder that holds the source files"
+            )
         self._sizes = self._listing.quickest()
 
     def faults(self) -> Mapping[str, Problem]:

@@ -161,6 +161,13 @@ def read_run(folder: str | Path) -> dict[str, Any]:
             Path(folder) / RUN_FILE, "run", RUN_FORMAT, f"move {folder} away and train again"
         )
     except FileNotFoundError:
+        if (Path(folder) / MANIFEST).exists():
+            raise UsageError(
+                f"{folder}: is a data set, not a training run; the folder of the run comes first, as in "
+                f"`halofeed evaluate RUN {folder}`"
+            ) from None
+        if not os.path.isdir(folder):
+            raise UsageError(f"{folder}: no such folder; name one that `halofeed train --out` made") from None
         raise UsageError(
             f"{folder}: holds no run ({RUN_FILE} is missing); name a folder that `halofeed train --out` made"
         ) from None

@@ -196,8 +196,8 @@ class Partition:
             )
         if device_count % cores:
             raise PartitionError(
-                f"cores_per_replica {cores}: expected a divisor of the {plural(device_count, 'device')}; use "
-                f"{device_count // cores * cores} of them, or other cores per replica"
+                f"cores_per_replica {cores}: expected a divisor of the {plural(device_count, 'device')}; take "
+                f"{' or '.join(map(str, nearest_multiples(device_count, cores)))} devices, or other cores per replica"
             )
         return device_count // cores
 

@@ -101,6 +101,11 @@ class LoadedRun:
 def choose_split(run: Run, data: str | None, split: str) -> tuple[str, str]:
     """Return the given data set and split, else those of the run, else the first split to evaluate on."""
     path = data or str(run.document["data"])
+    if data is None and not Path(path).is_dir():
+        raise UsageError(
+            f"{path}: no such folder, and the run was trained on it; name its data set where it is now, as in "
+            f"`halofeed evaluate {run.folder} FOLDER`"
+        )
     if split:
         return path, split
     manifest = read_manifest(path)
