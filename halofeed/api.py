@@ -165,11 +165,13 @@ def _path(name: str, value: Any) -> str:
 
 def _check_value(name: str, value: Any, action: argparse.Action) -> Any:
     """Return a parameter's value; raise UsageError for a value of a type that its option cannot have."""
+    from halofeed.options import meaning_of
+
     if value is None or value is False:
         return value
     if action.nargs == 0:
         return truth_value(name, value)
-    meaning = f"; it is: {(action.help or '').partition(';')[0]}" if action.help != argparse.SUPPRESS else ""
+    meaning = meaning_of(action)
     if value is True or (name == "recipe" and not isinstance(value, str | os.PathLike)):
         raise UsageError(f"{name}: expected a value, got {value!r:.80}{meaning}")
     if isinstance(value, Mapping | list | tuple | set) and action.type in (int, float, str):

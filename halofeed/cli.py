@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import re
@@ -26,6 +27,7 @@ from halofeed.options import (
     from_options,
     given_options,
     is_beam_option,
+    meaning_of,
     meant_option,
     option_group,
 )
@@ -273,6 +275,12 @@ class _Parser(argparse.ArgumentParser):
         if "arguments are required" in message:
             example = f"write {self.prog} {message.rpartition(': ')[2].replace(',', '')}"
             message += f"; {self._meant(self._given) or example}"
+        flag = message.removeprefix("argument ").partition(":")[0]
+        if message.endswith(": expected one argument") and (action := self._option_string_actions.get(flag)):
+            value = action.metavar or "|".join(map(str, action.choices or ()))
+            message += f"; write {flag} {value}{meaning_of(action)}"
+        elif "ignored explicit argument" in message:
+            message += f"; it takes no value: write {flag} alone, or leave it out"
         super().error(redacted(message))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -292,10 +300,31 @@ class _Parser(argparse.ArgumentParser):
         flags = [word.partition("=")[0] for word in words if word.startswith("--")]
         unknown = [flag for flag in flags if flag not in self._option_string_actions]
         if not unknown:
-            return ""
+            return self._meant_words(words)
         if self.prog.endswith(" convert") and is_beam_option(unknown[0]):
             return f"Beam's options follow two dashes, at the end of the command: -- {shlex.join(words)}"
         return meant_option(unknown[0], self._option_string_actions)
+
+    def _meant_words(self, words: Sequence[str]) -> str:
+        """Return what words without an option may mean; "" if that cannot be said."""
+        at = self._given.index(words[0]) if words and words[0] in self._given else 0
+        begin = max(
+            (place for place, word in enumerate(self._given[:at]) if word.startswith("--")), default=-1
+        )
+        if begin < 0:
+            pairs = zip(("--source", "--out", "--name"), words, strict=False)
+            named = " ".join(f"{flag} {shlex.quote(word)}" for flag, word in pairs)
+            return f"each value follows its option: {named}" if self.prog.endswith(" convert") else ""
+        flag, *values = self._given[begin:at]
+        values += itertools.takewhile(lambda word: not word.startswith("-"), self._given[at:])
+        if any(value.endswith(",") for value in values):
+            return f"a list has no blanks: {flag} {','.join(value.strip(',') for value in values)}"
+        if not all(map(os.path.exists, values)):
+            return (
+                f"{flag} takes one value: quote it if it has blanks, {flag} {shlex.quote(' '.join(values))}"
+            )
+        above = os.path.commonpath(values)
+        return f"{flag} takes one path, and a shell writes several for *: name the folder above, {flag} {above or '.'}"
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:
@@ -303,7 +332,10 @@ class _Parser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             if (expected := _TYPE_WORDS.get(getattr(action.type, "__name__", ""))) is None:
                 raise
-            raise argparse.ArgumentError(action, f"expected {expected}, got {arg_string!r}") from error
+            like = re.match(r"\d+(?![\d.])", arg_string) if expected == _TYPE_WORDS["int"] else None
+            such = f", such as {like[0]}" if like else ""
+            said = f"expected {expected}{such}, got {arg_string!r}{meaning_of(action)}"
+            raise argparse.ArgumentError(action, said) from error
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -123,6 +123,13 @@ def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_defa
         _BRIEF[added] = brief if name == flag else ""
 
 
+def meaning_of(action: argparse.Action) -> str:
+    """Return the beginning of an option's help as a part of a message; "" for a hidden option."""
+    if not action.help or action.help == argparse.SUPPRESS:
+        return ""
+    return f"; it is: {action.help.replace('%%', '%').partition(';')[0]}"
+
+
 class _Once(argparse.Action):
     """Action that stores a value and refuses a second one, which would replace the first without a word."""
 

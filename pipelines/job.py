@@ -148,7 +148,7 @@ class JobOptions:
         ]
         for name, value in self._paths():
             meant = os.path.expandvars(os.path.expanduser(value))
-            if value[0] in "~$" and meant != value:
+            if value.startswith(("~", "$")) and meant != value:
                 problems.append(
                     f"{name} {value}: only a shell expands {value[0]}, outside of quotes; write {meant}, or "
                     f"./{value} for a path of this name"
