@@ -167,7 +167,7 @@ class Loader(Stream):
         shuffle = truth_value("shuffle", shuffle, "; all records are permuted, without a buffer")
         training = self._arguments["training"] = truth_value("training", training)
         drop_remainder = truth_value("drop_remainder", drop_remainder)
-        store = open_store(path, concurrent_reads)
+        store = open_store(path, whole_number("concurrent_reads", concurrent_reads, CONCURRENT_READS))
         self.manifest: Manifest = store.manifest()
         stored = self.manifest.split(split)
         if stored.records == 0:
@@ -413,7 +413,9 @@ class Records(Sequence[Batch]):
         if isinstance(number, slice):
             return [self[one] for one in range(*number.indices(len(self)))]
         if isinstance(number, str):
-            raise UsageError(f"records: expected a number, got {number!r}; loader.find({number!r}) returns it")
+            raise UsageError(
+                f"records: expected a number, got {number!r}; loader.find({number!r}) returns it"
+            )
         count = len(self)
         number = whole_number("records", number, 0)
         return self._loader.record(number + count if -count <= number < 0 else number)

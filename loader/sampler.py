@@ -62,7 +62,9 @@ def subset(where: Where, ids: Integers, split: str) -> Integers:
     [1]
     """
     if isinstance(where, str):
-        raise UsageError(f"where: expected a list such as [{where!r}], or a function of all ids, got {where!r}")
+        raise UsageError(
+            f"where: expected a list such as [{where!r}], or a function of all ids, got {where!r}"
+        )
     if callable(where):
         taken = np.asarray(where(ids))
         if taken.dtype != np.bool_ or taken.shape != ids.shape:

@@ -24,7 +24,7 @@ from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksu
 from halofeed.schemas.kinds import Kind
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition, nearest_multiples
-from halofeed.system.arguments import explains_calls, truth_value, whole_number
+from halofeed.system.arguments import explains_calls, whole_number
 
 if TYPE_CHECKING:
     import jax
@@ -213,7 +213,9 @@ class Stream(abc.ABC):
         """
         replicas = getattr(strategy, "num_replicas_in_sync", None)
         if replicas is None:
-            raise UsageError(f"strategy: expected one such as tf.distribute.MirroredStrategy(), got {strategy!r}")
+            raise UsageError(
+                f"strategy: expected one such as tf.distribute.MirroredStrategy(), got {strategy!r}"
+            )
         if self.batch_size % replicas:
             sizes = " or ".join(map(str, nearest_multiples(self.batch_size, replicas)))
             raise UsageError(

@@ -21,10 +21,10 @@ T = TypeVar("T")
 def explains_calls(function: Callable[P, T]) -> Callable[P, T]:
     """Return the function so that a call which its signature does not take raises ArgumentsError with a fix.
 
-    >>> explains_calls(lambda path, *, batch_size: None)("data", batch=8)
+    >>> explains_calls(lambda *, batch_size: None)(batch=8)
     Traceback (most recent call last):
         ...
-    halofeed.errors.ArgumentsError: <lambda>: batch: no such argument; did you mean batch_size? it takes path, batch_size
+    halofeed.errors.ArgumentsError: <lambda>: batch: no such argument; did you mean batch_size? it takes batch_size
     """
 
     @functools.wraps(function)
@@ -45,6 +45,21 @@ def explains_fields(kind: type[T]) -> type[T]:
     return kind
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("batch", "bs"), "batch_size"),
+    **dict.fromkeys(("drop_last",), "drop_remainder"),
+    **dict.fromkeys(("epochs", "repeat"), "num_epochs"),
+    **dict.fromkeys(("transform", "transforms", "augmentation", "augmentations"), "augment"),
+    **dict.fromkeys(("rank", "process_index", "index"), "shard_index"),
+    **dict.fromkeys(("world_size", "process_count", "num_shards", "num_replicas"), "shard_count"),
+    **dict.fromkeys(("sampler", "weights", "class_weight", "sample_weight"), "draw_by"),
+    **dict.fromkeys(("filter", "subset", "indices"), "where"),
+    **dict.fromkeys(("fields", "features", "columns"), "include"),
+    **dict.fromkeys(("p", "prob"), "probability"),
+}
+"""Arguments by their names in Keras, torch, TFDS and Grain."""
+
+
 def _call_problem(function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]) -> str:
     """Return what is wrong with the arguments of a call, and how to write it; "" if the signature takes them."""
     signature = inspect.signature(function)
@@ -63,7 +78,8 @@ def _call_problem(function: Callable[..., Any], given: Sequence[Any], named: Map
     takes = f"it takes {', '.join(known) or 'none'}"
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     if not takes_any and (unknown := [name for name in named if name not in parameters]):
-        return f"{who}: {unknown[0]}: no such argument; {did_you_mean(unknown[0], known)}{takes}"
+        near = did_you_mean(_ELSEWHERE.get(unknown[0], unknown[0]), known) or "leave it out; "
+        return f"{who}: {unknown[0]}: no such argument; {near}{takes}"
     if len(given) > len(by_place) and by_name:
         pairs = zip(by_name, given[len(by_place) :], strict=False)
         example = ", ".join(f"{name}={value!r:.40}" for name, value in pairs)

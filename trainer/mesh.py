@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from halofeed.errors import PartitionError, require_extra
+from halofeed.errors import require_extra
 from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition, axis_names, core_axes
-from halofeed.system.arguments import explains_calls
 from halofeed.system.wording import plural
 
 with require_extra("train", "jax"):
@@ -20,7 +19,6 @@ LEAST_ROWS = 2
 """Minimum of rows (or columns) of a split activation on one core."""
 
 
-@explains_calls
 def make_mesh(cores_per_replica: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Make a mesh of `replica` and one axis of size 2 per doubling of the cores: core0, core1, ...
 
@@ -98,10 +96,6 @@ def constrain(
     """Constrain an activation to `activation_spec` on the mesh; without a mesh return it unchanged."""
     if mesh is None:
         return activation
-    if not isinstance(mesh, Mesh):
-        raise PartitionError(
-            f"constrain: expected activation, mesh, dims in this order, got {mesh!r:.80} as the mesh"
-        )
     sharding = NamedSharding(mesh, activation_spec(activation.shape, dims, least_rows))
     constrained: jax.Array = jax.lax.with_sharding_constraint(activation, sharding)  # type: ignore[no-untyped-call]
     return constrained

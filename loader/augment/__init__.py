@@ -6,10 +6,11 @@ A new augmentation is one class in a file here and one line in `AUGMENTATIONS`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from halofeed.errors import ArgumentsError, UsageError
+from halofeed.errors import UsageError
 from halofeed.loader.augment.example import (
     DEPTH,
     HEIGHT,
@@ -32,7 +33,6 @@ from halofeed.loader.augment.mosaic import MixUp, Mosaic
 from halofeed.loader.augment.random_crop import RandomCrop
 from halofeed.loader.augment.scale_jitter import ScaleJitter
 from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
-from halofeed.system.arguments import explains_fields
 from halofeed.system.wording import did_you_mean
 
 __all__ = [
@@ -87,8 +87,6 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation | Combination]] = {
     )
 }
 """Augmentations by their names in configurations."""
-for _kind in AUGMENTATIONS.values():
-    explains_fields(_kind)
 
 
 def check_augmentations(given: object) -> tuple[Augmentation | Combination, ...]:
@@ -139,6 +137,7 @@ def build_augmentations(
         arguments = {key: value for key, value in table.items() if key not in ("name", "sides")}
         try:
             built.append(known[name](*table.get("sides", ()), **arguments))
-        except ArgumentsError as error:
-            raise UsageError(f"{setting} {error}") from error
+        except TypeError as error:
+            takes = ", ".join(inspect.signature(known[name]).parameters)
+            raise UsageError(f"{setting} {name}: {error}; it takes {takes}") from error
     return built
