@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 import operator
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -70,21 +71,22 @@ def _call_problem(function: Callable[..., Any], given: Sequence[Any], named: Map
     else:
         return ""
     parameters, who = dict(signature.parameters), function.__name__
-    if parameters.pop("self", None) is not None:
+    if parameters.pop("self", parameters.pop("cls", None)) is not None:
         who, given = (type(given[0]).__name__ if who == "__init__" else who), given[1:]
     by_name = [one.name for one in parameters.values() if one.kind is one.KEYWORD_ONLY]
     by_place = [one.name for one in parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    several = [f"*{one.name}" for one in parameters.values() if one.kind is one.VAR_POSITIONAL]
     known = [*by_place, *by_name]
-    takes = f"it takes {', '.join(known) or 'none'}"
+    takes = f"it takes {', '.join([*several, *known]) or 'none'}"
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     if not takes_any and (unknown := [name for name in named if name not in parameters]):
         near = did_you_mean(_ELSEWHERE.get(unknown[0], unknown[0]), known) or "leave it out; "
         return f"{who}: {unknown[0]}: no such argument; {near}{takes}"
-    if len(given) > len(by_place) and by_name:
-        pairs = zip(by_name, given[len(by_place) :], strict=False)
-        example = ", ".join(f"{name}={value!r:.40}" for name, value in pairs)
+    if len(given) > len(by_place) and (by_name or takes_any):
+        surplus = given[len(by_place) :]
+        example = ", ".join(f"{name}={value!r:.40}" for name, value in zip(by_name, surplus, strict=False))
         after = f" after {by_place[-1]}" if by_place else ""
-        return f"{who}: every argument{after} is given by its name, such as {example}"
+        return f"{who}: every argument{after} is given by its name, such as {example or f'NAME={surplus[0]!r:.40}'}"
     empty = [name for name in known if parameters[name].default is inspect.Parameter.empty]
     if missing := [name for name in empty if name not in (*by_place[: len(given)], *named)]:
         return f"{who}: {', '.join(missing)}: missing; {takes}"
@@ -100,6 +102,8 @@ def whole_number(name: str, value: Any, example: int = 8) -> int:
     halofeed.errors.UsageError: batch_size: expected a whole number such as 16, got '16'
     """
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return operator.index(value)
     except TypeError:
         try:
@@ -108,6 +112,19 @@ def whole_number(name: str, value: Any, example: int = 8) -> int:
             number = float(example)
         likely = math.floor(number) if math.isfinite(number) else example
         raise UsageError(f"{name}: expected a whole number such as {likely}, got {value!r:.80}") from None
+
+
+def path_text(name: str, value: Any) -> str:
+    """Return a path as text.
+
+    >>> path_text("path", None)
+    Traceback (most recent call last):
+        ...
+    halofeed.errors.UsageError: path: expected a path, as text or pathlib.Path, got None
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise UsageError(f"{name}: expected a path, as text or pathlib.Path, got {value!r:.80}")
+    return os.fspath(value)
 
 
 def truth_value(name: str, value: Any, reason: str = "") -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from halofeed.errors import require_extra
 from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition, axis_names, core_axes
+from halofeed.system.arguments import explains_calls
 from halofeed.system.wording import plural
 
 with require_extra("train", "jax"):
@@ -19,6 +20,7 @@ LEAST_ROWS = 2
 """Minimum of rows (or columns) of a split activation on one core."""
 
 
+@explains_calls
 def make_mesh(cores_per_replica: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Make a mesh of `replica` and one axis of size 2 per doubling of the cores: core0, core1, ...
 
