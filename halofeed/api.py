@@ -192,21 +192,25 @@ def verify(path: StrPath) -> VerifyReport:
         return module.verify(open(path).path)
 
 
+@explains_calls
 def inspect(path: StrPath, *, record: str | None = None, parser: bool = False) -> str:
     """Describe a data set, or one record of it ("train:17"), or return a TensorFlow parser of its records."""
     return _run("inspect", (path,), {"record": record, "parser": parser})[1].rstrip("\n")
 
 
+@explains_calls
 def report(path: StrPath, **options: Any) -> Path:
     """Write the HTML report of a data set or a training run, and return its path."""
     return Path(_run("report", (path,), options)[1].strip())
 
 
+@explains_calls
 def show(path: StrPath, **options: Any) -> Path:
     """Write a picture of a batch, and return its path."""
     return Path(_run("show", (path,), options)[1].strip())
 
 
+@explains_calls
 def plan(data: StrPath | None = None, **options: Any) -> dict[str, Any]:
     """Find the splits of a model that fit on a machine, and return the plan's document."""
     found: dict[str, Any] = json.loads(
@@ -221,6 +225,7 @@ def train(data: StrPath, **options: Any) -> Path:
     return Path(_run("train", (data,), options)[0].out)
 
 
+@explains_calls
 def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[str, Any]:
     """Measure a trained model on a split, and return the metrics."""
     from halofeed.system.scratch import scratch_folder
@@ -232,12 +237,14 @@ def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[
     return metrics
 
 
+@explains_calls
 def predict(run: StrPath, data: StrPath | None = None, *, out: StrPath, **options: Any) -> Path:
     """Write predictions in the coordinates of the source files, and return the folder."""
     _run("predict", (run,) if data is None else (run, data), {**options, "out": out})
     return Path(out)
 
 
+@explains_calls
 def export(path: StrPath, *, out: StrPath, **options: Any) -> Path:
     """Export what `halofeed export` exports, and return the folder."""
     _run("export", (path,), {**options, "out": out})

@@ -73,16 +73,45 @@ OUT/NAME/VERSION/rejected.jsonl lists every rejected input with its reason.
 def _join_negative(given: Sequence[str]) -> list[str]:
     """Join values that begin with a minus to their options, so that argparse does not read them as options.
 
-    >>> _join_negative(["--window-hu", "-160,240", "--pad"])
-    ['--window-hu=-160,240', '--pad']
+    Of a conversion, which has no positional arguments, numbers that follow a number are joined by commas.
+
+    >>> _join_negative(["convert", "--window-hu", "-160", "240", "--spacing-mm", "2", "1.5", "1.5"])
+    ['convert', '--window-hu=-160,240', '--spacing-mm', '2,1.5,1.5']
     """
     joined: list[str] = []
     for word in given:
         if joined and re.match(r"-\.?\d", word) and re.fullmatch(r"--[a-z-]+", joined[-1]):
             joined[-1] += f"={word}"
+        elif given[0] == "convert" and all(map(_NUMBERS.fullmatch, (word, joined[-1] if joined else ""))):
+            joined[-1] += f",{word}"
         else:
             joined.append(word)
     return joined
+
+
+_NUMBERS = re.compile(r"(--[a-z-]+=)?-?[\d.]+(,-?[\d.]+)*")
+
+
+def _check_values(given: Sequence[str]) -> None:
+    """Refuse several words after one option of a conversion, such as files for which the shell replaced a pattern.
+
+    >>> _check_values(["convert", "--image-pattern", "ct/a.nii", "ct/b.nii"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    halofeed.errors.UsageError: --image-pattern takes one value, got ct/a.nii ct/b.nii; put ...
+    """
+    option, values = "", list[str]()
+    for word in (*given[1:], "--"):
+        if not word.startswith("-"):
+            values.append(word)
+            continue
+        if option.startswith("--") and len(values) > ("=" not in option):
+            name = option.partition("=")[0]
+            raise UsageError(
+                f"{name} takes one value, got {' '.join(values)}; put a pattern with * and a text with blanks in "
+                "quotes, and commas between the values of a list"
+            )
+        option, values = word, []
 
 
 def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
@@ -154,7 +183,10 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
     parsed.command = next((word for word in given[:1] if word in _COMMANDS), "")
     check_least_memory(parsed.command)
     try:
-        _parser(parsed.command).parse_args(_join_negative(given), parsed)
+        given = _join_negative(given)
+        if parsed.command == "convert":
+            _check_values(given)
+        _parser(parsed.command).parse_args(given, parsed)
     except SystemExit as stop:
         return int(stop.code or 0)
     signals.set_stop_message(_who(parsed.command))

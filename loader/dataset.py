@@ -15,7 +15,7 @@ from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.assemble import Assembler
 from halofeed.loader.augment import Augmentation, Combination, check_augmentations
 from halofeed.loader.augment.view import Ranges
-from halofeed.loader.batch import Batch, allocate, check_memory
+from halofeed.loader.batch import EPOCH, Batch, allocate, check_memory
 from halofeed.loader.decode import DECODE
 from halofeed.loader.filling import ON_CORRUPT, Filler
 from halofeed.loader.record import (
@@ -32,7 +32,7 @@ from halofeed.loader.stream import Stream, check_hosts, digest, fingerprint
 from halofeed.loader.weighted_sampling import DrawBy, plan_draws
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.addresses import address_of
-from halofeed.system.arguments import explains_calls, truth_value, whole_number
+from halofeed.system.arguments import explains_calls, path_text, truth_value, whole_number
 from halofeed.system.wording import plural
 
 
@@ -158,6 +158,7 @@ class Loader(Stream):
         where: Where | None = None,
         draw_by: DrawBy | None = None,
     ) -> None:
+        path_text("path", path)
         path = address_of(path) or path  # an Address prints without its secrets
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         if on_corrupt not in ON_CORRUPT:
@@ -167,8 +168,10 @@ class Loader(Stream):
         shuffle = truth_value("shuffle", shuffle, "; all records are permuted, without a buffer")
         training = self._arguments["training"] = truth_value("training", training)
         drop_remainder = truth_value("drop_remainder", drop_remainder)
-        store = open_store(path, concurrent_reads)
+        store = open_store(path, whole_number("concurrent_reads", concurrent_reads, CONCURRENT_READS))
         self.manifest: Manifest = store.manifest()
+        if not isinstance(split, str):
+            raise UsageError(f"split: expected the name of one split, such as 'train', got {split!r:.80}")
         stored = self.manifest.split(split)
         if stored.records == 0:
             filled = [name for name, other in self.manifest.splits.items() if other.records] or ["none"]
@@ -423,7 +426,8 @@ class Records(Sequence[Batch]):
 
 def _checked_include(include: object) -> tuple[str, ...]:
     if isinstance(include, str) or not isinstance(include, Iterable):
-        raise UsageError(f"include: expected a list such as [{str(include)!r}], got {include!r:.80}")
+        name = include if isinstance(include, str) else EPOCH
+        raise UsageError(f"include: expected a list such as [{name!r}], got {include!r:.80}")
     return tuple(map(str, include))
 
 

@@ -10,7 +10,7 @@ Everything is arithmetic on a place's number: no buffer, no state, and the milli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,6 +74,15 @@ def subset(where: Where, ids: Integers, split: str) -> Integers:
             )
         chosen = np.flatnonzero(taken)
     else:
+        if not isinstance(where, Iterable):
+            raise UsageError(
+                f"where: expected a list of ids or keys, or a function of all ids, got {where!r:.80}"
+            )
+        where = list(where)
+        if where and all(isinstance(one, bool | np.bool_) for one in where):
+            raise UsageError(
+                "where: expected a list of ids or keys; write a mask as a function: where=lambda ids: mask"
+            )
         wanted = np.array([id_of(key) for key in where], np.int64)
         if len(np.unique(wanted)) < len(wanted):
             raise UsageError("where: a record is named twice; name each once")

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import itertools
 import json
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -93,6 +92,9 @@ class Stream(abc.ABC):
             )
         return self.steps
 
+    def __bool__(self) -> bool:
+        return True  # else Python asks for the length, which a stream without end has not
+
     def __iter__(self) -> Iterator[Batch]:
         return self.batches()
 
@@ -106,11 +108,13 @@ class Stream(abc.ABC):
         Raises:
             IndexError: the stream has no such batch.
         """
-        number = operator.index(step)
+        if isinstance(step, str):
+            raise UsageError(f"a loader's items are batches, by step: write loader.batch(0)[{step!r}]")
+        number = whole_number("step", step, 0)
         if number < 0 and self.steps is not None:
             number += self.steps
         if number < 0 or (self.steps is not None and number >= self.steps):
-            raise IndexError(f"batch {step}: the stream has {self.steps or 'no last one'}")
+            raise IndexError(f"batch {step}: the stream has {self.steps or 'no last'}, numbered from 0")
         return self.batch(number)
 
     def __getitems__(self, numbers: Sequence[int]) -> NoReturn:
@@ -235,6 +239,8 @@ class Stream(abc.ABC):
         self, start_step: int, pieces: Sequence[tuple[int, int]], *, as_supervised: bool, static_shapes: bool
     ) -> tf.data.Dataset:
         """Return a dataset with an element for each of these rows (start, stop) of every batch, in this order."""
+        as_supervised = truth_value("as_supervised", as_supervised)
+        static_shapes = truth_value("static_shapes", static_shapes)
         with require_extra("tf", "tensorflow"):
             import tensorflow as tf
 
@@ -351,6 +357,7 @@ class Stream(abc.ABC):
             {"state_version": STATE_VERSION, "step": self._checked("step", step), **self._stream()}
         )
 
+    @explains_calls
     def restore(self, state: Mapping[str, Any]) -> int:
         """Return the step at which to resume.
 

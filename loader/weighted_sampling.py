@@ -169,7 +169,12 @@ def _shares(shares: Mapping[int | str, float], manifest: Manifest) -> dict[int, 
         if label < 0:
             near = did_you_mean(str(key), names)
             raise UsageError(f"draw_by: class {key!r}: not known; {near}known: {', '.join(names)}")
-        found[label] = float(share)
+        try:
+            found[label] = float(share)
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"draw_by: class {key!r}: expected a number, such as 3, got {share!r:.80}"
+            ) from None
     _checked(list(found.values()), len(found))
     return found
 

@@ -121,9 +121,13 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
             f"{largest}: take a larger shape or --spacing-mm, --fit tiles, or --center label"
         )
     if (wasted := (statistics.padding or Padding()).share) > _WARN_PADDING:
+        spacing = manifest.recipe.get("spacing_mm")
+        finer = (
+            f", or a finer --spacing-mm than {','.join(f'{side:g}' for side in spacing)}" if spacing else ""
+        )
         yield (
             f"{wasted:.1%} of the voxels are padding: records have {shape} and the largest scan has "
-            f"{largest}; choose a smaller --depth, --height and --width"
+            f"{largest}; choose a smaller --depth, --height and --width{finer}"
         )
 
 

@@ -449,6 +449,9 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         UsageError: the folder is missing or is no data set; the message names versions in its subfolders.
         ManifestError: the conversion has not finished, or the document cannot be read or is wrong.
     """
+    if one_slash := re.match("(s3a?|gs|gcs|https?|hdfs):/(?!/)", os.fspath(path)):
+        address = f"{one_slash[1]}://{os.fspath(path)[one_slash.end() :]}"
+        raise UsageError(f"{path}: an address has two slashes; write {address}")
     folder = Path(path)
     if "://" in os.fspath(path):
         raise UsageError(

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from halofeed.errors import PartitionError
-from halofeed.system.arguments import explains_fields
+from halofeed.system.arguments import explains_calls, explains_fields
 from halofeed.system.wording import plural
 
 Dims = tuple[int, ...] | None
@@ -86,6 +86,7 @@ class Partition:
         )
 
     @classmethod
+    @explains_calls
     def parse(cls, text: str | Iterable[str], *, cores_per_replica: int) -> Partition:
         """Read the command line's form: `image=1,4,1,1`, several separated by `;` or as a list.
 

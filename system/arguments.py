@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 import operator
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,10 +22,10 @@ T = TypeVar("T")
 def explains_calls(function: Callable[P, T]) -> Callable[P, T]:
     """Return the function so that a call which its signature does not take raises ArgumentsError with a fix.
 
-    >>> explains_calls(lambda path, *, batch_size: None)("data", batch=8)
+    >>> explains_calls(lambda *, batch_size: None)(batch=8)
     Traceback (most recent call last):
         ...
-    halofeed.errors.ArgumentsError: <lambda>: batch: no such argument; did you mean batch_size? it takes path, batch_size
+    halofeed.errors.ArgumentsError: <lambda>: batch: no such argument; did you mean batch_size? it takes batch_size
     """
 
     @functools.wraps(function)
@@ -45,6 +46,21 @@ def explains_fields(kind: type[T]) -> type[T]:
     return kind
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("batch", "bs"), "batch_size"),
+    **dict.fromkeys(("drop_last",), "drop_remainder"),
+    **dict.fromkeys(("epochs", "repeat"), "num_epochs"),
+    **dict.fromkeys(("transform", "transforms", "augmentation", "augmentations"), "augment"),
+    **dict.fromkeys(("rank", "process_index", "index"), "shard_index"),
+    **dict.fromkeys(("world_size", "process_count", "num_shards", "num_replicas"), "shard_count"),
+    **dict.fromkeys(("sampler", "weights", "class_weight", "sample_weight"), "draw_by"),
+    **dict.fromkeys(("filter", "subset", "indices"), "where"),
+    **dict.fromkeys(("fields", "features", "columns"), "include"),
+    **dict.fromkeys(("p", "prob"), "probability"),
+}
+"""Arguments by their names in Keras, torch, TFDS and Grain."""
+
+
 def _call_problem(function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]) -> str:
     """Return what is wrong with the arguments of a call, and how to write it; "" if the signature takes them."""
     signature = inspect.signature(function)
@@ -55,20 +71,22 @@ def _call_problem(function: Callable[..., Any], given: Sequence[Any], named: Map
     else:
         return ""
     parameters, who = dict(signature.parameters), function.__name__
-    if parameters.pop("self", None) is not None:
+    if parameters.pop("self", parameters.pop("cls", None)) is not None:
         who, given = (type(given[0]).__name__ if who == "__init__" else who), given[1:]
     by_name = [one.name for one in parameters.values() if one.kind is one.KEYWORD_ONLY]
     by_place = [one.name for one in parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    several = [f"*{one.name}" for one in parameters.values() if one.kind is one.VAR_POSITIONAL]
     known = [*by_place, *by_name]
-    takes = f"it takes {', '.join(known) or 'none'}"
+    takes = f"it takes {', '.join([*several, *known]) or 'none'}"
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     if not takes_any and (unknown := [name for name in named if name not in parameters]):
-        return f"{who}: {unknown[0]}: no such argument; {did_you_mean(unknown[0], known)}{takes}"
-    if len(given) > len(by_place) and by_name:
-        pairs = zip(by_name, given[len(by_place) :], strict=False)
-        example = ", ".join(f"{name}={value!r:.40}" for name, value in pairs)
+        near = did_you_mean(_ELSEWHERE.get(unknown[0], unknown[0]), known) or "leave it out; "
+        return f"{who}: {unknown[0]}: no such argument; {near}{takes}"
+    if len(given) > len(by_place) and (by_name or takes_any):
+        surplus = given[len(by_place) :]
+        example = ", ".join(f"{name}={value!r:.40}" for name, value in zip(by_name, surplus, strict=False))
         after = f" after {by_place[-1]}" if by_place else ""
-        return f"{who}: every argument{after} is given by its name, such as {example}"
+        return f"{who}: every argument{after} is given by its name, such as {example or f'NAME={surplus[0]!r:.40}'}"
     empty = [name for name in known if parameters[name].default is inspect.Parameter.empty]
     if missing := [name for name in empty if name not in (*by_place[: len(given)], *named)]:
         return f"{who}: {', '.join(missing)}: missing; {takes}"
@@ -84,6 +102,8 @@ def whole_number(name: str, value: Any, example: int = 8) -> int:
     halofeed.errors.UsageError: batch_size: expected a whole number such as 16, got '16'
     """
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return operator.index(value)
     except TypeError:
         try:
@@ -92,6 +112,19 @@ def whole_number(name: str, value: Any, example: int = 8) -> int:
             number = float(example)
         likely = math.floor(number) if math.isfinite(number) else example
         raise UsageError(f"{name}: expected a whole number such as {likely}, got {value!r:.80}") from None
+
+
+def path_text(name: str, value: Any) -> str:
+    """Return a path as text.
+
+    >>> path_text("path", None)
+    Traceback (most recent call last):
+        ...
+    halofeed.errors.UsageError: path: expected a path, as text or pathlib.Path, got None
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise UsageError(f"{name}: expected a path, as text or pathlib.Path, got {value!r:.80}")
+    return os.fspath(value)
 
 
 def truth_value(name: str, value: Any, reason: str = "") -> bool:

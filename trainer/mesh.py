@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from halofeed.errors import PartitionError, UsageError, require_extra
+from halofeed.errors import UsageError, require_extra
 from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition, axis_names, core_axes
 from halofeed.system.arguments import explains_calls
 from halofeed.system.wording import plural
@@ -111,10 +111,6 @@ def constrain(
     """Constrain an activation to `activation_spec` on the mesh; without a mesh return it unchanged."""
     if mesh is None:
         return activation
-    if not isinstance(mesh, Mesh):
-        raise PartitionError(
-            f"constrain: expected activation, mesh, dims in this order, got {mesh!r:.80} as the mesh"
-        )
     sharding = NamedSharding(mesh, activation_spec(activation.shape, dims, least_rows))
     constrained: jax.Array = jax.lax.with_sharding_constraint(activation, sharding)  # type: ignore[no-untyped-call]
     return constrained

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from halofeed.errors import ArgumentsError, UsageError
+from halofeed.errors import UsageError
 from halofeed.loader.augment.example import (
     DEPTH,
     HEIGHT,
@@ -33,7 +33,6 @@ from halofeed.loader.augment.mosaic import MixUp, Mosaic
 from halofeed.loader.augment.random_crop import RandomCrop
 from halofeed.loader.augment.scale_jitter import ScaleJitter
 from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
-from halofeed.system.arguments import explains_fields
 from halofeed.system.wording import did_you_mean, nearest_name
 
 __all__ = [
@@ -88,8 +87,6 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation | Combination]] = {
     )
 }
 """Augmentations by their names in configurations."""
-for _kind in AUGMENTATIONS.values():
-    explains_fields(_kind)
 
 
 def check_augmentations(given: object) -> tuple[Augmentation | Combination, ...]:
@@ -150,8 +147,6 @@ def build_augmentations(
             )
         try:
             built.append(known[name](*table.get("sides", ()), **arguments))
-        except ArgumentsError as error:
-            raise UsageError(f"{setting} {error}") from error
         except TypeError as error:
             raise UsageError(f"{setting} {name}: {error}; it takes {', '.join(takes)}") from error
     return built

@@ -389,7 +389,10 @@ class _Process:
             except ImportError as error:
                 # fsspec's message names the package to install.
                 raise ModuleNotFoundError(str(error), name=_missing(error)) from error
-            except ValueError as error:
+            except (
+                TypeError,
+                ValueError,
+            ) as error:  # TypeError: a file system that needs settings of its own
                 raise UsageError(
                     f"{place}: {error}; expected a local folder, gs://, s3://, http:// or https://"
                 ) from printable_cause(error)

@@ -518,6 +518,11 @@ def _no_series_message(root: str, apart: Sequence[OtherFile], named: Sequence[st
         )
     elif named:
         fixes.append("pictures: take --layout folders, coco, voc or csv, without --depth")
+    archives = [
+        one.path for one in apart if one.path.lower().endswith((".zip", ".tar", ".tgz", ".tar.gz", ".7z"))
+    ]
+    if archives:
+        fixes.append(f"{archives[0]} is an archive: unpack it, and name the folder of its files")
     if not fixes:
         fixes.append("name with --source the folder that holds the series' files")
     return f"{root}: no DICOM series lies below it; found {', '.join(found) or 'no file'}; {'; '.join(fixes)}"

@@ -121,6 +121,8 @@ def read_member(files: RangeFiles, member: Member, size: int | None = None) -> b
 POINTERS = {
     "a Git LFS pointer; run `git lfs pull`": b"version https://git-lfs",
     "a git-annex pointer; run `git annex get .`": b"/annex/objects/",
+    "a page of a web server; log in there, and download the file itself": b"<!doctype html",
+    "a page of a web server; download the file itself": b"<html",
 }
 """Files that stand for others which were not downloaded: what they are, and their first bytes."""
 
@@ -131,7 +133,8 @@ def pointer_kind(start: bytes) -> str | None:
     >>> pointer_kind(b"version https://git-lfs.github.com/spec/v1")
     'a Git LFS pointer; run `git lfs pull`'
     """
-    return next((kind for kind, begin in POINTERS.items() if start.startswith(begin)), None)
+    folded = start.lstrip().lower()
+    return next((kind for kind, begin in POINTERS.items() if folded.startswith(begin)), None)
 
 
 def settled_stamp(files: SourceFiles, path: str) -> Stamp | None:
