@@ -150,7 +150,9 @@ def _convert_once(
             what = "nesting" if isinstance(error, RecursionError) else "numbers"
             result = SourceError("decode", "file is damaged", f"its {what} go beyond all bounds")
         elif isinstance(error, ModuleNotFoundError):
-            raise JobError(f"{reference.source}: {error.name} is not installed; {install_command('convert')}") from error
+            raise JobError(
+                f"{reference.source}: {error.name} is not installed; {install_command('convert')}"
+            ) from error
         elif isinstance(error, OSError) or resource_error(error):
             raise JobError(f"{reference.source}: {type(error).__name__}: {error}") from error
         else:
