@@ -254,8 +254,9 @@ def _refuse_addresses(parsed: argparse.Namespace) -> None:
     for name in _LOCAL_PATHS if parsed.command != "convert" else ():
         value = getattr(parsed, name, None)
         if isinstance(value, str) and (address := address_of(value)) is not None:
+            flag = name if name == "run" else f"--{name.replace('_', '-')}"
             raise UsageError(
-                f"{name.replace('_', ' ')} {address}: expected a path on local disk, got an address; name one"
+                f"{flag} {address}: expected a path on local disk, got an address; copy it there, and name the copy"
             )
 
 

@@ -269,7 +269,11 @@ def load_config(name: str) -> TrainConfig:
     """Load a config by its name or from a user's TOML file; UsageError lists the known names."""
     try:
         return TrainConfig.from_json(tomllib.loads(config_text(name)))
-    except (tomllib.TOMLDecodeError, UsageError) as error:
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(
+            f'--config {name}: {error}; TOML has name = value on each line, and text in quotes: model = "unet"'
+        ) from error
+    except UsageError as error:
         raise UsageError(f"--config {name}: {error}") from error
 
 
@@ -288,7 +292,10 @@ def config_text(name: str) -> str:
         )
     if not name.endswith(".toml"):
         near = did_you_mean(name, known)
-        raise UsageError(f"not known; {near}known: {', '.join(known)}; or name a .toml file")
+        raise UsageError(
+            f"not known; {near}known: {', '.join(known)}; or name a .toml file; "
+            "`halofeed configs` lists the networks too"
+        )
     try:
         return read_regular(name, _MAX_FILE_BYTES).decode()
     except OSError as error:

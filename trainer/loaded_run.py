@@ -85,7 +85,8 @@ class LoadedRun:
         check_single_label(self._manifest)
         if self._manifest.task != self.facts.task:
             raise UsageError(
-                f"{self._data}: is for {self._manifest.task}, the model learned {self.facts.task}"
+                f"{self._data}: is for {self._manifest.task}, the model learned {self.facts.task}; name a data set "
+                "for that, or none to measure on the run's own"
             )
         if dict(self._manifest.labels) != dict(self.facts.labels):
             raise UsageError(

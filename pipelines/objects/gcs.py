@@ -233,8 +233,8 @@ def _credentials(*, anonymous: bool) -> Any:
         except DefaultCredentialsError as error:
             if (file := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")) is not None:
                 raise StoreError(
-                    f"GOOGLE_APPLICATION_CREDENTIALS={file}: {str(error).rstrip('.')}; name a key file that is there, or unset the "
-                    "variable and run `gcloud auth application-default login`"
+                    f"GOOGLE_APPLICATION_CREDENTIALS={file}: {str(error).rstrip('.')}; name a key file "
+                    "that is there, or unset the variable and run `gcloud auth application-default login`"
                 ) from error
     return AnonymousCredentials()
 
