@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +11,6 @@ from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.suggest_layout import Hint, find_hints
 from halofeed.prep.layouts import LAYOUTS
-from halofeed.prep.options.option import refusal
 from halofeed.prep.sources.file_names import extension_of, is_volume_name
 from halofeed.prep.sources.files import SourceFiles
 
@@ -82,11 +80,7 @@ def _by_listing(
 ) -> DetectedLayout:
     """Return the only one of some layouts whose listing has labels for most images."""
     fitting, tried = {}, list[str]()
-    problems = {
-        name: problem for name in candidates if (problem := refusal(functools.partial(options_of, name)))
-    }
-    if len(problems) == len(candidates) and len(set(map(tuple, problems.values()))) == 1:
-        options_of(candidates[0])  # the options are wrong, whatever the layout is
+    _check_options(options_of, candidates)
     for name in candidates:
         try:
             options = options_of(name)
@@ -131,6 +125,18 @@ def _by_listing(
             f"pairs (pictures with label images), {others}. Tried:"
         )
     raise AnnotationsError("\n".join([head, *tried]))
+
+
+def _check_options(options_of: Callable[[str], LayoutOptions], layouts: Sequence[str]) -> None:
+    """Raise UsageError if the options are wrong in the same way with every layout."""
+    problems = []
+    for name in layouts:
+        try:
+            options_of(name)
+        except UsageError as error:
+            problems.append(error)
+    if len(problems) == len(layouts) and len(set(map(str, problems))) == 1:
+        raise problems[0]
 
 
 def _others(files: SourceFiles) -> str:
