@@ -29,6 +29,7 @@ from halofeed.options import (
     is_beam_option,
     meaning_of,
     meant_option,
+    meant_setting,
     option_group,
 )
 from halofeed.streams import output_error, output_status
@@ -306,8 +307,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if "arguments are required" in message:
-            example = f"write {self.prog} {message.rpartition(': ')[2].replace(',', '')}"
-            message += f"; {self._meant(self._given) or example}"
+            message += (
+                f"; {self._meant(self._given) or self._example(message.partition(': ')[2].split(', '))}"
+            )
         flag = message.removeprefix("argument ").partition(":")[0]
         if message.endswith(": expected one argument") and (action := self._option_string_actions.get(flag)):
             value = action.metavar or "|".join(map(str, action.choices or ()))
@@ -324,19 +326,41 @@ class _Parser(argparse.ArgumentParser):
         parsed, surplus = self.parse_known_args(args, namespace)
         if surplus:
             command = _subparsers(self)[parsed.command]
-            meant = command._meant(surplus)
-            command.error(f"unrecognized arguments: {' '.join(surplus)}" + (f"; {meant}" if meant else ""))
+            meant = command._meant(surplus) or "leave out what is too much, or name one folder that holds all"
+            command.error(f"unrecognized arguments: {' '.join(surplus)}; {meant}")
         return parsed
 
+    def _example(self, missing: Sequence[str]) -> str:
+        """Return a command line with the missing arguments."""
+        words = [self.prog]
+        for action in self._actions:
+            value = action.metavar or (next(iter(action.choices)) if action.choices else action.dest.upper())
+            if action.option_strings and action.option_strings[0] in missing:
+                words.append(f"{action.option_strings[0]} {value}")
+            elif not action.option_strings and (action.metavar or action.dest) in missing:
+                words.append(str(value))
+        return f"write {' '.join(words)}"
+
     def _meant(self, words: Sequence[str]) -> str:
-        """Return what the first unknown option may mean; "" if there is none, or nothing is like it."""
-        flags = [word.partition("=")[0] for word in words if word.startswith("--")]
-        unknown = [flag for flag in flags if flag not in self._option_string_actions]
+        """Return what the first unknown option may mean; "" if there is none."""
+        unknown = [
+            number
+            for number, word in enumerate(words)
+            if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions
+        ]
         if not unknown:
             return self._meant_words(words)
-        if self.prog.endswith(" convert") and is_beam_option(unknown[0]):
+        flag, _, value = words[unknown[0]].partition("=")
+        if self.prog.endswith(" convert") and is_beam_option(flag):
             return f"Beam's options follow two dashes, at the end of the command: -- {shlex.join(words)}"
-        return meant_option(unknown[0], self._option_string_actions)
+        if "--set" in self._option_string_actions:
+            from halofeed.trainer.config import TrainConfig
+
+            following = words[unknown[0] + 1 : unknown[0] + 2]
+            meant = meant_setting(flag, TrainConfig.__dataclass_fields__)
+            if meant is not None and f"--{meant.replace('_', '-')}" not in self._option_string_actions:
+                return f"did you mean --set {meant}={value or ''.join(following) or 'VALUE'}?"
+        return meant_option(flag, self._option_string_actions) or f"`{self.prog} --help` lists the options"
 
     def _meant_words(self, words: Sequence[str]) -> str:
         """Return what words without an option may mean; "" if that cannot be said."""
@@ -350,14 +374,17 @@ class _Parser(argparse.ArgumentParser):
             return f"each value follows its option: {named}" if self.prog.endswith(" convert") else ""
         flag, *values = self._given[begin:at]
         values += itertools.takewhile(lambda word: not word.startswith("-"), self._given[at:])
+        action = self._option_string_actions.get(flag)
+        if action is not None and action.nargs == 0:
+            return f"{flag} takes no value: leave out {' '.join(values)}"
         if any(value.endswith(",") for value in values):
             return f"a list has no blanks: {flag} {','.join(value.strip(',') for value in values)}"
         if not all(map(os.path.exists, values)):
             return (
                 f"{flag} takes one value: quote it if it has blanks, {flag} {shlex.quote(' '.join(values))}"
             )
-        above = os.path.commonpath(values)
-        return f"{flag} takes one path, and a shell writes several for *: name the folder above, {flag} {above or '.'}"
+        above = os.path.commonpath([*map(os.path.abspath, values)])
+        return f"{flag} takes one path, and a shell writes several for *: name the folder above, {flag} {above}"
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:

@@ -229,6 +229,13 @@ _BEAM_OPTIONS: Final = frozenset(
 )
 
 
+_OTHERWISE: Final = {
+    "source": "the folder is given without an option",
+    "split-shares": "`halofeed convert` makes the splits",
+}
+"""What to do in commands without these options."""
+
+
 def is_beam_option(flag: str) -> bool:
     """Return whether Beam has an option of this name, which follows two dashes.
 
@@ -248,4 +255,15 @@ def meant_option(flag: str, known: Iterable[str]) -> str:
     meant = ELSEWHERE.get(flag.strip("-").replace("_", "-"))
     if meant is None or f"--{meant}" in options:
         return did_you_mean(flag, options).rstrip()
-    return "the folder is given without an option" if meant == "source" else ""
+    return _OTHERWISE.get(meant, "")
+
+
+def meant_setting(flag: str, known: Iterable[str]) -> str | None:
+    """Return the setting of a recipe that an option's name means; None if it means none.
+
+    >>> meant_setting("--lr", ["learning_rate"]), meant_setting("--batch", ["steps"])
+    ('learning_rate', None)
+    """
+    name = flag.strip("-").replace("_", "-")
+    name = ELSEWHERE.get(name, name).replace("-", "_")
+    return name if name in known else None

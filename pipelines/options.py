@@ -175,7 +175,7 @@ def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
         if not has_command:
             raise UsageError(
                 f"after --, --environment_config={given_config}: expected JSON with a worker's command, such "
-                """as --environment_config='{"command":"/opt/worker"}'"""
+                """as '{"command":"/opt/worker"}'"""
             )
     return options
 

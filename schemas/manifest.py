@@ -497,6 +497,8 @@ def _no_folder(path: Path) -> str:
     key, equals, rest = str(path).partition("=")
     if equals and os.path.exists(rest):
         return f"no such folder; leave out {key}=, and write {rest}"
+    if versions := sorted(str(one.parent) for one in above.glob(f"[!.]*/{files.MANIFEST}")):
+        return f"no such folder; name one that is there: {', '.join(versions[:_MAX_VERSIONS_NAMED])}"
     if (near := nearest_name(path.name, os.listdir(above) if above.is_dir() else ())) is not None:
         return f"no such folder; did you mean {above / near}?"
     return "no such folder; name the version's folder, such as data/cards/1.0.0"

@@ -311,13 +311,13 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (13, 3020),
-    "system": (18, 2810),
-    "schemas": (18, 3910),
+    "halofeed": (13, 3380),
+    "system": (18, 2870),
+    "schemas": (18, 3950),
     "prep": (139, 35950),
-    "pipelines": (31, 7870),
-    "loader": (45, 10030),
-    "trainer": (56, 10580),
+    "pipelines": (31, 7970),
+    "loader": (45, 10060),
+    "trainer": (56, 10660),
     "inspection": (39, 9290),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""

@@ -94,12 +94,6 @@ def test_a_folder_that_holds_versions_is_answered_with_their_names(converted, na
     assert code == 2 and "holds versions, not a data set; name one: " in said and str(converted) in said
 
 
-@pytest.mark.parametrize("name", ["verify", "inspect", "report"])
-def test_a_folder_of_something_else_is_said_to_be_that(tmp_path, name):
-    code, said = command(name, tmp_path)
-    assert code == 2 and "no manifest.json in it; name the folder that `halofeed convert` wrote" in said
-
-
 @pytest.mark.parametrize(
     ("partition", "says"),
     [
