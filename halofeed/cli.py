@@ -384,7 +384,9 @@ class _Parser(argparse.ArgumentParser):
                 f"{flag} takes one value: quote it if it has blanks, {flag} {shlex.quote(' '.join(values))}"
             )
         above = os.path.commonpath([*map(os.path.abspath, values)])
-        return f"{flag} takes one path, and a shell writes several for *: name the folder above, {flag} {above}"
+        return (
+            f"{flag} takes one path, and a shell writes several for *: name the folder above, {flag} {above}"
+        )
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:

@@ -94,6 +94,7 @@ EXCEPTIONS: dict[str, str] = {
     "prep/layouts/detect.py: ; {} too: --layout {} reads that": "another reading of a source that was read",
     "prep/layouts/detect.py: {}: labels for {} of {} inputs; without labels: --layout {}": OF_LAYOUTS,
     "prep/layouts/detect.py: {}: its files show no layout; name one of {} with --layout. Tried:": OF_LAYOUTS,
+    "prep/layouts/detect.py: {}:{}. If it has no class folders, name its layout with --layout: pairs": OF_LAYOUTS,
     "pipelines/dry_run.py: warning: {} shards for {}: some will be empty; lower --shards": OF_SHARDS,
     "pipelines/summary.py: warning: {}: {} of {} are empty; lower --shards": OF_SHARDS,
     "pipelines/dry_run.py: scans {} to {}; at {} mm the median is {}, and the largest sides are {}": PROPOSED,
