@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import HalofeedError, UsageError
-from halofeed.system.arguments import explains_calls, truth_value, whole_number
+from halofeed.system.arguments import explains_calls
 
 if TYPE_CHECKING:
     from halofeed.inspection.verify import VerifyReport
@@ -166,6 +166,7 @@ def _path(name: str, value: Any) -> str:
 def _check_value(name: str, value: Any, action: argparse.Action) -> Any:
     """Return a parameter's value; raise UsageError for a value of a type that its option cannot have."""
     from halofeed.options import meaning_of
+    from halofeed.system.arguments import truth_value, whole_number
 
     if value is None or value is False:
         return value
