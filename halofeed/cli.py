@@ -314,6 +314,8 @@ class _Parser(argparse.ArgumentParser):
         if message.endswith(": expected one argument") and (action := self._option_string_actions.get(flag)):
             value = action.metavar or "|".join(map(str, action.choices or ()))
             message += f"; write {flag} {value}{meaning_of(action)}"
+        elif meant := self._meant_dashes(self._given):
+            message = f"{meant.partition(': ')[2].removeprefix('-')}: {meant}"
         elif "ignored explicit argument" in message:
             message += f"; it takes no value: write {flag} alone, or leave it out"
         super().error(redacted(message))
@@ -349,7 +351,7 @@ class _Parser(argparse.ArgumentParser):
             if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions
         ]
         if not unknown:
-            return self._meant_words(words)
+            return self._meant_dashes(words) or self._meant_words(words)
         flag, _, value = words[unknown[0]].partition("=")
         if self.prog.endswith(" convert") and is_beam_option(flag):
             return f"Beam's options follow two dashes, at the end of the command: -- {shlex.join(words)}"
@@ -361,6 +363,13 @@ class _Parser(argparse.ArgumentParser):
             if meant is not None and f"--{meant.replace('_', '-')}" not in self._option_string_actions:
                 return f"did you mean --set {meant}={value or ''.join(following) or 'VALUE'}?"
         return meant_option(flag, self._option_string_actions) or f"`{self.prog} --help` lists the options"
+
+    def _meant_dashes(self, words: Sequence[str]) -> str:
+        """Return the first option that was written with one dash, as a clause; "" if there is none."""
+        flags = (f"-{word}" for word in words if re.match(r"-[a-z]{2}", word))
+        return next(
+            (f"options have two dashes: {one}" for one in flags if one in self._option_string_actions), ""
+        )
 
     def _meant_words(self, words: Sequence[str]) -> str:
         """Return what words without an option may mean; "" if that cannot be said."""

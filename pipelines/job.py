@@ -141,7 +141,9 @@ class JobOptions:
 
     def __post_init__(self) -> None:
         problems = [
-            f"--{name}: give a value" for name in ("source", "out", "name") if not getattr(self, name)
+            f"--{name}: give a value, such as {example}"
+            for name, example in (("source", "photos"), ("out", "data"), ("name", "photos"))
+            if not getattr(self, name)
         ]
         problems += [
             f"{name} {address}: {NO_USER}" for name, address in self._addresses() if address.has_user

@@ -84,11 +84,11 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """
     from difflib import get_close_matches  # it takes 3 ms to import, and most commands need no correction
 
-    by_folded = {one.casefold(): one for one in map(str, known)}
+    by_folded = {one.casefold().strip("-"): one for one in map(str, known)}
     meant = ELSEWHERE.get(_words(str(name)))
     if meant is not None and (same := [one for one in by_folded.values() if _words(one) == meant]):
         return same[0]
-    near = get_close_matches(str(name).casefold(), by_folded, 1)
+    near = get_close_matches(str(name).casefold().strip("-"), by_folded, 1)
     return by_folded[near[0]] if near else None
 
 

@@ -76,7 +76,8 @@ def compile_group_pattern(pattern: str) -> Expression:
     """Return the compiled pattern; raise UsageError if it is not a regular expression with exactly one group."""
     compiled = Expression(option="--group-pattern", text=pattern)
     if compiled.groups != 1:
-        raise UsageError(f"--group-pattern {pattern!r}: expected one (group), found {compiled.groups}")
+        such = "" if compiled.groups else f", such as '({pattern})'"
+        raise UsageError(f"--group-pattern {pattern!r}: expected one (group), found {compiled.groups}{such}")
     return compiled
 
 
