@@ -83,10 +83,9 @@ def _call_problem(function: Callable[..., Any], given: Sequence[Any], named: Map
         near = did_you_mean(_ELSEWHERE.get(unknown[0], unknown[0]), known) or "leave it out; "
         return f"{who}: {unknown[0]}: no such argument; {near}{takes}"
     if len(given) > len(by_place) and (by_name or takes_any):
-        surplus = given[len(by_place) :]
-        example = ", ".join(f"{name}={value!r:.40}" for name, value in zip(by_name, surplus, strict=False))
+        example = ", ".join(f"{name}=..." for name in by_name[:2] or ["name"])
         after = f" after {by_place[-1]}" if by_place else ""
-        return f"{who}: every argument{after} is given by its name, such as {example or f'NAME={surplus[0]!r:.40}'}"
+        return f"{who}: every argument{after} is given by its name, such as {example}; {takes}"
     empty = [name for name in known if parameters[name].default is inspect.Parameter.empty]
     if missing := [name for name in empty if name not in (*by_place[: len(given)], *named)]:
         return f"{who}: {', '.join(missing)}: missing; {takes}"
