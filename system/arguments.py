@@ -10,8 +10,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
-
 from halofeed.errors import ArgumentsError, UsageError
 from halofeed.system.wording import did_you_mean
 
@@ -129,9 +127,10 @@ def path_text(name: str, value: Any) -> str:
 def truth_value(name: str, value: Any, reason: str = "") -> bool:
     """Return an argument as Python's bool; UsageError for anything but True, False, 1 and 0.
 
-    >>> truth_value("shuffle", np.True_)
+    >>> truth_value("shuffle", 1)
     True
     """
-    if isinstance(value, bool | int | np.bool_) and value in (0, 1):
+    is_numpys = type(value).__module__ == "numpy" and value.shape == ()
+    if (isinstance(value, int) or is_numpys) and value in (0, 1):
         return bool(value)
     raise UsageError(f"{name}: expected True or False, got {value!r:.80}{reason}")

@@ -101,7 +101,7 @@ LIGHT = {
     "halofeed.schemas.files",
     *(
         f"halofeed.system.{name}"
-        for name in ("addresses", "atomic_files", "console", "resource_errors", "signals", "wording")
+        for name in "addresses arguments atomic_files console resource_errors signals wording".split()
     ),
 }
 
@@ -311,12 +311,12 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (13, 3020),
-    "system": (18, 2810),
-    "schemas": (18, 3910),
-    "prep": (139, 35950),
-    "pipelines": (31, 7870),
-    "loader": (45, 10030),
+    "halofeed": (13, 3090),
+    "system": (19, 2950),
+    "schemas": (18, 3920),
+    "prep": (139, 36120),
+    "pipelines": (31, 7880),
+    "loader": (45, 10170),
     "trainer": (56, 10580),
     "inspection": (39, 9290),
 }

@@ -194,10 +194,12 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
             return found
     fix = (
         "expected images/a.nii.gz with labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz; else "
-        "say --image-pattern and --label-pattern, such as '{id}/ct.nii.gz' and '{id}/liver.nii.gz'"
+        + (
+            f"say {patterns}"
+            if (patterns := _likely_patterns(scans, paths))
+            else "say --image-pattern and --label-pattern, such as '{id}/ct.nii.gz' and '{id}/liver.nii.gz'"
+        )
     )
-    if patterns := _likely_patterns(scans, paths):
-        fix = f"{fix}; by these files' names: {patterns}"
     dicom = next((path for path in paths if extension_of(path).lower() in DICOM_EXTENSIONS), None)
     fix = (
         f"{fix}{layout_hint(images, 'pairs')}" if dicom is None else f"{dicom} is DICOM: take --layout dicom"
@@ -221,9 +223,10 @@ def _likely_patterns(scans: Sequence[str], paths: Mapping[str, int]) -> str:
         return ""
     images, labels = sorted(folders.values(), key=lambda files: -sum(paths[path] for path in files))
     ids, written = [stem_of(path) for path in images], {stem_of(path) for path in labels}
-    for label in sorted(written):
-        before, found, after = label.partition(ids[0])
-        if found and {f"{before}{one}{after}" for one in ids} == written:
+    places = ((name, found) for name in sorted(written) for found in re.finditer(re.escape(ids[0]), name))
+    for name, found in places:
+        before, after = name[: found.start()], name[found.end() :]
+        if {f"{before}{one}{after}" for one in ids} == written:
             folder, of_labels = images[0].rpartition("/")[0], labels[0].rpartition("/")[0]
             return (
                 f"--image-pattern '{folder}/{{id}}{extension_of(images[0])}' --label-pattern "

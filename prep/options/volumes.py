@@ -309,7 +309,7 @@ class VolumeOptions:
             in_percent = tuple(100 * end for end in percentiles if 0 <= end <= 1)
             example = _written(in_percent) if len(in_percent) == 2 else _WINDOW_EXAMPLES["percentiles"]
             yield (
-                f"--window-percentiles {_written(percentiles)}: expected percents from 0 to 100, such as {example}"
+                f"--window-percentiles {_written(percentiles)}: expected 0 to 100 percent, such as {example}"
             )
         windows = (self.window, self.window_hu, self.window_percentiles)
         if sum(map(bool, windows)) > 1:
