@@ -62,9 +62,8 @@ def subset(where: Where, ids: Integers, split: str) -> Integers:
     [1]
     """
     if isinstance(where, str):
-        raise UsageError(
-            f"where: expected a list such as [{where!r}], or a function of all ids, got {where!r}"
-        )
+        one = f"a list of one is where=[{where!r}]"
+        raise UsageError(f"where: expected a list of ids or keys, or a function, got {where!r}; {one}")
     if callable(where):
         taken = np.asarray(where(ids))
         if taken.dtype != np.bool_ or taken.shape != ids.shape:

@@ -317,12 +317,9 @@ class Stream(abc.ABC):
             PartitionError: the partition does not fit the mesh or the batch.
             UsageError: the batches include text, which devices cannot hold.
         """
-        from halofeed.loader.mesh import mesh_specs, needed_rows, needed_slab, place_batch
+        from halofeed.loader.mesh import check_mesh, mesh_specs, needed_rows, needed_slab, place_batch
 
-        with require_extra("train", "jax"):
-            from jax.sharding import Mesh
-        if not isinstance(mesh, Mesh):
-            raise UsageError(f"mesh: expected one as halofeed.make_mesh() returns, got {mesh!r:.80}")
+        check_mesh(mesh)
         if not isinstance(partition, Partition | Mapping):
             raise UsageError(
                 f"partition: expected a Partition or a PartitionSpec per key, got {partition!r}; "

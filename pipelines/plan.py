@@ -216,7 +216,7 @@ def make_plan(
     default = "detection" if totals.has_boxes or not totals.has_label else "classification"
     task = recipe.settled_task() or (default if default in layout.tasks else layout.tasks[0])
     label_map = _label_map(source, totals, task, options.label_map)
-    if doubt := recipe.window_doubt():
+    for doubt in recipe.doubts():
         print_status(f"halofeed convert: {doubt}")
     if task_named(task).has_label_image and totals.convertible and not totals.labelled:
         print_status(

@@ -10,8 +10,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
-
 from halofeed.errors import ArgumentsError, UsageError
 from halofeed.system.wording import did_you_mean
 
@@ -83,10 +81,9 @@ def _call_problem(function: Callable[..., Any], given: Sequence[Any], named: Map
         near = did_you_mean(_ELSEWHERE.get(unknown[0], unknown[0]), known) or "leave it out; "
         return f"{who}: {unknown[0]}: no such argument; {near}{takes}"
     if len(given) > len(by_place) and (by_name or takes_any):
-        surplus = given[len(by_place) :]
-        example = ", ".join(f"{name}={value!r:.40}" for name, value in zip(by_name, surplus, strict=False))
+        example = ", ".join(f"{name}=..." for name in by_name[:2] or ["name"])
         after = f" after {by_place[-1]}" if by_place else ""
-        return f"{who}: every argument{after} is given by its name, such as {example or f'NAME={surplus[0]!r:.40}'}"
+        return f"{who}: every argument{after} is given by its name, such as {example}; {takes}"
     empty = [name for name in known if parameters[name].default is inspect.Parameter.empty]
     if missing := [name for name in empty if name not in (*by_place[: len(given)], *named)]:
         return f"{who}: {', '.join(missing)}: missing; {takes}"
@@ -130,9 +127,10 @@ def path_text(name: str, value: Any) -> str:
 def truth_value(name: str, value: Any, reason: str = "") -> bool:
     """Return an argument as Python's bool; UsageError for anything but True, False, 1 and 0.
 
-    >>> truth_value("shuffle", np.True_)
+    >>> truth_value("shuffle", 1)
     True
     """
-    if isinstance(value, bool | int | np.bool_) and value in (0, 1):
+    is_numpys = type(value).__module__ == "numpy" and value.shape == ()
+    if (isinstance(value, int) or is_numpys) and value in (0, 1):
         return bool(value)
     raise UsageError(f"{name}: expected True or False, got {value!r:.80}{reason}")

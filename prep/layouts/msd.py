@@ -13,7 +13,13 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import extension_of, find_annotated_file, iterate_scans, relative_path
+from halofeed.prep.sources.file_names import (
+    ARCHIVE_EXTENSIONS,
+    extension_of,
+    find_annotated_file,
+    iterate_scans,
+    relative_path,
+)
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
@@ -63,6 +69,8 @@ def _find(annotations: SourceFiles) -> str:
         found = f"found {', '.join(below[:5])}; name one of their folders"
     elif (above / NAME).is_file():
         found = f"it is in the folder above: --source {above}"
+    elif archive := next((path for path in paths if path.lower().endswith(ARCHIVE_EXTENSIONS)), None):
+        found = f"{archive} is an archive: unpack it, and name the folder in it"
     else:
         found = f"found none{layout_hint(annotations, '')}"
     raise AnnotationsError(f"{annotations.root}: expected {NAME} in it; {found}")

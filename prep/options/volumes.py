@@ -309,7 +309,7 @@ class VolumeOptions:
             in_percent = tuple(100 * end for end in percentiles if 0 <= end <= 1)
             example = _written(in_percent) if len(in_percent) == 2 else _WINDOW_EXAMPLES["percentiles"]
             yield (
-                f"--window-percentiles {_written(percentiles)}: expected percents from 0 to 100, such as {example}"
+                f"--window-percentiles {_written(percentiles)}: expected 0 to 100 percent, such as {example}"
             )
         windows = (self.window, self.window_hu, self.window_percentiles)
         if sum(map(bool, windows)) > 1:
@@ -366,16 +366,21 @@ class VolumeOptions:
             return IntensityWindow(low=self.window_hu[0], high=self.window_hu[1])
         return _parse_window(self.window) if self.window is not None else None
 
-    def window_doubt(self) -> str:
-        """Return a warning about --window CENTER/WIDTH that is likely WIDTH/CENTER, as viewers write W/L; else ""."""
+    def doubts(self) -> Iterator[str]:
+        """Yield a warning for each option of volumes that is valid, and likely means something else."""
         first, slash, second = (self.window or "").partition("/")
         window = self.fixed_window()
-        if not slash or window is None or float(first) < max(100.0, 2 * float(second)):
-            return ""
-        return (
-            f"--window {self.window} is center/width, and shows {window.low:g} to {window.high:g} HU only; if {first} "
-            f"is the width, say --window {second}/{first}"
-        )
+        if slash and window is not None and float(first) >= max(100.0, 2 * float(second)):
+            yield (
+                f"--window {self.window} is center/width, and shows {window.low:g} to {window.high:g} HU only; if "
+                f"{first} is the width, as in W/L of viewers, say --window {second}/{first}"
+            )
+        if self.depth is not None and "0" in self.classes:
+            others = ",".join(name for name in self.classes if name != "0")
+            yield (
+                f"--classes {','.join(self.classes)}: the value 0 becomes a class beside the background; if it is the "
+                f"background, which is kept anyway, say --classes {others}"
+            )
 
     def fixed_standard(self) -> Standardization | None:
         """Return the mean and deviation of --normalize that all scans share; None where there are none.

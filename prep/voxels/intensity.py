@@ -196,7 +196,7 @@ class IntensityPlan:
         if self.store == "int16":
             rounded = np.rint(wide)
             if rounded.size and (rounded.min() < -32768 or rounded.max() > 32767):
-                detail = f"{wide.min():g} to {wide.max():g}; give a window, or store float32"
+                detail = f"{wide.min():g} to {wide.max():g}; take --dtype float32, or a --window"
                 raise SourceError("intensity", "values do not fit int16", detail)
             return rounded.astype(np.int16)
         if np.abs(wide).max(initial=0) > np.finfo(np.float32).max:
