@@ -361,7 +361,9 @@ class _Parser(argparse.ArgumentParser):
             following = words[unknown[0] + 1 : unknown[0] + 2]
             meant = meant_setting(flag, TrainConfig.__dataclass_fields__)
             if meant is not None and f"--{meant.replace('_', '-')}" not in self._option_string_actions:
-                return f"did you mean --set {meant}={value or ''.join(following) or 'VALUE'}?"
+                value = '[{name="FlipLeftRight"}]' if "augment" in meant else value or "".join(following)
+                setting = shlex.quote(f"{meant}={value or 'VALUE'}")
+                return f"did you mean --set {setting}?"
         return meant_option(flag, self._option_string_actions) or f"`{self.prog} --help` lists the options"
 
     def _meant_dashes(self, words: Sequence[str]) -> str:
@@ -417,7 +419,7 @@ class _Parser(argparse.ArgumentParser):
             )
 
 
-def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def _subparsers(parser: argparse.ArgumentParser) -> dict[str, _Parser]:
     """Return the parsers of the commands by name."""
     (commands,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
     return dict(commands.choices)

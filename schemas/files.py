@@ -168,11 +168,8 @@ def read_run(folder: str | Path) -> dict[str, Any]:
             ) from None
         if (above := _run_above(Path(folder))) is not None:
             raise UsageError(f"{folder}: is a part of a run; name the run's folder, {above}") from None
-        if not os.path.isdir(folder):
-            raise UsageError(f"{folder}: no such folder; name one that `halofeed train --out` made") from None
-        raise UsageError(
-            f"{folder}: holds no run ({RUN_FILE} is missing); name a folder that `halofeed train --out` made"
-        ) from None
+        what = f"holds no run ({RUN_FILE} is missing)" if os.path.isdir(folder) else "no such folder"
+        raise UsageError(f"{folder}: {what}; name a folder that `halofeed train --out` made") from None
 
 
 def _run_above(path: Path) -> Path | None:

@@ -337,8 +337,9 @@ def _check_type(name: str, value: Any) -> Any:
     if not wrong and name in _ITEM_TYPES and value is not None:
         wrong = any(isinstance(item, bool) or not isinstance(item, _ITEM_TYPES[name]) for item in value)
     if wrong:
+        expected = 'a list such as [{name="FlipLeftRight"}]' if "augment" in name else _TYPE_WORDS[types[0]]
         more = "; its options are model.NAME, such as model.width=16" if name == "model" else ""
-        raise UsageError(f"{name}: expected {_TYPE_WORDS[types[0]]}, got {value!r}{more}")
+        raise UsageError(f"{name}: expected {expected}, got {value!r}{more}")
     return value
 
 

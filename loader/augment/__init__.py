@@ -148,5 +148,5 @@ def build_augmentations(
         try:
             built.append(known[name](*table.get("sides", ()), **arguments))
         except TypeError as error:
-            raise UsageError(f"{setting} {name}: {error}; it takes {', '.join(takes)}") from error
+            raise UsageError(f"{setting} {name}: {error}; it takes {takes}") from error
     return built

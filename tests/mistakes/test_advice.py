@@ -15,7 +15,14 @@ from tests.support.advice import OPTION, modules, refused, run, templates, texts
 
 OF_BEAM = {
     *("--runner", "--setup_file", "--extra_package", "--temp_location", "--template_location", "--dry_run"),
-    *("--id", "--job_endpoint", "--provision_endpoint", "--direct_num_workers", "--direct_running_mode"),
+    *(
+        "--id",
+        "--environment_config",
+        "--job_endpoint",
+        "--provision_endpoint",
+        "--direct_num_workers",
+        "--direct_running_mode",
+    ),
 }
 OF_OTHERS = {
     "--input-file",
