@@ -78,12 +78,20 @@ def _join_negative(given: Sequence[str]) -> list[str]:
 
     >>> _join_negative(["convert", "--window-hu", "-160", "240", "--spacing-mm", "2", "1.5", "1.5"])
     ['convert', '--window-hu=-160,240', '--spacing-mm', '2,1.5,1.5']
+    >>> _join_negative(["convert", "--height=96", "--width=96"])
+    ['convert', '--height=96', '--width=96']
     """
     joined: list[str] = []
     for word in given:
         if joined and re.match(r"-\.?\d", word) and re.fullmatch(r"--[a-z-]+", joined[-1]):
             joined[-1] += f"={word}"
-        elif given[0] == "convert" and all(map(_NUMBERS.fullmatch, (word, joined[-1] if joined else ""))):
+        elif (
+            given[0] == "convert"
+            and joined
+            and _NUMBERS.fullmatch(joined[-1])
+            and word[:2] != "--"
+            and _NUMBERS.fullmatch(word)
+        ):
             joined[-1] += f",{word}"
         else:
             joined.append(word)
@@ -108,6 +116,8 @@ def _check_values(given: Sequence[str]) -> None:
             continue
         if option.startswith("--") and len(values) > ("=" not in option):
             name = option.partition("=")[0]
+            if name in ("--source", "--images") or values[0].endswith(","):
+                return  # the parser's own answer names the folder, or the list without blanks
             raise UsageError(
                 f"{name} takes one value, got {' '.join(values)}; put a pattern with * and a text with blanks in "
                 "quotes, and commas between the values of a list"
