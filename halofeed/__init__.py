@@ -28,9 +28,13 @@ _API = (
     "train",
     "verify",
 )
+_AUGMENTATIONS = (
+    *("ElasticDeformation", "FlipDepth", "FlipLeftRight", "FlipUpDown", "MixUp", "Mosaic", "RandomCrop"),
+    *("RandomRotation", "Rotate90", "ScaleJitter"),
+)
 _MODULES = {
     **dict.fromkeys(_API, "halofeed.api"),
-    **dict.fromkeys(("Loader", "Mixture", "join_id"), "halofeed.loader"),
+    **dict.fromkeys(("Loader", "Mixture", "join_id", *_AUGMENTATIONS), "halofeed.loader"),
     **dict.fromkeys(("constrain", "make_mesh"), "halofeed.trainer.mesh"),
     "Partition": "halofeed.schemas.partition",
 }
@@ -38,8 +42,18 @@ _MODULES = {
 
 def __getattr__(name: str) -> _Any:
     if name not in _MODULES:
-        raise AttributeError(f"module 'halofeed' has no attribute {name!r}")
+        raise AttributeError(f"module 'halofeed' has no attribute {name!r}{_likely_name(name)}")
     return getattr(_importlib.import_module(_MODULES[name]), name)
+
+
+def _likely_name(name: str) -> str:
+    """Return the name that a name may mean that this module has not, for a message."""
+    if name.startswith("_"):
+        return ""
+    from halofeed.system.wording import nearest_name
+
+    near = nearest_name(name, _MODULES)
+    return f"; did you mean halofeed.{near}?" if near else f"; it has {', '.join(_MODULES)}"
 
 
 def __dir__() -> list[str]:

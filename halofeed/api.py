@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import HalofeedError, UsageError
-from halofeed.system.wording import did_you_mean
+from halofeed.system.arguments import explains_calls
 
 if TYPE_CHECKING:
     from halofeed.inspection.verify import VerifyReport
@@ -52,6 +52,7 @@ class Dataset:
         self.splits = {name: split.records for name, split in self.manifest.splits.items()}
         self.class_names = class_names_of(self.manifest)
 
+    @explains_calls
     def loader(self, split: str = "train", *, batch_size: int, **options: Any) -> Loader:
         """Return `halofeed.Loader(path, split=split, batch_size=batch_size, ...)`."""
         from halofeed.loader import Loader
@@ -83,6 +84,9 @@ class Dataset:
         """Describe fields, splits, labels, rejects, padding and recipe, as `halofeed inspect` does."""
         return inspect(self.path)
 
+    def __fspath__(self) -> str:
+        return self.path
+
     def __repr__(self) -> str:
         splits = ", ".join(f"{name}: {records:,}" for name, records in self.splits.items())
         known = self.manifest
@@ -94,6 +98,7 @@ class Dataset:
         return self.loader(split, batch_size=4, shuffle=False)._repr_html_()
 
 
+@explains_calls
 def open(path: StrPath) -> Dataset:  # noqa: A001
     """Open a data set by its version's folder or address, or by the folder of its only version.
 
@@ -106,9 +111,11 @@ def open(path: StrPath) -> Dataset:  # noqa: A001
     """
     from halofeed.schemas.manifest import only_version
 
+    _path("path", path)
     return Dataset(only_version(path))
 
 
+@explains_calls
 def convert(
     source: StrPath,
     out: StrPath,
@@ -142,15 +149,20 @@ def convert(
     """
     from halofeed.pipelines.job import JobOptions
 
+    if isinstance(beam_options, str):
+        raise UsageError(
+            f"beam_options: expected a list with a text for each option, got one text; write {beam_options.split()}"
+        )
     if options.get("dry_run"):
         raise UsageError(
             "dry_run: halofeed.convert opens what it wrote; call halofeed.dry_run with the same parameters"
         )
-    given = {"layout": layout or None, "recipe": recipe, "source": source, "out": out, **options}
-    parsed, _ = _run("convert", (), {**given, "name": name or _name_of(source)}, beam_options)
+    given = {"layout": layout or None, "recipe": recipe, **_places(source, out, name), **options}
+    parsed, _ = _run("convert", (), given, beam_options)
     return Dataset(os.path.join(parsed.out, parsed.name, getattr(parsed, "version", JobOptions.version)))
 
 
+@explains_calls
 def dry_run(source: StrPath, out: StrPath, *, name: str = "", **options: Any) -> str:
     """Describe the conversion that `convert` would make with the same parameters, and write no data set.
 
@@ -160,16 +172,53 @@ def dry_run(source: StrPath, out: StrPath, *, name: str = "", **options: Any) ->
     >>> print(halofeed.dry_run("photos", "data", height=16, width=24).splitlines()[1].strip())
     train        8 inputs
     """
-    given = {"source": source, "out": out, "name": name or _name_of(source), "dry_run": True, **options}
-    return _run("convert", (), given)[1].rstrip("\n")
+    return _run("convert", (), {**_places(source, out, name), "dry_run": True, **options})[1].rstrip("\n")
 
 
-def _name_of(source: StrPath) -> str:
-    """Return a data set's name from its source: lower case letters, digits and underscores."""
-    stem = re.sub(r"[^a-z0-9_]+", "_", Path(os.fspath(source).rstrip("/")).stem.lower()).strip("_")
-    return stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
+def _places(source: StrPath, out: StrPath, name: str) -> dict[str, str]:
+    """Return the source, the output and the name; its default is the source's in the letters that names have."""
+    given = {"source": _path("source", source), "out": _path("out", out)}
+    stem = re.sub(r"[^a-z0-9_]+", "_", Path(given["source"].rstrip("/")).stem.lower()).strip("_")
+    stem = stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
+    return {**given, "name": name or stem}
 
 
+def _path(name: str, value: Any) -> str:
+    """Return a path as text; raise UsageError for anything else."""
+    if isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)):
+        return os.fspath(value)
+    fix = "name the folder of the data set"
+    if name == "out":
+        fix = "name a folder below which data sets lie, such as 'data'"
+    elif name == "source" and isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        fix = "name the folder that holds them; limit=N takes a part"
+    elif name == "source":
+        fix = "save pictures as PNG files in a folder for each class, or a table as CSV, and name the folder above"
+    raise UsageError(f"{name}: expected a path, got {type(value).__name__}; {fix}")
+
+
+def _check_value(name: str, value: Any, action: argparse.Action) -> Any:
+    """Return a parameter's value; raise UsageError for a value of a type that its option cannot have."""
+    from halofeed.options import meaning_of
+    from halofeed.system.arguments import truth_value, whole_number
+
+    if value is None or value is False:
+        return value
+    if action.nargs == 0:
+        return truth_value(name, value)
+    meaning = meaning_of(action)
+    if value is True or (name == "recipe" and not isinstance(value, str | os.PathLike)):
+        raise UsageError(f"{name}: expected a value, got {value!r:.80}{meaning}")
+    if isinstance(value, Mapping | list | tuple | set) and action.type in (int, float, str):
+        if name == "label_map":
+            meaning = "; write a file, json.dump(names, open('labels.json', 'w')), and give its path"
+        raise UsageError(f"{name}: expected one value, got {value!r:.80}{meaning}")
+    if action.type is int and not isinstance(value, str):
+        return whole_number(name, value)
+    return value
+
+
+@explains_calls
 def verify(path: StrPath) -> VerifyReport:
     """Check every byte of a data set; see `halofeed.inspection.verify.verify`.
 
@@ -182,6 +231,7 @@ def verify(path: StrPath) -> VerifyReport:
         return module.verify(open(path).path)
 
 
+@explains_calls
 def inspect(path: StrPath, *, record: str | None = None, parser: bool = False) -> str:
     """Describe a data set, or one record of it ("train:17"), or return a TensorFlow parser of its records.
 
@@ -191,6 +241,7 @@ def inspect(path: StrPath, *, record: str | None = None, parser: bool = False) -
     return _run("inspect", (path,), {"record": record, "parser": parser})[1].rstrip("\n")
 
 
+@explains_calls
 def report(path: StrPath, **options: Any) -> Path:
     """Write the HTML report of a data set or a training run, and return its path.
 
@@ -200,6 +251,7 @@ def report(path: StrPath, **options: Any) -> Path:
     return Path(_run("report", (path,), options)[1].strip())
 
 
+@explains_calls
 def show(path: StrPath, **options: Any) -> Path:
     """Write a picture of a batch, and return its path.
 
@@ -209,6 +261,7 @@ def show(path: StrPath, **options: Any) -> Path:
     return Path(_run("show", (path,), options)[1].strip())
 
 
+@explains_calls
 def plan(data: StrPath | None = None, **options: Any) -> dict[str, Any]:
     """Find the splits of a model that fit on a machine, and return the plan's document.
 
@@ -222,6 +275,7 @@ def plan(data: StrPath | None = None, **options: Any) -> dict[str, Any]:
     return found
 
 
+@explains_calls
 def train(data: StrPath, **options: Any) -> Path:
     """Train a model and return the run's folder; `set` changes settings of the recipe. The same call resumes.
 
@@ -232,6 +286,7 @@ def train(data: StrPath, **options: Any) -> Path:
     return Path(_run("train", (data,), options)[0].out)
 
 
+@explains_calls
 def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[str, Any]:
     """Measure a trained model on a split, and return the metrics.
 
@@ -247,6 +302,7 @@ def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[
     return metrics
 
 
+@explains_calls
 def predict(run: StrPath, data: StrPath | None = None, *, out: StrPath, **options: Any) -> Path:
     """Write predictions in the coordinates of the source files, and return the folder.
 
@@ -258,6 +314,7 @@ def predict(run: StrPath, data: StrPath | None = None, *, out: StrPath, **option
     return Path(out)
 
 
+@explains_calls
 def export(path: StrPath, *, out: StrPath, **options: Any) -> Path:
     """Export what `halofeed export` exports, and return the folder.
 
@@ -278,8 +335,9 @@ def _run(
 ) -> tuple[argparse.Namespace, str]:
     """Run a command in this process; return its parsed options, and what it printed."""
     from halofeed.cli import options_of, run_words
+    from halofeed.options import is_beam_option, meant_option
 
-    known, words = options_of(command), [command, *(os.fspath(path) for path in paths)]
+    known, words = options_of(command), [command, *(_path("path", path) for path in paths)]
     values = {}
     for name, value in options.items():
         if name == "recipe" and isinstance(value, Mapping):
@@ -287,34 +345,63 @@ def _run(
             continue
         flag = f"--{name.replace('_', '-')}"
         if flag not in known:
-            parameters = [one.strip("-").replace("-", "_") for one in known]
-            near = did_you_mean(name, parameters).rstrip()
-            raise UsageError(f"{name}: {command} has no such parameter" + (f"; {near}" if near else ""))
+            if command == "convert" and is_beam_option(flag):
+                meant = f"it is an option of Beam: beam_options=['--{name}={value}']"
+            else:
+                meant = _parameters(meant_option(flag, known))
+            raise UsageError(f"{name}: {command} has no such parameter" + (f"; {meant}" if meant else ""))
+        value = _check_value(name, value, known[flag])
         off = f"{flag[:2]}no-{flag[2:]}"
-        words += [off] * (off in known) if value is False else _words(flag, value)
+        with _naming_parameters():
+            more = _words(flag, value, is_switch=known[flag].nargs == 0)
+        words += [off] * (off in known) if value is False else more
     printed = io.StringIO()
     with _naming_parameters(), contextlib.redirect_stdout(printed):
         parsed = run_words(words, beam_options, **values)
     return parsed, printed.getvalue()
 
 
-def _words(flag: str, value: Any) -> list[str]:
+def _words(flag: str, value: Any, *, is_switch: bool) -> list[str]:
     if value is None:
         return []
-    if value is True:
+    if value is True and is_switch:
         return [flag]
+    if flag == "--set":
+        items = [value] if isinstance(value, str) else value.items() if isinstance(value, Mapping) else value
+        texts = [text for one in items for text in ([one] if isinstance(one, str) else _settings(*one))]
+        return [word for text in texts for word in (flag, text)]
     if isinstance(value, Mapping):
-        return [word for key, one in value.items() for word in (flag, f"{key}={_setting(one)}")]
+        if flag == "--config":
+            raise UsageError(
+                f"--config: expected a recipe's name or a .toml file, got {value!r}; write set={value!r}"
+            )
+        return [word for key, one in value.items() for word in (flag, f"{key}={_text(one)}")]
     return [f"{flag}={_text(value)}"]
+
+
+def _settings(name: str, value: Any) -> Iterator[str]:
+    """Yield NAME=VALUE in TOML; a mapping of a setting's options is a setting for each.
+
+    >>> list(_settings("model", {"width": 8})), list(_settings("augment", [{"name": "FlipDepth"}]))
+    (['model.width=8'], ['augment=[{name = "FlipDepth"}]'])
+    """
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _settings(f"{name}.{key}", one)
+    else:
+        yield f"{name}={value if isinstance(value, str) else _toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value) if isinstance(value, str | bool) else str(value)
 
 
 def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-
-
-def _setting(value: Any) -> str:
-    """Return a value as TOML if it is a list or a boolean."""
-    return json.dumps(value) if isinstance(value, list | tuple | bool) else _text(value)
 
 
 @contextlib.contextmanager
@@ -325,9 +412,11 @@ def _naming_parameters() -> Iterator[None]:
     except HalofeedError as error:
         if len(error.args) == 1 and isinstance(error.args[0], str):
             parts = error.args[0].split("`")  # commands are in backticks and stay
-            parts[::2] = [
-                re.sub(r"--([a-z][a-z-]*[a-z])", lambda one: one[1].replace("-", "_"), part)
-                for part in parts[::2]
-            ]
+            parts[::2] = map(_parameters, parts[::2])
             error.args = ("`".join(parts),)
         raise
+
+
+def _parameters(text: str) -> str:
+    """Return a text that names parameters in place of options."""
+    return re.sub(r"--([a-z][a-z-]*[a-z])", lambda one: one[1].replace("-", "_"), text)

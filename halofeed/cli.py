@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -19,10 +21,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from halofeed import __version__, planning, training
 from halofeed.completion import COMPLETION_EXAMPLE, SHELLS, completion_script
 from halofeed.errors import HalofeedError, UsageError, require_extra
-from halofeed.options import add_help, add_options, from_options, given_options, option_group
+from halofeed.options import (
+    add_help,
+    add_options,
+    from_options,
+    given_options,
+    is_beam_option,
+    meaning_of,
+    meant_option,
+    meant_setting,
+    option_group,
+)
 from halofeed.streams import output_error, output_status
 from halofeed.system import signals
-from halofeed.system.addresses import Address, address_of, redacted
+from halofeed.system.addresses import Address, address_of, meant_address, redacted
 from halofeed.system.console import NORMAL, QUIET, VERBOSE, print_error, print_status, status_level
 from halofeed.system.resource_errors import check_least_memory, describe_error
 from halofeed.system.wording import did_you_mean
@@ -63,16 +75,55 @@ OUT/NAME/VERSION/rejected.jsonl lists every rejected input with its reason.
 def _join_negative(given: Sequence[str]) -> list[str]:
     """Join values that begin with a minus to their options, so that argparse does not read them as options.
 
-    >>> _join_negative(["--window-hu", "-160,240", "--pad"])
-    ['--window-hu=-160,240', '--pad']
+    Of a conversion, which has no positional arguments, numbers that follow a number are joined by commas.
+
+    >>> _join_negative(["convert", "--window-hu", "-160", "240", "--spacing-mm", "2", "1.5", "1.5"])
+    ['convert', '--window-hu=-160,240', '--spacing-mm', '2,1.5,1.5']
+    >>> _join_negative(["convert", "--height=96", "--width=96"])
+    ['convert', '--height=96', '--width=96']
     """
     joined: list[str] = []
     for word in given:
         if joined and re.match(r"-\.?\d", word) and re.fullmatch(r"--[a-z-]+", joined[-1]):
             joined[-1] += f"={word}"
+        elif (
+            given[0] == "convert"
+            and joined
+            and _NUMBERS.fullmatch(joined[-1])
+            and word[:2] != "--"
+            and _NUMBERS.fullmatch(word)
+        ):
+            joined[-1] += f",{word}"
         else:
             joined.append(word)
     return joined
+
+
+_NUMBERS = re.compile(r"(--[a-z-]+=)?-?[\d.]+(,-?[\d.]+)*")
+
+
+def _check_values(given: Sequence[str]) -> None:
+    """Refuse several words after one option of a conversion, such as files for which the shell replaced a pattern.
+
+    >>> _check_values(["convert", "--image-pattern", "ct/a.nii", "ct/b.nii"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    halofeed.errors.UsageError: --image-pattern takes one value, got ct/a.nii ct/b.nii; put ...
+    """
+    option, values = "", list[str]()
+    for word in (*given[1:], "--"):
+        if not word.startswith("-"):
+            values.append(word)
+            continue
+        if option.startswith("--") and len(values) > ("=" not in option):
+            name = option.partition("=")[0]
+            if name in ("--source", "--images") or values[0].endswith(","):
+                return  # the parser's own answer names the folder, or the list without blanks
+            raise UsageError(
+                f"{name} takes one value, got {' '.join(values)}; put a pattern with * and a text with blanks in "
+                "quotes, and commas between the values of a list"
+            )
+        option, values = word, []
 
 
 def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
@@ -144,7 +195,10 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
     parsed.command = next((word for word in given[:1] if word in _COMMANDS), "")
     check_least_memory(parsed.command)
     try:
-        _parser(parsed.command).parse_args(_join_negative(given), parsed)
+        given = _join_negative(given)
+        if parsed.command == "convert":
+            _check_values(given)
+        _parser(parsed.command).parse_args(given, parsed)
     except SystemExit as stop:
         return int(stop.code or 0)
     signals.set_stop_message(_who(parsed.command))
@@ -171,9 +225,9 @@ def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
         return _COMMANDS[parsed.command](parsed, list(beam_arguments))
 
 
-def options_of(command: str) -> set[str]:
-    """Return the options of a command, such as --layout."""
-    return set(_subparsers(_parser(command))[command]._option_string_actions)
+def options_of(command: str) -> dict[str, argparse.Action]:
+    """Return the actions of a command by option, such as --layout."""
+    return _subparsers(_parser(command))[command]._option_string_actions
 
 
 def run_words(words: Sequence[str], beam_arguments: Sequence[str] = (), **values: Any) -> argparse.Namespace:
@@ -202,12 +256,19 @@ _LOCAL_PATHS = (
 
 
 def _refuse_addresses(parsed: argparse.Namespace) -> None:
-    """Refuse addresses for local paths, where a folder `s3:` would be made otherwise."""
+    """Refuse addresses for local paths, and with one slash, where a folder `s3:` would be made otherwise."""
+    for name, value in vars(parsed).items():
+        if isinstance(value, str) and (meant := meant_address(value)) is not None:
+            flag = "" if name in ("path", "data", "run") else f"--{name.replace('_', '-')} "
+            raise UsageError(
+                f"{flag}{value}: an address has two slashes; write {meant}, or ./{value} for a path"
+            )
     for name in _LOCAL_PATHS if parsed.command != "convert" else ():
         value = getattr(parsed, name, None)
         if isinstance(value, str) and (address := address_of(value)) is not None:
+            flag = name if name == "run" else f"--{name.replace('_', '-')}"
             raise UsageError(
-                f"{name.replace('_', ' ')} {address}: expected a path on local disk, got an address; name one"
+                f"{flag} {address}: expected a path on local disk, got an address; copy it there, and name the copy"
             )
 
 
@@ -239,20 +300,126 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
+_LISTS = "numbers separated by commas, such as 1,2,4"
+_TYPE_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "list of int": f"whole {_LISTS}",
+    "list of numbers": f"whole {_LISTS}",
+    "list of float": _LISTS,
+}
+"""Words for a type's name in messages."""
+
+
 class _Parser(argparse.ArgumentParser):
-    """Parser whose error messages hide passwords of addresses and name what a misspelled word may mean."""
+    """Parser whose error messages hide passwords of addresses and say what a wrong word may mean."""
+
+    _given: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
+        if "arguments are required" in message:
+            message += (
+                f"; {self._meant(self._given) or self._example(message.partition(': ')[2].split(', '))}"
+            )
+        flag = message.removeprefix("argument ").partition(":")[0]
+        if message.endswith(": expected one argument") and (action := self._option_string_actions.get(flag)):
+            value = action.metavar or "|".join(map(str, action.choices or ()))
+            message += f"; write {flag} {value}{meaning_of(action)}"
+        elif meant := self._meant_dashes(self._given):
+            message = f"{meant.partition(': ')[2].removeprefix('-')}: {meant}"
+        elif "ignored explicit argument" in message:
+            message += f"; it takes no value: write {flag} alone, or leave it out"
         super().error(redacted(message))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = list(args or ())
+        return super().parse_known_args(args, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, surplus = self.parse_known_args(args, namespace)
         if surplus:
             command = _subparsers(self)[parsed.command]
-            flags = [word.partition("=")[0] for word in surplus if word.startswith("--")]
-            near = "".join(did_you_mean(flag, command._option_string_actions) for flag in flags[:1]).rstrip()
-            command.error(f"unrecognized arguments: {' '.join(surplus)}" + (f"; {near}" if near else ""))
+            meant = command._meant(surplus) or "leave out what is too much, or name one folder that holds all"
+            command.error(f"unrecognized arguments: {' '.join(surplus)}; {meant}")
         return parsed
+
+    def _example(self, missing: Sequence[str]) -> str:
+        """Return a command line with the missing arguments."""
+        words = [self.prog]
+        for action in self._actions:
+            value = action.metavar or (next(iter(action.choices)) if action.choices else action.dest.upper())
+            if action.option_strings and action.option_strings[0] in missing:
+                words.append(f"{action.option_strings[0]} {value}")
+            elif not action.option_strings and (action.metavar or action.dest) in missing:
+                words.append(str(value))
+        return f"write {' '.join(words)}"
+
+    def _meant(self, words: Sequence[str]) -> str:
+        """Return what the first unknown option may mean; "" if there is none."""
+        unknown = [
+            number
+            for number, word in enumerate(words)
+            if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions
+        ]
+        if not unknown:
+            return self._meant_dashes(words) or self._meant_words(words)
+        flag, _, value = words[unknown[0]].partition("=")
+        if self.prog.endswith(" convert") and is_beam_option(flag):
+            return f"Beam's options follow two dashes, at the end of the command: -- {shlex.join(words)}"
+        if "--set" in self._option_string_actions:
+            from halofeed.trainer.config import TrainConfig
+
+            following = words[unknown[0] + 1 : unknown[0] + 2]
+            meant = meant_setting(flag, TrainConfig.__dataclass_fields__)
+            if meant is not None and f"--{meant.replace('_', '-')}" not in self._option_string_actions:
+                value = '[{name="FlipLeftRight"}]' if "augment" in meant else value or "".join(following)
+                setting = shlex.quote(f"{meant}={value or 'VALUE'}")
+                return f"did you mean --set {setting}?"
+        return meant_option(flag, self._option_string_actions) or f"`{self.prog} --help` lists the options"
+
+    def _meant_dashes(self, words: Sequence[str]) -> str:
+        """Return the first option that was written with one dash, as a clause; "" if there is none."""
+        flags = (f"-{word}" for word in words if re.match(r"-[a-z]{2}", word))
+        return next(
+            (f"options have two dashes: {one}" for one in flags if one in self._option_string_actions), ""
+        )
+
+    def _meant_words(self, words: Sequence[str]) -> str:
+        """Return what words without an option may mean; "" if that cannot be said."""
+        at = self._given.index(words[0]) if words and words[0] in self._given else 0
+        begin = max(
+            (place for place, word in enumerate(self._given[:at]) if word.startswith("--")), default=-1
+        )
+        if begin < 0:
+            pairs = zip(("--source", "--out", "--name"), words, strict=False)
+            named = " ".join(f"{flag} {shlex.quote(word)}" for flag, word in pairs)
+            return f"each value follows its option: {named}" if self.prog.endswith(" convert") else ""
+        flag, *values = self._given[begin:at]
+        values += itertools.takewhile(lambda word: not word.startswith("-"), self._given[at:])
+        action = self._option_string_actions.get(flag)
+        if action is not None and action.nargs == 0:
+            return f"{flag} takes no value: leave out {' '.join(values)}"
+        if any(value.endswith(",") for value in values):
+            return f"a list has no blanks: {flag} {','.join(value.strip(',') for value in values)}"
+        if not all(map(os.path.exists, values)):
+            return (
+                f"{flag} takes one value: quote it if it has blanks, {flag} {shlex.quote(' '.join(values))}"
+            )
+        above = os.path.commonpath([*map(os.path.abspath, values)])
+        return (
+            f"{flag} takes one path, and a shell writes several for *: name the folder above, {flag} {above}"
+        )
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)  # type: ignore[misc]
+        except argparse.ArgumentError as error:
+            if (expected := _TYPE_WORDS.get(getattr(action.type, "__name__", ""))) is None:
+                raise
+            like = re.match(r"\d+(?![\d.])", arg_string) if expected == _TYPE_WORDS["int"] else None
+            such = f", such as {like[0]}" if like else ""
+            said = f"expected {expected}{such}, got {arg_string!r}{meaning_of(action)}"
+            raise argparse.ArgumentError(action, said) from error
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -263,7 +430,7 @@ class _Parser(argparse.ArgumentParser):
             )
 
 
-def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def _subparsers(parser: argparse.ArgumentParser) -> dict[str, _Parser]:
     """Return the parsers of the commands by name."""
     (commands,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
     return dict(commands.choices)
@@ -273,7 +440,7 @@ class _RaisingParser(_Parser):
     """Parser for programs, which raises its errors."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message.removeprefix("argument "))
+        raise UsageError(message.removeprefix("argument ")) from None
 
 
 def _parser(only: str | None = None, kind: type[_Parser] = _Parser) -> argparse.ArgumentParser:
@@ -499,6 +666,10 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     file = getattr(parsed, "recipe", None)
     parsed.repeated = repeated = read_recipe(file) if file else None
     given = given_options(Recipe, parsed)
+    if beam_arguments or any("://" in path for path in (options.source, options.images or "", options.out)):
+        with require_extra("convert", "apache_beam"), unlogged():
+            from halofeed.pipelines.convert import prepare_stores
+        prepare_stores(options, beam_arguments)
     stated = {**repeated.document, **given} if repeated else given
     if stated.get("layout", "auto") == "auto":
         parsed.layout = _detect_layout(options, parsed)

@@ -2,6 +2,7 @@
 
 HalofeedError
 ├── UsageError          the caller asked for something impossible (exit code 2); also a ValueError
+│   ├── ArgumentsError  a call with an unknown, a missing or one argument too many; also a TypeError
 │   └── PartitionError  a partition that the mesh, the batch or the rules refuse
 ├── SourceError         one input cannot be converted; the job writes it to rejected.jsonl and continues
 ├── AnnotationsError    no annotation can be used (unknown label, duplicate id)
@@ -40,6 +41,10 @@ class UsageError(HalofeedError, ValueError):
     """Wrong option, name or combination of the caller."""
 
     exit_code = 2
+
+
+class ArgumentsError(UsageError, TypeError):
+    """Call with an unknown, a missing or one argument too many; the message says how to call."""
 
 
 class MissingExtraError(UsageError, ImportError):
@@ -170,6 +175,8 @@ def require_extra(extra: str, *modules: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name and error.name.partition(".")[0] in modules:
-            raise MissingExtraError(f"{error.name} is not installed; {install_command(extra)}") from error
+        for one in (error, error.__cause__):  # JAX raises an error without a name from that of jaxlib
+            name = getattr(one, "name", None) or ""
+            if name.partition(".")[0] in modules:
+                raise MissingExtraError(f"{name} is not installed; {install_command(extra)}") from error
         raise

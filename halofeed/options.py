@@ -9,7 +9,10 @@ import sys
 import types
 import typing
 import weakref
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn, TypeVar
+
+from halofeed.system.wording import ELSEWHERE, did_you_mean
 
 T = TypeVar("T")
 _METAVARS = {int: "N", float: "X"}
@@ -110,7 +113,7 @@ def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_defa
         added = parser.add_argument(
             name,
             dest=field.name,
-            action="extend" if may_repeat else "store",
+            action="extend" if may_repeat else _Once if field.metadata.get("once") else "store",
             type=_parser_of(hint, field.metadata.get("separator", ",")),
             choices=choices,
             metavar=metavar,
@@ -118,6 +121,31 @@ def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_defa
             help=said,
         )
         _BRIEF[added] = brief if name == flag else ""
+
+
+def meaning_of(action: argparse.Action) -> str:
+    """Return the beginning of an option's help as a part of a message; "" for a hidden option."""
+    if not action.help or action.help == argparse.SUPPRESS:
+        return ""
+    return f"; it is: {action.help.replace('%%', '%').partition(';')[0]}"
+
+
+class _Once(argparse.Action):
+    """Action that stores a value and refuses a second one, which would replace the first without a word."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _: str | None = None,
+    ) -> None:
+        if (first := getattr(namespace, self.dest, values)) != values:
+            raise argparse.ArgumentError(
+                self,
+                f"given twice: {first} and {values}; name one folder that holds both, or convert each by itself",
+            )
+        setattr(namespace, self.dest, values)
 
 
 def add_settings(parser: argparse.ArgumentParser, examples: str) -> None:
@@ -143,6 +171,8 @@ class _Setting(argparse.Action):
         _: str | None = None,
     ) -> None:
         name = values.partition("=")[0].strip().replace("-", "_")
+        if "=" not in values:
+            raise argparse.ArgumentError(self, f"{values}: expected name=value, e.g. steps=1000")
         if any(one.dest == name and one.default is argparse.SUPPRESS for one in parser._actions):
             vars(namespace).pop(name, None)
         namespace.settings = [*namespace.settings, values]
@@ -178,3 +208,62 @@ def _parser_of(hint: Any, separator: str) -> Any:
 
     split.__name__ = f"list of {item.__name__}"
     return split
+
+
+_BEAM_OPTIONS: Final = frozenset(
+    (
+        *(
+            "runner",
+            "project",
+            "region",
+            "temp-location",
+            "staging-location",
+            "template-location",
+            "job-name",
+        ),
+        *("job-endpoint", "parallelism", "environment-type", "environment-config", "sdk-container-image"),
+        *("extra-package", "setup-file", "requirements-file", "flink-master", "spark-master-url"),
+        *("worker-machine-type", "machine-type", "max-num-workers", "service-account-email", "streaming"),
+        *("prism-location", "network", "subnetwork", "experiments", "disk-size-gb", "no-use-public-ips"),
+    )
+)
+
+
+_OTHERWISE: Final = {
+    "source": "the folder is given without an option",
+    "split-shares": "`halofeed convert` makes the splits",
+}
+"""What to do in commands without these options."""
+
+
+def is_beam_option(flag: str) -> bool:
+    """Return whether Beam has an option of this name, which follows two dashes.
+
+    >>> is_beam_option("--temp_location"), is_beam_option("--height")
+    (True, False)
+    """
+    return flag.strip("-").replace("_", "-") in _BEAM_OPTIONS
+
+
+def meant_option(flag: str, known: Iterable[str]) -> str:
+    """Return the part of a message that names the option that a misspelled or foreign one may mean; "" for none.
+
+    >>> meant_option("--epochs", ["--steps", "--seed"]), meant_option("--sede", ["--steps", "--seed"])
+    ('did you mean --steps?', 'did you mean --seed?')
+    """
+    options = list(known)
+    meant = ELSEWHERE.get(flag.strip("-").replace("_", "-"))
+    if meant is None or f"--{meant}" in options:
+        return did_you_mean(flag, options).rstrip()
+    return _OTHERWISE.get(meant, "")
+
+
+def meant_setting(flag: str, known: Iterable[str]) -> str | None:
+    """Return the setting of a recipe that an option's name means; None if it means none.
+
+    >>> meant_setting("--lr", ["learning_rate"]), meant_setting("--batch", ["steps"])
+    ('learning_rate', None)
+    """
+    name = flag.strip("-").replace("_", "-")
+    name = ELSEWHERE.get(name, name).replace("-", "_")
+    return name if name in known else None

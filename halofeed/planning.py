@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from halofeed.errors import UsageError, require_extra
 from halofeed.options import add_settings
 from halofeed.system.console import print_status
+from halofeed.training import check_file
 
 if TYPE_CHECKING:
     from halofeed.trainer.plan.requests import Request
 
-_LIBRARIES = ("jax", "flax", "optax", "orbax", "tensorboardX", "libtpu")
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorboardX", "libtpu")
 _OWN = ("model", "task")
 AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
 
@@ -106,6 +107,8 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed plan`."""
     from halofeed.system.atomic_files import atomic_write
 
+    for flag in ("--json", "--html"):
+        check_file(flag, getattr(parsed, flag[2:]))
     if parsed.jobs is not None and parsed.jobs < 1:
         raise UsageError(f"--jobs {parsed.jobs}: expected 1 or more")
     if parsed.images_per_replica is not None and parsed.images_per_replica < 1:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from halofeed.trainer.config import TrainConfig
     from halofeed.trainer.run_folder import Run
 
-_LIBRARIES = ("jax", "flax", "optax", "orbax", "tensorboardX")
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorboardX")
 _RUN_FIELDS = ("cores_per_replica", "partition", "model", "task")
 NEW_SPLIT = "train"
 """Split of a conversion whose source names no split."""
@@ -267,8 +267,15 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
+def check_file(flag: str, path: str | None) -> None:
+    """Raise UsageError, before the work begins, for a folder where a file is to be written."""
+    if path is not None and os.path.isdir(path):
+        raise UsageError(f"{flag} {path}: is a folder; name a file in it")
+
+
 def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed evaluate`."""
+    check_file("--json", parsed.json)
     run = _open_run(parsed)
     from halofeed.trainer.evaluate import summary_lines
     from halofeed.trainer.loaded_run import LoadedRun, choose_split

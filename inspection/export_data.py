@@ -91,6 +91,10 @@ def export_data(
         )
     files = open_files(path)
     manifest = open_manifest(files)
+    if Path(str(files)).resolve() in (Path(folder).resolve(), *Path(folder).resolve().parents):
+        raise UsageError(
+            f"--out {folder}: lies in the data set that is exported; name a folder outside of it"
+        )
     exporter = EXPORTERS[target]
     if not exporter.takes(manifest):
         what = f"records of {manifest.task} with the kind of image {manifest.kind.name}"

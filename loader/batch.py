@@ -104,10 +104,21 @@ def join_id(halves: ArrayLike) -> NDArray[np.int64]:
     Returns:
         int64 [...].
 
+    Raises:
+        UsageError: these are no halves of ids.
+
     >>> join_id(split_id([-1, 2**40 + 7]))
     array([           -1, 1099511627783])
     """
-    high, low = np.moveaxis(np.asarray(halves, np.uint64), -1, 0)
+    if isinstance(halves, Mapping):
+        raise UsageError("join_id: expected a batch's ids, got the batch; write join_id(batch['id'])")
+    given = np.asarray(halves)
+    if given.dtype.kind not in "iu" or given.shape[-1:] != (2,):
+        joined = "; they are joined already" if given.dtype == np.int64 else ""
+        raise UsageError(
+            f"join_id: expected uint32 [..., 2], as batch['id'] is, got {given.dtype} {list(given.shape)}{joined}"
+        )
+    high, low = np.moveaxis(given.astype(np.uint64), -1, 0)
     ids: NDArray[np.int64] = (high << np.uint64(32) | low).astype(np.int64)
     return ids
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -16,7 +15,7 @@ from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.assemble import Assembler
 from halofeed.loader.augment import Augmentation, Combination, check_augmentations
 from halofeed.loader.augment.view import Ranges
-from halofeed.loader.batch import Batch, allocate, check_memory
+from halofeed.loader.batch import EPOCH, Batch, allocate, check_memory
 from halofeed.loader.decode import DECODE
 from halofeed.loader.filling import ON_CORRUPT, Filler
 from halofeed.loader.record import (
@@ -26,13 +25,15 @@ from halofeed.loader.record import (
     StoredRecord,
     stored_record,
 )
-from halofeed.loader.sampler import Sampler, Where, id_of, subset
+from halofeed.loader.sampler import Sampler, Where, id_of, subset, unknown_key
 from halofeed.loader.shards import Shards
 from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store
 from halofeed.loader.stream import Stream, check_hosts, digest, fingerprint
 from halofeed.loader.weighted_sampling import DrawBy, plan_draws
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.addresses import address_of
+from halofeed.system.arguments import explains_calls, path_text, truth_value, whole_number
+from halofeed.system.wording import plural
 
 
 class Loader(Stream):
@@ -136,6 +137,7 @@ class Loader(Stream):
     (4, 16, 24, 3)
     """
 
+    @explains_calls
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -160,14 +162,20 @@ class Loader(Stream):
         where: Where | None = None,
         draw_by: DrawBy | None = None,
     ) -> None:
+        path_text("path", path)
         path = address_of(path) or path  # an Address prints without its secrets
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         if on_corrupt not in ON_CORRUPT:
             raise UsageError(f"on_corrupt: expected one of {', '.join(ON_CORRUPT)}, got {on_corrupt!r}")
         if decode not in DECODE:
             raise UsageError(f"decode: expected one of {', '.join(DECODE)}, got {decode!r}")
-        store = open_store(path, concurrent_reads)
+        shuffle = truth_value("shuffle", shuffle, "; all records are permuted, without a buffer")
+        training = self._arguments["training"] = truth_value("training", training)
+        drop_remainder = truth_value("drop_remainder", drop_remainder)
+        store = open_store(path, whole_number("concurrent_reads", concurrent_reads, CONCURRENT_READS))
         self.manifest: Manifest = store.manifest()
+        if not isinstance(split, str):
+            raise UsageError(f"split: expected the name of one split, such as 'train', got {split!r:.80}")
         stored = self.manifest.split(split)
         if stored.records == 0:
             filled = [name for name, other in self.manifest.splits.items() if other.records] or ["none"]
@@ -184,13 +192,13 @@ class Loader(Stream):
                 "`valid` says which rows are real; leave drop_remainder out"
             )
         self.split = split
-        self.batch_size = _integer("batch_size", batch_size)
-        self.seed = _integer("seed", seed)
-        self.shard_index = _integer("shard_index", shard_index)
-        self.shard_count = _integer("shard_count", shard_count)
+        self.batch_size = whole_number("batch_size", batch_size)
+        self.seed = whole_number("seed", seed, 0)
+        self.shard_index = whole_number("shard_index", shard_index, 0)
+        self.shard_count = whole_number("shard_count", shard_count, 1)
         check_hosts(self.batch_size, self.shard_index, self.shard_count)
         self._augmentations = check_augmentations(augment)
-        self._include, self._decodes_fast = tuple(include), decode == "fast"
+        self._include, self._decodes_fast = _checked_include(include), decode == "fast"
         assembler = self._assembler_of(self._augmentations)
         self.row_spec, self.on_grid = assembler.spec, assembler.on_grid
         check_memory(self.spec, self.batch_size)
@@ -204,7 +212,7 @@ class Loader(Stream):
                 draw_by, self._shards, numbers, self.manifest, skips=on_corrupt == "skip"
             )
         if training and num_epochs is not None:
-            num_epochs = _integer("num_epochs", num_epochs)
+            num_epochs = whole_number("num_epochs", num_epochs, 1)
         self._sampler = Sampler(
             records=stored.records if self._subset is None else len(self._subset),
             batch_size=self.batch_size,
@@ -249,12 +257,22 @@ class Loader(Stream):
 
     def record(self, number: int) -> Batch:
         """Return one record by its number, 0 .. num_records-1: arrays without the batch axis, not augmented."""
+        number = self._checked_number(number)
         plain = self._plain
         batch = allocate(plain.spec, 1, self._filler.pool)
         record = self.stored(number)
         plain.write(batch, 0, record, np.zeros((0, 8)), lambda _: record, seed=0, epoch=0)
         plain.write_epochs(batch, np.array([0]), [0])
         return {name: array[0] for name, array in batch.items()}
+
+    def _checked_number(self, number: int) -> int:
+        number = whole_number("record", number, 0)
+        if not 0 <= number < self.num_records:
+            raise IndexError(
+                f"record {number}: split {self.split!r} has {plural(self.num_records, 'record')}, numbered from 0; "
+                "`find` returns the number of an id or key"
+            )
+        return number
 
     def stored(self, number: int) -> StoredRecord:
         """Return the record of a number, 0 .. num_records-1, without reading it."""
@@ -273,7 +291,7 @@ class Loader(Stream):
         ids = self._shards.all_ids() if self._subset is None else self._shards.all_ids()[self._subset]
         found = np.flatnonzero(ids == id_of(key))
         if not len(found):
-            raise UsageError(f"{key!r}: split {self.split!r} has no such record")
+            raise UsageError(f"{key!r}: split {self.split!r} has no such record; {unknown_key(key, ids)}")
         return int(found[0])
 
     @property
@@ -401,10 +419,20 @@ class Records(Sequence[Batch]):
         """
         if isinstance(number, slice):
             return [self[one] for one in range(*number.indices(len(self)))]
-        number = operator.index(number)
-        if not -len(self) <= number < len(self):
-            raise IndexError(f"record {number}: split {self._loader.split!r} has {len(self)}")
-        return self._loader.record(number % len(self))
+        if isinstance(number, str):
+            raise UsageError(
+                f"records: expected a number, got {number!r}; loader.find({number!r}) returns it"
+            )
+        count = len(self)
+        number = whole_number("records", number, 0)
+        return self._loader.record(number + count if -count <= number < 0 else number)
+
+
+def _checked_include(include: object) -> tuple[str, ...]:
+    if isinstance(include, str) or not isinstance(include, Iterable):
+        name = include if isinstance(include, str) else EPOCH
+        raise UsageError(f"include: expected a list such as [{name!r}], got {include!r:.80}")
+    return tuple(map(str, include))
 
 
 def class_names_of(manifest: Manifest) -> tuple[str, ...]:
@@ -414,11 +442,3 @@ def class_names_of(manifest: Manifest) -> tuple[str, ...]:
         labels.get(label, f"class {label}" if label else "background")
         for label in range(max(labels, default=-1) + 1)
     )
-
-
-def _integer(name: str, value: int) -> int:
-    """Return the value as Python's int, because products of NumPy's integers may overflow."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise UsageError(f"{name}: expected a whole number, got {value!r}") from None

@@ -45,6 +45,14 @@ def compile_on_device(
     return run
 
 
+def check_mesh(mesh: object) -> None:
+    """Raise PartitionError if this is no mesh."""
+    with require_extra("train", "jax"):
+        from jax.sharding import Mesh
+    if not isinstance(mesh, Mesh):
+        raise PartitionError(f"mesh: expected one as halofeed.make_mesh() returns, got {mesh!r:.80}")
+
+
 def mesh_specs(
     mesh: Mesh, partition: Partition, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, PartitionSpec]:

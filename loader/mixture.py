@@ -18,6 +18,7 @@ from halofeed.loader.batch import Batch, BufferPool, allocate, check_memory
 from halofeed.loader.dataset import Loader
 from halofeed.loader.sampler import permute
 from halofeed.loader.stream import Stream, check_hosts
+from halofeed.system.arguments import explains_calls, whole_number
 from halofeed.system.wording import plural
 
 LONGEST_CYCLE = 10_000
@@ -49,6 +50,7 @@ class Mixture(Stream):
     (8,)
     """
 
+    @explains_calls
     def __init__(
         self,
         weights: Mapping[str | os.PathLike[str], float],
@@ -61,6 +63,7 @@ class Mixture(Stream):
     ) -> None:
         if refused := {"training", "num_epochs", "drop_remainder"} & set(options):
             raise UsageError(f"{', '.join(sorted(refused))}: a mixture has no end; leave it out")
+        batch_size = whole_number("batch_size", batch_size)
         check_hosts(batch_size, shard_index, shard_count)
         self.batch_size, self.seed = batch_size, seed
         self.shard_index, self.shard_count = shard_index, shard_count
@@ -142,6 +145,11 @@ def _scale_to_integers(weights: Mapping[str | os.PathLike[str], float]) -> dict[
     >>> _scale_to_integers({"a": 0.5, "b": 0.3, "c": 0.2})
     {'a': 5, 'b': 3, 'c': 2}
     """
+    if not isinstance(weights, Mapping) or not all(isinstance(one, str | os.PathLike) for one in weights):
+        raise UsageError(
+            "weights: expected the weight of each data set by its folder, such as {'data/a/1.0.0': 3, 'data/b/1.0.0': "
+            f"1}}, got {weights!r:.80}"
+        )
     exact = {}
     for folder, weight in weights.items():
         try:

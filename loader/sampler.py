@@ -10,7 +10,7 @@ Everything is arithmetic on a place's number: no buffer, no state, and the milli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from halofeed.errors import UsageError
 from halofeed.loader.weighted_sampling import SLOT_BITS, Draws
 from halofeed.schemas.identity import example_id
+from halofeed.system.arguments import whole_number
 from halofeed.system.wording import plural
 
 Integers = NDArray[np.int64]
@@ -28,7 +29,25 @@ Where = Callable[[Integers], NDArray[np.bool_]] | Sequence[int | str]
 
 def id_of(key: int | str) -> int:
     """Return the id of a record, given the id itself or the key of its source."""
-    return example_id(key) if isinstance(key, str) else int(key)
+    return example_id(key) if isinstance(key, str) else whole_number("id", key)
+
+
+def unknown_key(key: int | str, ids: Integers) -> str:
+    """Return advice about a key or an id that no record has; `ids` are those of the records.
+
+    >>> unknown_key("/home/me/photos/cat/1.png", np.array([example_id("cat/1.png")]))
+    "did you mean 'cat/1.png'?"
+    """
+    if not isinstance(key, str):
+        return "a number is an id, as halofeed.join_id(batch['id']) gives it, not a place in the split"
+    parts = key.replace("\\", "/").split("/")
+    for near in ("/".join(parts[at:]) for at in range(len(parts))):
+        if example_id(near) in ids:
+            return f"did you mean {near!r}?"
+    return (
+        "a key is a file's path below the source folder, or its number in the annotations; batches have it with "
+        "Loader(include=['key'])"
+    )
 
 
 def subset(where: Where, ids: Integers, split: str) -> Integers:
@@ -43,15 +62,26 @@ def subset(where: Where, ids: Integers, split: str) -> Integers:
     [1]
     """
     if isinstance(where, str):
-        raise UsageError(f"where: expected a list of ids or keys, or a function, got {where!r}")
+        one = f"a list of one is where=[{where!r}]"
+        raise UsageError(f"where: expected a list of ids or keys, or a function, got {where!r}; {one}")
     if callable(where):
         taken = np.asarray(where(ids))
         if taken.dtype != np.bool_ or taken.shape != ids.shape:
             raise UsageError(
-                f"where: expected bool {ids.shape} of ids int64 {ids.shape}, got {taken.dtype} {taken.shape}"
+                f"where: expected bool {ids.shape} of ids int64 {ids.shape}, got {taken.dtype} {taken.shape}; the "
+                "function gets the array of all ids at once; to choose by name, list the keys: where=['cat/1.png', ...]"
             )
         chosen = np.flatnonzero(taken)
     else:
+        if not isinstance(where, Iterable):
+            raise UsageError(
+                f"where: expected a list of ids or keys, or a function of all ids, got {where!r:.80}"
+            )
+        where = list(where)
+        if where and all(isinstance(one, bool | np.bool_) for one in where):
+            raise UsageError(
+                "where: expected a list of ids or keys; write a mask as a function: where=lambda ids: mask"
+            )
         wanted = np.array([id_of(key) for key in where], np.int64)
         if len(np.unique(wanted)) < len(wanted):
             raise UsageError("where: a record is named twice; name each once")
@@ -59,7 +89,8 @@ def subset(where: Where, ids: Integers, split: str) -> Integers:
             names = [str(key) for key in where if id_of(key) in missing]
             raise UsageError(
                 f"where: split {split!r} has no record {', '.join(names[:3])}"
-                f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+                f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}; "
+                + unknown_key(next(key for key in where if id_of(key) in missing), ids)
             )
         chosen = np.flatnonzero(np.isin(ids, wanted))
     if not len(chosen):

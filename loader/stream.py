@@ -7,7 +7,6 @@ import functools
 import hashlib
 import itertools
 import json
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,7 +22,8 @@ from halofeed.loader.reading import IMAGE, LABEL
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.schemas.kinds import Kind
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.partition import Partition
+from halofeed.schemas.partition import Partition, nearest_multiples
+from halofeed.system.arguments import explains_calls, truth_value, whole_number
 from halofeed.system.console import without_banner
 
 if TYPE_CHECKING:
@@ -93,6 +93,9 @@ class Stream(abc.ABC):
             )
         return self.steps
 
+    def __bool__(self) -> bool:
+        return True  # else Python asks for the length, which a stream without end has not
+
     def __iter__(self) -> Iterator[Batch]:
         return self.batches()
 
@@ -106,11 +109,13 @@ class Stream(abc.ABC):
         Raises:
             IndexError: the stream has no such batch.
         """
-        number = operator.index(step)
+        if isinstance(step, str):
+            raise UsageError(f"a loader's items are batches, by step: write loader.batch(0)[{step!r}]")
+        number = whole_number("step", step, 0)
         if number < 0 and self.steps is not None:
             number += self.steps
         if number < 0 or (self.steps is not None and number >= self.steps):
-            raise IndexError(f"batch {step}: the stream has {self.steps or 'no last one'}")
+            raise IndexError(f"batch {step}: the stream has {self.steps or 'no last'}, numbered from 0")
         return self.batch(number)
 
     def __getitems__(self, numbers: Sequence[int]) -> NoReturn:
@@ -154,8 +159,9 @@ class Stream(abc.ABC):
             UsageError: the step is negative or past the stream's end.
             CorruptFileError: names the file, the record's offset and id, and the cure.
         """
-        return self._rows(operator.index(step), *self._own_rows)
+        return self._rows(whole_number("step", step, 0), *self._own_rows)
 
+    @explains_calls
     def batches(self, start_step: int = 0) -> Iterator[Batch]:
         """Yield `batch(start_step)`, `batch(start_step + 1)`, ... to the end of the stream.
 
@@ -164,6 +170,7 @@ class Stream(abc.ABC):
         """
         return self._rows_ahead(start_step, *self._own_rows)
 
+    @explains_calls
     def dataset(
         self, start_step: int = 0, *, as_supervised: bool = False, static_shapes: bool = False
     ) -> tf.data.Dataset:
@@ -190,6 +197,7 @@ class Stream(abc.ABC):
             start_step, [self._own_rows], as_supervised=as_supervised, static_shapes=static_shapes
         )
 
+    @explains_calls
     def distributed(
         self, strategy: tf.distribute.Strategy, start_step: int = 0, *, as_supervised: bool = False
     ) -> Any:
@@ -208,9 +216,16 @@ class Stream(abc.ABC):
         Raises:
             UsageError: the batch size does not divide by the number of replicas.
         """
-        replicas = strategy.num_replicas_in_sync
+        replicas = getattr(strategy, "num_replicas_in_sync", None)
+        if replicas is None:
+            raise UsageError(
+                f"strategy: expected one such as tf.distribute.MirroredStrategy(), got {strategy!r}"
+            )
         if self.batch_size % replicas:
-            raise UsageError(f"batch_size {self.batch_size}: expected a multiple of {replicas} replicas")
+            sizes = " or ".join(map(str, nearest_multiples(self.batch_size, replicas)))
+            raise UsageError(
+                f"batch_size {self.batch_size}: expected a multiple of {replicas} replicas; make a Loader with {sizes}"
+            )
         size = self.batch_size // replicas
 
         def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -225,6 +240,8 @@ class Stream(abc.ABC):
         self, start_step: int, pieces: Sequence[tuple[int, int]], *, as_supervised: bool, static_shapes: bool
     ) -> tf.data.Dataset:
         """Return a dataset with an element for each of these rows (start, stop) of every batch, in this order."""
+        as_supervised = truth_value("as_supervised", as_supervised)
+        static_shapes = truth_value("static_shapes", static_shapes)
         with require_extra("tf", "tensorflow"), without_banner("tensorflow"):
             import tensorflow as tf
 
@@ -277,6 +294,7 @@ class Stream(abc.ABC):
         """Return the stream as a map from step to batch, for torch.utils.data.DataLoader."""
         return BatchesByStep(self)
 
+    @explains_calls
     def on_mesh(
         self, mesh: Mesh, partition: Partition | Mapping[str, PartitionSpec], start_step: int = 0
     ) -> Iterator[dict[str, jax.Array]]:
@@ -300,8 +318,9 @@ class Stream(abc.ABC):
             PartitionError: the partition does not fit the mesh or the batch.
             UsageError: the batches include text, which devices cannot hold.
         """
-        from halofeed.loader.mesh import mesh_specs, needed_rows, needed_slab, place_batch
+        from halofeed.loader.mesh import check_mesh, mesh_specs, needed_rows, needed_slab, place_batch
 
+        check_mesh(mesh)
         if not isinstance(partition, Partition | Mapping):
             raise UsageError(
                 f"partition: expected a Partition or a PartitionSpec per key, got {partition!r}; "
@@ -325,6 +344,7 @@ class Stream(abc.ABC):
         # Only rows are made ahead, in the host's memory, so that devices hold no extra batch.
         return map(place, source._rows_ahead(start_step, start, stop))
 
+    @explains_calls
     def state(self, step: int) -> dict[str, Any]:
         """Return a saved position, as JSON values: another loader, on any number of hosts, resumes at batch `step`.
 
@@ -335,6 +355,7 @@ class Stream(abc.ABC):
             {"state_version": STATE_VERSION, "step": self._checked("step", step), **self._stream()}
         )
 
+    @explains_calls
     def restore(self, state: Mapping[str, Any]) -> int:
         """Return the step at which to resume.
 
@@ -377,7 +398,7 @@ class Stream(abc.ABC):
         return self._rows(step, start, stop)
 
     def _checked(self, name: str, step: int) -> int:
-        step = operator.index(step)
+        step = whole_number(name, step, 0)
         if step < 0 or (self.steps is not None and step > self.steps):
             last = " and more" if self.steps is None else f" to {self.steps}"
             raise UsageError(f"{name} {step}: expected 0{last}")
@@ -459,7 +480,11 @@ def _restore_step(state: Mapping[str, Any], stream: Mapping[str, Any]) -> int:
         UsageError: the state was modified, or differs from the stream; the message lists all differences.
     """
     if not isinstance(state, Mapping) or "step" not in state:
-        raise UsageError(f"not a loader's state: expected a dictionary with a step, got {state!r:.80}")
+        cure = "json.loads makes it of its text; " if isinstance(state, str) else ""
+        raise UsageError(
+            f"not a loader's state: expected the dictionary that loader.state(step) returned, got {state!r:.80}; {cure}"
+            "to start at a step without a state, pass start_step"
+        )
     try:
         state = check_json_checksum(dict(state))
     except ValueError as error:

@@ -76,6 +76,10 @@ class Draws:
 DrawBy = str | Mapping[int | str, float] | Sequence[float] | Callable[[Integers], NDArray[Any]]
 """Type of `Loader(draw_by=)`."""
 CLASS, FOREGROUND = "class", "foreground"
+_EXPECTED = (
+    f"expected {CLASS!r} (each class equally often), {FOREGROUND!r} (as often with it as without), the share of each "
+    "class by name, or a weight for each record"
+)
 _LABEL_VALUES = 1 << 16
 _RECORDS_PER_TASK = 256
 """Records whose classes a thread reads in one task."""
@@ -111,12 +115,11 @@ def _checked(given: Any, count: int) -> NDArray[np.float64]:
     try:
         weights = np.asarray(given, np.float64)
     except (TypeError, ValueError):
-        raise UsageError(
-            f"draw_by: expected {CLASS!r}, {FOREGROUND!r}, shares or weights, got {given!r:.80}"
-        ) from None
+        raise UsageError(f"draw_by: {_EXPECTED}, got {given!r:.80}") from None
     if weights.shape != (count,):
         raise UsageError(
-            f"draw_by: expected a weight for each of {plural(count, 'record')}, got {weights.shape}"
+            f"draw_by: expected a weight for each of {plural(count, 'record')}, got an array of shape "
+            f"{weights.shape}; shares of classes have names, such as {{'car': 3, 'person': 1}}"
         )
     if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
         raise UsageError("draw_by: expected weights of 0 and more, one of them above 0")
@@ -132,7 +135,7 @@ def _by_class(
 ) -> tuple[Integers, NDArray[np.float64]]:
     """Return (record, class) pairs, sorted by class, and the weight of each."""
     if isinstance(draw_by, str) and draw_by not in (CLASS, FOREGROUND):
-        raise UsageError(f"draw_by: expected {CLASS!r}, {FOREGROUND!r}, shares or weights, got {draw_by!r}")
+        raise UsageError(f"draw_by: {_EXPECTED}, got {draw_by!r}")
     reader = _ClassReader(shards, manifest, skips)
     if draw_by == FOREGROUND and not reader.has_background:
         raise UsageError(
@@ -166,7 +169,12 @@ def _shares(shares: Mapping[int | str, float], manifest: Manifest) -> dict[int, 
         if label < 0:
             near = did_you_mean(str(key), names)
             raise UsageError(f"draw_by: class {key!r}: not known; {near}known: {', '.join(names)}")
-        found[label] = float(share)
+        try:
+            found[label] = float(share)
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"draw_by: class {key!r}: expected a number, such as 3, got {share!r:.80}"
+            ) from None
     _checked(list(found.values()), len(found))
     return found
 

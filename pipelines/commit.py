@@ -7,7 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -298,7 +298,28 @@ def _example(reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]) -> 
         return ""
     entry = firsts[(_failures(reasons) or reasons).most_common(1)[0][0]]
     detail = f" ({entry['detail']})" if entry["detail"] else ""
-    return f"\nsuch as {entry['source']}: {entry['reason']}{detail}"
+    return f"\nsuch as {entry['source']}: {entry['reason']}{detail}{cure_of(entry['reason'])}"
+
+
+def cure_of(reason: str) -> str:
+    """Return what to do about a reason of a reject whose details do not say it, after a semicolon, or "".
+
+    >>> cure_of("decode: file is truncated"), cure_of("box is inverted")
+    ('; copy or download it again', '')
+    """
+    cure = _CURES.get(reason.rpartition(": ")[2])
+    return f"; {cure}" if cure else ""
+
+
+_CURES: Final = {
+    "file is truncated": "copy or download it again",
+    "file is empty": "copy or download it again",
+    "malformed XML": "correct it, or copy it again",
+    "malformed JSON": "correct it, or copy it again",
+    "image lies in no class folder": "move it into the folder of its class",
+    "TIFF of other than unsigned integers is not supported": "save it with whole numbers of 8 or 16 bits",
+    "TIFF of this bit depth is not supported": "save it with 8 or 16 bits",
+}
 
 
 def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) -> Manifest:

@@ -83,6 +83,23 @@ class Conversion:
     was_there: bool
 
 
+def prepare_stores(options: JobOptions, beam_arguments: Sequence[str]) -> None:
+    """Check addresses and Beam's options, and apply those of stores to this process, before a source is read.
+
+    Raises:
+        UsageError: an address or an option is wrong.
+    """
+    _check_addresses(options)
+    choice = choose_runner(options, 1, beam_arguments, MEBIBYTE)
+    new_pipeline(choice)
+    use_options(choice.options)
+
+
+def _check_addresses(options: JobOptions) -> None:
+    for flag, path in (("--source", options.source), ("--images", options.images), ("--out", options.out)):
+        check_reachable(flag, path or "")
+
+
 def convert(
     options: JobOptions, recipe: Recipe, beam_arguments: Sequence[str] = (), *, show_progress: bool = True
 ) -> Conversion:
@@ -99,8 +116,7 @@ def convert(
             rejected; or another run is writing into the folder.
         StoreError: a store refuses a request or does not answer.
     """
-    for flag, path in (("--source", options.source), ("--images", options.images), ("--out", options.out)):
-        check_reachable(flag, path or "")
+    _check_addresses(options)
     if options.normalize_like is not None:
         recipe = normalized_like(recipe, read_manifest(options.normalize_like))
     choice = choose_runner(options, recipe.shards, beam_arguments, recipe.max_memory * MEBIBYTE)

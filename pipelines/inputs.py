@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from halofeed.errors import HalofeedError, JobError, SourceError
+from halofeed.errors import HalofeedError, JobError, SourceError, install_command
 from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.table import Converter
@@ -149,6 +149,10 @@ def _convert_once(
         elif isinstance(error, RecursionError | OverflowError):
             what = "nesting" if isinstance(error, RecursionError) else "numbers"
             result = SourceError("decode", "file is damaged", f"its {what} go beyond all bounds")
+        elif isinstance(error, ModuleNotFoundError):
+            raise JobError(
+                f"{reference.source}: {error.name} is not installed; {install_command('convert')}"
+            ) from error
         elif isinstance(error, OSError) or resource_error(error):
             raise JobError(f"{reference.source}: {type(error).__name__}: {error}") from error
         else:

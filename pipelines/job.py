@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -36,12 +37,14 @@ class JobOptions:
         "",
         "folder or annotation file to convert; gs:// and s3:// work too",
         brief=True,
+        once=True,
         group=SOURCE,
     )
     images: str | None = option(
         None,
         "folder that image paths are relative to; default: the source's folder",
         brief="folder of the images, if it is not the source's",
+        once=True,
         group=SOURCE,
     )
     out: str = option(
@@ -138,11 +141,20 @@ class JobOptions:
 
     def __post_init__(self) -> None:
         problems = [
-            f"--{name}: give a value" for name in ("source", "out", "name") if not getattr(self, name)
+            f"--{name}: give a value, such as {example}"
+            for name, example in (("source", "photos"), ("out", "data"), ("name", "photos"))
+            if not getattr(self, name)
         ]
         problems += [
             f"{name} {address}: {NO_USER}" for name, address in self._addresses() if address.has_user
         ]
+        for name, value in self._paths():
+            meant = os.path.expandvars(os.path.expanduser(value))
+            if value.startswith(("~", "$")) and meant != value:
+                problems.append(
+                    f"{name} {value}: only a shell expands {value[0]}, outside of quotes; write {meant}, or "
+                    f"./{value} for a path of this name"
+                )
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and not value >= least:
@@ -164,13 +176,19 @@ class JobOptions:
         if problems:
             raise UsageError("\n".join(problems))
 
+    def _paths(self) -> Iterator[tuple[str, str]]:
+        """Yield the flag and the value of each option that is a path or an address."""
+        for name in ("source", "images", "out", "label_map", "nnunet_splits", "normalize_like", "preview"):
+            if value := getattr(self, name):
+                yield flag(name), value
+        for part in self.split_lists:
+            yield flag("split_lists"), part.partition("=")[2]
+
     def _addresses(self) -> Iterator[tuple[str, Address]]:
         """Yield the flag and the address of each option that is an address."""
-        given = [(name, value) for name, value in vars(self).items() if isinstance(value, str)]
-        given += [("split_lists", part.partition("=")[2]) for part in self.split_lists]
-        for name, value in given:
-            if name != "salt" and (address := address_of(value)) is not None:
-                yield flag(name), address
+        for name, value in self._paths():
+            if (address := address_of(value)) is not None:
+                yield name, address
 
     @property
     def folder(self) -> str:

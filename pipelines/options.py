@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import (
     GoogleCloudOptions,
     PipelineOptions,
+    PortableOptions,
     SetupOptions,
     StandardOptions,
     TestOptions,
@@ -126,11 +128,13 @@ def _check_dataflow(choice: RunnerChoice, job: JobOptions) -> None:
     if len(faults) == len(locations):  # Beam takes either for the other
         problems += faults or ["Missing option: temp_location, a folder in a bucket"]
     if not choice.is_described:
-        for flag, path in (("--source", job.source), ("--images", job.images), ("--out", job.out)):
-            if path is not None and not is_remote(path):
-                problems.append(
-                    f"{flag} {path}: Dataflow's workers see no folder of this machine; copy it to a bucket"
-                )
+        images = ("--source", job.source) if job.images is None else ("--images", job.images)
+        problems += [
+            f"{flag} {path}: Dataflow's workers see no folder of this machine; copy it to a bucket, and name it there: "
+            f"{flag} gs://BUCKET/FOLDER"
+            for flag, path in (images, ("--out", job.out))
+            if not is_remote(path)
+        ]
         worker = choice.options.view_as(WorkerOptions)
         if not (
             worker.sdk_container_image or setup.extra_packages or setup.setup_file or setup.requirements_file
@@ -152,7 +156,9 @@ def new_pipeline(choice: RunnerChoice) -> beam.Pipeline:
     try:
         pipeline = beam.Pipeline(runner=choice.runner, options=choice.options)
     except ValueError as error:
-        raise UsageError(f"after --, {error}") from error
+        raise UsageError(
+            f"after --, {str(error).rstrip()}\nGive each there as --NAME=VALUE; docs/engines.md has examples"
+        ) from error
     # Beam makes a folder for transforms in other languages, and deletes it only when the pipeline runs.
     shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
     return pipeline
@@ -194,6 +200,17 @@ def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
             f"after --, Beam knows no {written}; halofeed's own options stand before the --, and Beam's are listed "
             "at https://beam.apache.org/documentation/runners/"
         )
+    worker = options.view_as(PortableOptions)
+    if worker.environment_type == "PROCESS" and (given_config := worker.environment_config) is not None:
+        try:
+            has_command = "command" in json.loads(given_config)
+        except (ValueError, TypeError):
+            has_command = False
+        if not has_command:
+            raise UsageError(
+                f"after --, --environment_config={given_config}: expected JSON with a worker's command, such "
+                """as '{"command":"/opt/worker"}'"""
+            )
     return options
 
 
@@ -201,4 +218,4 @@ def _find_runner(name: str) -> Any:
     try:
         return create_runner(name)
     except (ValueError, ImportError, AttributeError) as error:
-        raise UsageError(f"--runner={name}: {error}") from error
+        raise UsageError(f"after --, --runner={name}: {error}") from error

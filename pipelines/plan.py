@@ -217,6 +217,8 @@ def make_plan(
     default = "detection" if totals.has_boxes or not totals.has_label else "classification"
     task = recipe.settled_task() or (default if default in layout.tasks else layout.tasks[0])
     label_map = _label_map(source, totals, task, options.label_map)
+    for doubt in recipe.doubts():
+        print_status(f"halofeed convert: {doubt}")
     if task_named(task).has_label_image and totals.convertible and not totals.labelled:
         print_status(
             f"halofeed convert: no label for {plural(totals.convertible, 'image')}, so the records are for prediction "
@@ -343,6 +345,8 @@ def _split_lists(options: JobOptions) -> dict[str, str]:
         name, _, path = part.partition("=")
         if not path:
             raise UsageError(f"--split-lists {part!r}: expected name=file, e.g. train=train.txt")
+        if name in lists:
+            raise UsageError(f"--split-lists {part}: {name} comes twice; name each split once, with one file")
         try:
             lists[name] = _read_file(path).decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -444,7 +448,7 @@ def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
             f"{plural(len(unknown), 'label of the data is', 'labels of the data are')} not in {file} "
             f"(known: {known}):"
         )
-        raise AnnotationsError("\n".join([head, *listed]))
+        raise AnnotationsError("\n".join([head, *listed, "add them there, or take them out of the data"]))
 
 
 def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str | None) -> LabelMap:

@@ -306,7 +306,10 @@ def _in_brief(error: Exception, pipeline: beam.Pipeline) -> str:
         return str(_STEP_NOTE.sub("", own[-1]))
     if type(error).__name__ == "FutureTimeoutError":
         endpoint = pipeline.options.get_all_options().get("job_endpoint")
-        return f"after --, --job_endpoint={endpoint}: no job server answers there. {SHARD_KEPT}"
+        return (
+            f"after --, --job_endpoint={endpoint}: no job server answers there; start one, or name "
+            f"the HOST:PORT of one that runs (docs/engines.md). {SHARD_KEPT}"
+        )
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
     causes = _ERROR.findall(_STEP_NOTE.sub("", text)) or lines or [""]
     cause = causes[-1].strip()[:_MAX_MESSAGE_CHARACTERS] or type(error).__name__

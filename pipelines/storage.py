@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 from apache_beam.io.filesystems import FileSystems
@@ -51,9 +52,18 @@ def check_reachable(flag: str, path: str) -> None:
     Raises:
         UsageError: names the known schemes, or the missing extra.
     """
-    scheme, mark, _ = path.partition("://")
+    scheme, mark, rest = path.partition("://")
     if not mark:
         return
+    if scheme == "file":
+        raise UsageError(f"{flag} {path}: expected a path, got an address; write {flag} {rest}")
+    if scheme in ("http", "https"):
+        raise UsageError(
+            f"{flag} {path}: a conversion uses no web addresses; download the files and name their folder, or name "
+            "a bucket as gs://BUCKET/FOLDER or s3://BUCKET/FOLDER"
+        )
+    if rest.startswith("/") and scheme in _EXTRAS:
+        raise UsageError(f"{flag} {path}: names no bucket; write {scheme}://BUCKET/{rest.strip('/')}")
     extra, module = _EXTRAS.get(scheme, ("", ""))
     if module and not _is_installed(module):
         raise MissingExtraError(
@@ -154,7 +164,11 @@ class RemoteFiles:
     def _set_sizes(self, files: Iterable[tuple[str, int]]) -> None:
         self._listing.add_files(files)
         if not self._listing:
-            raise UsageError(f"{self.root}: no files there; name the folder that holds the source files")
+            endpoint = getattr(store_of(self.root), "endpoint", None)
+            where = f" (asked at {endpoint})" if endpoint else ""
+            raise UsageError(
+                f"{self.root}: no files there{where}; name the folder that holds the source files"
+            )
         self._sizes = self._listing.quickest()
 
     def faults(self) -> Mapping[str, Problem]:
@@ -325,7 +339,12 @@ class OutputFolder:
                 os.makedirs(self.root, mode, exist_ok=True)
                 self.begin()
         except OSError as error:
-            raise UsageError(f"{error.filename or self.root}: cannot be made: {error.strerror}") from error
+            path = error.filename or self.root
+            file = next((one for one in Path(path).parents if one.is_file()), None)
+            reason = f"{file} is a file" if file else error.strerror
+            raise UsageError(
+                f"{path}: cannot be made: {reason}; name another output folder, in which you may write"
+            ) from error
         with reporting_disk_errors(self.root):
             fsync_paths(os.path.dirname(folder) or "." for folder in self._made[1:])
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.annotations.class_names import BACKGROUND
@@ -124,9 +125,13 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
             f"{largest}: take a larger shape or --spacing-mm, --fit tiles, or --center label"
         )
     if (wasted := (statistics.padding or Padding()).share) > _WARN_PADDING:
+        spacing = manifest.recipe.get("spacing_mm")
+        finer = (
+            f", or a finer --spacing-mm than {','.join(f'{side:g}' for side in spacing)}" if spacing else ""
+        )
         yield (
             f"{wasted:.1%} of the voxels are padding: records have {shape} and the largest scan has "
-            f"{largest}; choose a smaller --depth, --height and --width"
+            f"{largest}; choose a smaller --depth, --height and --width{finer}"
         )
 
 
@@ -211,7 +216,7 @@ def reason_lines(counts: Mapping[str, int], head: str, firsts: Mapping[str, str]
             for reason, count in ranked[:_MAX_LISTED]
             for line in (
                 f"    {count:>7,} x {reason}",
-                *([f"              such as {firsts[reason]}"] if reason in firsts else []),
+                *([f"              such as {firsts[reason]}{cure_of(reason)}"] if reason in firsts else []),
             )
         ),
         *more,

@@ -11,6 +11,7 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError, JobError
 from halofeed.pipelines.classes import NamesInLabels
+from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.job import reference_to_json
 from halofeed.prep.annotations.contract import BOX_IS_INVERTED, MIN_BAD_OBJECTS, is_mostly_bad
 from halofeed.prep.sources.example import SourceExample
@@ -192,7 +193,10 @@ class Totals:
             JobError: always, as a conversion without records does.
         """
         most = self.problems.most_common(3)
-        listed = [f"{count} x {reason}, the first {self.first_problems[reason]}" for reason, count in most]
+        listed = [
+            f"{count} x {reason}, the first {self.first_problems[reason]}{cure_of(reason)}"
+            for reason, count in most
+        ]
         inputs = plural(self.count, "input was", "inputs were")
         head = f"nothing was converted: {inputs} rejected because of the annotations; correct these:"
         if any("file" in reason for reason, _ in most):

@@ -160,10 +160,20 @@ def read_run(folder: str | Path) -> dict[str, Any]:
         return _read_document(
             Path(folder) / RUN_FILE, "run", RUN_FORMAT, f"move {folder} away and train again"
         )
-    except FileNotFoundError:
-        raise UsageError(
-            f"{folder}: holds no run ({RUN_FILE} is missing); name a folder that `halofeed train --out` made"
-        ) from None
+    except (FileNotFoundError, NotADirectoryError):
+        if (Path(folder) / MANIFEST).exists():
+            raise UsageError(
+                f"{folder}: is a data set, not a training run; the folder of the run comes first, as in "
+                f"`halofeed evaluate RUN {folder}`"
+            ) from None
+        if (above := _run_above(Path(folder))) is not None:
+            raise UsageError(f"{folder}: is a part of a run; name the run's folder, {above}") from None
+        what = f"holds no run ({RUN_FILE} is missing)" if os.path.isdir(folder) else "no such folder"
+        raise UsageError(f"{folder}: {what}; name a folder that `halofeed train --out` made") from None
+
+
+def _run_above(path: Path) -> Path | None:
+    return next((above for above in list(path.parents)[:2] if (above / RUN_FILE).is_file()), None)
 
 
 def plan_file(folder: str | Path) -> Path:
@@ -191,7 +201,7 @@ def read_plan(folder: str | Path) -> dict[str, Any] | None:
 def _read_document(file: Path, kind: str, expected_format: int, fix: str) -> dict[str, Any]:
     try:
         document = parse_json(read_regular(file, RUN_BYTES), RUN_VALUES)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise
     except (OSError, ValueError) as error:
         raise CorruptFileError(f"{file}: cannot be read: {error}; {fix}") from error

@@ -20,7 +20,7 @@ from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tasks import TASKS, field_problems
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.atomic_files import read_regular
-from halofeed.system.wording import did_you_mean, plural
+from halofeed.system.wording import did_you_mean, nearest_name, plural
 
 FORMAT_VERSION = 2
 """Version 2 names each index, see `files.index_file`, and has label_map.pbtxt and TFDS's class names."""
@@ -449,13 +449,17 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         UsageError: the folder is missing or is no data set; the message names versions in its subfolders.
         ManifestError: the conversion has not finished, or the document cannot be read or is wrong.
     """
+    if one_slash := re.match("(s3a?|gs|gcs|https?|hdfs):/(?!/)", os.fspath(path)):
+        address = f"{one_slash[1]}://{os.fspath(path)[one_slash.end() :]}"
+        raise UsageError(f"{path}: an address has two slashes; write {address}")
     folder = Path(path)
     if "://" in os.fspath(path):
         raise UsageError(
-            f"{path}: this version reads data sets from local disk; copy the folder to a local one first"
+            f"{path}: this command reads data sets from local disk; copy the folder there first, with "
+            "`aws s3 sync`, `gcloud storage rsync -r` or `wget -r -np`, and name the copy"
         )
     if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; name the version's folder, such as data/cards/1.0.0")
+        raise UsageError(f"{folder}: {_no_folder(folder)}")
     file = folder / files.MANIFEST
     try:
         return Manifest.from_json(read_regular(file, limits.MANIFEST_BYTES), str(file))
@@ -471,9 +475,30 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         if any(folder.glob("*.tfrecord-*")) or (folder / files.TEMPORARY_FOLDER).exists():
             cure = "it is missing, so the conversion has not finished; run the same `halofeed convert` again"
             raise ManifestError(str(file), [("commit mark", cure)]) from error
+        if (folder / files.RUN_FILE).is_file():
+            raise UsageError(
+                f"{folder}: is a training run, not a data set; name the folder that `halofeed convert` wrote; of "
+                f"this run it is {files.read_run(folder).get('data')}"
+            ) from error
         raise UsageError(
-            f"{folder}: no {files.MANIFEST} in it; name the folder that `halofeed convert` wrote, "
-            "<out>/<name>/<version>"
+            f"{folder}: is no data set: no {files.MANIFEST} in it; name the folder that `halofeed convert` wrote, "
+            f"<out>/<name>/<version>. To make one of files: `halofeed convert --source {folder} --out data --name new`"
         ) from error
     except OSError as error:
         raise ManifestError(str(file), [("", f"cannot be read: {error.strerror or error}")]) from error
+
+
+def _no_folder(path: Path) -> str:
+    """Return what is wrong with a data set's path that is no folder, and what to write."""
+    above = path.parent
+    if path.exists():
+        found = above if (above / files.MANIFEST).exists() else "such as data/cards/1.0.0"
+        return f"is a file; name the version's folder, {found}"
+    key, equals, rest = str(path).partition("=")
+    if equals and os.path.exists(rest):
+        return f"no such folder; leave out {key}=, and write {rest}"
+    if versions := sorted(str(one.parent) for one in above.glob(f"[!.]*/{files.MANIFEST}")):
+        return f"no such folder; name one that is there: {', '.join(versions[:_MAX_VERSIONS_NAMED])}"
+    if (near := nearest_name(path.name, os.listdir(above) if above.is_dir() else ())) is not None:
+        return f"no such folder; did you mean {above / near}?"
+    return "no such folder; name the version's folder, such as data/cards/1.0.0"

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from halofeed.errors import PartitionError
+from halofeed.system.arguments import explains_calls, explains_fields
 from halofeed.system.console import print_status
 from halofeed.system.wording import did_you_mean, plural
 
@@ -47,6 +48,7 @@ _WHOLE = (None, (1,))
 _AXES = {4: ("batch", "height", "width", "channel"), 5: ("batch", "depth", "height", "width", "channel")}
 
 
+@explains_fields
 @dataclass(frozen=True, kw_only=True)
 class Partition:
     """Number of cores that share one part of the batch, and the split of each tensor over them.
@@ -99,6 +101,7 @@ class Partition:
         )
 
     @classmethod
+    @explains_calls
     def parse(cls, text: str | Iterable[str], *, cores_per_replica: int) -> Partition:
         """Read the command line's forms.
 
@@ -244,8 +247,8 @@ class Partition:
             )
         if device_count % cores:
             raise PartitionError(
-                f"cores_per_replica {cores}: expected a divisor of the {plural(device_count, 'device')}; use "
-                f"{device_count // cores * cores} of them, or other cores per replica"
+                f"cores_per_replica {cores}: expected a divisor of the {plural(device_count, 'device')}; take "
+                f"{' or '.join(map(str, nearest_multiples(device_count, cores)))} devices, or other cores per replica"
             )
         return device_count // cores
 

@@ -23,6 +23,7 @@ NO_USER: Final = (
 )
 _SHORTEST_SECRET, _SHORTEST_TOKEN = 6, 16
 """Characters of a secret and of a secret value in a query. Shorter ones occur in ordinary text."""
+_ONE_SLASH: Final = re.compile(r"(s3a?|gs|gcs|https?|hdfs):/(?!/)")
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^\s'\"<>]+)")
 _USER_WITH_SLASH: Final = re.compile(r"(?!\[)[^/?#@]*:(?![0-9]*(?:[/?#]|$)).*@", re.DOTALL)
 """Pattern of a password with a slash, as in AWS keys: a colon without a port after it, and a later @."""
@@ -114,6 +115,15 @@ def address_of(path: str | os.PathLike[str]) -> Address | None:
         return path
     text = os.fspath(path)
     return Address(text) if "://" in text else None
+
+
+def meant_address(path: str) -> str | None:
+    """Return the address that a path with a single slash means; None for other paths.
+
+    >>> meant_address("s3:/bucket/cards"), meant_address("data/cards")
+    ('s3://bucket/cards', None)
+    """
+    return _ONE_SLASH.sub(r"\1://", path) if _ONE_SLASH.match(path) else None
 
 
 def keep_secret(text: str) -> None:

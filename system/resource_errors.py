@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -140,6 +141,11 @@ def system_error(error: OSError) -> str | None:
     if error.errno is None:
         return None
     steps = getattr(error, "__notes__", [])[:1]
+    if error.errno == errno.ENOENT and steps and isinstance(error.filename, str):
+        folder = os.path.dirname(error.filename) or "."
+        if not os.path.isdir(folder):
+            made = f"`mkdir -p {shlex.quote(folder)}` makes it; {_AGAIN}"
+            return f"{steps[0]} into {folder}: no such folder. {made}"
     paths = " to ".join(
         os.fsdecode(one) for one in (error.filename, error.filename2) if isinstance(one, str | bytes)
     )

@@ -101,7 +101,15 @@ LIGHT = {
     "halofeed.schemas.files",
     *(
         f"halofeed.system.{name}"
-        for name in ("addresses", "atomic_files", "console", "resource_errors", "signals", "wording")
+        for name in [
+            "addresses",
+            "arguments",
+            "atomic_files",
+            "console",
+            "resource_errors",
+            "signals",
+            "wording",
+        ]
     ),
 }
 
@@ -311,13 +319,13 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (13, 3120),
-    "system": (18, 2830),
-    "schemas": (18, 3980),
-    "prep": (140, 36290),
-    "pipelines": (31, 7930),
-    "loader": (45, 10040),
-    "trainer": (57, 11130),
+    "halofeed": (13, 3500),
+    "system": (19, 3050),
+    "schemas": (18, 4010),
+    "prep": (140, 36650),
+    "pipelines": (31, 8070),
+    "loader": (45, 10200),
+    "trainer": (57, 11200),
     "inspection": (39, 9300),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""

@@ -75,7 +75,9 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         self._read_only = read_only
         self._synced: int | None = None
         if read_only and not self.folder.is_dir():
-            raise UsageError(f"{folder}: no such folder; expected one with checkpoints")
+            raise UsageError(
+                f"{folder}: no such folder; copy it from where the run was trained, or train again"
+            )
         if not read_only and jax.process_index() == 0 and self.folder.parent.is_dir():
             make_owned_folder(self.folder)
         best = BestN(get_metric_fn=itemgetter(METRIC), n=1, keep_checkpoints_without_metrics=False)
@@ -158,6 +160,10 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         step: int | None = self._manager.latest_step()
         return step
 
+    def steps(self) -> list[int]:
+        """Return the steps of the complete checkpoints."""
+        return sorted(self._manager.all_steps())
+
     def best(self) -> int | None:
         """Return the step with the highest metric, None if no checkpoint has one, after waiting for a running save."""
         self.wait()
@@ -183,7 +189,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         step = max(steps) if step is None else step
         if step not in steps:
             raise UsageError(
-                f"{self.folder}: holds no checkpoint of step {step}; there are {', '.join(map(str, sorted(steps)))}"
+                f"{self.folder}: holds no checkpoint of step {step}, but of {', '.join(map(str, sorted(steps)))}"
             )
         folder = self.folder.parent / self._name(step)
         expected, structure = _abstract(template)

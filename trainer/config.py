@@ -302,7 +302,11 @@ def load_config(name: str) -> TrainConfig:
     """Load a config by its name or from a user's TOML file; UsageError lists the known names."""
     try:
         return TrainConfig.from_json(tomllib.loads(config_text(name)))
-    except (tomllib.TOMLDecodeError, UsageError) as error:
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(
+            f'--config {name}: {error}; TOML has name = value on each line, and text in quotes: model = "unet"'
+        ) from error
+    except UsageError as error:
         raise UsageError(f"--config {name}: {error}") from error
 
 
@@ -315,13 +319,36 @@ def config_text(name: str) -> str:
     known = named_configs()
     if name in known:
         return known[name]
+    if not name.endswith(".toml") and ("/" in name or "." in name):
+        raise UsageError(
+            "expected a recipe's name or a .toml file; `halofeed configs retinanet_small > mine.toml` writes one"
+        )
     if not name.endswith(".toml"):
         near = did_you_mean(name, known)
-        raise UsageError(f"not known; {near}known: {', '.join(known)}; or name a .toml file")
+        raise UsageError(
+            f"not known; {near}known: {', '.join(known)}; or name a .toml file; "
+            "`halofeed configs` lists the networks too"
+        )
     try:
         return read_regular(name, _MAX_FILE_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UsageError(
+            f"cannot be read: {error.strerror or error}; name a .toml file that is there"
+        ) from error
+    except UnicodeDecodeError as error:
         raise UsageError(f"cannot be read: {error}") from error
+
+
+_TYPE_WORDS: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    Mapping: "a table",
+    list: "a list such as [1, 2]",
+}
+_ITEM_TYPES: dict[str, Any] = {"image_shape": int, "boundaries": int, "rates": (int, float)}
+"""Types of the items of lists of numbers."""
 
 
 def _value(text: str) -> Any:
@@ -341,9 +368,13 @@ def _check_type(name: str, value: Any) -> Any:
     types: tuple[type, ...] = (hint,)
     if hint not in (int, float, str, bool):
         types = (Mapping,) if typing.get_origin(hint) is Mapping else (list, tuple, type(None))
-    if not isinstance(value, types) or (isinstance(value, bool) and hint is not bool):
-        expected = "table" if types[0] is Mapping else types[0].__name__
-        raise UsageError(f"{name}: expected a value of type {expected}, got {value!r}")
+    wrong = not isinstance(value, types) or (isinstance(value, bool) and hint is not bool)
+    if not wrong and name in _ITEM_TYPES and value is not None:
+        wrong = any(isinstance(item, bool) or not isinstance(item, _ITEM_TYPES[name]) for item in value)
+    if wrong:
+        expected = 'a list such as [{name="FlipLeftRight"}]' if "augment" in name else _TYPE_WORDS[types[0]]
+        more = "; its options are model.NAME, such as model.width=16" if name == "model" else ""
+        raise UsageError(f"{name}: expected {expected}, got {value!r}{more}")
     return value
 
 

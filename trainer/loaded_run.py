@@ -90,7 +90,8 @@ class LoadedRun:
         check_single_label(self._manifest)
         if self._manifest.task != self.facts.task:
             raise UsageError(
-                f"{self._data}: is for {self._manifest.task}, the model learned {self.facts.task}"
+                f"{self._data}: is for {self._manifest.task}, the model learned {self.facts.task}; name a data set "
+                "for that, or none to measure on the run's own"
             )
         if dict(self._manifest.labels) != dict(self.facts.labels):
             raise UsageError(
@@ -114,6 +115,11 @@ class LoadedRun:
 def choose_split(run: Run, data: str | None, split: str) -> tuple[str, str]:
     """Return the given data set and split, else those of the run, else the first split to evaluate on."""
     path = data or str(run.document["data"])
+    if data is None and not Path(path).is_dir():
+        raise UsageError(
+            f"{path}: no such folder, and the run was trained on it; name its data set where it is now, as in "
+            f"`halofeed evaluate {run.folder} FOLDER`"
+        )
     if split:
         return path, split
     manifest = read_manifest(path)

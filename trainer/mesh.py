@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
 
-from halofeed.errors import require_extra
+from halofeed.errors import UsageError, require_extra
 from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition, axis_names, core_axes
+from halofeed.system.arguments import explains_calls
 from halofeed.system.wording import plural
 
-with require_extra("train", "jax"):
+with require_extra("train", "jax", "jaxlib"):
     import jax
     from jax.experimental import mesh_utils
     from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -19,6 +21,7 @@ LEAST_ROWS = 2
 """Minimum of rows (or columns) of a split activation on one core."""
 
 
+@explains_calls
 def make_mesh(cores_per_replica: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Make a mesh of `replica` and one axis of size 2 per doubling of the cores: core0, core1, ...
 
@@ -31,11 +34,12 @@ def make_mesh(cores_per_replica: int = 1, devices: Sequence[jax.Device] | None =
 
     Raises:
         PartitionError: the number of devices is not a multiple of the cores.
+        UsageError: JAX has no devices of the platform that the environment asks for.
 
     >>> make_mesh(cores_per_replica=4, devices=jax.devices()[:1] * 8).shape_tuple
     (('replica', 2), ('core0', 2), ('core1', 2))
     """
-    found = list(jax.devices() if devices is None else devices)
+    found = list(_all_devices() if devices is None else devices)
     replicas = Partition(cores_per_replica=cores_per_replica).replicas(len(found))
     cores = core_axes(cores_per_replica)
     shape, names = (replicas, *[2] * len(cores)), (REPLICA_AXIS, *cores)
@@ -46,6 +50,17 @@ def make_mesh(cores_per_replica: int = 1, devices: Sequence[jax.Device] | None =
     else:
         placed = np.array(found, dtype=object).reshape(shape)
     return Mesh(placed, names, axis_types=types)
+
+
+def _all_devices() -> list[jax.Device]:
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError) as error:  # AssertionError: a platform that is not installed
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        raise UsageError(
+            f"JAX_PLATFORMS={asked}: JAX finds no such device here{f': {error}' if str(error) else ''}; unset it, or "
+            "set JAX_PLATFORMS=cpu"
+        ) from error
 
 
 def activation_spec(shape: Sequence[int], dims: Dims, least_rows: int = LEAST_ROWS) -> PartitionSpec:

@@ -213,7 +213,11 @@ def list_new_files(
         series = dataclasses.replace(changed, layout="dicom")
         return NewFiles(recipe=series, source=root, images=None, count=None)
     unlisted = "".join(f"\n{one.source}: {one.reason}" for one in rejected[:3])
-    raise UsageError(f"--source {source}: holds no {search.noun}; name a file or folder to predict{unlisted}")
+    found = f"; it holds {others[0]}" if others else ""
+    raise UsageError(
+        f"--source {source}: holds no {search.noun}, which the model takes{found}; name a file or folder of those"
+        f"{unlisted}"
+    )
 
 
 def channels_of(paths: Sequence[str], channels: int) -> list[list[str]]:

@@ -289,5 +289,6 @@ def _choose_step(checkpoints: Checkpoints, which: str, folder: Path) -> int:
     if which == "best":
         return last if best is None else best
     if not which.isdigit():
-        raise UsageError(f"checkpoint {which!r}: expected best, last or a step")
+        steps = ", ".join(map(str, checkpoints.steps()))
+        raise UsageError(f"checkpoint {which!r}: expected best, last or a step of {folder}: {steps}")
     return int(which)

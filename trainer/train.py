@@ -387,13 +387,13 @@ def _pretrain(config: TrainConfig) -> Callable[[nnx.Module], object] | None:
         return None
 
     def load(model: nnx.Module) -> None:
+        load_backbone(model, config.backbone_weights)
         expected = keras_normalization(model)
         if config.normalization != expected:
             raise UsageError(
                 f"normalization {config.normalization}: the backbone's weights were trained with {expected}; pass "
                 f"--set normalization={expected}"
             )
-        load_backbone(model, config.backbone_weights)
 
     return load
 

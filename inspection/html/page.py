@@ -125,6 +125,8 @@ def rendered(template: str, **values: Any) -> Markup:
 
 def check_output(file: Path, usual: str) -> None:
     """Raise UsageError if `file` is a folder; the message suggests the file name `usual` in it."""
+    if file.suffix.lower() in (".pdf", ".png", ".jpg", ".json", ".csv", ".txt", ".md", ".docx"):
+        raise UsageError(f"--output {file}: it is written as HTML; name it {file.with_suffix('.html')}")
     if file.is_dir():
         raise UsageError(f"--output {file}: is a folder; name a file, such as {file / usual}")
 

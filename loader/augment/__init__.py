@@ -33,7 +33,7 @@ from halofeed.loader.augment.mosaic import MixUp, Mosaic
 from halofeed.loader.augment.random_crop import RandomCrop
 from halofeed.loader.augment.scale_jitter import ScaleJitter
 from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
-from halofeed.system.wording import did_you_mean
+from halofeed.system.wording import did_you_mean, nearest_name
 
 __all__ = [
     "AUGMENTATIONS",
@@ -128,6 +128,11 @@ def build_augmentations(
     """
     built = []
     for table in tables:
+        if not isinstance(table, Mapping):
+            raise UsageError(
+                f"{setting}: expected a table with the name and the arguments of each augmentation, got {table!r}; "
+                f'write {setting}=[{{name="{nearest_name(str(table), known) or next(iter(known))}"}}]'
+            )
         name = table.get("name", "")
         if name not in known:
             raise UsageError(
@@ -135,9 +140,13 @@ def build_augmentations(
             )
         # RandomCrop takes its sides as positional arguments.
         arguments = {key: value for key, value in table.items() if key not in ("name", "sides")}
+        takes = list(inspect.signature(known[name]).parameters)
+        if unknown := [key for key in arguments if key not in takes]:
+            raise UsageError(
+                f"{setting} {name}: it has no argument {unknown[0]}; it takes {', '.join(takes)}"
+            )
         try:
             built.append(known[name](*table.get("sides", ()), **arguments))
         except TypeError as error:
-            takes = ", ".join(inspect.signature(known[name]).parameters)
             raise UsageError(f"{setting} {name}: {error}; it takes {takes}") from error
     return built

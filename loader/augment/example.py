@@ -301,8 +301,8 @@ class Combination(Protocol):
 
 
 def check_share(name: str, share: float) -> None:
-    if not 0 <= share <= 1:
-        raise UsageError(f"{name}: expected 0 to 1, got {share}")
+    if not isinstance(share, float | int | np.floating) or not 0 <= share <= 1:
+        raise UsageError(f"{name}: expected 0 to 1, such as 0.5, got {share!r}")
 
 
 def check_space(name: str, frame: Frame) -> None:

@@ -12,11 +12,13 @@ from halofeed.errors import UsageError
 from halofeed.loader.augment.example import DEPTH, HEIGHT, WIDTH, Example, Frame, Uniform, check_share
 from halofeed.loader.augment.windows import Windows
 from halofeed.prep.geometry.boxes import flip_left_right, flip_up_down
+from halofeed.system.arguments import explains_fields
 
 _FLIP_BOXES = {WIDTH: flip_left_right, HEIGHT: flip_up_down}
 """Flips of boxes, which only pictures have."""
 
 
+@explains_fields
 @dataclass(frozen=True)
 class _Flip:
     """Mirrors the image along an axis with the given probability."""
@@ -25,7 +27,7 @@ class _Flip:
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        check_share("probability", self.probability)
+        check_share(f"{type(self).__name__}: probability", self.probability)
 
     def frame(self, frame: Frame) -> Frame:
         return frame
@@ -71,6 +73,7 @@ class FlipDepth(_Flip):
         return frame
 
 
+@explains_fields
 @dataclass(frozen=True)
 class Rotate90:
     """Rotates the image by 90, 180 or 270° in the plane of height and width with the given probability.
@@ -81,7 +84,7 @@ class Rotate90:
     probability: float = 0.75
 
     def __post_init__(self) -> None:
-        check_share("probability", self.probability)
+        check_share("Rotate90: probability", self.probability)
 
     def frame(self, frame: Frame) -> Frame:
         """Return the frame unchanged; it must be square."""

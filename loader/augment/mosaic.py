@@ -33,6 +33,7 @@ from halofeed.loader.augment.view import (
     copy_view,
     slices_within,
 )
+from halofeed.system.arguments import explains_fields
 
 _DIRECT = ("uint8", "uint16", "int16", "float32")
 """Dtypes that OpenCV adds without conversion."""
@@ -109,6 +110,7 @@ class BlendedPicture(LazyArray):
 _PARTNERS = 3
 
 
+@explains_fields
 @dataclass(frozen=True)
 class Mosaic:
     """Shows a picture and three others around a random point of a (height, width) frame, with the given probability.
@@ -226,6 +228,7 @@ def _move_objects(example: Example, top: int, left: int, frame: ImageShape) -> O
     return replace(example.objects, boxes=boxes / np.array(frame * 2), masks=masks)
 
 
+@explains_fields
 @dataclass(frozen=True)
 class MixUp:
     """Mixes a picture with another one, with the given probability: the weighted mean of both, and all their objects.

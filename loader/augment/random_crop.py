@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.augment.example import Example, Frame, Uniform, check_share
 from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges
 from halofeed.loader.augment.windows import Windows
+from halofeed.system.arguments import explains_fields
 
 
 def draw_foreground(label: LabelArray, box: Ranges, uniform: float, ignored: int = 0) -> ImageShape | None:
@@ -83,6 +84,7 @@ _POSITION_NUMBERS = (2, 0, 1)
 _FOREGROUND_NUMBER, _VOXEL_NUMBER = 3, 4
 
 
+@explains_fields
 @dataclass(frozen=True, init=False)
 class RandomCrop:
     """Shows a window of the given size, anywhere with equal probability, or around the foreground.
@@ -106,9 +108,10 @@ class RandomCrop:
     def __init__(self, *sides: int, minimum_visible: float = 0.3, foreground: float = 0.0) -> None:
         valid = all(hasattr(side, "__index__") and side >= 1 for side in sides)
         if len(sides) not in (2, 3) or not valid:
+            pair = sides[0] if len(sides) == 1 and isinstance(sides[0], Sequence) else (512, 512)
             raise UsageError(
                 "RandomCrop: expected a height and a width, or a depth, a height and a width, each at least 1, such as "
-                f"RandomCrop(512, 512), got {', '.join(map(repr, sides))}"
+                f"RandomCrop({', '.join(map(str, pair))}), got RandomCrop({', '.join(map(repr, sides))})"
             )
         check_share("RandomCrop: minimum_visible", minimum_visible)
         check_share("RandomCrop: foreground", foreground)

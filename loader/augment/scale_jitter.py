@@ -23,8 +23,10 @@ from halofeed.prep.geometry.resize import ResizePlan
 from halofeed.prep.geometry.volume import Resample
 from halofeed.prep.voxels.kernels import nearest_lines, resize_image
 from halofeed.prep.voxels.resample import sample_image
+from halofeed.system.arguments import explains_fields
 
 
+@explains_fields
 @dataclass(frozen=True)
 class ScaleJitter:
     """Resizes a picture by a random scale without distorting it, and crops or pads it to (height, width).

@@ -22,8 +22,10 @@ from halofeed.loader.augment.example import (
 )
 from halofeed.loader.augment.resampled import PointWarp, Positions, sampling_box
 from halofeed.loader.augment.view import ImageShape, Ranges
+from halofeed.system.arguments import explains_fields
 
 
+@explains_fields
 @dataclass(frozen=True)
 class RandomRotation:
     """Rotates the image around its center by random angles, with the given probability.
@@ -171,6 +173,7 @@ _MAX_SHARE = 0.4
 _FEWEST_VOXELS = 2
 
 
+@explains_fields
 @dataclass(frozen=True)
 class ElasticDeformation:
     """Deforms the image smoothly, with the given probability.

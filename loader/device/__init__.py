@@ -21,6 +21,7 @@ from halofeed.loader.device.photometric import (
     HUWindow,
     Saturation,
 )
+from halofeed.system.arguments import explains_fields
 
 AUGMENTATIONS: dict[str, type[DeviceAugmentation]] = {
     kind.__name__: kind
@@ -37,6 +38,8 @@ AUGMENTATIONS: dict[str, type[DeviceAugmentation]] = {
     )
 }
 """Augmentations by their names in configurations."""
+for _kind in AUGMENTATIONS.values():
+    explains_fields(_kind)
 
 __all__ = [
     "AUGMENTATIONS",

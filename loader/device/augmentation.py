@@ -217,10 +217,13 @@ def check_device_augmentations(augmentations: Sequence[Any], channels: int, stor
     Raises:
         UsageError: names the item that is not, and the reason.
     """
+    if not isinstance(augmentations, Sequence):
+        raise UsageError(f"augmentations: expected a list such as [Brightness()], got {augmentations!r}")
     for one in augmentations:
         if not isinstance(one, DeviceAugmentation):
+            cure = f"; it moves pixels: Loader(augment=[{one!r}]) applies it" if hasattr(one, "frame") else ""
             raise UsageError(
-                f"expected augmentations of halofeed.loader.device, such as Brightness(), got {one!r}"
+                f"expected augmentations of halofeed.loader.device, such as Brightness(), got {one!r}{cure}"
             )
         one.check(channels, stored)
 

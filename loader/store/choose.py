@@ -12,6 +12,7 @@ from halofeed.loader.store.local import LocalStore, MemoryStore
 from halofeed.loader.store.remote import RemoteStore
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.addresses import address_of
+from halofeed.system.arguments import whole_number
 
 CONCURRENT_READS = 32
 
@@ -41,15 +42,18 @@ def cached(store: Store, manifest: Manifest, split: str, cache: str | None, most
     Raises:
         UsageError: the cache is not one of these, or is too small.
     """
-    kind, _, folder = (cache or "").partition(":")
-    if most_bytes is not None and (kind != "disk" or most_bytes < 1):
-        raise UsageError(f"cache_bytes {most_bytes}: expected 1 or more, and with cache='disk:/a/folder'")
-    if cache is None:
+    if cache is None and most_bytes is None:
         return store
+    kind, _, folder = str(cache).partition(":")
+    if most_bytes is not None:
+        most_bytes = whole_number("cache_bytes", most_bytes, 10**10)
+        if kind != "disk" or most_bytes < 1:
+            raise UsageError(f"cache_bytes {most_bytes}: expected 1 or more, and with cache='disk:/a/folder'")
     shards = manifest.split(split).shards
     if cache == "memory":
         store.check_sizes(shards)
         return MemoryStore(store, shards)
     if kind == "disk" and folder:
         return DiskStore(store, manifest, shards, Path(folder).absolute(), most_bytes)
-    raise UsageError(f"cache: expected None, 'memory' or 'disk:/a/folder', got {cache!r}")
+    named = str(cache) if isinstance(cache, str | os.PathLike) and "/" in str(cache) else "/a/folder"
+    raise UsageError(f"cache: expected None, 'memory' or 'disk:{named}', got {cache!r}")

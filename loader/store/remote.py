@@ -303,7 +303,9 @@ class RemoteStore:
             cause = _cause_of(error)
             problem = _described(cause)
             if _is_final(cause):
-                raise StoreError(f"{place}: {what} are refused: {problem}") from printable_cause(cause)
+                raise StoreError(
+                    f"{place}: {what} are refused: {problem}{_cure_of(cause)}"
+                ) from printable_cause(cause)
             size = None
             with contextlib.suppress(HalofeedError):
                 size = self.size(name)
@@ -352,7 +354,7 @@ class RemoteStore:
                 raise
             cause = _cause_of(error)
             raise StoreError(
-                f"{self.place}/{name}: cannot be reached: {_described(cause)}"
+                f"{self.place}/{name}: cannot be reached: {_described(cause)}{_cure_of(cause)}"
             ) from printable_cause(cause)
 
     def _here(self) -> _Process:
@@ -387,7 +389,10 @@ class _Process:
             except ImportError as error:
                 # fsspec's message names the package to install.
                 raise ModuleNotFoundError(str(error), name=_missing(error)) from error
-            except ValueError as error:
+            except (
+                TypeError,
+                ValueError,
+            ) as error:  # TypeError: a file system that needs settings of its own
                 raise UsageError(
                     f"{place}: {error}; expected a local folder, gs://, s3://, http:// or https://"
                 ) from printable_cause(error)
@@ -594,6 +599,17 @@ def _cause_of(error: Exception) -> Exception:
 def _described(error: Exception) -> str:
     """Return an error as text."""
     return redacted(f"{type(error).__name__}: {error}".rstrip(": "))
+
+
+def _cure_of(error: Exception) -> str:
+    """Return what to do about an error of a store; "" where the error says it."""
+    if isinstance(error, RefusedRedirectError | HalofeedError):
+        return ""
+    if "WRONG_VERSION_NUMBER" in str(error):
+        return "; its server has no TLS: write http://"
+    if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403):
+        return "; see whether the credentials are valid and allow it (docs/stores.md), and run again"
+    return "; see whether the address is right and its server can be reached, and run again"
 
 
 def _is_transient(error: Exception) -> bool:

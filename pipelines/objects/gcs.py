@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
+from halofeed.errors import StoreError
 from halofeed.pipelines.objects.base import (
     ABSENT,
     ANY,
@@ -52,6 +53,7 @@ class GcsObjects(ObjectStore):
 
         host = os.environ.get("STORAGE_EMULATOR_HOST", "")
         self._service = (host if "://" in host else f"http://{host}").rstrip("/") if host else _SERVICE
+        self.endpoint = self._service
         self._session = AuthorizedSession(_credentials(anonymous=bool(host)))
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(pool_connections=4, pool_maxsize=_CONNECTIONS))
@@ -228,8 +230,12 @@ def _credentials(*, anonymous: bool) -> Any:
     if not anonymous:
         try:
             return google.auth.default(scopes=[_SCOPE])[0]
-        except DefaultCredentialsError:
-            pass
+        except DefaultCredentialsError as error:
+            if (file := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")) is not None:
+                raise StoreError(
+                    f"GOOGLE_APPLICATION_CREDENTIALS={file}: {str(error).rstrip('.')}; name a key file "
+                    "that is there, or unset the variable and run `gcloud auth application-default login`"
+                ) from error
     return AnonymousCredentials()
 
 

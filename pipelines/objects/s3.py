@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -49,17 +50,30 @@ class S3Objects(ObjectStore):
         import boto3
         from botocore import UNSIGNED
         from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
 
-        session = boto3.session.Session()
         config: dict[str, Any] = {
             "connect_timeout": CONNECT_SECONDS,
             "read_timeout": SILENT_SECONDS,
             "max_pool_connections": _CONNECTIONS,
             "retries": {"total_max_attempts": 1},  # retried here
         }
-        if "aws_access_key_id" not in settings and session.get_credentials() is None:
-            config["signature_version"] = UNSIGNED
-        self._client = session.client("s3", config=Config(**config), **settings)
+        try:
+            session = boto3.session.Session()
+            if "aws_access_key_id" not in settings and session.get_credentials() is None:
+                config["signature_version"] = UNSIGNED
+            self._client = session.client("s3", config=Config(**config), **settings)
+            self.endpoint = self._client.meta.endpoint_url
+        except (BotoCoreError, ValueError) as error:  # ValueError: an endpoint without http://
+            shown = ", ".join(
+                f"{name}={os.environ[name]}"
+                for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_CONFIG_FILE")
+                if name in os.environ
+            )
+            raise StoreError(
+                f"s3://: {error} ({shown or 'no setting of AWS'} in the environment); name a profile of "
+                "~/.aws/config, and an endpoint as http://HOST:PORT or https://HOST, or unset the variable"
+            ) from error
 
     def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
         bucket, key = split_url(address)

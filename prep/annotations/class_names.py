@@ -126,11 +126,13 @@ class ClassChoice:
 
     def problems(self) -> Iterator[str]:
         """Yield a message for each contradiction within the choice."""
-        names = [name for name, _ in self.renamed]
+        names = [name for name, _ in self.renamed if name]
         for name, target in self.renamed:
             if not name or not target:
+                written = f"{name}={target}" if name else target
+                likely = "=".join(written.split(":")) if written.count(":") == 1 and not name else "500=1"
                 yield (
-                    f"--map-classes {name}={target}: expected FROM=TO, such as 'kidney left=kidney' or 500=1; "
+                    f"--map-classes {written}: expected FROM=TO, such as 'kidney left=kidney' or {likely}; "
                     f"TO {BACKGROUND} leaves the class out"
                 )
         if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -189,7 +189,10 @@ class Layout:
     def check(self, *, task: str | None, masks: bool = False, keep: Sequence[str] = ()) -> None:
         """Raise UsageError if this layout cannot provide the task, the masks, or the object fields to keep."""
         if task is not None and task not in self.tasks:
-            raise UsageError(f"task {task!r}: layout {self.name} serves {', '.join(self.tasks)}")
+            raise UsageError(
+                f"task {task!r}: layout {self.name} serves {' and '.join(self.tasks)}; take {' or '.join(self.tasks)}, "
+                "or the layout of the annotations"
+            )
         if masks and not self.has_masks:
             raise UsageError(f"--masks: layout {self.name} holds no masks; leave it out")
         if unknown := [name for name in keep if name not in self.keeps]:

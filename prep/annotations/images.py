@@ -312,7 +312,7 @@ class ImageIndex:
         if not any(self._takes(path) for path in self.paths):
             raise AnnotationsError(
                 f"{what}: no image file lies below {self.root} "
-                f"(known extensions: {' '.join(IMAGE_EXTENSIONS)}); name the folder that holds the images"
+                f"(known extensions: {' '.join(IMAGE_EXTENSIONS)}); name the folder that holds the images with --images"
             )
 
     def _images_in(self, folders: Iterable[str] | None) -> Iterator[str]:

@@ -27,6 +27,11 @@ _TOKEN = re.compile(
       | (?P<word>[^\s{}:;,<>\[\]"'\#]+)""",
     re.VERBOSE,
 )
+_NUMBERED = re.compile(
+    r"""["']?(?P<name>[^:,=\t"']*[^\d\s:,=\t"'][^:,=\t"']*)["']?\s*[:,=\t]\s*(?P<number>\d+),?"""
+    r"""|(?P<after>\d+)\s*[:,=\s]\s*["']?(?P<other>[^:,=\t"']*[^\d\s:,=\t"'][^:,=\t"']*)["']?,?"""
+)
+"""A line with a class's name and its number, in either order."""
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
 _NUMBERS = ("pixel value", "value", "id", "class id", "class_id", "label", "index")
@@ -346,6 +351,13 @@ def _from_txt(name: str, text: str, first_id: int) -> LabelMap:
     if "" in lines:
         raise AnnotationsError(
             f"{name}:{lines.index('') + 1}: blank line; line k is class {first_id} + k - 1, so remove it"
+        )
+    numbered = [_NUMBERED.fullmatch(line) for line in lines]
+    if lines and all(numbered):
+        pairs = {one["name"] or one["other"]: int(one["number"] or one["after"]) for one in numbered if one}
+        raise AnnotationsError(
+            f"{name}:1: {lines[0]!r} is a name with a number; a line of a .txt file is a name alone, and its place "
+            f"the number: name a .json file with {json.dumps(pairs, ensure_ascii=False):.200}"
         )
     return LabelMap(entries=tuple(enumerate(lines, start=first_id)), first_id=first_id, where=name)
 

@@ -205,8 +205,11 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
         end = part.end()
         name, star, brace = part[1] or "", part[2], part[3]
         if brace or (not star and name not in allowed):
-            known = ", ".join(f"{{{one}}}" for one in allowed)
-            raise UsageError(f"{option} {text!r}: {part.group()!r} is not known; known: {known}, * and **")
+            known, meant = ", ".join(f"{{{one}}}" for one in allowed), text.replace(part.group(), "{id}", 1)
+            raise UsageError(
+                f"--{option.replace('_', '-')} {text!r}: {part.group()!r} is not known; known: {known}, * and **; "
+                f"{{id}} is the part that an image and its label share, such as {meant!r}"
+            )
         if star:
             tokens.append(_Token(within_folder=star == "*", ends_folder=star == "**/"))
         else:
@@ -217,7 +220,7 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
     if fixed := text[end:]:
         tokens.append(_Token(fixed=fixed))
     if not text or text.startswith(("/", "./", "../")):
-        raise UsageError(f"{option} {text!r}: {_EXAMPLE}")
+        raise UsageError(f"--{option.replace('_', '-')} {text!r}: {_EXAMPLE}")
     for number in reversed(range(len(tokens))):
         behind = tokens[number + 1 :]
         repeated = tuple(dict.fromkeys(token.name for token in behind if token.is_repeat))

@@ -76,7 +76,8 @@ def compile_group_pattern(pattern: str) -> Expression:
     """Return the compiled pattern; raise UsageError if it is not a regular expression with exactly one group."""
     compiled = Expression(option="--group-pattern", text=pattern)
     if compiled.groups != 1:
-        raise UsageError(f"--group-pattern {pattern!r}: expected one (group), found {compiled.groups}")
+        such = "" if compiled.groups else f", such as '({pattern})'"
+        raise UsageError(f"--group-pattern {pattern!r}: expected one (group), found {compiled.groups}{such}")
     return compiled
 
 
@@ -261,7 +262,8 @@ def _split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str])
         place, position = f"{split} list, line {line}", best_ranks[_name_of(entry)] % _RANK_STEP
         if best_ranks[_name_of(entry)] == _NOT_FOUND:
             raise AnnotationsError(
-                f"{place}: {entry!r} means no image; expected a path, file name, stem or id"
+                f"{place}: {entry!r} means no image; expected the path, file name, stem or id of one, and nothing else "
+                "in the line; correct or remove it"
             )
         if among := several.get(_name_of(entry)):
             named = " and ".join(_sources(spilled, among))

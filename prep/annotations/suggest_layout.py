@@ -20,6 +20,7 @@ from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
     DICOM_EXTENSIONS,
     VOLUME_FILE_EXTENSIONS,
+    extension_of,
     is_image_name,
     is_volume_name,
     stem_of,
@@ -57,6 +58,42 @@ _FOREIGN_JSON = {
     "BDD100K's": (None, re.compile(r'"box2d"')),
 }
 """Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
+_SAVE = "save each picture as a PNG file in a folder for its class, and name the folder above these"
+_CONVERT = "convert it to PNG or JPEG first"
+_FOREIGN_FILES = tuple(
+    (what, fix, re.compile(form))
+    for what, fix, form in (
+        (
+            "an archive",
+            "unpack it, and name the folder that comes out of it",
+            r".*\.(zip|7z|rar|tgz|tbz2?|txz|(tar\.)?(gz|bz2|xz|zst))",
+        ),
+        (
+            "a picture of a format that is not read",
+            _CONVERT,
+            r".*\.(heic|heif|avif|jxl|jp2|j2k|svg|psd|xcf|tga|exr|hdr|ico|eps)",
+        ),
+        ("a raw picture of a camera", _CONVERT, r".*\.(cr[23w]|nef|nrw|arw|srf|dng|raf|orf|rw2|pef|raw)"),
+        (
+            "a workbook",
+            "save its table as CSV in UTF-8, and name that file",
+            r".*\.(xlsx?|xlsm|ods)",
+        ),
+        (
+            "an Arrow file, as save_to_disk of Hugging Face writes",
+            'write it as Parquet, datasets.load_from_disk(FOLDER)["train"].to_parquet("train.parquet"), and name that',
+            r".*\.arrow",
+        ),
+        ("an IDX file of MNIST", _SAVE, r".*[-.]idx\d-ubyte|.*\.idx"),
+        ("an HDF5 file", _SAVE, r".*\.(h5|hdf5?)"),
+        ("a pickle of Python", _SAVE, r".*\.(pkl|pickle)|(data|test)_batch(_\d)?"),
+        ("a file of MATLAB", _SAVE, r".*\.mat"),
+        ("a database", _SAVE, r".*\.(l?mdb|sqlite3?|db)"),
+        ("a file of tensors", _SAVE, r".*\.(pth?|safetensors)"),
+        ("MXNet's RecordIO", _SAVE, r".*\.rec"),
+    )
+)
+"""Files that are not read: what they are, what to do, and their names in lower case."""
 _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
     ("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely", "wider")
@@ -350,7 +387,19 @@ def _detect_array(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path in paths:
         if path.lower().endswith(ARRAY_EXTENSIONS):
             what = f"{path} is a NumPy array, without a voxel size"
-            return Hint(what=what, layouts=("csv", "jsonl"), fix=ARRAY_ADVICE)
+            return Hint(what=what, layouts=("csv", "jsonl"), fix=f"{ARRAY_ADVICE}; of pictures, {_SAVE}")
+    return None
+
+
+def _detect_foreign_files(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect files that are no pictures, volumes or tables, where there are none of these."""
+    if any(extension_of(path) for path in files.sizes()):
+        return None
+    for path in paths:
+        name = basename(path).lower()
+        for what, fix, form in _FOREIGN_FILES:
+            if form.fullmatch(name):
+                return Hint(what=f"{path} is {what}", fix=fix)
     return None
 
 
@@ -423,6 +472,7 @@ _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
         _detect_masks,
         _detect_table,
         _detect_container,
+        _detect_foreign_files,
     ),
     _detect_foreign_table,
     _detect_pointer,

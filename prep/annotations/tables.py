@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import json
+import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,6 +49,16 @@ _NO_HEADER = "the table has no header line; its two columns were taken for filen
 _YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", "1.0", "true"), True)}
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
 _FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
+
+_NO_TEXT = {
+    b"PK\x03\x04": "it is a ZIP file, such as a workbook: save the table as CSV in UTF-8",
+    b"\xd0\xcf\x11\xe0": "it is a workbook: save the table as CSV in UTF-8",
+    b"\x1f\x8b": "it is compressed: unpack it with gunzip",
+    b"PAR1": "it is Parquet: give its name the ending .parquet",
+    b"\x89PNG": "it is a picture: name the table",
+    b"\xff\xd8\xff": "it is a picture: name the table",
+}
+"""First bytes of files that are no tables, and what to do about each."""
 
 RowFault = tuple[str, str]
 """Reason and detail of a row that cannot be used."""
@@ -114,9 +125,22 @@ class TableText:
                 # The decoder prepends the incomplete character of the previous chunk.
                 at, wrong = start + len(chunk) - len(error.object) + error.start, error.object[error.start]
                 raise AnnotationsError(
-                    f"{self._name}: expected UTF-8 text, byte {at} is 0x{wrong:02x}; save it as UTF-8"
+                    f"{self._name}: expected UTF-8 text, byte {at} is 0x{wrong:02x}; {self._fix_of_bytes()}"
                 ) from error
         return digest.hexdigest()
+
+    def _fix_of_bytes(self) -> str:
+        """Return what to do about a file that is no UTF-8 text."""
+        head = (self._cached or b"")[:8]
+        if kind := next((what for start, what in _NO_TEXT.items() if head.startswith(start)), None):
+            return kind
+        if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            stem, extension = posixpath.splitext(self.path)
+            command = shlex.join(
+                ["iconv", "-f", "UTF-16", "-t", "UTF-8", self.path, "-o", f"{stem}_utf8{extension}"]
+            )
+            return f"it is UTF-16: save it as UTF-8, with {command}"
+        return "save it as UTF-8"
 
     def _check_unchanged(self, digest: str) -> None:
         if digest != self._digest:
@@ -490,6 +514,11 @@ def _check_columns(
         raise AnnotationsError(f"{name}: column {', '.join(twice)} comes twice; {found}")
     mapping = rule.read(name, header)
     missing = [column for column in rule.required if column not in mapping.known]
+    if missing == ["class"] and container_kind(name) == "tar":
+        raise AnnotationsError(
+            f"{name}: no sample has a class; expected KEY.cls, or KEY.json with label or objects, beside KEY.jpg; "
+            f"found {', '.join(header)}"
+        )
     if any(column in mapping.known for column in rule.together):
         missing += [column for column in rule.together if column not in mapping.known]
     if missing:
@@ -513,7 +542,7 @@ def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
                 try:
                     entry = json.loads(written.removesuffix("\n"))
                 except (ValueError, RecursionError) as error:
-                    fault = f"expected one JSON object a line: {error}"
+                    fault = f"expected one JSON object a line: {error}; {_json_fix(written)}"
                     raise AnnotationsError(f"{name}:{line}: {fault}") from error
                 if not isinstance(entry, dict):
                     fault = f"expected a JSON object, got {type(entry).__name__}"
@@ -525,6 +554,15 @@ def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
     form = find_form(text.files, name, header) if "class" in rule.required else None
     plain = TableForm(convert=lambda _, row: (row,), columns=tuple(header))
     return _converted(name, form or plain, entries, rule, text)
+
+
+def _json_fix(written: str) -> str:
+    """Return what to do about a line that is no JSON."""
+    if written.lstrip().startswith(("{'", "{\\'")):
+        return "it is written as Python prints a dict: write each line with json.dumps"
+    if written.strip() in ("[", "{"):
+        return "one document over several lines: write each object in a line of its own, without a list around them"
+    return "write each line with json.dumps"
 
 
 def _keys(entries: Iterable[_Entry]) -> list[str]:

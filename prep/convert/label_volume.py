@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,17 @@ class Labels:
 
     values: Voxels
     findings: tuple[Finding, ...]
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name the label's file in the errors of a block, which are listed under the scan."""
+    try:
+        yield
+    except SourceError as error:
+        if path in error.detail:
+            raise
+        raise error.at(f"label {path}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,9 +172,10 @@ class LabelReader:
         overlapped = 0
         named: list[Iterable[str] | None] = []
         for path in self.reference.masks:
-            mask = self._open(path)
-            self.reserve_mask(mask, 0 if merged is None else merged.nbytes)
-            values, findings, shared, names = self._of_file(mask, path)
+            with _naming(path):
+                mask = self._open(path)
+                self.reserve_mask(mask, 0 if merged is None else merged.nbytes)
+                values, findings, shared, names = self._of_file(mask, path)
             del mask  # frees the bytes of its file
             found += findings
             named.append(names)
@@ -187,10 +200,11 @@ class LabelReader:
 
         def each() -> Iterator[tuple[int, Voxels]]:
             for name, path in self.reference.class_masks:
-                mask = self._open(path)
-                self.reserve_mask(mask, 2 * math.prod(mask.grid.shape))
-                self._check_name(mask, name)
-                values, findings = self._aligned(mask, mask.read())
+                with _naming(path):
+                    mask = self._open(path)
+                    self.reserve_mask(mask, 2 * math.prod(mask.grid.shape))
+                    self._check_name(mask, name)
+                    values, findings = self._aligned(mask, mask.read())
                 found.extend(findings)
                 del mask
                 identity = self.labels.id_of(name)

@@ -15,6 +15,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples
@@ -47,6 +48,8 @@ _NO_IMAGES = frozenset(("dseg", "mask", "probseg", "defacemask"))
 """Suffixes of segmentations and masks."""
 _OTHER_FOLDERS = frozenset(("sourcedata", "code", "stimuli", "phenotype"))
 """Folders of a data set whose files have no standard names."""
+_IN_DATA_SET = re.compile("(?:sub|ses)-.+|anat")
+"""Folders within a data set."""
 _MOST_LISTED = 4
 _NOT_CHOSEN: Problem = ("selection", "file is not chosen by its pattern", "")
 _NOT_IN_CHANNELS = "image is of a suffix that is no channel"
@@ -263,6 +266,12 @@ def _sort(
     if not scans:
         there = f"; there is {elsewhere[0].path}; {_image_advice(elsewhere[0])}" if elsewhere else ""
         expected = options.image_pattern or "sub-LABEL/[ses-LABEL/]anat/sub-LABEL_[ses-LABEL_]SUFFIX.nii.gz"
+        folder = Path(images.root).absolute()
+        if _IN_DATA_SET.fullmatch(folder.name):
+            data_set = next(
+                one.parent for one in (folder, *folder.parents) if not _IN_DATA_SET.fullmatch(one.parent.name)
+            )
+            there = f"; it is a part of a data set, whose folder is --source {data_set}"
         raise AnnotationsError(
             f"{images.root}: no image {expected} lies below it{there or layout_hint(images, 'bids')}"
         )

@@ -238,13 +238,12 @@ def _read_document(
     Raises:
         AnnotationsError: a fault that affects the complete file.
     """
+    data = read_required(annotations, name)
     try:
-        content = json.loads(
-            read_required(annotations, name).decode("utf-8-sig"),
-            object_hook=None if outlines else _without_outline,
-        )
+        content = json.loads(data.decode("utf-8-sig"), object_hook=None if outlines else _without_outline)
     except (ValueError, RecursionError) as error:
-        raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}") from error
+        fix = "correct it" if data.rstrip().endswith((b"}", b"]")) else "it ends early, so copy it again"
+        raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}; {fix}") from error
     lists: dict[str, list[dict[str, Any]]] = {}
     for part in ("images", "annotations", "categories"):
         entries = content.get(part) if isinstance(content, dict) else None

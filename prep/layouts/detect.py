@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from posixpath import basename
@@ -12,7 +14,7 @@ from halofeed.prep.annotations.suggest_layout import Hint, find_hints
 from halofeed.prep.annotations.table_forms import METADATA_NAMES
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.layouts.doubtful_folders import doubt_classes
-from halofeed.prep.sources.file_names import extension_of
+from halofeed.prep.sources.file_names import extension_of, is_volume_name
 from halofeed.prep.sources.files import SourceFiles
 
 AUTO = "auto"
@@ -85,6 +87,7 @@ def _by_listing(
 ) -> DetectedLayout:
     """Return the only one of some layouts whose listing has labels for most images."""
     fitting, tried = {}, list[str]()
+    _check_options(options_of, candidates)
     for name in candidates:
         try:
             options = options_of(name)
@@ -116,13 +119,42 @@ def _by_listing(
             f"{annotations.root}: several layouts fit ({found}). Choose {_choices(fitting)}"
         )
     if hints and not hints[0].layouts:
-        raise AnnotationsError(str(hints[0]))
+        raise AnnotationsError(f"{annotations.root}: {hints[0]}")
     if not any(extension_of(path) for path in images.sizes()):
         raise AnnotationsError(
-            f"{images.root}: no picture, volume or video lies below it; name the folder that holds them"
+            f"{images.root}: no picture, volume or video lies below it{_others(images)}; name the folder "
+            "that holds them"
         )
     head = f"{annotations.root}: its files show no layout; name one of {', '.join(LAYOUTS)} with --layout. Tried:"
+    if hints:
+        head = f"{annotations.root}: {hints[0]}. Tried:"
+    elif candidates is _BY_NAMES and not any(map(is_volume_name, images.sizes())):
+        first, *tried = tried
+        others = ", ".join(name for name in LAYOUTS if name not in _BY_NAMES)
+        head = (
+            f"{annotations.root}:{first.partition(':')[2]}. If it has no class folders, name its layout with --layout: "
+            f"pairs (pictures with label images), {others}. Tried:"
+        )
     raise AnnotationsError("\n".join([head, *tried]))
+
+
+def _check_options(options_of: Callable[[str], LayoutOptions], layouts: Sequence[str]) -> None:
+    """Raise UsageError if the options are wrong in the same way with every layout."""
+    problems = []
+    for name in layouts:
+        try:
+            options_of(name)
+        except UsageError as error:
+            problems.append(error)
+    if len(problems) == len(layouts) and len(set(map(str, problems))) == 1:
+        raise problems[0]
+
+
+def _others(files: SourceFiles) -> str:
+    """Return the most frequent extensions of files, as a part of a message."""
+    found = Counter(posixpath.splitext(path)[1].lower() for path in files.sizes())
+    shown = ", ".join(f"{count:,} x {name or 'without extension'}" for name, count in found.most_common(3))
+    return f" (found {shown})" if shown else ""
 
 
 def _choices(names: Iterable[str]) -> str:

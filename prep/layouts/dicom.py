@@ -23,6 +23,7 @@ from halofeed.prep.annotations.patterns import Pattern, compile_pattern
 from halofeed.prep.layouts.class_masks import class_values, join_class_masks, target_classes
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
+    ARCHIVE_EXTENSIONS,
     ARRAY_EXTENSIONS,
     extension_of,
     folder_of,
@@ -518,6 +519,9 @@ def _no_series_message(root: str, apart: Sequence[OtherFile], named: Sequence[st
         )
     elif named:
         fixes.append("pictures: take --layout folders, coco, voc or csv, without --depth")
+    archives = [one.path for one in apart if one.path.lower().endswith(ARCHIVE_EXTENSIONS)]
+    if archives:
+        fixes.append(f"{archives[0]} is an archive: unpack it, and name the folder of its files")
     if not fixes:
         fixes.append("name with --source the folder that holds the series' files")
     return f"{root}: no DICOM series lies below it; found {', '.join(found) or 'no file'}; {'; '.join(fixes)}"

@@ -5,6 +5,7 @@ It refuses folders that probably are not classes: those that hold masks, views o
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -163,7 +164,7 @@ def _resolve_rules(seen: FolderSummary, others: Iterable[str], root: str, option
         raise AnnotationsError(
             f"{root}: {plural(seen.count, 'image lies', 'images lie')} directly in it, and none in a class "
             "folder; expected "
-            "class/image.jpg: name the folder above"
+            f"class/image.jpg: name the folder above{_above(root)}"
         )
     first_is_split = options.split_folders
     if first_is_split is None:
@@ -175,6 +176,11 @@ def _resolve_rules(seen: FolderSummary, others: Iterable[str], root: str, option
     notes = _join_notes(notes, _deep_notes(firsts, first_is_split))
     markers = _first_files_without_images(firsts, others, first_is_split)
     return Rules(first_is_split=first_is_split, notes=notes, markers=frozenset(markers))
+
+
+def _above(root: str) -> str:
+    """Return the folder above a local one, for a message."""
+    return "" if "://" in root else f", {os.path.dirname(os.path.abspath(root))}"
 
 
 def _deep_notes(firsts: Iterable[str], first_is_split: bool) -> dict[str, str]:

@@ -6,13 +6,20 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import extension_of, find_annotated_file, iterate_scans, relative_path
+from halofeed.prep.sources.file_names import (
+    ARCHIVE_EXTENSIONS,
+    extension_of,
+    find_annotated_file,
+    iterate_scans,
+    relative_path,
+)
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
@@ -42,7 +49,9 @@ def read_dataset_json(annotations: SourceFiles, annotation_file: str | None) -> 
     try:
         content = json.loads(read_required(annotations, path).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise AnnotationsError(f"{path}: not readable as JSON: {error}") from error
+        raise AnnotationsError(
+            f"{path}: not readable as JSON: {error}; correct that place (JSON has double quotes and no comments)"
+        ) from error
     if not isinstance(content, dict):
         raise AnnotationsError(f"{path}: expected a JSON object, got {type(content).__name__}")
     return DatasetJson(path=path, folder=path.rpartition("/")[0], content=content)
@@ -55,10 +64,16 @@ def _find(annotations: SourceFiles) -> str:
     below = [path for path in paths if path.count("/") == 1 and path.endswith(f"/{NAME}")]
     if len(below) == 1:
         return below[0]
-    found = f"found {', '.join(below[:5])}; name one of their folders" if below else "found none"
-    raise AnnotationsError(
-        f"{annotations.root}: expected {NAME} in it; {found}{layout_hint(annotations, '')}"
-    )
+    above = Path(annotations.root).absolute().parent
+    if below:
+        found = f"found {', '.join(below[:5])}; name one of their folders"
+    elif (above / NAME).is_file():
+        found = f"it is in the folder above: --source {above}"
+    elif archive := next((path for path in paths if path.lower().endswith(ARCHIVE_EXTENSIONS)), None):
+        found = f"{archive} is an archive: unpack it, and name the folder in it"
+    else:
+        found = f"found none{layout_hint(annotations, '')}"
+    raise AnnotationsError(f"{annotations.root}: expected {NAME} in it; {found}")
 
 
 def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
@@ -110,7 +125,9 @@ def check_label_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[
         is_digits = isinstance(written, str) and written.isascii() and written.isdigit()
         value = int(written) if is_digits else written
         if type(value) is not int or not 0 <= value < 2**31:
-            raise AnnotationsError(f"{path}: labels: {written!r} of {name!r}: expected a whole number from 0")
+            raise AnnotationsError(
+                f"{path}: labels: {written!r} of {name!r}: expected a whole number from 0{_exchanged(written, name)}"
+            )
         if not isinstance(name, str) or not name.strip():
             raise AnnotationsError(f"{path}: labels: value {value} has the name {name!r}; expected a text")
         if value in found or name in found.values():
@@ -121,6 +138,12 @@ def check_label_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[
     if not set(found) - {0}:
         raise AnnotationsError(f"{path}: labels: expected at least one class beside the background")
     return dict(sorted(found.items()))
+
+
+def _exchanged(value: Any, name: Any) -> str:
+    """Return the entry of version 2 of a class whose value and name are written as in version 1, else ""."""
+    is_version_1 = isinstance(value, str) and isinstance(name, str) and name.isdecimal()
+    return f'; write the name before the value: "{value}": {name}' if is_version_1 else ""
 
 
 def check_dataset_channel_names(path: str, part: str, names: Mapping[str, Any]) -> tuple[str, ...]:

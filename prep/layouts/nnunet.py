@@ -20,7 +20,12 @@ from halofeed.prep.layouts.msd import (
     read_dataset_json,
 )
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import IMAGE_EXTENSIONS, SINGLE_FILE_EXTENSIONS, is_document_name
+from halofeed.prep.sources.file_names import (
+    IMAGE_EXTENSIONS,
+    SINGLE_FILE_EXTENSIONS,
+    extension_of,
+    is_document_name,
+)
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 from halofeed.system.wording import plural
 
@@ -88,6 +93,13 @@ def list_references(
             (f"; {one.source}: {one.problem[2]}" for one in strays if one.problem and one.split == "train"),
             "",
         )
+        there = {extension_of(path) for path in _files(images, f"{below}imagesTr/")}
+        if not cases and len(there) == 1 and ending not in there:
+            (only,) = there
+            raise AnnotationsError(
+                f"{dataset.document.path}: file_ending is {ending}, and the files of imagesTr end in {only}; write "
+                f'"file_ending": "{only}"'
+            )
         raise AnnotationsError(
             f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds "
             f"{plural(cases, 'case')}{stray}; "

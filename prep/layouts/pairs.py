@@ -24,6 +24,7 @@ from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
+    ARCHIVE_EXTENSIONS,
     DICOM_EXTENSIONS,
     extension_of,
     is_volume_name,
@@ -75,8 +76,14 @@ def list_references(
         AnnotationsError: no rule finds a pair, or only some images are in the folder of a split.
     """
     if annotation_file is not None:
+        is_archive = annotation_file.lower().endswith(ARCHIVE_EXTENSIONS)
+        cure = (
+            "unpack it, and name its folder"
+            if is_archive
+            else "name its folder with --source, or --layout csv"
+        )
         raise AnnotationsError(
-            f"{annotation_file}: pairs need no annotation file; name the folder, or --layout csv"
+            f"{annotation_file}: pairs are a folder of files, without an annotation file; {cure}"
         )
     with_patterns = options.image_pattern is not None or options.label_pattern is not None
     if with_patterns:
@@ -187,13 +194,45 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
             return found
     fix = (
         "expected images/a.nii.gz with labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz; else "
-        "say --image-pattern and --label-pattern, such as '{id}/ct.nii.gz' and '{id}/liver.nii.gz'"
+        + (
+            f"say {patterns}"
+            if (patterns := _likely_patterns(scans, paths))
+            else "say --image-pattern and --label-pattern, such as '{id}/ct.nii.gz' and '{id}/liver.nii.gz'"
+        )
     )
     dicom = next((path for path in paths if extension_of(path).lower() in DICOM_EXTENSIONS), None)
     fix = (
         f"{fix}{layout_hint(images, 'pairs')}" if dicom is None else f"{dicom} is DICOM: take --layout dicom"
     )
     raise AnnotationsError(f"{images.root}: no volume, picture or clip has a label by its name; {fix}")
+
+
+def _likely_patterns(scans: Sequence[str], paths: Mapping[str, int]) -> str:
+    """Return the patterns of two folders whose files have the same names but for a prefix and a suffix, else "".
+
+    Labels pack better than images, so the files of the smaller folder are taken for labels.
+
+    >>> files = {"ct/a.nii.gz": 900, "ct/b.nii.gz": 900, "gt/label_a.nii.gz": 90, "gt/label_b.nii.gz": 90}
+    >>> _likely_patterns(list(files), files)
+    "--image-pattern 'ct/{id}.nii.gz' --label-pattern 'gt/label_{id}.nii.gz'"
+    """
+    folders: dict[tuple[str, str], list[str]] = {}
+    for path in scans:
+        folders.setdefault((path.rpartition("/")[0], extension_of(path)), []).append(path)
+    if len(folders) != 2:
+        return ""
+    images, labels = sorted(folders.values(), key=lambda files: -sum(paths[path] for path in files))
+    ids, written = [stem_of(path) for path in images], {stem_of(path) for path in labels}
+    places = ((name, found) for name in sorted(written) for found in re.finditer(re.escape(ids[0]), name))
+    for name, found in places:
+        before, after = name[: found.start()], name[found.end() :]
+        if {f"{before}{one}{after}" for one in ids} == written:
+            folder, of_labels = images[0].rpartition("/")[0], labels[0].rpartition("/")[0]
+            return (
+                f"--image-pattern '{folder}/{{id}}{extension_of(images[0])}' --label-pattern "
+                f"'{of_labels}/{before}{{id}}{after}{extension_of(labels[0])}'"
+            )
+    return ""
 
 
 def _sort_by_folder(

@@ -49,6 +49,7 @@ _BY_ITS_END = "folder of a split found by the end of its path, because data.yaml
 _MAX_NUMBER = 99_999
 """Limit for nc, class ids and the number of keypoints."""
 _NO_LABEL_FILE = "picture has no label file: taken as one without objects, as in YOLO"
+_UNKNOWN_ID = "class id is not in names"
 _IN_NO_SPLIT = ("selection", "image is in no split of data.yaml", "")
 
 
@@ -107,6 +108,7 @@ def list_references(
         one if one.problem else _with_objects(one, labels[one.source], described, images, options)
         for one in listed
     ]
+    _check_first_number(listed, described)
     listed = resolve_boxes(listed, images, replace(options, box_units="normalized"), described.file)
     if options.annotation_grid == "auto":  # Ultralytics reads pictures as displayed, so people label them so
         listed = [replace(one, grid="displayed") for one in listed]
@@ -445,7 +447,7 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
     if numbers[0] not in described.names:
         known = f"{min(described.names)} to {max(described.names)}"
         detail = f"{what}: {row[1][0]}; {described.file} has {known}: correct one of them"
-        raise SourceError("annotation", "class id is not in names", detail)
+        raise SourceError("annotation", _UNKNOWN_ID, detail)
     label, values = described.names[int(numbers[0])], numbers[1:]
     posed = 4 + len(described.keypoints) * described.dimensions
     if len(values) == 4 or (described.keypoints and len(values) == posed):
@@ -458,6 +460,27 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
     more = "; a sixth is a confidence: these are predictions, remove it" if len(values) == 5 else ""
     detail = f"{what}: {len(numbers)} numbers; expected 5 for a box, or {expected}{more}"
     raise SourceError("annotation", "row is no object", detail)
+
+
+def _check_first_number(listed: Sequence[SourceExample], described: _Description) -> None:
+    """Raise AnnotationsError if labels count classes from 1, and names from 0: each box would get another's class."""
+    names, used = described.names, {box.label for one in listed for box in one.boxes or ()}
+    unknown = {
+        detail.split(": ")[-2].split(";")[0]
+        for one in listed
+        for why, detail in one.bad_objects
+        if why == _UNKNOWN_ID
+    }
+    if (
+        unknown == {str(len(names))}
+        and [*names] == [*range(len(names))]
+        and used == {*names.values()} - {names[0]}
+    ):
+        counted = ", ".join(f"{number + 1}: {name}" for number, name in names.items())
+        raise AnnotationsError(
+            f"{described.file}: names are numbered from 0, and labels use 1 to {len(names)}: if labels count from 1, "
+            f"write names: {{{counted}}} in data.yaml; else correct the labels"
+        )
 
 
 def _keypoints(described: _Description, values: Sequence[float]) -> tuple[Keypoint, ...]:

@@ -194,9 +194,11 @@ class Recipe(RecipeOptions):
         found = dict(recipe_problems(document))
         fields_by_name = {field.name: field for field in dataclasses.fields(cls)}
         values: dict[str, Any] = {}
+        strange = False
         for name, value in document.items():
             if name not in fields_by_name:
                 near = did_you_mean(name, fields_by_name)
+                strange |= not near
                 found[name] = f"no option of this version; {near}".rstrip("; ")
             elif name not in found:
                 values[name] = tuple(value) if isinstance(value, list) else value
@@ -204,7 +206,7 @@ class Recipe(RecipeOptions):
                     found[name] = f"got {value!r}; {problem}"
         if found:
             listed = [f"{path(name)}: {problem}" for name, problem in found.items()]
-            if not found.keys() <= fields_by_name.keys():
+            if strange:
                 listed.append(f"known options: {', '.join(fields_by_name)}")
             raise UsageError("\n".join([f"{where} cannot be followed:", *listed]))
         try:

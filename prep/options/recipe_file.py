@@ -27,7 +27,7 @@ _ALTERNATIVES = (
     ("label_channels", "label_colors"),
 )
 """Options of which a recipe has one."""
-_CURE = "name a manifest.json that `halofeed convert` wrote, or a file with its recipe"
+_CURE = "name a manifest.json that `halofeed convert` wrote, or a .json or .yaml file with options"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +103,17 @@ def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe
     """
     if isinstance(file, Mapping):
         return GivenRecipe(document=file)
+    if isinstance(file, str) and file.lstrip().startswith("{"):
+        raise UsageError(
+            f"--recipe {file:.60}: expected a path, got options; {_CURE}, or in Python give a dict"
+        )
     path = Path(only_version(file))
     if path.is_dir():
+        versions = sorted(str(one.parent) for one in path.glob(f"[!.]*/{MANIFEST}"))
+        if versions and not (path / MANIFEST).exists():
+            raise UsageError(
+                f"--recipe {path}: holds {len(versions)} versions; name one: {', '.join(versions[:5])}"
+            )
         path = path / MANIFEST
     try:
         data = read_regular(path, limits.MANIFEST_BYTES)
@@ -116,7 +125,8 @@ def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe
         else:
             document = parse_json(data, limits.MANIFEST_VALUES)
     except ValueError as error:
-        raise UsageError(f"--recipe {path}: {error}; {_CURE}") from error
+        form = "YAML" if path.suffix.lower() in (".yaml", ".yml") else "JSON"
+        raise UsageError(f"--recipe {path}: is no {form}: {error}; {_CURE}") from error
     if isinstance(document, dict) and "format_version" in document:
         manifest = Manifest.from_json(data, str(path))
         return GivenRecipe(document=manifest.recipe, where=str(path), below="recipe.", labels=manifest.labels)

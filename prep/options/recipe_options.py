@@ -358,6 +358,10 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         found = {}
         for part in self.split_shares:
             name, _, share = part.partition("=")
+            if name in found:
+                raise UsageError(
+                    f"--split-shares {','.join(self.split_shares)}: {name} comes twice; name each once"
+                )
             try:
                 found[name] = float(share)
             except ValueError as error:

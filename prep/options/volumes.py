@@ -30,6 +30,7 @@ SCAN = "scan"
 """Value of `normalize` that scales each scan by its own mean and deviation."""
 INTERPOLATIONS = ("linear", "cubic")
 """Interpolations of volumes, the default first."""
+_WINDOW_EXAMPLES = {"hu": "-160,240", "percentiles": "0.5,99.5"}
 FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
 
 
@@ -292,14 +293,24 @@ class VolumeOptions:
         """Yield a message for each of these options that has a wrong value or contradicts another of them."""
         for name, sides in (("spacing", self.spacing_mm), ("array-spacing", self.array_spacing_mm)):
             if sides and (len(sides) != 3 or not all(0 < side < math.inf for side in sides)):
-                yield f"--{name}-mm {_written(sides)}: expected three lengths: depth,height,width"
+                example = _written(sides * 3) if len(sides) == 1 and 0 < sides[0] < math.inf else "2,1.5,1.5"
+                yield f"--{name}-mm {_written(sides)}: expected three lengths: depth,height,width, such as {example}"
         if self.tile_overlap and (len(self.tile_overlap) != 3 or min(self.tile_overlap) < 0):
-            yield f"--tile-overlap {_written(self.tile_overlap)}: expected three counts: depth,height,width"
+            yield (
+                f"--tile-overlap {_written(self.tile_overlap)}: expected three counts of voxels: depth,height,width, "
+                "such as 8,64,64"
+            )
         for name, ends in (("hu", self.window_hu), ("percentiles", self.window_percentiles)):
             if ends and not (len(ends) == 2 and -math.inf < ends[0] < ends[1] < math.inf):
-                yield f"--window-{name} {_written(ends)}: expected a low and a higher end"
-        if any(not 0 <= end <= 100 for end in self.window_percentiles):
-            yield f"--window-percentiles {_written(self.window_percentiles)}: expected 0 to 100"
+                example = _written(tuple(sorted(ends))) if len({*ends}) == 2 else _WINDOW_EXAMPLES[name]
+                yield f"--window-{name} {_written(ends)}: expected a low and a higher end, such as {example}"
+        percentiles = self.window_percentiles
+        if any(not 0 <= end <= 100 for end in percentiles) or 0 < max(percentiles, default=0) <= 1:
+            in_percent = tuple(100 * end for end in percentiles if 0 <= end <= 1)
+            example = _written(in_percent) if len(in_percent) == 2 else _WINDOW_EXAMPLES["percentiles"]
+            yield (
+                f"--window-percentiles {_written(percentiles)}: expected 0 to 100 percent, such as {example}"
+            )
         windows = (self.window, self.window_hu, self.window_percentiles)
         if sum(map(bool, windows)) > 1:
             yield "--window, --window-hu and --window-percentiles: give one of them"
@@ -355,6 +366,22 @@ class VolumeOptions:
             return IntensityWindow(low=self.window_hu[0], high=self.window_hu[1])
         return _parse_window(self.window) if self.window is not None else None
 
+    def doubts(self) -> Iterator[str]:
+        """Yield a warning for each option of volumes that is valid, and likely means something else."""
+        first, slash, second = (self.window or "").partition("/")
+        window = self.fixed_window()
+        if slash and window is not None and float(first) >= max(100.0, 2 * float(second)):
+            yield (
+                f"--window {self.window} is center/width, and shows {window.low:g} to {window.high:g} HU only; if "
+                f"{first} is the width, as in W/L of viewers, say --window {second}/{first}"
+            )
+        if self.depth is not None and "0" in self.classes:
+            others = ",".join(name for name in self.classes if name != "0")
+            yield (
+                f"--classes {','.join(self.classes)}: the value 0 becomes a class beside the background; if it is the "
+                f"background, which is kept anyway, say --classes {others}"
+            )
+
     def fixed_standard(self) -> Standardization | None:
         """Return the mean and deviation of --normalize that all scans share; None where there are none.
 
@@ -366,7 +393,9 @@ class VolumeOptions:
         try:
             mean, deviation = map(float, str(self.normalize).split("/"))
         except ValueError as error:
-            raise UsageError("expected scan, or MEAN/DEVIATION such as 101.3/38.2") from error
+            raise UsageError(
+                "expected scan (each scan's own mean and deviation), or MEAN/DEVIATION such as 101.3/38.2"
+            ) from error
         return Standardization(mean=mean, deviation=deviation)
 
     def scales_each_scan(self) -> bool:

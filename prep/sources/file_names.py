@@ -102,6 +102,8 @@ FORMAT_EXTENSIONS = {
     "minc": FormatExtensions(single=(".mnc", ".mnc.gz")),
 }
 
+ARCHIVE_EXTENSIONS = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".7z", ".rar")
+"""Extensions of archives, which are unpacked first."""
 ARRAY_EXTENSIONS = (".npy", ".npz")
 """Extensions of NumPy arrays, which are volumes where the options state their voxel size."""
 SINGLE_FILE_EXTENSIONS = tuple(name for names in FORMAT_EXTENSIONS.values() for name in names.single)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -27,6 +28,7 @@ from halofeed.prep.sources.walk import (
 )
 from halofeed.system.atomic_files import decode_name, encode_name, file_type, open_regular, read_regular
 from halofeed.system.memory import machine_memory
+from halofeed.system.wording import nearest_name
 
 UNREADABLE_FILE = "file cannot be read"
 """Reason of the `SourceError` for a file that exists but is not readable."""
@@ -119,6 +121,8 @@ def read_member(files: RangeFiles, member: Member, size: int | None = None) -> b
 POINTERS = {
     "a Git LFS pointer; run `git lfs pull`": b"version https://git-lfs",
     "a git-annex pointer; run `git annex get .`": b"/annex/objects/",
+    "a page of a web server; log in there, and download the file itself": b"<!doctype html",
+    "a page of a web server; download the file itself": b"<html",
 }
 """Files that stand for others which were not downloaded: what they are, and their first bytes."""
 
@@ -129,7 +133,8 @@ def pointer_kind(start: bytes) -> str | None:
     >>> pointer_kind(b"version https://git-lfs.github.com/spec/v1")
     'a Git LFS pointer; run `git lfs pull`'
     """
-    return next((kind for kind, begin in POINTERS.items() if start.startswith(begin)), None)
+    folded = start.lstrip().lower()
+    return next((kind for kind, begin in POINTERS.items() if folded.startswith(begin)), None)
 
 
 def settled_stamp(files: SourceFiles, path: str) -> Stamp | None:
@@ -185,7 +190,7 @@ def check_source_path(flag: str, path: str) -> bool:
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or str(error)
         if isinstance(error, FileNotFoundError | NotADirectoryError):
-            cause = "no such folder or file"
+            cause = f"no such folder or file; {meant_path(path)}"
         raise UsageError(f"{flag} {path}: {cause}") from error
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         raise UsageError(
@@ -193,6 +198,22 @@ def check_source_path(flag: str, path: str) -> bool:
             "output to a file first"
         )
     return stat.S_ISREG(found.st_mode)
+
+
+def meant_path(path: str) -> str:
+    """Return what to write in place of a local path that does not exist, as a clause."""
+    above, name = os.path.split(os.path.normpath(path))
+    while above and not os.path.isdir(above):
+        above, name = os.path.split(above)
+    if any(character in name for character in "*?["):
+        return f"{name} is taken as it is written: name the folder above, {above or '.'}"
+    with contextlib.suppress(OSError):
+        if near := nearest_name(name, os.listdir(above or ".")):
+            return f"did you mean {os.path.join(above, near)}?"
+    return (
+        f"{above or 'the working directory'} holds no {name}; name a path that is there, and download a data set of a "
+        "hub first"
+    )
 
 
 def path_from(folder: str, written: str, root: str) -> str:
@@ -400,7 +421,9 @@ def _why_no_folder(path: str) -> str:
         pass
     except OSError as error:
         return f"{error.strerror or error}; name a folder that you may read"
-    return "no such folder; name the folder that holds the source files"
+    if os.path.exists(path):
+        return "it is a file; name the folder that holds the source files, and unpack an archive first"
+    return f"no such folder; {meant_path(path)}"
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -26,7 +26,7 @@ def test_three_lines_give_batches_and_the_command_lines_bytes(tmp_path):
     [
         ({"hieght": 3}, r"^hieght: convert has no such parameter; did you mean height\?$"),
         ({"layout": "yola"}, r"^layout 'yola' is not known; did you mean yolo\?"),
-        ({"shards": "x"}, "^shards: invalid int value: 'x'$"),
+        ({"shards": "x"}, "^shards: expected a whole number, got 'x'; it is: files per split"),
         (
             {"resize": "keep-aspect"},
             "keep-aspect without padding.* resize keep-aspect pad in place of height",

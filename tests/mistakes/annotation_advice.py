@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.mistakes.dicom_sources import drawn, scan
 from tests.mistakes.picture_sources import write
-from tests.mistakes.test_table_mistakes import HEADER, ROW, coco, draw, rows, table, voc
+from tests.mistakes.test_table_mistakes import HEADER, ROW, apart, coco, draw, rows, table, voc
 from tests.mistakes.volume_sources import PATTERNS, SIZE, pair, pairs
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.annotation_writer import boxed, coco_document, write_annotations
@@ -160,6 +160,9 @@ ADVICE: dict[str, Advice] = {
         "take (--layout pairs), .* with (--depth), --height",
         more=(*SIZE[1:], *PATTERNS),
         proves=r"3 classes",
+    ),
+    "no picture beside the table": refused(
+        apart("pictures/a.png", at="tables/boxes.csv"), "images with (--images)", more=("{source}/pictures",)
     ),
     "pictures outside of --images": refused(
         beside([HEADER, "other/a.png,hat,1,2,30,20"], (40, 60), "--images ROOT/z"),

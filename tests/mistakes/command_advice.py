@@ -486,6 +486,12 @@ ADVICE: dict[str, Advice] = {
         mixture, (r"one (--label-map)", "{folder}/labels.txt", "--overwrite"), into=pictures()
     ),
     # the command line
+    "pictures in place of a data set": usage(
+        lambda source: ["verify", draw_folders(source, 8)], r"`(halofeed convert .*)`", proves="8 records"
+    ),
+    "a setting as an option": usage(
+        plan(*SIZED, "--lr=0.1"), r"(--set learning_rate=0.1)\?", without=("--lr=0.1",), throughout=compiled
+    ),
     "a preview of a conversion": usage(
         pictures("--preview sample.png"), "with (--dry-run)", proves="dry run"
     ),

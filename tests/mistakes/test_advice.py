@@ -16,7 +16,7 @@ from tests.support.advice import OPTION, modules, refused, run, templates, texts
 OF_BEAM = {
     *("--runner", "--setup_file", "--extra_package", "--temp_location", "--template_location", "--dry_run"),
     *("--id", "--job_endpoint", "--provision_endpoint", "--direct_num_workers", "--direct_running_mode"),
-    *("--project", "--region"),
+    *("--project", "--region", "--environment_config"),
 }
 OF_OTHERS = {
     "--input-file",
@@ -87,6 +87,7 @@ EXCEPTIONS: dict[str, str] = {
         "it needs a server that redirects; tests/loader/store/test_addresses.py types it"
     ),
     "system/resource_errors.py: Run the command with --debug to see where it failed": "it shows more of a failure",
+    "halofeed/cli.py: `{} --help` lists the options": "a text about --help",
     "halofeed/cli.py: `halofeed COMMAND --help` shows an example of each. `halofeed demo`": "a text of --help",
     "inspection/export_pictures.py: {} pictures have an EXIF orientation, and their boxes are in the pixels": (
         "tests/inspection/test_export_data.py types it"
@@ -94,6 +95,7 @@ EXCEPTIONS: dict[str, str] = {
     "prep/layouts/detect.py: ; {} too: --layout {} reads that": "another reading of a source that was read",
     "prep/layouts/detect.py: {}: labels for {} of {} inputs; without labels: --layout {}": OF_LAYOUTS,
     "prep/layouts/detect.py: {}: its files show no layout; name one of {} with --layout. Tried:": OF_LAYOUTS,
+    "prep/layouts/detect.py: {}:{}. If it has no class folders, name its layout with --layout: pairs": OF_LAYOUTS,
     "pipelines/dry_run.py: warning: {} shards for {}: some will be empty; lower --shards": OF_SHARDS,
     "pipelines/summary.py: warning: {}: {} of {} shards {} empty; lower --shards": OF_SHARDS,
     "pipelines/dry_run.py: scans {} to {}; at {} mm the median is {}, and the largest sides are {}": PROPOSED,

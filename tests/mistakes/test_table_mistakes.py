@@ -77,7 +77,7 @@ MISTAKES = {
     ),
     "an archive for a folder": usage(
         apart("a.png", at="images.zip", source="a.png", images="images.zip"),
-        r"images\.zip: no such folder; name the folder",
+        r"images\.zip: it is a file; name the folder .* unpack an archive",
     ),
     "paths of a folder that is not there": refused(
         table([HEADER, "cam1/a.png,hat,1,2,30,20", "cam2/a.png,hat,1,2,30,20"], pictures=["all/a.png"]),

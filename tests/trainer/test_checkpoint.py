@@ -214,7 +214,7 @@ def test_a_folder_without_checkpoints_says_so(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="holds no checkpoint"):
             checkpoints.restore(state())
         checkpoints.save(2, state(2), {}, None)
-        with pytest.raises(UsageError, match="holds no checkpoint of step 7; there are 2"):
+        with pytest.raises(UsageError, match="holds no checkpoint of step 7, but of 2"):
             checkpoints.restore(state(), 7)
 
 

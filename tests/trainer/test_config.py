@@ -36,9 +36,9 @@ def test_a_setting_that_cannot_be_names_itself():
     for setting, message in (
         ("steps", "expected name=value"),
         ("stpes=3", r"stpes: no such setting; did you mean steps\? known: model,"),
-        ("steps=many", "steps: expected a value of type int, got 'many'"),
-        ("steps=true", "steps: expected a value of type int, got True"),
-        ("augment=3", "augment: expected a value of type list, got 3"),
+        ("steps=many", "steps: expected a whole number, got 'many'"),
+        ("steps=true", "steps: expected a whole number, got True"),
+        ("augment=3", "augment: expected a list such as .1, 2., got 3"),
     ):
         with pytest.raises(UsageError, match=message):
             TrainConfig().changed([setting])

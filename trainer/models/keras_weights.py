@@ -204,7 +204,10 @@ def _read(file: Path) -> Weights:
                 return _read_keras_3(root["layers"])
             return _read_keras_2(root.get("model_weights", root))
     except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{file}: cannot be read as weights that Keras saved: {error}") from error
+        raise UsageError(
+            f"{file}: cannot be read as weights that Keras saved ({error}); expected those of keras.applications (.h5, "
+            ".weights.h5, .keras); backbone_weights=keras takes them from Keras' cache"
+        ) from error
 
 
 def _read_keras_3(layers: Any) -> Weights:

@@ -161,6 +161,8 @@ def topology_named(name: str) -> Topology:
     generation = GENERATIONS.get(found[1]) if found else None
     if found is None or generation is None:
         near = did_you_mean(cleaned, GENERATIONS)
+        if re.match(r"nvidia|rtx|gtx|[ahlt]\d|[vp]100", cleaned):
+            near = "a GPU is gpu:1, on the machine that has it; "
         raise UsageError(
             f"topology {name!r}: not known; {near}known: {', '.join(GENERATIONS)}, as {_EXAMPLES}"
         )

@@ -70,7 +70,7 @@ def damaged_pixels(detail: str) -> SourceError:
 
 def truncated_pixels(detail: str) -> SourceError:
     """Return the error for pixel data that ends early."""
-    return SourceError("decode", "pixel data is truncated", detail)
+    return SourceError("decode", "pixel data is truncated", f"{detail}; copy or download the file again")
 
 
 def check_run_lengths(frame: bytes, planes: int) -> list[int]:

@@ -333,7 +333,7 @@ def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[floa
         if max(abs(a - b) for a, b in pairs) > ORIENTATION_TOLERANCE:
             raise series_error("slices differ in orientation", part.path)
         if part.frame.spacing_mm is None or spacing_mm is None:
-            raise series_error("pixel spacing is missing", part.path)
+            raise series_error("pixel spacing is missing", f"{part.path}; export the original series")
         if min(part.frame.spacing_mm) <= 0:
             raise series_error("pixel spacing is not positive", part.path)
         pairs = zip(spacing_mm, part.frame.spacing_mm, strict=True)

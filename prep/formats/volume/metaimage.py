@@ -15,7 +15,14 @@ import numpy as np
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.streams import GZIP_MAGIC, GzipStream, PlainStream, ZlibStream, text_stream
+from halofeed.prep.formats.volume.streams import (
+    COPY_AGAIN,
+    GZIP_MAGIC,
+    GzipStream,
+    PlainStream,
+    ZlibStream,
+    text_stream,
+)
 from halofeed.prep.formats.volume.text_header import (
     MAX_HEADER_AXES,
     Fields,
@@ -230,7 +237,7 @@ def _content(
     if packed:
         size = parse_integer("CompressedDataSize", fields.get("CompressedDataSize", "0"), 0, 2**62)
         if size > len(data) - after:
-            detail = f"CompressedDataSize is {size}, the file holds {len(data) - after}"
+            detail = f"CompressedDataSize is {size}, the file holds {len(data) - after}; {COPY_AGAIN}"
             raise SourceError("decode", "voxels are missing", detail)
         unpack = GzipStream if data.startswith(GZIP_MAGIC, after) else ZlibStream
         return Content(data=data, start=after, unpack=unpack), 0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.streams import read_start
+from halofeed.prep.formats.volume.streams import COPY_AGAIN, read_start
 from halofeed.prep.formats.volume.volume_file import VolumeFile
 from halofeed.prep.formats.volume.volume_header import (
     AffineMatrix,
@@ -45,7 +45,7 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
     data = files.read(path)
     start = read_start(data, HEADER_BYTES)
     if not (start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"):
-        detail = f"begins with {start[:8].hex(' ') or 'nothing'}"
+        detail = f"begins with {start[:8].hex(' ') or 'nothing'}; {COPY_AGAIN}"
         raise SourceError("decode", "not a FreeSurfer volume", detail)
     if len(start) < HEADER_BYTES:
         raise SourceError(

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
+from halofeed.prep.formats.volume.streams import COPY_AGAIN
 from halofeed.prep.formats.volume.volume_header import damaged_header
 
 NETCDF_MAGIC: Final = (b"CDF\1", b"CDF\2")
@@ -53,7 +54,7 @@ class NetcdfVariable:
         count = math.prod(self.shape)
         needed = self.offset + count * self.dtype.itemsize
         if needed > len(data):
-            detail = f"the header says {needed} bytes, the file has {len(data)}"
+            detail = f"the header says {needed} bytes, the file has {len(data)}; {COPY_AGAIN}"
             raise SourceError("decode", "voxels are missing", detail)
         return np.frombuffer(data, self.dtype, count, self.offset).reshape(self.shape)
 

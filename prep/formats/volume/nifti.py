@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.segment_names import MOST_EXTENSION_BYTES, nifti_segments
-from halofeed.prep.formats.volume.streams import read_start
+from halofeed.prep.formats.volume.streams import COPY_AGAIN, read_start
 from halofeed.prep.formats.volume.volume_file import VolumeFile
 from halofeed.prep.formats.volume.volume_header import (
     AffineMatrix,
@@ -160,7 +160,7 @@ def _detect_header(start: bytes, may_be_analyze: bool) -> tuple[NibabelHeader, F
         expected = " or ".join(str(magic) for (at, magic) in MAGICS if at == place)
         detail = f"expected {expected} at byte {place}, got {start[place : place + length]!r}"
         raise SourceError("decode", "header has a wrong magic", detail)
-    detail = f"begins with {start[:8].hex(' ') or 'nothing'}"
+    detail = f"begins with {start[:8].hex(' ') or 'nothing'}; {COPY_AGAIN}"
     raise SourceError("decode", "not a NIfTI or Analyze file", detail)
 
 

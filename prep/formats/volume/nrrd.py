@@ -290,7 +290,9 @@ def _affine_from_spacings(fields: Fields, axes: _Axes) -> AffineMatrix:
     spacings = _spacings(fields, count)
     sides = [spacings[axis] if spacings else math.nan for axis in axes.space]
     if not all(map(math.isfinite, sides)):
-        detail = "neither space directions nor spacings; write one of them"
+        detail = (
+            "neither space directions nor spacings; write one of them, such as the line spacings: 0.8 0.8 2.5"
+        )
         raise SourceError("decode", "voxel size is not given", detail)
     affine = np.diag([*check_voxel_sides("spacings", sides), 1.0])
     written = fields.first("axismins")

@@ -73,7 +73,8 @@ def open_array(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
     except _HEADER_ERRORS as error:
         raise SourceError("decode", "not a NumPy array", f"{error}"[:200]) from error
     if dtype.kind not in "buif" or dtype.itemsize > 8:
-        raise SourceError("decode", "voxels of this type are not supported", f"dtype {dtype}")
+        cure = "save numbers, such as np.save(path, array.astype('float32'))"
+        raise SourceError("decode", "voxels of this type are not supported", f"dtype {dtype}; {cure}")
     if len(shape) != 3:
         detail = f"axes of {shape}; expected depth, height, width: save each volume and channel by itself"
         raise SourceError("decode", "not three axes of space", detail)

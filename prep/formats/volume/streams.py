@@ -12,6 +12,8 @@ from isal import igzip_lib
 from halofeed.errors import SourceError
 from halofeed.system.wording import plural
 
+COPY_AGAIN: Final = "copy or download the file again"
+"""What to do about a file that ends early, or whose bytes are not those that were written."""
 GZIP_MAGIC = b"\x1f\x8b"
 ISAL_ERROR: Final[Any] = igzip_lib.IsalError  # the type stub declares it as an instance
 DEFLATE, HAS_HEADER_CHECKSUM, HAS_EXTRA, HAS_NAME, HAS_COMMENT = 8, 2, 4, 8, 16
@@ -112,7 +114,8 @@ class GzipStream:
         return min(end + 2 * bool(flags & HAS_HEADER_CHECKSUM), len(data))
 
     def _truncated(self) -> SourceError:
-        return SourceError("decode", f"{self._name} data is truncated", f"it ends at byte {len(self._data)}")
+        detail = f"it ends at byte {len(self._data)}; {COPY_AGAIN}"
+        return SourceError("decode", f"{self._name} data is truncated", detail)
 
     def _next_piece(self, most: int) -> bytes:
         piece = self._view[self._at : self._at + INPUT_BYTES] if self._member.needs_input else b""
@@ -123,7 +126,7 @@ class GzipStream:
             decoded: bytes = self._member.decompress(piece, most)
         except ISAL_ERROR as error:
             fault = "checksum is wrong" if "checksum" in str(error) else "data is damaged"
-            detail = f"before byte {self._at}: {error}"
+            detail = f"before byte {self._at}: {error}; {COPY_AGAIN}"
             raise SourceError("decode", f"{self._name} {fault}", detail) from error
         return decoded
 
@@ -197,7 +200,8 @@ def _bzip2_pieces(data: bytes, at: int) -> Iterator[bytes]:
         while not stream.eof:
             packed = data[at : at + INPUT_BYTES] if stream.needs_input else b""
             if stream.needs_input and not packed:
-                raise SourceError("decode", "bzip2 data is truncated", f"it ends at byte {len(data)}")
+                detail = f"it ends at byte {len(data)}; {COPY_AGAIN}"
+                raise SourceError("decode", "bzip2 data is truncated", detail)
             at += len(packed)
             try:
                 decoded = stream.decompress(packed, OUTPUT_BYTES)

@@ -198,7 +198,8 @@ def check_affine(affine: AffineMatrix) -> None:
     with np.errstate(over="ignore"):  # an infinite side is refused below
         sides = np.linalg.norm(affine[:3, :3], axis=0)
     if not sides.all():
-        raise SourceError("decode", "voxel size is zero", _format_affine(affine))
+        cure = "write the sizes into the header, such as by nibabel's set_sform"
+        raise SourceError("decode", "voxel size is zero", f"{_format_affine(affine)}; {cure}")
     if sides.min() < MIN_SIDE_MM or sides.max() > MAX_SIDE_MM:
         detail = f"sides of {' x '.join(f'{side:.3g}' for side in sides)} mm"
         raise SourceError("decode", "voxel size is impossible", detail)

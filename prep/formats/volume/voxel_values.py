@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.streams import OUTPUT_BYTES, skip
+from halofeed.prep.formats.volume.streams import COPY_AGAIN, OUTPUT_BYTES, skip
 from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels
 from halofeed.system.wording import plural
 
@@ -80,7 +80,7 @@ def check_byte_count(header: StoredVoxels, data: Content) -> None:
     if needed > most:
         detail = (
             f"the header says {plural(needed, 'byte')}, {plural(data.packed_bytes, 'byte')} of file "
-            f"hold at most {most}"
+            f"hold at most {most}; {COPY_AGAIN}"
         )
         raise SourceError("decode", "voxels are missing", detail)
     if data.is_plain and not header.has_trailer and most - needed >= header.slice_bytes:
@@ -198,7 +198,8 @@ def _read_blocks(
     stream = data.open()
     count = header.value_count
     if skip(stream, header.offset) < header.offset:
-        raise SourceError("decode", "voxels are missing", f"the file ends before byte {header.offset}")
+        detail = f"the file ends before byte {header.offset}; {COPY_AGAIN}"
+        raise SourceError("decode", "voxels are missing", detail)
     scratch = np.empty(min(BLOCK_VALUES, count), header.dtype)
     for start in range(0, count, BLOCK_VALUES):
         stop = min(start + BLOCK_VALUES, count)
@@ -207,7 +208,9 @@ def _read_blocks(
         got = stream.read_into(stored.view(np.uint8).data)
         if got < stored.nbytes:
             present = start * header.dtype.itemsize + got
-            detail = f"{plural(present, 'byte')} of voxels, the header says {header.voxel_bytes}"
+            detail = (
+                f"{plural(present, 'byte')} of voxels, the header says {header.voxel_bytes}; {COPY_AGAIN}"
+            )
             raise SourceError("decode", "voxels are missing", detail)
         fill(stored, target)
     # Reading to the end also makes the decompressor compare its checksum.

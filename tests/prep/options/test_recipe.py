@@ -142,7 +142,7 @@ COMMANDS = [
     ("--depth 4 --store uint8", "--dtype uint8 needs a window"),
     ("--depth 4 --spacing-mm 1,x,2", "argument --spacing-mm"),
     ("--depth 4 --window-hu -160", "--window-hu -160: expected a low and a higher end"),
-    ("--depth four", "argument --depth: invalid int value: 'four'"),
+    ("--depth four", "argument --depth: expected a whole number, got 'four'"),
     ("--depth 4 --interpolation spline", "argument --interpolation: invalid choice: 'spline'"),
     ("--depth 4 --interpolation tf2-area", "tf2-area: expected one of linear, cubic for volumes"),
     ("--kernel cubic", "--interpolation cubic: expected one of antialias, tf1-bilinear"),
