@@ -22,7 +22,7 @@ from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.lease import held
 from halofeed.pipelines.listing import TRANSFERRED_CLASSES, ListingInJob
 from halofeed.pipelines.objects.choose import use_options
-from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
+from halofeed.pipelines.options import RunnerChoice, check_paths, choose_runner, new_pipeline
 from halofeed.pipelines.plan import (
     ConversionPlan,
     Sources,
@@ -91,6 +91,7 @@ def prepare_stores(options: JobOptions, beam_arguments: Sequence[str]) -> None:
     """
     _check_addresses(options)
     choice = choose_runner(options, 1, beam_arguments, MEBIBYTE)
+    check_paths(options, choice)
     new_pipeline(choice)
     use_options(choice.options)
 
@@ -120,6 +121,7 @@ def convert(
     if options.normalize_like is not None:
         recipe = normalized_like(recipe, read_manifest(options.normalize_like))
     choice = choose_runner(options, recipe.shards, beam_arguments, recipe.max_memory * MEBIBYTE)
+    check_paths(options, choice)
     new_pipeline(choice)  # raises before anything is written
     store_settings = use_options(choice.options)
     version = OutputFolder(real_version_folder(options.folder))

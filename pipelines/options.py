@@ -75,7 +75,7 @@ def choose_runner(
     more: dict[str, Any] = {"options": options, "beam_arguments": tuple(beam_arguments)}
     named = options.view_as(StandardOptions).runner
     if named and named.lower() not in _LOCAL_RUNNERS:
-        choice = RunnerChoice(
+        return RunnerChoice(
             local=False,
             runner=_find_runner(named),
             threads=job.threads or 2,
@@ -85,9 +85,6 @@ def choose_runner(
             template=options.view_as(GoogleCloudOptions).template_location,
             **more,
         )
-        if named.lower() == "dataflowrunner" and not choice.is_described:
-            _check_for_dataflow(job)
-        return choice
     if job.max_silence_minutes is not None or job.job_restarts:
         named = "--job-restarts" if job.max_silence_minutes is None else "--max-silence-minutes"
         raise UsageError(
@@ -107,7 +104,10 @@ def choose_runner(
     )
 
 
-def _check_for_dataflow(job: JobOptions) -> None:
+def check_paths(job: JobOptions, choice: RunnerChoice) -> None:
+    """Raise UsageError for a path of this machine in a job of Dataflow, whose workers do not see it."""
+    if type(choice.runner).__name__ != "DataflowRunner" or choice.is_described:
+        return
     images = ("--source", job.source) if job.images is None else ("--images", job.images)
     for flag, path in (images, ("--out", job.out)):
         if "://" not in path:
