@@ -91,7 +91,7 @@ def export_data(
         )
     files = open_files(path)
     manifest = open_manifest(files)
-    if Path(str(files)).resolve() in (Path(folder).resolve(), *Path(folder).resolve().parents):
+    if Path(str(files)).resolve() in Path(folder).resolve().parents:
         raise UsageError(
             f"--out {folder}: lies in the data set that is exported; name a folder outside of it"
         )

@@ -153,7 +153,7 @@ def test_a_mistake_on_the_command_line_is_refused():
 
 def test_cores_must_fit_the_system_and_divide_it_and_are_whole_numbers_also_of_numpy():
     assert Partition(cores_per_replica=4).replicas(8) == 2
-    with pytest.raises(PartitionError, match="use 4 of them"):
+    with pytest.raises(PartitionError, match="take 4 or 8 devices"):
         Partition(cores_per_replica=4).replicas(6)
     assert core_axes(Partition(cores_per_replica=np.int64(4)).cores_per_replica) == ("core0", "core1")
     with pytest.raises(PartitionError, match=r"got 4\.0"):
