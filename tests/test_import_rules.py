@@ -101,7 +101,15 @@ LIGHT = {
     "halofeed.schemas.files",
     *(
         f"halofeed.system.{name}"
-        for name in ["addresses", "arguments", "atomic_files", "console", "resource_errors", "signals", "wording"]
+        for name in [
+            "addresses",
+            "arguments",
+            "atomic_files",
+            "console",
+            "resource_errors",
+            "signals",
+            "wording",
+        ]
     ),
 }
 
