@@ -64,7 +64,8 @@ def test_every_unknown_label_is_named_with_its_count_and_a_place(source, tmp_pat
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("2 labels of the data are not in") and "known: shirt" in lines[0]
     said = "  '{0}': {1}, first in {0}/0000.jpg"
-    assert lines[1:] == [said.format("glove", "1 time"), said.format("hat", "12 times")]
+    assert lines[1:3] == [said.format("glove", "1 time"), said.format("hat", "12 times")]
+    assert lines[3] == "add them there, or take them out of the data"
     assert not (tmp_path / "out/set").exists()
     os.rename(source / "hat", os.fsencode(source) + b"/caf\xe9")
     fails_and_writes_nothing(AnnotationsError, "UTF-8", source, tmp_path / "none", **FOLDERS)
