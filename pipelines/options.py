@@ -80,7 +80,7 @@ def choose_runner(
     more: dict[str, Any] = {"options": options, "beam_arguments": tuple(beam_arguments)}
     named = options.view_as(StandardOptions).runner
     if named and named.lower() not in _LOCAL_RUNNERS:
-        return RunnerChoice(
+        choice = RunnerChoice(
             local=False,
             runner=_find_runner(named),
             threads=job.threads or 2,
