@@ -26,6 +26,7 @@ COMPUTE_DTYPES = ("bfloat16", "float32")
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw", "lamb", "lars")
 SCHEDULE_NAMES = ("cosine", "manual_step", "constant")
 NORMALIZATIONS = ("dataset", "foreground", "caffe", "tf")
+NORM_SCOPES = ("global", "replica", "core")
 DEFAULT_CONFIGS = {
     ("classification", "picture"): "classifier_small",
     ("classification", "volume"): "classifier_small",
@@ -66,6 +67,9 @@ class TrainConfig:
         accumulate_steps: number of batches per update.
         average_decay: decay of the moving average of the parameters, which is evaluated; 0 for no average.
         norm_decay: decay of batch norm's running statistics.
+        norm_epsilon: value that batch norm adds to the variance, unless the model has its own.
+        norm_scope: "global" computes the statistics of batch norm over the complete batch, so that they do not depend
+            on the number of devices. "replica" computes them for each replica, "core" for each core.
 
     Raises:
         UsageError: options are invalid; the message names all of them.
@@ -108,6 +112,8 @@ class TrainConfig:
     accumulate_steps: int = 1
     average_decay: float = 0.0
     norm_decay: float = 0.997
+    norm_epsilon: float = 1e-3
+    norm_scope: str = "global"
 
     compute_dtype: str = option("bfloat16", "precision of the activations", choices=COMPUTE_DTYPES)
     remat: bool = option(
@@ -172,6 +178,7 @@ class TrainConfig:
             "schedule": SCHEDULE_NAMES,
             "compute_dtype": COMPUTE_DTYPES,
             "normalization": NORMALIZATIONS,
+            "norm_scope": NORM_SCOPES,
         }
         return [
             *((name, "1 or more", getattr(self, name) >= 1) for name in positive),
@@ -180,7 +187,7 @@ class TrainConfig:
                 (name, f"one of {', '.join(known)}", getattr(self, name) in known)
                 for name, known in choices.items()
             ),
-            ("learning_rate", "more than 0", self.learning_rate > 0),
+            *((name, "more than 0", getattr(self, name) > 0) for name in ("learning_rate", "norm_epsilon")),
             (
                 "image_shape",
                 "[height, width, channel] or [depth, height, width, channel], each 1 or more",

@@ -193,7 +193,7 @@ def optimizer() -> optax.GradientTransformation:
 def measure(case: Case, cores: int = 1, dims: tuple[int, ...] | None = None) -> Leaves:
     """One step in float64, on one device or on a partition."""
     with jax.enable_x64(True):
-        before = _start(case.to_json(), "float64")
+        before = first_state(case.to_json(), "float64")
         problem, batch = _placed(case, "float64", cores, dims)
         state = jax.device_put(before, replicated_sharding(problem.mesh))
         step = compile_step(problem, optimizer()).lower(state, batch).compile(QUICKLY_COMPILED)
@@ -271,7 +271,7 @@ def _one_device(case: str) -> Leaves:
 
 
 @functools.cache
-def _start(case: str, dtype: str) -> TrainState:
+def first_state(case: str, dtype: str) -> TrainState:
     """A first state on the host, drawn by NumPy: XLA takes many times longer to compile the draws than a step."""
     generator = np.random.default_rng(4)
 
@@ -295,7 +295,7 @@ def _start(case: str, dtype: str) -> TrainState:
 def _predictions(case: str, cores: int = 1, dims: tuple[int, ...] | None = None) -> Arrays:
     with jax.enable_x64(True):
         problem, batch = _placed(Case.from_json(case), "float64", cores, dims)
-        state = jax.device_put(_start(case, "float64"), replicated_sharding(problem.mesh))
+        state = jax.device_put(first_state(case, "float64"), replicated_sharding(problem.mesh))
         given = (state.parameters, state.statistics, batch)
         predictions, _ = compile_prediction(problem).lower(*given).compile(QUICKLY_COMPILED)(*given)
         return {name: np.asarray(values, np.float64) for name, values in predictions.items()}

@@ -1,15 +1,24 @@
-"""Batch, group and instance norm, with statistics over the complete image (and batch) even if it is split."""
+"""Batch, group and instance norm, with statistics over the complete image (and batch) even if it is split.
+
+Batch norm may instead compute separate statistics for parts of the batch, as frameworks do that have a norm per core.
+"""
 
 from __future__ import annotations
 
 import abc
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
+
+
+Parts = Sequence[int]
+"""Number of equal parts of each axis but the channels, batch first."""
+Moments = tuple[jax.Array, jax.Array]
 
 
 class Norm(nnx.Module):
@@ -20,34 +29,58 @@ class Norm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(features, param_dtype))
         self.epsilon = epsilon
 
-    def __call__(self, x: jax.Array, *, valid: jax.Array | None = None, training: bool = True) -> jax.Array:
-        """Normalize x [batch, ..., channel]; moments of a batch only use rows with `valid`, bool [batch]."""
+    def __call__(
+        self,
+        x: jax.Array,
+        *,
+        valid: jax.Array | None = None,
+        training: bool = True,
+        parts: Parts | None = None,
+    ) -> jax.Array:
+        """Normalize x [batch, ..., channel].
+
+        Args:
+            x: activations.
+            valid: bool [batch], False for rows that do not enter the moments of a batch; None is all True.
+            training: use the moments of x; False uses the running ones.
+            parts: number of parts of each axis but the channels; batch norm has separate moments in each. None has
+                one part.
+        """
         wide = x.astype(self.scale[...].dtype)
-        return self._normalize(wide, *self._moments(wide, valid, training)).astype(x.dtype)
+        return self._normalize(wide, *self._moments(wide, valid, training, parts)).astype(x.dtype)
 
     def bind_moments(
-        self, x: jax.Array, *, valid: jax.Array | None = None, training: bool = True
+        self,
+        x: jax.Array,
+        *,
+        valid: jax.Array | None = None,
+        training: bool = True,
+        parts: Parts | None = None,
     ) -> Callable[[jax.Array], jax.Array]:
         """Return a function that normalizes x by its moments, so that a backward pass does not compute them again."""
-        moments = self._moments(x.astype(self.scale[...].dtype), valid, training)
+        moments = self._moments(x.astype(self.scale[...].dtype), valid, training, parts)
         return lambda x: self._normalize(x.astype(self.scale[...].dtype), *moments).astype(x.dtype)
 
     def _normalize(self, wide: jax.Array, mean: jax.Array, variance: jax.Array) -> jax.Array:
         scale = self.scale[...] * jax.lax.rsqrt(variance + self.epsilon)
-        return (wide - mean) * scale + self.bias[...]
+        if mean.ndim <= wide.ndim:
+            return (wide - mean) * scale + self.bias[...]
+        by_part = _by_part(wide, mean.shape[:-1:2])
+        return ((by_part - mean) * scale + self.bias[...]).reshape(wide.shape)
 
     @abc.abstractmethod
     def _moments(
-        self, wide: jax.Array, valid: jax.Array | None, training: bool
-    ) -> tuple[jax.Array, jax.Array]:
-        """Return mean and variance, in a shape that broadcasts with x."""
+        self, wide: jax.Array, valid: jax.Array | None, training: bool, parts: Parts | None
+    ) -> Moments:
+        """Return mean and variance, in a shape that broadcasts with x, or with `_by_part` of x."""
 
 
 class BatchNorm(Norm):
     """Batch norm: moments of each channel over the batch.
 
     Unlike Flax's batch norm, the running statistics have the parameters' precision (float64 in the parity test) and
-    exclude rows of padding.
+    exclude rows of padding. With `parts` they move by the means of the parts' moments, as TensorFlow aggregates those
+    of its replicas.
 
     Args:
         features: number of channels.
@@ -70,17 +103,20 @@ class BatchNorm(Norm):
         self.decay = decay
 
     def _moments(
-        self, wide: jax.Array, valid: jax.Array | None, training: bool
-    ) -> tuple[jax.Array, jax.Array]:
+        self, wide: jax.Array, valid: jax.Array | None, training: bool, parts: Parts | None
+    ) -> Moments:
         if not training:
             return self.mean[...], self.variance[...]
-        mean, variance = _over_batch(wide, valid)
-        for running, now in ((self.mean, mean), (self.variance, variance)):
+        if parts is None:
+            moments = average = _over_batch(wide, valid)
+        else:
+            moments, average = _over_parts(wide, valid, parts)
+        for running, now in zip((self.mean, self.variance), average, strict=True):
             running[...] = self.decay * running[...] + (1 - self.decay) * jax.lax.stop_gradient(now)
-        return mean, variance
+        return moments
 
 
-def _over_batch(x: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+def _over_batch(x: jax.Array, valid: jax.Array | None) -> Moments:
     axes = tuple(range(x.ndim - 1))
     if valid is None:
         return jnp.mean(x, axes), jnp.var(x, axes)
@@ -90,6 +126,31 @@ def _over_batch(x: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, jax.A
     mean = jnp.sum(jnp.where(rows, x, 0), axes) / count
     variance = jnp.sum(jnp.where(rows, jnp.square(x - mean), 0), axes) / count
     return mean, variance
+
+
+def _by_part(x: jax.Array, parts: Parts) -> jax.Array:
+    """Reshape [batch, ..., channel] to [parts, batch / parts, ..., channel], two axes for each but the channels."""
+    sides = ((count, size // count) for count, size in zip(parts, x.shape, strict=False))
+    return x.reshape(*itertools.chain(*sides), x.shape[-1])
+
+
+def _over_parts(x: jax.Array, valid: jax.Array | None, parts: Parts) -> tuple[Moments, Moments]:
+    """Return the moments of each part, with the axes of `_by_part`, and their means over the parts with valid rows."""
+    by_part = _by_part(x, parts)
+    axes = tuple(range(1, by_part.ndim - 1, 2))
+    rows = jnp.ones(len(x), bool) if valid is None else valid
+    rows = rows.reshape(*by_part.shape[:2], *[1] * (by_part.ndim - 2))
+    counted = jnp.sum(rows, axes, keepdims=True)
+    pixels = math.prod(by_part.shape[axis] for axis in axes[1:])
+    count = jnp.maximum(counted, 1).astype(x.dtype) * pixels
+    mean = jnp.sum(jnp.where(rows, by_part, 0), axes, keepdims=True) / count
+    squares = jnp.where(rows, jnp.square(by_part - mean), 0)
+    variance = jnp.sum(squares, axes, keepdims=True) / count
+    share = jnp.broadcast_to(counted > 0, mean.shape).astype(x.dtype)
+    others = tuple(range(mean.ndim - 1))
+    total = jnp.maximum(jnp.sum(share, others), 1)
+    average = jnp.sum(mean * share, others) / total, jnp.sum(variance * share, others) / total
+    return (mean, variance), average
 
 
 class GroupNorm(Norm):
@@ -116,8 +177,8 @@ class GroupNorm(Norm):
         self.groups = features if groups is None else groups
 
     def _moments(
-        self, wide: jax.Array, valid: jax.Array | None, training: bool
-    ) -> tuple[jax.Array, jax.Array]:
+        self, wide: jax.Array, valid: jax.Array | None, training: bool, parts: Parts | None
+    ) -> Moments:
         mean = self._over_groups(wide)
         return mean, self._over_groups(jnp.square(wide - mean))
 

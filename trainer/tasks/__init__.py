@@ -25,11 +25,15 @@ TASKS: dict[str, Callable[..., TrainingTask]] = {
 _DATA_FIELDS = {"labels", "kind", "ignore_label"}
 """Fields of tasks that the data set determines."""
 
+_FORMER_NAMES = {"force_match": "force_match_for_each_row"}
+"""Options by the names that they have in stored configs of version 0.1 and earlier."""
+
 
 def build_task(facts: DataFacts, options: Mapping[str, Any]) -> TrainingTask:
     """Build the task of a data set; raise UsageError for an unknown task or option."""
     if facts.task not in TASKS:
         raise UsageError(f"task {facts.task!r}: cannot be trained; known: {', '.join(TASKS)}")
+    options = {_FORMER_NAMES.get(name, name): value for name, value in options.items()}
     default: Any = TASKS[facts.task](facts)
     fields = [field.name for field in dataclasses.fields(default) if field.name not in _DATA_FIELDS]
     if unknown := sorted(set(options) - set(fields)):
