@@ -316,8 +316,8 @@ CEILINGS = {
     "schemas": (18, 3910),
     "prep": (139, 35950),
     "pipelines": (31, 7870),
-    "loader": (45, 10030),
-    "trainer": (56, 10580),
+    "loader": (46, 10250),
+    "trainer": (56, 11100),
     "inspection": (39, 9290),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""

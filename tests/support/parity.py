@@ -103,6 +103,7 @@ class Case:
         classes: how many; detection's without the background, segmentation's with it.
         batch_size: 4 at least; the second row and the last are not valid.
         devices: how many are used at most; each holds several copies of the parameters.
+        norm_parts: parts of the image along each axis in which batch norm has statistics of its own.
     """
 
     model: str
@@ -113,11 +114,13 @@ class Case:
     classes: int = 3
     batch_size: int = 4
     devices: int = MANY_DEVICES
+    norm_parts: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         options = {**self.model_options, **self.task_options, **self.layer_options}
         words = (f"{name}={value}".replace(" ", "") for name, value in options.items())
-        return " ".join([self.model, "x".join(map(str, self.image_shape)), *words])
+        parts = [] if self.norm_parts is None else [f"norm_parts={self.norm_parts}"]
+        return " ".join([self.model, "x".join(map(str, self.image_shape)), *words, *parts])
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -126,7 +129,8 @@ class Case:
     def from_json(cls, text: str) -> Case:
         """Of one JSON object; what is left out has its default."""
         document = json.loads(text)
-        return cls(**{**document, "image_shape": tuple(document["image_shape"])})
+        given = {name: tuple(document[name]) for name in ("image_shape", "norm_parts") if document.get(name)}
+        return cls(**{**document, **given})
 
     @property
     def task(self) -> str:
@@ -148,6 +152,7 @@ class Case:
             return MODELS[self.model].build(layers, **given)
 
         given: dict[str, Any] = {"compute_dtype": dtype, "param_dtype": dtype, "norm_decay": 0.9}
+        given["norm_parts"] = self.norm_parts
         given["normalization"] = Normalization(mean=facts.mean, std=facts.std)
         return TrainingSetup(build=build, task=build_task(facts, self.task_options), **given)
 
