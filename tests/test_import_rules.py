@@ -311,13 +311,13 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (13, 3020),
+    "halofeed": (13, 3030),
     "system": (18, 2810),
-    "schemas": (18, 3910),
+    "schemas": (19, 4020),
     "prep": (139, 35950),
     "pipelines": (31, 7870),
     "loader": (46, 10250),
-    "trainer": (56, 11100),
+    "trainer": (57, 11560),
     "inspection": (39, 9290),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""

@@ -20,6 +20,7 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 from halofeed.system.atomic_files import read_regular
 from halofeed.system.wording import did_you_mean
+from halofeed.trainer.pipeline_config import read_pipeline
 
 _MAX_FILE_BYTES = 1 << 20
 COMPUTE_DTYPES = ("bfloat16", "float32")
@@ -273,25 +274,35 @@ def default_config(manifest: Manifest) -> str:
 
 
 def load_config(name: str) -> TrainConfig:
-    """Load a config by its name or from a user's TOML file; UsageError lists the known names."""
+    """Load a config by its name, from a user's TOML file, or from a pipeline.config of the TF Object Detection API.
+
+    Raises:
+        UsageError: the name is unknown (with the known ones), or the file cannot be read or translated.
+    """
     try:
-        return TrainConfig.from_json(tomllib.loads(config_text(name)))
+        text = config_text(name)
+        return TrainConfig.from_json(read_pipeline(text)[0] if is_pipeline(name) else tomllib.loads(text))
     except (tomllib.TOMLDecodeError, UsageError) as error:
         raise UsageError(f"--config {name}: {error}") from error
 
 
+def is_pipeline(name: str) -> bool:
+    """Return whether a config is a pipeline.config of the TF Object Detection API, by its name."""
+    return name.endswith(".config")
+
+
 def config_text(name: str) -> str:
-    """Return the text of a config by its name, or of a user's TOML file.
+    """Return the text of a config by its name, or of a user's file.
 
     Raises:
-        UsageError: the name is unknown and not a .toml file, or the file cannot be read.
+        UsageError: the name is unknown and not a .toml or .config file, or the file cannot be read.
     """
     known = named_configs()
     if name in known:
         return known[name]
-    if not name.endswith(".toml"):
+    if not name.endswith((".toml", ".config")):
         near = did_you_mean(name, known)
-        raise UsageError(f"not known; {near}known: {', '.join(known)}; or name a .toml file")
+        raise UsageError(f"not known; {near}known: {', '.join(known)}; or name a .toml file, or a pipeline.config")
     try:
         return read_regular(name, _MAX_FILE_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:

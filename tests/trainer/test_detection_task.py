@@ -131,9 +131,13 @@ def test_the_task_is_built_by_name_and_refuses_what_it_does_not_know():
     facts = facts_of("detection", {1: "a", 3: "c"}, (8, 8, 3))
     task = build_task(facts, {"alpha": 0.75, "box_loss": "huber"})
     assert isinstance(task, Detection) and task.labels == ("a", "class 2", "c") and task.alpha == 0.75
+    former = build_task(facts, {"force_match": False})  # as in stored configs
+    assert isinstance(former, Detection) and not former.force_match_for_each_row
     for options, message in (
-        ({"box_loss": "l2"}, "box_loss: expected one of smooth_l1, huber, got 'l2'"),
+        ({"box_loss": "l2"}, "box_loss: expected one of smooth_l1, huber, weighted_smooth_l1, got 'l2'"),
         ({"delta": 0.0}, "delta: expected a value above 0"),
+        ({"normalizer": "boxes"}, "normalizer: expected one of matches, matches_plus_one, got 'boxes'"),
+        ({"box_code_scales": [1, 1]}, "box_code_scales: expected four values above 0"),
         ({"unmatched_threshold": 0.7}, "unmatched_threshold: expected at most"),
         ({"beta": 1}, "task_options of detection"),
     ):

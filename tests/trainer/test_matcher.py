@@ -51,6 +51,8 @@ def match_table(matcher, rows, is_object=None):
         # Without objects every anchor is background.
         (BOTH_ROWS_FREE, [False] * 3, (0.5, 0.4), {"force_match_for_each_row": True}, [-1] * 5),
         (BOTH_ROWS_FREE, [False] * 3, (0.5, 0.4), {"negatives_lower_than_unmatched": False}, [-1] * 5),
+        # Without thresholds every anchor has its best box.
+        (ONE_ROW_LOW, None, (0.9, 0.9), {"ignore_thresholds": True}, [2, 0, 0, 0, 1]),
         # A match at the threshold is positive.
         ([[0.5, np.nextafter(np.float32(0.5), 0), 0.25, 0.2, 1]], None, (0.5, 0.25), {}, [0, -2, -2, -1, 0]),
     ],
