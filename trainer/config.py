@@ -302,7 +302,9 @@ def config_text(name: str) -> str:
         return known[name]
     if not name.endswith((".toml", ".config")):
         near = did_you_mean(name, known)
-        raise UsageError(f"not known; {near}known: {', '.join(known)}; or name a .toml file, or a pipeline.config")
+        raise UsageError(
+            f"not known; {near}known: {', '.join(known)}; or name a .toml file, or a pipeline.config"
+        )
     try:
         return read_regular(name, _MAX_FILE_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:

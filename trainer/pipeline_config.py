@@ -30,7 +30,12 @@ _OF_OTHER_SYSTEMS = (
     *("sync_replicas", "startup_delay_steps", "replicas_to_aggregate", "unpad_groundtruth_tensors"),
     *("batch_queue_capacity", "num_batch_queue_threads", "prefetch_queue_capacity"),
     *("keep_checkpoint_every_n_hours", "from_detection_checkpoint", "load_all_detection_checkpoint_vars"),
-    *("fine_tune_checkpoint_type", "fine_tune_checkpoint_version", "max_number_of_boxes", "fine_tune_checkpoint"),
+    *(
+        "fine_tune_checkpoint_type",
+        "fine_tune_checkpoint_version",
+        "max_number_of_boxes",
+        "fine_tune_checkpoint",
+    ),
 )
 
 
@@ -111,7 +116,9 @@ class Message:
         """Add a problem for every field that was not taken, also of the messages inside."""
         for name in self.fields:
             if name not in self.taken:
-                self.problems.append(f"{self._named(name)}: has no counterpart in halofeed; remove it, or train without")
+                self.problems.append(
+                    f"{self._named(name)}: has no counterpart in halofeed; remove it, or train without"
+                )
         for message in self.inner:
             message.refuse_others()
 
@@ -154,7 +161,9 @@ def read_pipeline(text: str) -> tuple[dict[str, Any], list[str]]:
     settings |= _training(root.message("train_config"))
     training = root.fields.get("train_config", [{}])[-1]
     boxes = training.get("max_number_of_boxes", ["any"])[-1] if isinstance(training, dict) else "any"
-    mapped.append(f"of the data set, as `halofeed convert` stores it: the resizer, at most {boxes} boxes, label map, files")
+    mapped.append(
+        f"of the data set, as `halofeed convert` stores it: the resizer, at most {boxes} boxes, label map, files"
+    )
     root.ignore(*_DATA)
     root.refuse_others()
     if problems:
@@ -251,7 +260,9 @@ def _extractor(ssd: Message) -> dict[str, Any]:
 
 def _hyperparameters(given: Message, options: dict[str, Any], model: str) -> dict[str, Any]:
     settings = _common_hyperparameters(given)
-    name, initializer = given.message("initializer").only("truncated_normal_initializer", "random_normal_initializer")
+    name, initializer = given.message("initializer").only(
+        "truncated_normal_initializer", "random_normal_initializer"
+    )
     initializer.expect("mean", 0.0, 0.0)
     deviation = initializer.value("stddev", 1.0)
     if model != "ssd_mobilenet_v1_ppn":  # It has no layers besides the backbone and the predictor.
@@ -431,5 +442,8 @@ def _optimizer(optimizer: Message, steps: int) -> dict[str, Any]:
         if rate.value("warmup", False) and parts:
             settings["warmup_steps"] = settings["boundaries"][0]
     elif kind:
-        settings |= {"schedule": "constant", "learning_rate": rate.value("learning_rate", 0.002, "learning_rate")}
+        settings |= {
+            "schedule": "constant",
+            "learning_rate": rate.value("learning_rate", 0.002, "learning_rate"),
+        }
     return settings

@@ -425,4 +425,3 @@ _FORMATS: dict[str, Callable[[str, str, int], LabelMap]] = {
     ".json": _from_json,
     ".pbtxt": _from_pbtxt,
 }
-

@@ -157,7 +157,9 @@ IMPOSSIBLE += [(lambda: ScaleJitter(8, 8, (0.0, 1.0)), "ScaleJitter: scales")]
 IMPOSSIBLE += [(lambda: ScaleJitter(8, 8, (2.0, 1.0)), "ScaleJitter: scales")]
 IMPOSSIBLE += [(lambda: ScaleJitter(8, 8, 2.0), "ScaleJitter: scales")]
 IMPOSSIBLE += [(lambda: ScaleJitter(8, 8, minimum_visible=2.0), "ScaleJitter: minimum_visible")]
-IMPOSSIBLE += [(lambda: RandomCropImage(area_range=(0.0, 1.0)), "RandomCropImage: area_range: expected values")]
+IMPOSSIBLE += [
+    (lambda: RandomCropImage(area_range=(0.0, 1.0)), "RandomCropImage: area_range: expected values")
+]
 IMPOSSIBLE += [(lambda: RandomCropImage(overlap_thresh=2), "RandomCropImage: overlap_thresh")]
 IMPOSSIBLE += [(lambda: RandomRotation(-1), "RandomRotation: degrees")]
 IMPOSSIBLE += [(lambda: RandomRotation((1, 2)), "RandomRotation: degrees")]

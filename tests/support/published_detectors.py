@@ -55,7 +55,9 @@ class Weights:
     def outputs(self, name: str, class_features: Any, box_features: Any) -> tuple[Any, Any]:
         logits = self.convolve(f"{name}.logits", class_features)
         codes = self.convolve(f"{name}.codes", box_features)
-        return tf.reshape(logits, [*logits.shape[:3], -1, self.classes]), tf.reshape(codes, [*codes.shape[:3], -1, 4])
+        return tf.reshape(logits, [*logits.shape[:3], -1, self.classes]), tf.reshape(
+            codes, [*codes.shape[:3], -1, 4]
+        )
 
     def tower(self, name: str, x: Any, level: int, activation: Any) -> Any:
         for depth, convolution in enumerate(self.parts(f"{name}.convolutions")):
@@ -198,7 +200,9 @@ class Published:
 
     def targets(self, anchors: NDArray[Any], boxes: NDArray[Any]) -> tuple[Any, Any]:
         """The box of each anchor, -1 below an overlap of 0.5, each box's best anchor forced, and the boxes' codes."""
-        sides = np.minimum(anchors[:, None, 2:], boxes[:, 2:]) - np.maximum(anchors[:, None, :2], boxes[:, :2])
+        sides = np.minimum(anchors[:, None, 2:], boxes[:, 2:]) - np.maximum(
+            anchors[:, None, :2], boxes[:, :2]
+        )
         common = np.maximum(sides, 0).prod(-1)
         areas = [(one[:, 2:] - one[:, :2]).prod(-1) for one in (anchors, boxes)]
         overlap = common / (areas[0][:, None] + areas[1] - common)
@@ -206,14 +210,17 @@ class Published:
         for box in reversed(range(len(boxes))):
             matches[overlap[:, box].argmax()] = box
         (center, side), (middle, own) = (
-            ((one[:, :2] + one[:, 2:]) / 2, one[:, 2:] - one[:, :2] + 1e-8) for one in (boxes[matches], anchors)
+            ((one[:, :2] + one[:, 2:]) / 2, one[:, 2:] - one[:, :2] + 1e-8)
+            for one in (boxes[matches], anchors)
         )
         return matches, np.concatenate([(center - middle) / own, np.log(side / own)], -1) * self.scales
 
     def losses(self, levels: Levels, boxes: Any, labels: Any, num_boxes: Any) -> tuple[float, float]:
         """The losses of classes and boxes over a batch, normalized, the second by the codes too, without weights."""
         logits, codes, anchors = (
-            np.concatenate([np.reshape(level[part], (rows, -1, level[part].shape[-1])) for level in levels], 1)
+            np.concatenate(
+                [np.reshape(level[part], (rows, -1, level[part].shape[-1])) for level in levels], 1
+            )
             for part, rows in enumerate((len(boxes), len(boxes), 1))
         )
         class_loss = box_loss = matched = 0.0
@@ -238,7 +245,9 @@ TPU = {"gamma": 1.5, "delta": 0.1, "box_weight": 50.0, "scales": (1.0, 1.0, 1.0,
 PUBLISHED = {
     ("retinanet_resnet50_fpn_640", "slim"): Published(network=slim_retinanet),
     ("retinanet_mobilenet_v1_fpn_640", "slim"): Published(network=mobilenet_retinanet),
-    ("retinanet_mobilenet_v1_fpn_640", "keras"): Published(network=partial(mobilenet_retinanet, smoothed=True)),
+    ("retinanet_mobilenet_v1_fpn_640", "keras"): Published(
+        network=partial(mobilenet_retinanet, smoothed=True)
+    ),
     ("ssd_mobilenet_v1_300", ""): Published(network=ssd, alpha=0.75),
     ("ssd_mobilenet_v1_ppn_300", ""): Published(network=pooling_ssd, alpha=0.75, box_weight=1.5),
     ("retinanet_resnet50_fpn_1280", "tpu"): Published(network=tpu_retinanet, **TPU),

@@ -49,8 +49,12 @@ THREE_LEVELS = {"depth": 3, "width": 4, "convolutions": 1, "deep_supervision": T
 SMALL_UNET = Case(model="unet", image_shape=(8, 16, 8, 1), model_options=THREE_LEVELS)
 SMALL_PLANE_UNET = Case(model="unet", image_shape=(32, 16, 2), model_options=THREE_LEVELS)
 DIRECT_UNET = dataclasses.replace(UNET, layer_options={"volume_convolution": "direct"})
-SLIM = dataclasses.replace(SHORT_RETINANET, model_options={**SHORT_RETINANET.model_options, "variant": "slim"})
-TPU = dataclasses.replace(SLIM, model_options={**SLIM.model_options, "variant": "tpu", "scales_per_octave": 3})
+SLIM = dataclasses.replace(
+    SHORT_RETINANET, model_options={**SHORT_RETINANET.model_options, "variant": "slim"}
+)
+TPU = dataclasses.replace(
+    SLIM, model_options={**SLIM.model_options, "variant": "tpu", "scales_per_octave": 3}
+)
 
 
 def with_options(case: Case, **options: Any) -> Case:
@@ -71,7 +75,10 @@ TABLE: list[tuple[Case, list[Split]]] = [
     (with_options(RETINANET, variant="tpu"), PICTURE_SPLITS),
     # Norms of each replica, and of each core.
     (dataclasses.replace(TPU, norm_parts=(2, 1, 1, 1)), PICTURE_SPLITS),
-    *((dataclasses.replace(SLIM, norm_parts=(2, *dims[1:])), [(cores, dims)]) for cores, dims in PICTURE_SPLITS),
+    *(
+        (dataclasses.replace(SLIM, norm_parts=(2, *dims[1:])), [(cores, dims)])
+        for cores, dims in PICTURE_SPLITS
+    ),
     (SSD, PICTURE_SPLITS),
     (dataclasses.replace(SSD, image_shape=(76, 76, 3)), FEW_ROWS),
     (PPN, PICTURE_SPLITS),

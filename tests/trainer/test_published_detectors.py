@@ -52,7 +52,9 @@ def test_a_recipe_has_the_maps_anchors_targets_and_losses_of_its_source(name, va
         np.testing.assert_allclose(level.box_codes, codes, rtol=1e-8, atol=1e-10)
         np.testing.assert_allclose(level.anchors, anchors, atol=2e-7)
     # The trainer's anchors are float32.
-    rounded = [(*level[:2], np.asarray(own.anchors, np.float64)) for level, own in zip(theirs, ours, strict=True)]
+    rounded = [
+        (*level[:2], np.asarray(own.anchors, np.float64)) for level, own in zip(theirs, ours, strict=True)
+    ]
     class_loss, box_loss = published.losses(rounded, boxes, labels, batch["num_boxes"])
     assert float(parts["class_loss"]) == pytest.approx(class_loss, rel=1e-9)
     assert float(parts["box_loss"]) == pytest.approx(box_loss, rel=1e-9)

@@ -63,6 +63,7 @@ RESNET_STYLES = {
 which override its activation. tpu: models/official/detection of tensorflow/tpu.
 """
 
+
 class Bottleneck(nnx.Module):
     """Bottleneck block: 1x1, 3x3, 1x1 to four times the features, plus a shortcut; the 1x1 or the 3x3 has the stride.
 

@@ -173,7 +173,9 @@ def _backbone(
     if blocks is not None and name != "resnet50":
         raise UsageError(f"model.blocks: only resnet50 has them; set model.width to make {name} smaller")
     if variant == "tpu" and name != "resnet50":
-        raise UsageError(f"model.variant tpu: expected the backbone resnet50, got {name}; take model.variant=slim")
+        raise UsageError(
+            f"model.variant tpu: expected the backbone resnet50, got {name}; take model.variant=slim"
+        )
     options: dict[str, Any] = {"width": width, "blocks": blocks}
     if name == "resnet50":
         options["style"] = variant

@@ -82,7 +82,9 @@ class Detection(Matcher):
             raise UsageError(f"delta: expected a value above 0, got {self.delta}")
         object.__setattr__(self, "box_code_scales", tuple(self.box_code_scales))
         if len(self.box_code_scales) != 4 or not min(self.box_code_scales) > 0:
-            raise UsageError(f"box_code_scales: expected four values above 0, got {list(self.box_code_scales)}")
+            raise UsageError(
+                f"box_code_scales: expected four values above 0, got {list(self.box_code_scales)}"
+            )
 
     def loss(self, outputs: Sequence[Level], batch: DeviceBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return the weighted sum of focal loss and box loss, and the parts `class_loss` and `box_loss` unweighted."""
