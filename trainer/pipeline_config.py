@@ -74,7 +74,7 @@ class Message:
         return (self.messages(name) or [Message(self._named(name), {}, self.problems, self.mapped)])[-1]
 
     def only(self, *known: str) -> tuple[str, Message]:
-        """Return the name of the one message that is given, and the message; ("", empty) if it is none of those known."""
+        """Return the name of the one message that is given, and the message; ("", empty) if it is not known."""
         given = [name for name in known if name in self.fields]
         if len(given) != 1:
             got = ", ".join(self.fields) or "nothing"
@@ -104,9 +104,8 @@ class Message:
     def expect(self, name: str, expected: Any, default: Any) -> None:
         """Refuse any other value than the one that the trainer has."""
         if (found := self.value(name, default)) != expected:
-            self.problems.append(
-                f"{self._named(name)}: expected {_written(expected)}, the only one that halofeed has, got {_written(found)}"
-            )
+            only = f"expected {_written(expected)}, the only one that halofeed has"
+            self.problems.append(f"{self._named(name)}: {only}, got {_written(found)}")
 
     def ignore(self, *names: str) -> None:
         """Take fields that have no effect here."""
@@ -233,8 +232,8 @@ def _extractor(ssd: Message) -> dict[str, Any]:
         extractor.expect("depth_multiplier", 1.0, 1.0)
     elif width != int(width) or multiplier < LEAST_MULTIPLIER:
         extractor.problems.append(
-            f"{extractor.path}.depth_multiplier: expected a multiple of 1/{FIRST_WIDTH} from {LEAST_MULTIPLIER} on, got "
-            f"{multiplier}"
+            f"{extractor.path}.depth_multiplier: expected a multiple of 1/{FIRST_WIDTH}, at least {LEAST_MULTIPLIER}, "
+            f"got {multiplier}"
         )
     else:
         options["width"] = int(extractor.value("depth_multiplier", 1.0, "model.width = 32 *") * FIRST_WIDTH)
@@ -316,9 +315,8 @@ def _predictor(predictor: Message, settings: Mapping[str, Any], features: int) -
     initializer.expect("stddev", 0.01, 1.0)
     for name, value in _common_hyperparameters(own).items():
         if value != settings[name]:
-            own.problems.append(
-                f"{own.path}: expected the {name.replace('_', ' ')} of the feature extractor, {settings[name]}, got {value}"
-            )
+            expected = f"expected {settings[name]} as in the feature extractor"
+            own.problems.append(f"{own.path}: {name.replace('_', ' ')}: {expected}, got {value}")
 
 
 def _anchors(generator: Message, model: str, options: Mapping[str, Any]) -> dict[str, Any]:

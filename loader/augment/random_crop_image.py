@@ -1,4 +1,4 @@
-"""RandomCropImage and SsdRandomCrop: a random window that shows enough of an object, stretched to the picture's size."""
+"""RandomCropImage and SsdRandomCrop: a random window that shows enough of an object, stretched to the picture."""
 
 from __future__ import annotations
 

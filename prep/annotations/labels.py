@@ -387,12 +387,13 @@ def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
     for message in fields.get("item", ()):
         if isinstance(message, str):
             raise AnnotationsError(f"{name}: expected {{ after the name of a message, got {message!r}")
-        item = {}
+        item: dict[str, str] = {}
         for key in ("id", "name", "display_name"):
             values = [value for value in message.get(key, ()) if isinstance(value, str)]
             if len(values) > 1:
                 raise AnnotationsError(f"{name}: {key} comes twice in one item: {values[0]!r}, {values[1]!r}")
-            item |= {key: value for value in values}
+            if values:
+                item[key] = values[0]
         identity, label = item.get("id"), item.get("name", item.get("display_name"))
         if identity is None or label is None or not re.fullmatch(r"[+-]?[0-9]+", identity):
             raise AnnotationsError(f"{name}: an item needs an integer id and a name; got {item}")

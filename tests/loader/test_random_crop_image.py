@@ -30,6 +30,11 @@ def test_windows_are_distributed_like_those_of_tensorflow(ratios, areas, covered
     assert (ours[:, :2] + ours[:, 2:] <= shape).all() and np.ptp(ours[:, 2]) > 5
 
 
+def stored(matrix, points):
+    """Points of the stored picture; the source's, to which the transform leads, are y * 2 + 1 and x * 2 - 3."""
+    return (np.reshape(points, (2, 2)) @ matrix[:, :2].T + matrix[:, 2] - [1, -3]).ravel() / 2
+
+
 @pytest.mark.parametrize("crop", [RandomCropImage(0.3, (0.5, 2.0), (0.2, 0.7)), SsdRandomCrop()])
 def test_boxes_masks_and_transform_follow_the_window(draw, write, crop):
     examples = draw(16, frame=(48, 64))
@@ -42,19 +47,14 @@ def test_boxes_masks_and_transform_follow_the_window(draw, write, crop):
         for row, identity in enumerate(join_id(batch["id"]).tolist()):
             size = np.array(originals[identity]["pixels"].shape[:2])
             assert batch["size"][row].tolist() == size.tolist()
-
-            def stored(points, row=row):
-                """Points of the stored picture; the source's are y * 2 + 1 and x * 2 - 3."""
-                matrix = batch["transform"][row].astype(np.float64)
-                return (np.reshape(points, (2, 2)) @ matrix[:, :2].T + matrix[:, 2] - [1, -3]).ravel() / 2
-
-            window = stored([0, 0, *size])
+            matrix = batch["transform"][row].astype(np.float64)
+            window = stored(matrix, [0, 0, *size])
             moved += not np.allclose(window, [0, 0, *size], atol=1e-3)
             low, high = np.tile(window[:2], 2), np.tile(window[2:], 2)
             expected = np.array([np.clip(box, low, high) for box in originals[identity]["boxes"]])
             for place in range(batch["num_boxes"][row]):
                 box = batch["boxes"][row, place] * [48, 64, 48, 64]
-                assert np.abs(expected - stored(box)).max(1).min() < 1e-2
+                assert np.abs(expected - stored(matrix, box)).max(1).min() < 1e-2
                 ys, xs = np.nonzero(batch["masks"][row, place])
                 if (box[2:] - box[:2] >= 4).all():
                     found = np.array([ys.min(), xs.min(), ys.max() + 1, xs.max() + 1])

@@ -1,8 +1,8 @@
 """Published detectors written once more in TensorFlow, from their configurations, as an oracle for the trainer's.
 
 Sources: tensorflow/models, research/object_detection (samples/configs, models, core/losses.py, matchers, box_coders,
-meta_architectures/ssd_meta_arch.py) and slim's networks; tensorflow/tpu, models/official/detection. Only the names of the
-weights are those of the trainer. All of it is in float64, and norms use the moments of the batch.
+meta_architectures/ssd_meta_arch.py) and slim's networks; tensorflow/tpu, models/official/detection. Only the names of
+the weights are those of the trainer. All of it is in float64, and norms use the moments of the batch.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def anchors_around(features: Any, stride: Any, shapes: Any, image: Sequence[int]
 
 
 def retinanet(weights: Weights, image: Any, levels: list[Any], activation: Any, octave: int) -> Levels:
-    """With anchors of 4 strides and more at 1, 2 and 1/2. In tensorflow/tpu the ratios vary fastest; here the scales."""
+    """With anchors of 4 strides and more at 1, 2 and 1/2. In tensorflow/tpu the ratios vary fastest, here scales."""
     found: Levels = []
     for level, x in enumerate(levels):
         stride = 2 ** (level + 3)

@@ -3,6 +3,7 @@
 import pytest
 
 from halofeed.errors import UsageError
+from halofeed.loader.augment import build_augmentations
 from halofeed.trainer.config import load_config
 from tests.support.dataset_writer import draw_examples, write_dataset
 from tests.support.training import command, logged
@@ -43,50 +44,46 @@ LEVELS = "multiscale_anchor_generator { min_level: 3 max_level: 7 anchor_scale: 
 TOWER = "weight_shared_convolutional_box_predictor { depth: $depth num_layers_before_predictor: $layers kernel_size: "
 LEAST_CROP = "random_crop_image { min_object_covered: 0.0 min_aspect_ratio: 0.75 max_aspect_ratio: 3.0"
 PYRAMID = {
-    **{
-        "$anchors": LEVELS,
-        "$side": 640,
-        "$predictor": TOWER + "3",
-        "$depth": 256,
-        "$layers": 4,
-        "$norm": 0.997,
-    },
-    **{
-        "$alpha": 0.25,
-        "$weight": 1.0,
-        "$batch": 64,
-        "$crop": LEAST_CROP + " min_area: 0.75 overlap_thresh: 0.0 }",
-    },
-    **{"$steps": 25000, "$rates": "learning_rate_base: .04 warmup_learning_rate: .013333 warmup_steps: 2000"},
+    "$anchors": LEVELS,
+    "$side": 640,
+    "$predictor": TOWER + "3",
+    "$depth": 256,
+    "$layers": 4,
+    "$norm": 0.997,
+    "$alpha": 0.25,
+    "$weight": 1.0,
+    "$batch": 64,
+    "$crop": LEAST_CROP + " min_area: 0.75 overlap_thresh: 0.0 }",
+    "$steps": 25000,
+    "$rates": "learning_rate_base: .04 warmup_learning_rate: .013333 warmup_steps: 2000",
 }
 SSD = {
-    **{"$kind": "ssd_mobilenet_v1", "$init": "truncated_normal_initializer { stddev: 0.03 }", "$decay": 4e-5},
-    **{
-        "$anchors": "$ssd",
-        "$scales": "min_scale: 0.2",
-        "$side": 300,
-        "$norm": 0.97,
-        "$alpha": 0.75,
-        "$weight": 1.0,
-    },
-    **{"$predictor": "convolutional_box_predictor { use_dropout: false kernel_size: 1", "$batch": 1024},
-    **{"$crop": "ssd_random_crop { }", "$steps": 20000},
-    **{"$rates": "learning_rate_base: 0.9 warmup_learning_rate: 0.3 warmup_steps: 1000"},
+    "$kind": "ssd_mobilenet_v1",
+    "$init": "truncated_normal_initializer { stddev: 0.03 }",
+    "$decay": 4e-5,
+    "$anchors": "$ssd",
+    "$scales": "min_scale: 0.2",
+    "$side": 300,
+    "$norm": 0.97,
+    "$alpha": 0.75,
+    "$weight": 1.0,
+    "$predictor": "convolutional_box_predictor { use_dropout: false kernel_size: 1",
+    "$batch": 1024,
+    "$crop": "ssd_random_crop { }",
+    "$steps": 20000,
+    "$rates": "learning_rate_base: 0.9 warmup_learning_rate: 0.3 warmup_steps: 1000",
 }
 PPN = {
-    **{
-        "$kind": "ssd_mobilenet_v1_ppn",
-        "$init": "random_normal_initializer { stddev: 0.01 }",
-        "$weight": 1.5,
-    },
-    **{
-        "$scales": "min_scale: 0.15 reduce_boxes_in_lowest_layer: false",
-        "$depth": 512,
-        "$layers": 1,
-        "$batch": 512,
-    },
-    **{"$predictor": TOWER + "1 share_prediction_tower: true", "$steps": 50000},
-    **{"$rates": "learning_rate_base: 0.7 warmup_learning_rate: 0.1333 warmup_steps: 2000"},
+    "$kind": "ssd_mobilenet_v1_ppn",
+    "$init": "random_normal_initializer { stddev: 0.01 }",
+    "$weight": 1.5,
+    "$scales": "min_scale: 0.15 reduce_boxes_in_lowest_layer: false",
+    "$depth": 512,
+    "$layers": 1,
+    "$batch": 512,
+    "$predictor": TOWER + "1 share_prediction_tower: true",
+    "$steps": 50000,
+    "$rates": "learning_rate_base: 0.7 warmup_learning_rate: 0.1333 warmup_steps: 2000",
 }
 MOBILENET = {"$kind": "ssd_mobilenet_v1_fpn", "$init": PPN["$init"], "$decay": 4e-5}
 RECIPES = {
@@ -120,10 +117,17 @@ def load(tmp_path):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_sample_configuration_becomes_its_recipe(name, load):
     found, recipe = load(RECIPES[name]).to_json(), load_config(name).to_json()
-    for key in recipe.keys() - {"evaluate_every", "checkpoint_every", "model_options", "task_options"}:
+    for key in recipe.keys() - {
+        "evaluate_every",
+        "checkpoint_every",
+        "model_options",
+        "task_options",
+        "augment",
+    }:
         assert found[key] == recipe[key], key
     for key in ("model_options", "task_options"):
         assert {option: found[key][option] for option in recipe[key]} == recipe[key]
+    assert build_augmentations(found["augment"]) == build_augmentations(recipe["augment"])
 
 
 REFUSED = [("iou_threshold: 0.6", "iou_threshold: many", "iou_threshold: expected a float, got many")]
@@ -162,7 +166,7 @@ def test_a_sample_configuration_trains_with_one_command(load, tmp_path):
     load(SSD, ("batch_size: 1024", "batch_size: 4"), ("20000", "10"), ("steps: 1000", "steps: 2"))
     examples = draw_examples("detection", {"train": 8}, shape=(300, 300, 3))
     data = write_dataset(tmp_path / "data", examples, task="detection")
-    options = ("--out", tmp_path / "run", "--virtual-devices", 1, "--set", "model.width=8")
+    options = ("--out", tmp_path / "run", "--set", "model.width=8")
     printed = command("train", data, "--config", tmp_path / "pipeline.config", *options)
     assert "argmax_matcher.force_match_for_each_row -> task.force_match_for_each_row = True" in printed
     assert logged(tmp_path / "run")[-1]["step"] == 10

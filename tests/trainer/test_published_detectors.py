@@ -1,6 +1,6 @@
 """Recipes that name a published configuration have its maps, anchors, targets, losses and rates.
 
-The oracle is tests/support/published_detectors.py, of other code in another framework, with the same weights and images.
+The oracle is tests/support/published_detectors.py, of other code in another framework, with the same weights.
 """
 
 import jax

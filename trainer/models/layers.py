@@ -79,7 +79,7 @@ def lecun_normal(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.fl
 
 
 def glorot_uniform(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
-    """Sample kernels evenly up to sqrt(6 / (inputs + outputs of one position)), as Keras' convolutions do by default."""
+    """Sample kernels evenly up to sqrt(6 / (inputs + outputs of one position)), the default of Keras' convolutions."""
     limit = math.sqrt(6 / (math.prod(shape[:-2]) * sum(shape[-2:])))
     if isinstance(key, jax.core.Tracer):
         return jax.random.uniform(key, shape, dtype, -limit, limit)
@@ -246,7 +246,7 @@ class Layers:
         )
 
     def norm(self, features: int, *, epsilon: float | None = None) -> Norm:
-        """Make a norm of `norm_kind` over the complete image; batch norm includes the complete batch, or `norm_parts`."""
+        """Make a norm of `norm_kind` over the image; batch norm includes the batch, unless a pass has `norm_parts`."""
         return NORMS[self.norm_kind](
             features,
             decay=self.norm_decay,

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-
 Parts = Sequence[int]
 """Number of equal parts of each axis but the channels, batch first."""
 Moments = tuple[jax.Array, jax.Array]

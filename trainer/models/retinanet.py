@@ -86,8 +86,8 @@ class RetinaNet(nnx.Module):
     Raises:
         UsageError: the backbone or the variant is unknown or does not have an option.
 
-    Source: Lin et al., Focal Loss for Dense Object Detection (arXiv 1708.02002), with the norms of the TensorFlow Object
-    Detection API's configurations `ssd_resnet50_v1_fpn` and `ssd_mobilenet_v1_fpn`, or of tensorflow/tpu.
+    Source: Lin et al., Focal Loss for Dense Object Detection (arXiv 1708.02002), with the norms of the TensorFlow
+    Object Detection API's configurations `ssd_resnet50_v1_fpn` and `ssd_mobilenet_v1_fpn`, or of tensorflow/tpu.
     """
 
     def __init__(
