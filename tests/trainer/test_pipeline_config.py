@@ -163,7 +163,7 @@ def test_what_cannot_be_translated_is_refused_by_its_name(old, new, message, loa
 
 
 def test_a_sample_configuration_trains_with_one_command(load, tmp_path):
-    load(SSD, ("batch_size: 1024", "batch_size: 4"), ("20000", "10"), ("steps: 1000", "steps: 2"))
+    load(SSD, ("batch_size: 1024", "batch_size: 8"), ("20000", "10"), ("steps: 1000", "steps: 2"))
     examples = draw_examples("detection", {"train": 8}, shape=(300, 300, 3))
     data = write_dataset(tmp_path / "data", examples, task="detection")
     options = ("--out", tmp_path / "run", "--set", "model.width=8")
