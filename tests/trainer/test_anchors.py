@@ -24,25 +24,6 @@ def test_the_multiscale_grids_of_the_tf_object_detection_api(image, feature, str
     np.testing.assert_allclose((anchors * [*image, *image]).reshape(-1, 4), expected, atol=1e-4)
 
 
-def test_scales_change_before_aspect_ratios_as_in_the_tf_object_detection_api():
-    """Numbers of tensorflow/models, object_detection/anchor_generators/multiscale_grid_anchor_generator_test.py."""
-    anchors = retinanet_anchors((64, 64), (1, 1), stride=64, aspect_ratios=(1.0, 2.0), scales_per_octave=2)
-    expected = [[-96.0, -96.0, 160.0, 160.0], [-149.0193, -149.0193, 213.0193, 213.0193]]
-    expected += [[-58.50967, -149.0193, 122.50967, 213.0193], [-96.0, -224.0, 160.0, 288.0]]
-    np.testing.assert_allclose(anchors[0, 0] * 64, expected, atol=1e-3)
-
-
-def test_the_counts_of_ssd_anchors_of_the_tf_object_detection_api():
-    """Numbers of tensorflow/models, object_detection/anchor_generators/multiple_grid_anchor_generator_test.py."""
-    sizes = (38, 19, 10, 5, 3, 1)
-    for reduce, total in ((True, 7308), (False, 11640)):
-        levels = [
-            ssd_anchors((300, 300), (size, size), level=level, levels=6, reduce_boxes_in_lowest_layer=reduce)
-            for level, size in enumerate(sizes)
-        ]
-        assert sum(anchors[..., 0].size for anchors in levels) == total
-
-
 def test_ssd_anchors_of_a_wide_image_are_square_in_pixels():
     anchors = ssd_anchors((200, 400), (2, 3), level=1, levels=6)
     first, center, half = (

@@ -62,12 +62,6 @@ def test_first_every_class_has_the_probability_of_the_focal_prior_and_boxes_are_
         assert np.abs(level.box_codes).max() < 0.5
 
 
-def test_towers_share_kernels_over_levels_and_have_norms_of_their_own():
-    tower = abstract_model("retinanet", **SMALL).class_tower
-    assert (len(tower.convolutions), len(tower.norms), len(tower.norms[0])) == (1, 5, 1)
-    assert set(SMALL) < set(MODELS["retinanet"].options())
-
-
 def test_options_that_do_not_fit_are_refused():
     for options, message in (
         ({"backbone": "vgg"}, "model.backbone 'vgg': not known; known: resnet50, mobilenet_v1"),

@@ -20,7 +20,8 @@ model { ssd { # the model
   box_predictor { $predictor class_prediction_bias_init: -4.6
     conv_hyperparams { $hyper initializer { random_normal_initializer { stddev: 0.01 mean: 0.0 } } } } }
   feature_extractor { type: '$kind' min_depth: 16 depth_multiplier: 1.0
-    conv_hyperparams { $hyper initializer { $init } } override_base_feature_extractor_hyperparams: true }
+    conv_hyperparams { $hyper initializer { $init_initializer { stddev: $deviation } } }
+    override_base_feature_extractor_hyperparams: true }
   loss { classification_loss { weighted_sigmoid_focal { alpha: $alpha gamma: 2.0 } }
     localization_loss { weighted_smooth_l1 { } } classification_weight: 1.0 localization_weight: $weight }
   normalize_loss_by_num_matches: true normalize_loc_loss_by_codesize: true
@@ -30,81 +31,59 @@ model { ssd { # the model
 train_config: {
   fine_tune_checkpoint: "PATH/model.ckpt" batch_size: $batch sync_replicas: true num_steps: $steps
   data_augmentation_options { random_horizontal_flip { } } data_augmentation_options { $crop }
-  optimizer { momentum_optimizer: { learning_rate: { cosine_decay_learning_rate { total_steps: $steps $rates } }
+  optimizer { momentum_optimizer: { learning_rate: { cosine_decay_learning_rate { total_steps: $steps
+    learning_rate_base: $rate warmup_learning_rate: $first warmup_steps: $rising } }
     momentum_optimizer_value: 0.9 } use_moving_average: false }
   max_number_of_boxes: 100
 }
 train_input_reader: { label_map_path: "PATH/mscoco_label_map.pbtxt" }
 """
-NORM = "batch_norm { train: true, scale: true, center: true, decay: $norm, epsilon: 0.001, }"
-SHARED = {"$hyper": "activation: RELU_6, regularizer { l2_regularizer { weight: $decay } } " + NORM}
-SSD_ANCHORS = "ssd_anchor_generator { $scales max_scale: 0.95 aspect_ratios: [1.0, 2.0, 0.5]"
-SHARED["$ssd"] = SSD_ANCHORS + " aspect_ratios: 3.0 aspect_ratios: 0.3333 }"
-LEVELS = "multiscale_anchor_generator { min_level: 3 max_level: 7 anchor_scale: 4.0 aspect_ratios: [1.0, 2.0, 0.5] }"
-TOWER = "weight_shared_convolutional_box_predictor { depth: $depth num_layers_before_predictor: $layers kernel_size: "
-LEAST_CROP = "random_crop_image { min_object_covered: 0.0 min_aspect_ratio: 0.75 max_aspect_ratio: 3.0"
-PYRAMID = {
-    "$anchors": LEVELS,
-    "$side": 640,
-    "$predictor": TOWER + "3",
-    "$depth": 256,
-    "$layers": 4,
-    "$norm": 0.997,
-    "$alpha": 0.25,
-    "$weight": 1.0,
-    "$batch": 64,
-    "$crop": LEAST_CROP + " min_area: 0.75 overlap_thresh: 0.0 }",
-    "$steps": 25000,
-    "$rates": "learning_rate_base: .04 warmup_learning_rate: .013333 warmup_steps: 2000",
+MACROS = {
+    "$hyper": "activation: RELU_6, regularizer { l2_regularizer { weight: $decay } } batch_norm "
+    "{ train: true, scale: true, center: true, decay: $norm, epsilon: 0.001, }",
+    "$ssd": "ssd_anchor_generator { max_scale: 0.95 aspect_ratios: [1.0, 2.0, 0.5, 3.0] aspect_ratios: 0.3333",
+    "$levels": "multiscale_anchor_generator { min_level: 3 max_level: 7 aspect_ratios: [1.0, 2.0, 0.5]",
+    "$tower": "weight_shared_convolutional_box_predictor { num_layers_before_predictor",
+    "$single": "convolutional_box_predictor { use_dropout",
+    "$least": "random_crop_image { min_object_covered: 0.0 min_area: 0.75 max_aspect_ratio: 3.0 overlap_thresh: 0.0 }",
 }
-SSD = {
-    "$kind": "ssd_mobilenet_v1",
-    "$init": "truncated_normal_initializer { stddev: 0.03 }",
-    "$decay": 4e-5,
-    "$anchors": "$ssd",
-    "$scales": "min_scale: 0.2",
-    "$side": 300,
-    "$norm": 0.97,
-    "$alpha": 0.75,
-    "$weight": 1.0,
-    "$predictor": "convolutional_box_predictor { use_dropout: false kernel_size: 1",
-    "$batch": 1024,
-    "$crop": "ssd_random_crop { }",
-    "$steps": 20000,
-    "$rates": "learning_rate_base: 0.9 warmup_learning_rate: 0.3 warmup_steps: 1000",
-}
-PPN = {
-    "$kind": "ssd_mobilenet_v1_ppn",
-    "$init": "random_normal_initializer { stddev: 0.01 }",
-    "$weight": 1.5,
-    "$scales": "min_scale: 0.15 reduce_boxes_in_lowest_layer: false",
-    "$depth": 512,
-    "$layers": 1,
-    "$batch": 512,
-    "$predictor": TOWER + "1 share_prediction_tower: true",
-    "$steps": 50000,
-    "$rates": "learning_rate_base: 0.7 warmup_learning_rate: 0.1333 warmup_steps: 2000",
-}
-MOBILENET = {"$kind": "ssd_mobilenet_v1_fpn", "$init": PPN["$init"], "$decay": 4e-5}
-RECIPES = {
-    "retinanet_resnet50_fpn_640": {
-        **PYRAMID,
-        "$kind": "ssd_resnet50_v1_fpn",
-        "$init": SSD["$init"],
-        "$decay": 4e-4,
-    },
-    "retinanet_mobilenet_v1_fpn_640": {**PYRAMID, **MOBILENET},
-    "ssd_mobilenet_v1_300": SSD,
-    "ssd_mobilenet_v1_ppn_300": {**SSD, **PPN},
-}
+VALUES = """
+kind      | ssd_resnet50_v1_fpn       | ssd_mobilenet_v1_fpn      | ssd_mobilenet_v1   | ssd_mobilenet_v1_ppn
+init      | truncated_normal          | random_normal             | truncated_normal   | random_normal
+deviation | 0.03                      | 0.01                      | 0.03               | 0.01
+decay     | 0.0004                    | 0.00004                   | 0.00004            | 0.00004
+norm      | 0.997                     | 0.997                     | 0.97               | 0.97
+side      | 640                       | 640                       | 300                | 300
+anchors   | $levels }                 | $levels }                 | $ssd min_scale: .2 } | $ssd min_scale: .15 $whole }
+whole     |                           |                           |         | reduce_boxes_in_lowest_layer: false
+predictor | $tower: 4 depth: 256      | $tower: 4 depth: 256      | $single: false     | $tower: 1 depth: 512 $shared
+shared    |                           |                           |   | kernel_size: 1 share_prediction_tower: true
+alpha     | 0.25                      | 0.25                      | 0.75               | 0.75
+weight    | 1.0                       | 1.0                       | 1.0                | 1.5
+batch     | 64                        | 64                        | 1024               | 512
+crop      | $least                    | $least                    | ssd_random_crop { } | ssd_random_crop { }
+steps     | 25000                     | 25000                     | 20000              | 50000
+rate      | .04                       | .04                       | 0.9                | 0.7
+first     | .013333                   | .013333                   | 0.3                | 0.1333
+rising    | 2000                      | 2000                      | 1000               | 2000
+"""
+NAMES = (
+    "retinanet_resnet50_fpn_640",
+    "retinanet_mobilenet_v1_fpn_640",
+    "ssd_mobilenet_v1_300",
+    "ssd_mobilenet_v1_ppn_300",
+)
+ROWS = [[cell.strip() for cell in line.split("|")] for line in VALUES.strip().splitlines()]
+SSD, COMPARED = NAMES[2], {"evaluate_every", "checkpoint_every", "model_options", "task_options", "augment"}
 
 
 @pytest.fixture
 def load(tmp_path):
-    def load(given, *changes):
-        text = SAMPLE
-        for name, value in [*given.items(), *SHARED.items(), *given.items()]:
-            text = text.replace(name, str(value))
+    def load(recipe, *changes):
+        text, column = SAMPLE, 1 + NAMES.index(recipe)
+        own = {f"${row[0]}": row[column] for row in ROWS}
+        for name, value in [*own.items(), *MACROS.items(), *own.items()]:
+            text = text.replace(name, value)
         for old, new in changes:
             assert old in text
             text = text.replace(old, new)
@@ -114,16 +93,10 @@ def load(tmp_path):
     return load
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_sample_configuration_becomes_its_recipe(name, load):
-    found, recipe = load(RECIPES[name]).to_json(), load_config(name).to_json()
-    for key in recipe.keys() - {
-        "evaluate_every",
-        "checkpoint_every",
-        "model_options",
-        "task_options",
-        "augment",
-    }:
+    found, recipe = load(name).to_json(), load_config(name).to_json()
+    for key in recipe.keys() - COMPARED:
         assert found[key] == recipe[key], key
     for key in ("model_options", "task_options"):
         assert {option: found[key][option] for option in recipe[key]} == recipe[key]
