@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Union
 
-Fields = dict[str, list[Union[str, "Fields"]]]
+ProtoFields = dict[str, list[Union[str, "ProtoFields"]]]
 _Tokens = list[tuple[str, str]]
 
 _TOKEN = re.compile(
@@ -22,7 +22,7 @@ _ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f
 _CLOSING = {"{": "}", "<": ">"}
 
 
-def parse_text_proto(text: str) -> Fields:
+def parse_text_proto(text: str) -> ProtoFields:
     """Return the fields of a message, by name, each with the values of all its occurrences.
 
     Raises:
@@ -52,9 +52,9 @@ def _tokenize(text: str) -> _Tokens:
     return tokens
 
 
-def _parse_fields(tokens: _Tokens, position: int, closing: str | None) -> tuple[Fields, int]:
+def _parse_fields(tokens: _Tokens, position: int, closing: str | None) -> tuple[ProtoFields, int]:
     """Return the fields up to the closing mark (None for the end of the text), and the position after it."""
-    fields: Fields = {}
+    fields: ProtoFields = {}
     while position < len(tokens):
         kind, written = tokens[position]
         position += 1
@@ -73,7 +73,7 @@ def _parse_fields(tokens: _Tokens, position: int, closing: str | None) -> tuple[
     return fields, position
 
 
-def _parse_value(tokens: _Tokens, position: int) -> tuple[list[str | Fields], int]:
+def _parse_value(tokens: _Tokens, position: int) -> tuple[list[str | ProtoFields], int]:
     """Return the value at `position`, or the values of a list, and the position after it."""
     kind, written = tokens[position] if position < len(tokens) else ("end", "the end of the file")
     if kind == "word":

@@ -1,6 +1,6 @@
 """Reader of `pipeline.config` files of the TensorFlow Object Detection API: an SSD model and its training.
 
-Every field is translated, known to have no effect here, or refused by its name. Fields that are missing have the
+Every field is translated, known to have no effect here, or refused by its name. ProtoFields that are missing have the
 defaults of the API's .proto files.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.errors import UsageError
-from halofeed.schemas.text_proto import Fields, parse_text_proto
+from halofeed.schemas.text_proto import ProtoFields, parse_text_proto
 
 FIRST_WIDTH = 32
 """Channels of MobileNet's first convolution at the depth multiplier 1."""
@@ -51,7 +51,7 @@ class Message:
     """
 
     path: str
-    fields: Fields
+    fields: ProtoFields
     problems: list[str]
     mapped: list[str]
     taken: set[str] = field(default_factory=set)

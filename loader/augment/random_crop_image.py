@@ -17,7 +17,7 @@ from halofeed.loader.augment.example import (
     check_range,
     check_share,
 )
-from halofeed.loader.augment.scale_jitter import resized
+from halofeed.loader.augment.scale_jitter import resize_view
 from halofeed.loader.augment.view import ImageShape
 
 ATTEMPTS = 100
@@ -77,7 +77,7 @@ class RandomCropImage:
         if window is None:
             return example
         start, size = window
-        return resized(example.crop(start, size, self.overlap_thresh), shape)
+        return resize_view(example.crop(start, size, self.overlap_thresh), shape)
 
     def draw_window(
         self, shape: ImageShape, boxes: NDArray[np.int64], draws: NDArray[np.float64]

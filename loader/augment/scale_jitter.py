@@ -77,10 +77,10 @@ def scaled(example: Example, frame: ImageShape, scale: float) -> Example:
     """Resize a picture without distortion; at scale 1 it just fits into the frame."""
     source = example.view.shape
     factor = scale * min(side / size for side, size in zip(frame, source, strict=True))
-    return resized(example, tuple(max(1, round(size * factor)) for size in source))
+    return resize_view(example, tuple(max(1, round(size * factor)) for size in source))
 
 
-def resized(example: Example, shape: ImageShape) -> Example:
+def resize_view(example: Example, shape: ImageShape) -> Example:
     """Resize what a picture's view shows to a shape."""
     source = example.view.shape
     if shape == source:
