@@ -1,6 +1,6 @@
 """Reader of `pipeline.config` files of the TensorFlow Object Detection API: an SSD model and its training.
 
-Every field is translated, known to have no effect here, or refused by its name. ProtoFields that are missing have the
+Every field is translated, known to have no effect here, or refused by its name. Fields that are missing have the
 defaults of the API's .proto files.
 """
 
