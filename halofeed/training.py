@@ -179,7 +179,8 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         metavar="NAME",
-        help="a recipe of `halofeed configs`, or a .toml file (default: a small one for the data's task)",
+        help="a recipe of `halofeed configs`, a .toml file, or a pipeline.config of the TF Object Detection API "
+        "(default: a small recipe for the data's task)",
     )
     add_settings(parser, "clip_norm=10, model.width=16, task.alpha=0.75")
     add_options(parser, TrainConfig, show_defaults=False)
@@ -462,10 +463,14 @@ def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
 def _config_of(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
     """Return the config of the command line and its name."""
     from halofeed.schemas.manifest import read_manifest
-    from halofeed.trainer.config import TrainConfig, default_config, load_config
+    from halofeed.trainer.config import TrainConfig, config_text, default_config, is_pipeline, load_config
+    from halofeed.trainer.pipeline_config import read_pipeline
 
     name = parsed.config or default_config(read_manifest(parsed.path))
     config = load_config(name)
+    if is_pipeline(name):
+        for line in read_pipeline(config_text(name))[1]:
+            print_status(line)
     given = {
         field: value for field, value in vars(parsed).items() if field in TrainConfig.__dataclass_fields__
     }

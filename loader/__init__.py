@@ -11,9 +11,11 @@ from halofeed.loader.augment import (
     MixUp,
     Mosaic,
     RandomCrop,
+    RandomCropImage,
     RandomRotation,
     Rotate90,
     ScaleJitter,
+    SsdRandomCrop,
 )
 from halofeed.loader.batch import join_id, split_id
 from halofeed.loader.dataset import Loader
@@ -29,9 +31,11 @@ __all__ = [
     "Mixture",
     "Mosaic",
     "RandomCrop",
+    "RandomCropImage",
     "RandomRotation",
     "Rotate90",
     "ScaleJitter",
+    "SsdRandomCrop",
     "join_id",
     "split_id",
 ]

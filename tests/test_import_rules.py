@@ -321,11 +321,11 @@ def test_no_key_has_two_names() -> None:
 CEILINGS = {
     "halofeed": (13, 3500),
     "system": (19, 3050),
-    "schemas": (18, 4010),
-    "prep": (140, 36650),
+    "schemas": (19, 4120),
+    "prep": (140, 36560),
     "pipelines": (31, 8070),
-    "loader": (45, 10200),
-    "trainer": (57, 11200),
+    "loader": (46, 10360),
+    "trainer": (58, 12130),
     "inspection": (39, 9300),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""

@@ -23,12 +23,14 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 from halofeed.system.atomic_files import read_regular
 from halofeed.system.wording import did_you_mean
+from halofeed.trainer.pipeline_config import read_pipeline
 
 _MAX_FILE_BYTES = 1 << 20
 COMPUTE_DTYPES = ("bfloat16", "float32")
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw", "lamb", "lars")
 SCHEDULE_NAMES = ("cosine", "manual_step", "exponential", "constant")
 NORMALIZATIONS = ("dataset", "foreground", "caffe", "tf")
+NORM_SCOPES = ("global", "replica", "core")
 DEFAULT_CONFIGS = {
     ("classification", "picture"): "classifier_small",
     ("classification", "volume"): "classifier_small",
@@ -71,6 +73,9 @@ class TrainConfig:
         accumulate_steps: number of batches per update.
         average_decay: decay of the moving average of the parameters, which is evaluated; 0 for no average.
         norm_decay: decay of batch norm's running statistics.
+        norm_epsilon: value that batch norm adds to the variance, unless the model has its own.
+        norm_scope: "global" computes the statistics of batch norm over the complete batch, so that they do not depend
+            on the number of devices. "replica" computes them for each replica, "core" for each core.
 
     Raises:
         UsageError: options are invalid; the message names all of them.
@@ -119,6 +124,8 @@ class TrainConfig:
     accumulate_steps: int = 1
     average_decay: float = 0.0
     norm_decay: float = 0.997
+    norm_epsilon: float = 1e-3
+    norm_scope: str = "global"
 
     compute_dtype: str = option("bfloat16", "precision of the activations", choices=COMPUTE_DTYPES)
     remat: bool = option(
@@ -184,6 +191,7 @@ class TrainConfig:
             "schedule": SCHEDULE_NAMES,
             "compute_dtype": COMPUTE_DTYPES,
             "normalization": NORMALIZATIONS,
+            "norm_scope": NORM_SCOPES,
         }
         return [
             *((name, "1 or more", getattr(self, name) >= 1) for name in positive),
@@ -192,7 +200,7 @@ class TrainConfig:
                 (name, f"one of {', '.join(known)}", getattr(self, name) in known)
                 for name, known in choices.items()
             ),
-            ("learning_rate", "more than 0", self.learning_rate > 0),
+            *((name, "more than 0", getattr(self, name) > 0) for name in ("learning_rate", "norm_epsilon")),
             (
                 "image_shape",
                 "[height, width, channel] or [depth, height, width, channel], each 1 or more",
@@ -299,9 +307,14 @@ def default_config(manifest: Manifest) -> str:
 
 
 def load_config(name: str) -> TrainConfig:
-    """Load a config by its name or from a user's TOML file; UsageError lists the known names."""
+    """Load a config by its name, from a user's TOML file, or from a pipeline.config of the TF Object Detection API.
+
+    Raises:
+        UsageError: the name is unknown (with the known ones), or the file cannot be read or translated.
+    """
     try:
-        return TrainConfig.from_json(tomllib.loads(config_text(name)))
+        text = config_text(name)
+        return TrainConfig.from_json(read_pipeline(text)[0] if is_pipeline(name) else tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(
             f'--config {name}: {error}; TOML has name = value on each line, and text in quotes: model = "unet"'
@@ -310,23 +323,30 @@ def load_config(name: str) -> TrainConfig:
         raise UsageError(f"--config {name}: {error}") from error
 
 
+def is_pipeline(name: str) -> bool:
+    """Return whether a config is a pipeline.config of the TF Object Detection API, by its name."""
+    return name.endswith(".config")
+
+
 def config_text(name: str) -> str:
-    """Return the text of a config by its name, or of a user's TOML file.
+    """Return the text of a config by its name, or of a user's file.
 
     Raises:
-        UsageError: the name is unknown and not a .toml file, or the file cannot be read.
+        UsageError: the name is unknown and not a .toml or .config file, or the file cannot be read.
     """
     known = named_configs()
     if name in known:
         return known[name]
-    if not name.endswith(".toml") and ("/" in name or "." in name):
+    is_file = name.endswith((".toml", ".config"))
+    if not is_file and ("/" in name or "." in name):
         raise UsageError(
-            "expected a recipe's name or a .toml file; `halofeed configs retinanet_small > mine.toml` writes one"
+            "expected a recipe's name, a .toml file or a pipeline.config; `halofeed configs retinanet_small > "
+            "mine.toml` writes a .toml file"
         )
-    if not name.endswith(".toml"):
+    if not is_file:
         near = did_you_mean(name, known)
         raise UsageError(
-            f"not known; {near}known: {', '.join(known)}; or name a .toml file; "
+            f"not known; {near}known: {', '.join(known)}; or name a .toml file or a pipeline.config; "
             "`halofeed configs` lists the networks too"
         )
     try:

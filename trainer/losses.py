@@ -20,7 +20,7 @@ def huber(difference: jax.Array, delta: float = 1.0) -> jax.Array:
         The loss of each value, in the same shape and dtype.
 
     Source: Huber, Robust Estimation of a Location Parameter (1964). The TensorFlow Object Detection API calls it
-    smooth L1 at any delta.
+    weighted_smooth_l1.
 
     >>> huber(jnp.array([0.5, -2.0]), 0.5).tolist()
     [0.125, 0.875]
@@ -41,7 +41,12 @@ def smooth_l1(difference: jax.Array, delta: float = 1.0) -> jax.Array:
     return huber(difference, delta) / delta
 
 
-BOX_LOSSES: dict[str, Callable[[jax.Array, float], jax.Array]] = {"smooth_l1": smooth_l1, "huber": huber}
+BOX_LOSSES: dict[str, Callable[[jax.Array, float], jax.Array]] = {
+    "smooth_l1": smooth_l1,
+    "huber": huber,
+    "weighted_smooth_l1": huber,
+}
+"""Box losses by name; weighted_smooth_l1 is the name of huber in the TensorFlow Object Detection API."""
 
 
 def sigmoid_focal(

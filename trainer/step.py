@@ -66,6 +66,9 @@ class TrainingSetup:
         compute_dtype: dtype of the activations.
         param_dtype: dtype of the parameters and the loss.
         norm_decay: decay of the norms' running statistics.
+        norm_epsilon: value that batch norm adds to the variance, unless the model has its own.
+        norm_parts: parts of the image along each axis, batch first, over which batch norm has separate statistics;
+            None has one part, the complete batch.
         remat: keep only the convolutions' outputs for the backward pass and compute the rest again.
         mesh: mesh of the devices; None for one device.
         dims: number of parts of `image` along each axis, batch first; None if it is not split.
@@ -79,6 +82,8 @@ class TrainingSetup:
     compute_dtype: str = "bfloat16"
     param_dtype: str = "float32"
     norm_decay: float = 0.997
+    norm_epsilon: float = 1e-3
+    norm_parts: Dims = None
     remat: bool = False
     mesh: Mesh | None = field(default=None, compare=False)
     dims: Dims = None
@@ -97,6 +102,7 @@ class TrainingSetup:
                 param_dtype=jnp.dtype(self.param_dtype),
                 rngs=nnx.Rngs(seed),
                 norm_decay=self.norm_decay,
+                norm_epsilon=self.norm_epsilon,
             )
         )
 
@@ -118,7 +124,13 @@ class TrainingSetup:
         model: Any = nnx.merge(self.graph(), parameters, statistics, copy=True)
         name_layers(model)
         image = self.normalization(batch["image"], self.compute_dtype)
-        run = Pass(valid=batch.get("valid"), training=training, mesh=self.mesh, dims=self.dims)
+        run = Pass(
+            valid=batch.get("valid"),
+            training=training,
+            mesh=self.mesh,
+            dims=self.dims,
+            norm_parts=self.norm_parts,
+        )
         return model(image, run), nnx.state(model, nnx.Not(nnx.Param))
 
 

@@ -19,7 +19,7 @@ from halofeed.errors import UsageError
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.device import AUGMENTATIONS, DeviceAugmentation, Normalization
 from halofeed.loader.mesh import mesh_specs
-from halofeed.schemas.partition import Dims, Partition
+from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition
 from halofeed.trainer.config import TrainConfig, import_named
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS, Model, check_model_options, model_named
@@ -69,6 +69,8 @@ def build_training_setup(config: TrainConfig, facts: DataFacts, mesh: Mesh | Non
         augment_seed=config.seed,
         compute_dtype=config.compute_dtype,
         norm_decay=config.norm_decay,
+        norm_epsilon=config.norm_epsilon,
+        norm_parts=norm_parts(config.norm_scope, mesh, image_dims(partition), 1 + len(facts.image_shape)),
         remat=config.remat,
         mesh=mesh,
         dims=image_dims(partition),
@@ -98,6 +100,19 @@ def image_dims(partition: Partition) -> Dims:
     """Return the parts of `image` along each axis, batch first; None if the partition does not split it."""
     dims = partition.dims.get("image")
     return tuple(dims) if dims is not None and math.prod(dims) > 1 else None
+
+
+def norm_parts(scope: str, mesh: Mesh | None, dims: Dims, axes: int) -> Dims:
+    """Return the parts of an image in which batch norm has separate statistics; None for the scope "global".
+
+    >>> norm_parts("core", make_mesh(1, jax.devices()[:1]), (1, 4, 1, 1), 4)
+    (1, 4, 1, 1)
+    """
+    if scope == "global":
+        return None
+    replicas = 1 if mesh is None else int(mesh.shape[REPLICA_AXIS])
+    batch, *space = dims if dims is not None and scope == "core" else (1,) * axes
+    return (replicas * batch, *space)
 
 
 def batch_partition(partition: Partition, task: TrainingTask) -> Partition:

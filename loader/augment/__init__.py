@@ -31,6 +31,7 @@ from halofeed.loader.augment.example import (
 from halofeed.loader.augment.flips import FlipDepth, FlipLeftRight, FlipUpDown, Rotate90
 from halofeed.loader.augment.mosaic import MixUp, Mosaic
 from halofeed.loader.augment.random_crop import RandomCrop
+from halofeed.loader.augment.random_crop_image import RandomCropImage, SsdRandomCrop
 from halofeed.loader.augment.scale_jitter import ScaleJitter
 from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
 from halofeed.system.wording import did_you_mean, nearest_name
@@ -55,10 +56,12 @@ __all__ = [
     "Others",
     "PartnerSampler",
     "RandomCrop",
+    "RandomCropImage",
     "RandomRotation",
     "Rotate90",
     "ScaleJitter",
     "Scene",
+    "SsdRandomCrop",
     "Uniform",
     "augment",
     "build_augmentations",
@@ -79,6 +82,8 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation | Combination]] = {
         FlipDepth,
         Rotate90,
         RandomCrop,
+        RandomCropImage,
+        SsdRandomCrop,
         ScaleJitter,
         RandomRotation,
         ElasticDeformation,

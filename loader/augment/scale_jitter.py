@@ -79,13 +79,18 @@ def scaled(example: Example, frame: ImageShape, scale: float) -> Example:
     """Resize a picture without distortion; at scale 1 it just fits into the frame."""
     source = example.view.shape
     factor = scale * min(side / size for side, size in zip(frame, source, strict=True))
-    resized = tuple(max(1, round(size * factor)) for size in source)
-    if resized == source:
+    return resize_view(example, tuple(max(1, round(size * factor)) for size in source))
+
+
+def resize_view(example: Example, shape: ImageShape) -> Example:
+    """Resize what a picture's view shows to a shape."""
+    source = example.view.shape
+    if shape == source:
         return example
-    area = resized[0] * resized[1] / (source[0] * source[1])
+    area = shape[0] * shape[1] / (source[0] * source[1])
     return example.resampled(
-        ScaleWarp(source, resized),
-        extent=tuple((0, size) for size in resized),
+        ScaleWarp(source, shape),
+        extent=tuple((0, size) for size in shape),
         objects=replace(example.objects, areas=example.objects.areas * area),
     )
 

@@ -17,23 +17,17 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import class_number, shorten_list, sort_class_names
 from halofeed.schemas.fields import channel_ids, set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
+from halofeed.schemas.text_proto import parse_text_proto
 from halofeed.system.wording import did_you_mean, plural
 
 _BACKGROUND = ("background", "__background__", "_background_")
 LARGEST_LABEL = 65535
 _UNKNOWN = "mask has unknown labels"
-_TOKEN = re.compile(
-    r"""\s+ | \#[^\n]* | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*') | (?P<mark>[{}:;,<>\[\]])
-      | (?P<word>[^\s{}:;,<>\[\]"'\#]+)""",
-    re.VERBOSE,
-)
 _NUMBERED = re.compile(
     r"""["']?(?P<name>[^:,=\t"']*[^\d\s:,=\t"'][^:,=\t"']*)["']?\s*[:,=\t]\s*(?P<number>\d+),?"""
     r"""|(?P<after>\d+)\s*[:,=\s]\s*["']?(?P<other>[^:,=\t"']*[^\d\s:,=\t"'][^:,=\t"']*)["']?,?"""
 )
 """A line with a class's name and its number, in either order."""
-_ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
-_ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
 _NUMBERS = ("pixel value", "value", "id", "class id", "class_id", "label", "index")
 _NAMES = ("class", "name", "class name", "class_name", "label name")
 
@@ -394,12 +388,24 @@ def _from_json(name: str, text: str, first_id: int) -> LabelMap:
 
 
 def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
+    """Read the `item` messages of a StringIntLabelMap; other fields, such as keypoints, are skipped."""
     entries, aliases = [], []
     try:
-        items = _parse_label_items(name, text)
-    except RecursionError as error:
-        raise AnnotationsError(f"{name}: messages are nested too deep for a label map") from error
-    for item in items:
+        fields = parse_text_proto(text)
+    except ValueError as error:
+        raise AnnotationsError(f"{name}{error}") from error
+    if others := [key for key in fields if key != "item"]:
+        raise AnnotationsError(f"{name}: expected `item {{ ... }}`, got {others[0]!r}")
+    for message in fields.get("item", ()):
+        if isinstance(message, str):
+            raise AnnotationsError(f"{name}: expected {{ after the name of a message, got {message!r}")
+        item: dict[str, str] = {}
+        for key in ("id", "name", "display_name"):
+            values = [value for value in message.get(key, ()) if isinstance(value, str)]
+            if len(values) > 1:
+                raise AnnotationsError(f"{name}: {key} comes twice in one item: {values[0]!r}, {values[1]!r}")
+            if values:
+                item[key] = values[0]
         identity, label = item.get("id"), item.get("name", item.get("display_name"))
         if identity is None or label is None or not re.fullmatch(r"[+-]?[0-9]+", identity):
             raise AnnotationsError(f"{name}: an item needs an integer id and a name; got {item}")
@@ -432,101 +438,3 @@ _FORMATS: dict[str, Callable[[str, str, int], LabelMap]] = {
     ".json": _from_json,
     ".pbtxt": _from_pbtxt,
 }
-
-
-def _parse_label_items(name: str, text: str) -> list[dict[str, str]]:
-    """Return the scalar fields of each `item` of a StringIntLabelMap in protobuf text format.
-
-    The parser skips other fields, including nested ones (keypoints, ancestor_ids).
-
-    >>> _parse_label_items("map.pbtxt", "item { id: 1, name: 'hat' }  # one item")
-    [{'id': '1', 'name': 'hat'}]
-    """
-    tokens = _tokenize(name, text)
-    items: list[dict[str, str]] = []
-    position = 0
-    while position < len(tokens):
-        if tokens[position][1] == "item":
-            position += 2 if tokens[position + 1 : position + 2] == [("mark", ":")] else 1
-            fields, position = _parse_fields(name, tokens, position)
-            items.append(fields)
-        elif tokens[position] in (("mark", ","), ("mark", ";")):
-            position += 1
-        else:
-            raise AnnotationsError(f"{name}: expected `item {{ ... }}`, got {tokens[position][1]!r}")
-    return items
-
-
-def _tokenize(name: str, text: str) -> list[tuple[str, str]]:
-    tokens, position = [], 0
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            line = text.count("\n", 0, position) + 1
-            raise AnnotationsError(
-                f"{name}:{line}: not readable from here: {text[position : position + 20]!r}"
-            )
-        if match.lastgroup:
-            tokens.append((match.lastgroup, match.group()))
-        position = match.end()
-    return tokens
-
-
-def _parse_fields(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[dict[str, str], int]:
-    """Return the scalar fields of the message that opens at `position`, and the position after it."""
-    closing = {"{": "}", "<": ">"}.get(tokens[position][1] if position < len(tokens) else "")
-    if closing is None:
-        raise AnnotationsError(f"{name}: expected {{ after the name of a message")
-    fields: dict[str, str] = {}
-    position += 1
-    while position < len(tokens):
-        kind, written = tokens[position]
-        position += 1
-        if (kind, written) == ("mark", closing):
-            return fields, position
-        if kind == "mark" and written in ",;":
-            continue
-        if kind != "word":
-            raise AnnotationsError(f"{name}: expected the name of a field, got {written!r}")
-        if tokens[position : position + 1] == [("mark", ":")]:
-            position += 1
-        value, position = _parse_value(name, tokens, position)
-        if value is not None and written in ("id", "name", "display_name"):
-            if written in fields:
-                raise AnnotationsError(
-                    f"{name}: {written} comes twice in one item: {fields[written]!r}, {value!r}"
-                )
-            fields[written] = value
-    raise AnnotationsError(f"{name}: the file ends inside a message; expected {closing!r}")
-
-
-def _parse_value(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[str | None, int]:
-    """Return the scalar at `position` (None for a message or a list), and the position after it."""
-    kind, written = tokens[position] if position < len(tokens) else ("end", "the end of the file")
-    if kind == "word":
-        return written, position + 1
-    if kind == "string":
-        text = b""
-        while position < len(tokens) and tokens[position][0] == "string":
-            text += _ESCAPE.sub(_decode_escape, tokens[position][1][1:-1].encode())
-            position += 1
-        return text.decode("utf-8", "replace"), position
-    if written in ("{", "<"):
-        return None, _parse_fields(name, tokens, position)[1]
-    if written == "[":
-        position += 1
-        while position < len(tokens) and tokens[position][1] != "]":
-            position = position + 1 if tokens[position][1] == "," else _parse_value(name, tokens, position)[1]
-        if position < len(tokens):
-            return None, position + 1
-        written = "the end of the file"
-    raise AnnotationsError(f"{name}: expected a value, got {written!r}")
-
-
-def _decode_escape(match: re.Match[bytes]) -> bytes:
-    code = match.group(1)
-    if code[:1] in b"01234567":
-        return bytes([int(code, 8) & 255])
-    if code[:1] in b"xX" and len(code) > 1:
-        return bytes([int(code[1:], 16)])
-    return _ESCAPED.get(code, code)

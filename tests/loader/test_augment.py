@@ -13,6 +13,7 @@ from halofeed.loader import (
     MixUp,
     Mosaic,
     RandomCrop,
+    RandomCropImage,
     RandomRotation,
     Rotate90,
     ScaleJitter,
@@ -156,6 +157,10 @@ IMPOSSIBLE += [(lambda: ScaleJitter(8, 8, (0.0, 1.0)), "ScaleJitter: scales")]
 IMPOSSIBLE += [(lambda: ScaleJitter(8, 8, (2.0, 1.0)), "ScaleJitter: scales")]
 IMPOSSIBLE += [(lambda: ScaleJitter(8, 8, 2.0), "ScaleJitter: scales")]
 IMPOSSIBLE += [(lambda: ScaleJitter(8, 8, minimum_visible=2.0), "ScaleJitter: minimum_visible")]
+IMPOSSIBLE += [
+    (lambda: RandomCropImage(area_range=(0.0, 1.0)), "RandomCropImage: area_range: expected values")
+]
+IMPOSSIBLE += [(lambda: RandomCropImage(overlap_thresh=2), "RandomCropImage: overlap_thresh")]
 IMPOSSIBLE += [(lambda: RandomRotation(-1), "RandomRotation: degrees")]
 IMPOSSIBLE += [(lambda: RandomRotation((1, 2)), "RandomRotation: degrees")]
 IMPOSSIBLE += [(lambda: RandomRotation(400), "RandomRotation: degrees")]
@@ -180,6 +185,7 @@ TABLES |= {
     "ElasticDeformation": {"magnitude": 2, "grid": 10},
 }
 TABLES |= {"Mosaic": {"height": 8, "width": 9, "center": [0.4, 0.6]}}
+TABLES |= {"RandomCropImage": {"area_range": [0.5, 1]}, "SsdRandomCrop": {}}
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)

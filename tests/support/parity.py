@@ -103,6 +103,7 @@ class Case:
         classes: how many; detection's without the background, segmentation's with it.
         batch_size: 4 at least; the second row and the last are not valid.
         devices: how many are used at most; each holds several copies of the parameters.
+        norm_parts: parts of the image along each axis in which batch norm has statistics of its own.
     """
 
     model: str
@@ -113,11 +114,13 @@ class Case:
     classes: int = 3
     batch_size: int = 4
     devices: int = MANY_DEVICES
+    norm_parts: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         options = {**self.model_options, **self.task_options, **self.layer_options}
         words = (f"{name}={value}".replace(" ", "") for name, value in options.items())
-        return " ".join([self.model, "x".join(map(str, self.image_shape)), *words])
+        parts = [] if self.norm_parts is None else [f"norm_parts={self.norm_parts}"]
+        return " ".join([self.model, "x".join(map(str, self.image_shape)), *words, *parts])
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -126,7 +129,8 @@ class Case:
     def from_json(cls, text: str) -> Case:
         """Of one JSON object; what is left out has its default."""
         document = json.loads(text)
-        return cls(**{**document, "image_shape": tuple(document["image_shape"])})
+        given = {name: tuple(document[name]) for name in ("image_shape", "norm_parts") if document.get(name)}
+        return cls(**{**document, **given})
 
     @property
     def task(self) -> str:
@@ -148,6 +152,7 @@ class Case:
             return MODELS[self.model].build(layers, **given)
 
         given: dict[str, Any] = {"compute_dtype": dtype, "param_dtype": dtype, "norm_decay": 0.9}
+        given["norm_parts"] = self.norm_parts
         given["normalization"] = Normalization(mean=facts.mean, std=facts.std)
         return TrainingSetup(build=build, task=build_task(facts, self.task_options), **given)
 
@@ -193,7 +198,7 @@ def optimizer() -> optax.GradientTransformation:
 def measure(case: Case, cores: int = 1, dims: tuple[int, ...] | None = None) -> Leaves:
     """One step in float64, on one device or on a partition."""
     with jax.enable_x64(True):
-        before = _start(case.to_json(), "float64")
+        before = first_state(case.to_json(), "float64")
         problem, batch = _placed(case, "float64", cores, dims)
         state = jax.device_put(before, replicated_sharding(problem.mesh))
         step = compile_step(problem, optimizer()).lower(state, batch).compile(QUICKLY_COMPILED)
@@ -271,7 +276,7 @@ def _one_device(case: str) -> Leaves:
 
 
 @functools.cache
-def _start(case: str, dtype: str) -> TrainState:
+def first_state(case: str, dtype: str) -> TrainState:
     """A first state on the host, drawn by NumPy: XLA takes many times longer to compile the draws than a step."""
     generator = np.random.default_rng(4)
 
@@ -295,7 +300,7 @@ def _start(case: str, dtype: str) -> TrainState:
 def _predictions(case: str, cores: int = 1, dims: tuple[int, ...] | None = None) -> Arrays:
     with jax.enable_x64(True):
         problem, batch = _placed(Case.from_json(case), "float64", cores, dims)
-        state = jax.device_put(_start(case, "float64"), replicated_sharding(problem.mesh))
+        state = jax.device_put(first_state(case, "float64"), replicated_sharding(problem.mesh))
         given = (state.parameters, state.statistics, batch)
         predictions, _ = compile_prediction(problem).lower(*given).compile(QUICKLY_COMPILED)(*given)
         return {name: np.asarray(values, np.float64) for name, values in predictions.items()}

@@ -1,7 +1,5 @@
 """Anchors lie where the papers and other generators put them, and box codes are those of Faster R-CNN."""
 
-import itertools
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,48 +24,6 @@ def test_the_multiscale_grids_of_the_tf_object_detection_api(image, feature, str
     np.testing.assert_allclose((anchors * [*image, *image]).reshape(-1, 4), expected, atol=1e-4)
 
 
-def test_scales_change_before_aspect_ratios_as_in_the_tf_object_detection_api():
-    """Numbers of tensorflow/models, object_detection/anchor_generators/multiscale_grid_anchor_generator_test.py."""
-    anchors = retinanet_anchors((64, 64), (1, 1), stride=64, aspect_ratios=(1.0, 2.0), scales_per_octave=2)
-    expected = [[-96.0, -96.0, 160.0, 160.0], [-149.0193, -149.0193, 213.0193, 213.0193]]
-    expected += [[-58.50967, -149.0193, 122.50967, 213.0193], [-96.0, -224.0, 160.0, 288.0]]
-    np.testing.assert_allclose(anchors[0, 0] * 64, expected, atol=1e-3)
-
-
-def test_the_counts_of_ssd_anchors_of_the_tf_object_detection_api():
-    """Numbers of tensorflow/models, object_detection/anchor_generators/multiple_grid_anchor_generator_test.py."""
-    sizes = (38, 19, 10, 5, 3, 1)
-    for reduce, total in ((True, 7308), (False, 11640)):
-        levels = [
-            ssd_anchors((300, 300), (size, size), level=level, levels=6, reduce_boxes_in_lowest_layer=reduce)
-            for level, size in enumerate(sizes)
-        ]
-        assert sum(anchors[..., 0].size for anchors in levels) == total
-
-
-def slow_retinanet(image, feature, stride, scale, ratios, octaves):
-    found = np.zeros((*feature, len(ratios) * octaves, 4))
-    for y, x in np.ndindex(*feature):
-        center_y = y * stride + (stride / 2 if image[0] % stride == 0 else 0)
-        center_x = x * stride + (stride / 2 if image[1] % stride == 0 else 0)
-        for index, (ratio, octave) in enumerate(itertools.product(ratios, range(octaves))):
-            side = scale * stride * 2 ** (octave / octaves)
-            height, width = side / ratio**0.5, side * ratio**0.5
-            box = (center_y - height / 2, center_x - width / 2, center_y + height / 2, center_x + width / 2)
-            found[y, x, index] = np.array(box) / [*image, *image]
-    return found
-
-
-@pytest.mark.parametrize("case", [((96, 64), 8), ((100, 64), 16), ((300, 300), 8), ((33, 70), 32)])
-def test_retinanet_anchors_equal_a_loop(case):
-    image, stride = case
-    feature = tuple(-(-side // stride) for side in image)
-    anchors = retinanet_anchors(image, feature, stride=stride)
-    assert anchors.dtype == np.float32 and anchors.shape == (*feature, 6, 4)
-    expected = slow_retinanet(image, feature, stride, 4.0, (1, 2, 0.5), 2)
-    np.testing.assert_allclose(anchors, expected, atol=1e-6)
-
-
 def test_ssd_anchors_of_a_wide_image_are_square_in_pixels():
     anchors = ssd_anchors((200, 400), (2, 3), level=1, levels=6)
     first, center, half = (
@@ -78,18 +34,6 @@ def test_ssd_anchors_of_a_wide_image_are_square_in_pixels():
     np.testing.assert_allclose(first, [*(center - half), *(center + half)], atol=1e-3)
     between = anchors[1, 2, 5] * [200, 400, 200, 400]
     assert between[2] - between[0] == pytest.approx(200 * (0.35 * 0.5) ** 0.5, abs=1e-3)
-
-
-def test_the_lowest_and_the_last_ssd_level_have_anchors_of_their_own():
-    """A small square and two long ones; the last one interpolates towards the whole image."""
-    anchors = ssd_anchors((300, 300), (1, 1), level=0, levels=6)[0, 0]
-    sides = anchors[:, 2:] - anchors[:, :2]
-    root = 2**0.5
-    expected = [[0.1, 0.1], [0.2 / root, 0.2 * root], [0.2 * root, 0.2 / root]]
-    np.testing.assert_allclose(sides, expected, atol=1e-6)
-    anchors = ssd_anchors((300, 300), (1, 1), level=5, levels=6)[0, 0]
-    sides = anchors[:, 2] - anchors[:, 0]
-    assert sides[0] == pytest.approx(0.95) and sides[5] == pytest.approx(0.95**0.5)
 
 
 def test_sizes_that_cannot_be_are_refused():

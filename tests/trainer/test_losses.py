@@ -122,24 +122,6 @@ def logit(probability):
     return math.log(probability / (1 - probability))
 
 
-def slow_focal(logits, targets, alpha, gamma):
-    """The definition, in float64: cross-entropy, (1 - p of the truth) ** gamma, and the class's weight."""
-    found = np.zeros(logits.shape)
-    for index in np.ndindex(*logits.shape):
-        probability = 1 / (1 + math.exp(-float(logits[index])))
-        of_truth, weight = (probability, alpha) if targets[index] else (1 - probability, 1 - (alpha or 0))
-        found[index] = -math.log(of_truth) * (1 - of_truth) ** gamma * (weight or 1)
-    return found
-
-
-def test_focal_loss_is_its_definition():
-    generator = np.random.default_rng(2)
-    logits, targets = generator.normal(0, 4, (50, 3)).astype(np.float32), generator.random((50, 3)) < 0.3
-    for alpha, gamma in ((0.25, 2.0), (0.75, 2.0), (0.5, 0.0), (None, 1.5)):
-        found = sigmoid_focal(jnp.array(logits), jnp.array(targets), alpha=alpha, gamma=gamma)
-        np.testing.assert_allclose(found, slow_focal(logits, targets, alpha, gamma), rtol=2e-5, atol=1e-9)
-
-
 def test_easy_examples_cost_orders_less_than_in_cross_entropy():
     """Numbers of tensorflow/models, object_detection/core/losses_test.py: 0.97, 0.91 and 0.73 right, both ways."""
     logits = jnp.array([logit(value) for value in (0.97, 0.91, 0.73, 0.27, 0.09, 0.03)])

@@ -8,15 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 from halofeed.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors
 from halofeed.trainer.detection.matcher import Matcher, box_overlap, match_boxes, split_alike
 from halofeed.trainer.mesh import constrain, make_mesh
-from tests.support.training import random_boxes, slow_overlap
+from tests.support.training import random_boxes
 
 BOTH_ROWS_FREE = [[1, 1, 1, 3, 1], [2, -1, 2, 0, 4], [3, 0, -1, 0, 0]]
 ONE_ROW_LOW = [[1, 1, 1, 3, 1], [-1, 0, -2, -2, -1], [3, 0, -1, 2, 0]]
@@ -44,15 +42,29 @@ def match_table(matcher, rows, is_object=None):
         (BOTH_ROWS_FREE, None, (3, 2), {}, [2, -1, -2, 0, 1]),
         (BOTH_ROWS_FREE, None, (3, 2), {"negatives_lower_than_unmatched": False}, [2, -2, -1, 0, 1]),
         (ONE_ROW_LOW, None, (3, 2), {}, [2, -1, -1, 0, -1]),
-        (ONE_ROW_LOW, None, (3, 2), {"force_match": True}, [2, 1, -1, 0, -1]),
+        (ONE_ROW_LOW, None, (3, 2), {"force_match_for_each_row": True}, [2, 1, -1, 0, -1]),
         # Padding is not forced on an anchor.
-        (WITH_PADDING, [True, True, False, True, False], (3, 2), {"force_match": True}, [3, 1, -1, 0, -1]),
+        (
+            WITH_PADDING,
+            [True, True, False, True, False],
+            (3, 2),
+            {"force_match_for_each_row": True},
+            [3, 1, -1, 0, -1],
+        ),
         # Ours: a forced anchor goes to the first box, and of equal anchors the first is taken.
-        ([[1, 2, 2, 0, 2], [1, 3, 0, 3, 0]], None, (9, 9), {"force_match": True}, [-1, 0, -1, -1, -1]),
-        ([[0, 0, 2, 0, 2]], None, (9, 9), {"force_match": True}, [-1, -1, 0, -1, -1]),
+        (
+            [[1, 2, 2, 0, 2], [1, 3, 0, 3, 0]],
+            None,
+            (9, 9),
+            {"force_match_for_each_row": True},
+            [-1, 0, -1, -1, -1],
+        ),
+        ([[0, 0, 2, 0, 2]], None, (9, 9), {"force_match_for_each_row": True}, [-1, -1, 0, -1, -1]),
         # Without objects every anchor is background.
-        (BOTH_ROWS_FREE, [False] * 3, (0.5, 0.4), {"force_match": True}, [-1] * 5),
+        (BOTH_ROWS_FREE, [False] * 3, (0.5, 0.4), {"force_match_for_each_row": True}, [-1] * 5),
         (BOTH_ROWS_FREE, [False] * 3, (0.5, 0.4), {"negatives_lower_than_unmatched": False}, [-1] * 5),
+        # Without thresholds every anchor has its best box.
+        (ONE_ROW_LOW, None, (0.9, 0.9), {"ignore_thresholds": True}, [2, 0, 0, 0, 0]),
         # A match at the threshold is positive.
         ([[0.5, np.nextafter(np.float32(0.5), 0), 0.25, 0.2, 1]], None, (0.5, 0.25), {}, [0, -2, -2, -1, 0]),
     ],
@@ -60,7 +72,9 @@ def match_table(matcher, rows, is_object=None):
 def test_the_matches_of_the_tf_object_detection_api(rows, is_object, thresholds, options, expected):
     """The first six: numbers of tensorflow/models, object_detection/matchers/argmax_matcher_test.py."""
     high, low = thresholds
-    matcher = Matcher(matched_threshold=high, unmatched_threshold=low, **{"force_match": False, **options})
+    matcher = Matcher(
+        matched_threshold=high, unmatched_threshold=low, **{"force_match_for_each_row": False, **options}
+    )
     assert match_table(matcher, rows, is_object) == expected
 
 
@@ -69,18 +83,6 @@ def test_thresholds_that_cannot_be_are_refused():
         Matcher(unmatched_threshold=0.6)
     with pytest.raises(UsageError, match="expected less than matched_threshold"):
         Matcher(negatives_lower_than_unmatched=False)
-
-
-def slow_match(anchors, boxes, low, high):
-    """One list of anchors, one image; boxes are real and none is a crowd."""
-    table = np.array([[slow_overlap(anchor, box) for box in boxes] for anchor in anchors])
-    found = []
-    for row in table:
-        best = max(range(len(boxes)), key=lambda box: (row[box], -box))
-        found.append(best if row[best] >= high else -1 if row[best] < low else -2)
-    for box in reversed(range(len(boxes))):
-        found[int(np.argmax(table[:, box]))] = box
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -93,19 +95,6 @@ def pyramid():
 def jitted_match(anchors, boxes, is_box, is_crowd):
     with_between = Matcher(unmatched_threshold=0.4)
     return match_boxes(with_between, [level[None] for level in anchors], boxes, is_box, is_crowd)
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 5))
-def test_matching_level_by_level_equals_matching_one_list(pyramid, seed, count):
-    with jax.enable_x64(True):
-        boxes, anchors = random_boxes(np.random.default_rng(seed), 2, 5), list(map(np.float64, pyramid))
-        none = np.zeros((2, 5), bool)
-        found = jitted_match(anchors, boxes, np.broadcast_to(np.arange(5) < count, (2, 5)), none)
-    flat = np.concatenate([level.reshape(-1, 4) for level in anchors])
-    for row in range(2):
-        ours = np.concatenate([np.asarray(level)[row].ravel() for level in found])
-        assert ours.tolist() == slow_match(flat, boxes[row, :count], 0.4, 0.5)
 
 
 def test_boxes_without_area_and_padding_never_match(pyramid):

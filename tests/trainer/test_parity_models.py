@@ -50,6 +50,12 @@ SMALL_UNET = Case(model="unet", image_shape=(8, 16, 8, 1), model_options=THREE_L
 SMALL_PLANE_UNET = Case(model="unet", image_shape=(32, 16, 2), model_options=THREE_LEVELS)
 PUBLISHED = {"norm": "batch", "double_in_block": True, "upsampling": "transposed", "images_at_once": 1}
 DIRECT_UNET = dataclasses.replace(UNET, layer_options={"volume_convolution": "direct"})
+SLIM = dataclasses.replace(
+    SHORT_RETINANET, model_options={**SHORT_RETINANET.model_options, "variant": "slim"}
+)
+TPU = dataclasses.replace(
+    SLIM, model_options={**SLIM.model_options, "variant": "tpu", "scales_per_octave": 3}
+)
 
 
 def with_options(case: Case, **options: Any) -> Case:
@@ -66,6 +72,14 @@ TABLE: list[tuple[Case, list[Split]]] = [
     (RETINANET_ON_MOBILENET, [*FEW_ROWS, ROWS_AND_COLUMNS]),  # its parts are above, on every split
     # Sizes that stop dividing: 76 -> 38 -> 19 -> 10 -> 5 -> 3 -> 2 -> 1, as 300 does.
     (dataclasses.replace(RETINANET_ON_MOBILENET, image_shape=(76, 60, 3)), FEW_ROWS),
+    (with_options(RETINANET, variant="slim"), PICTURE_SPLITS),
+    (with_options(RETINANET, variant="tpu"), PICTURE_SPLITS),
+    # Norms of each replica, and of each core.
+    (dataclasses.replace(TPU, norm_parts=(2, 1, 1, 1)), PICTURE_SPLITS),
+    *(
+        (dataclasses.replace(SLIM, norm_parts=(2, *dims[1:])), [(cores, dims)])
+        for cores, dims in PICTURE_SPLITS
+    ),
     (SSD, PICTURE_SPLITS),
     (dataclasses.replace(SSD, image_shape=(76, 76, 3)), FEW_ROWS),
     (PPN, PICTURE_SPLITS),
@@ -91,7 +105,9 @@ SLICE = [
     (SHORT_RESNET, EIGHT_ROWS),
     (MOBILENET, FOUR_ROWS),
     (SHORT_RETINANET, TWO_BY_TWO),
-    (SHORT_RETINANET, SIXTEEN_ROWS),
+    (TPU, TWO_BY_TWO),
+    (dataclasses.replace(SLIM, norm_parts=(2, 8, 1, 1)), EIGHT_ROWS),
+    (dataclasses.replace(TPU, norm_parts=(2, 16, 1, 1)), SIXTEEN_ROWS),
     (SSD, ROWS_AND_COLUMNS),
     (PPN, FOUR_ROWS),
     (with_options(UNET, **PUBLISHED, depth=3), FOUR_DEEP),

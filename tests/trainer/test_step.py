@@ -132,6 +132,19 @@ def test_batch_norm_spans_image_and_valid_rows_of_the_batch_and_keeps_running_st
     assert_close(norm.variance[...], x[valid].var(axis=(0, 1, 2)))
 
 
+def test_batch_norm_of_parts_is_that_of_each_part_alone_and_runs_by_their_means() -> None:
+    x = jnp.asarray(np.random.default_rng(0).normal(3, 2, (6, 4, 3, 2)).astype(np.float32))
+    valid = jnp.asarray([True, False, True, True, False, False])
+    whole = BatchNorm(2, decay=0.0)
+    found, alone = whole(x, valid=valid, parts=(3, 2, 1)), []
+    for rows in (slice(0, 2), slice(2, 4), slice(4, 6)):
+        for band in (slice(0, 2), slice(2, 4)):
+            alone.append(BatchNorm(2, decay=0.0))
+            assert_close(found[rows, band], alone[-1](x[rows, band], valid=valid[rows]))
+    for name in ("mean", "variance"):  # The last two parts have no valid row.
+        assert_close(getattr(whole, name)[...], np.mean([getattr(norm, name)[...] for norm in alone[:4]], 0))
+
+
 def test_a_step_is_plain_gradient_descent_and_takes_the_state_over() -> None:
     optimizer, batch = optax.sgd(0.5), pictures(4)
     state = new_state(PROBLEM, optimizer, 0)

@@ -31,19 +31,20 @@ class Level:
 
 
 SCALES = (10.0, 10.0, 5.0, 5.0)
-"""Factors of ty, tx, th and tw, which make their variances about equal."""
+"""Factors of ty, tx, th and tw by default, which make their variances about equal."""
 SIDE_EPSILON = 1e-8
 """Value added to every side, so that a side of 0 has a logarithm."""
 MAX_LOG_RATIO = 80.0
 """Maximum logarithm of a decoded side divided by its anchor's side; float32 overflows at 89."""
 
 
-def encode(boxes: jax.Array, anchors: jax.Array) -> jax.Array:
+def encode(boxes: jax.Array, anchors: jax.Array, scales: Sequence[float] = SCALES) -> jax.Array:
     """Encode boxes relative to anchors.
 
     Args:
         boxes: [..., 4], ymin, xmin, ymax, xmax.
         anchors: [..., 4], in the same order and units; broadcast against the boxes.
+        scales: factors of the four codes, y_scale, x_scale, height_scale and width_scale of `faster_rcnn_box_coder`.
 
     Returns:
         [..., 4]: 10 (y - ya) / ha, 10 (x - xa) / wa, 5 log(h / ha), 5 log(w / wa), of centers and sides.
@@ -57,15 +58,16 @@ def encode(boxes: jax.Array, anchors: jax.Array) -> jax.Array:
     anchor_center, anchor_side = _center_and_side(anchors)
     side, anchor_side = side + SIDE_EPSILON, anchor_side + SIDE_EPSILON
     shift = (center - anchor_center) / anchor_side
-    return jnp.concatenate([shift, jnp.log(side / anchor_side)], -1) * np.asarray(SCALES, shift.dtype)
+    return jnp.concatenate([shift, jnp.log(side / anchor_side)], -1) * np.asarray(scales, shift.dtype)
 
 
-def decode(codes: jax.Array, anchors: jax.Array) -> jax.Array:
+def decode(codes: jax.Array, anchors: jax.Array, scales: Sequence[float] = SCALES) -> jax.Array:
     """Decode the output of `encode` to boxes.
 
     Args:
         codes: [..., 4], as `encode` returns them.
         anchors: [..., 4], ymin, xmin, ymax, xmax; in the shape of the codes, or one that broadcasts to it.
+        scales: factors of the four codes, as for `encode`.
 
     Returns:
         [..., 4]: ymin, xmin, ymax, xmax in the anchors' units, finite for all finite codes up to 1e30.
@@ -73,7 +75,7 @@ def decode(codes: jax.Array, anchors: jax.Array) -> jax.Array:
     >>> decode(jnp.array([0.0, 5.0, 0.0, 0.0]), jnp.array([0.0, 0.0, 1.0, 0.5])).tolist()
     [0.0, 0.25, 1.0, 0.75]
     """
-    codes = codes / np.asarray(SCALES, codes.dtype)
+    codes = codes / np.asarray(scales, codes.dtype)
     anchor_center, anchor_side = _center_and_side(anchors)
     center = codes[..., :2] * anchor_side + anchor_center
     half = jnp.exp(jnp.minimum(codes[..., 2:], MAX_LOG_RATIO)) * anchor_side / 2

@@ -29,20 +29,29 @@ class Matcher:
         matched_threshold: minimum overlap at which an anchor matches its best ground truth.
         unmatched_threshold: overlap below which an anchor is background; between the two thresholds it is ignored.
         negatives_lower_than_unmatched: False swaps the two: background between the thresholds, ignored below.
-        force_match: match each ground truth to its best anchor regardless of the thresholds. The first of equal
-            anchors is used, and the first of two ground truths with the same anchor gets it.
+        force_match_for_each_row: match each ground truth to its best anchor regardless of the thresholds. The first
+            of equal anchors is used, and the first of two ground truths with the same anchor gets it.
+        ignore_thresholds: match every anchor to its best ground truth, whatever their overlap.
+        use_matmul_gather: accepted because configurations name it. Both values give the same result: targets are always
+            taken by a matrix product (`take`).
 
     Raises:
         UsageError: the thresholds are out of order, or equal although background is between them.
+
+    Source: `ArgMaxMatcher` of the TensorFlow Object Detection API, whose configurations have these names.
     """
 
     matched_threshold: float = 0.5
     unmatched_threshold: float = 0.5
     negatives_lower_than_unmatched: bool = True
-    force_match: bool = True
+    force_match_for_each_row: bool = True
+    ignore_thresholds: bool = False
+    use_matmul_gather: bool = True
 
     def __post_init__(self) -> None:
         low, high = self.unmatched_threshold, self.matched_threshold
+        if self.ignore_thresholds:
+            return
         if low > high or (low == high and not self.negatives_lower_than_unmatched):
             expected = "at most" if self.negatives_lower_than_unmatched else "less than"
             raise UsageError(
@@ -62,7 +71,7 @@ class Matcher:
             equals that of one list of all levels' anchors. All are -1 for an image without objects.
         """
         matches = [self._by_threshold(similarity(), is_object) for similarity in similarities]
-        if not self.force_match:
+        if not self.force_match_for_each_row:
             return matches
         # Largest similarity of each box, and its first anchor in the order height, width, anchor: [batch, box] each.
         best = [
@@ -83,6 +92,7 @@ class Matcher:
         below, between = (UNMATCHED, IGNORED) if self.negatives_lower_than_unmatched else (IGNORED, UNMATCHED)
         matched = jnp.where(value >= self.matched_threshold, box, between)
         matched = jnp.where(value < self.unmatched_threshold, below, matched)
+        matched = box if self.ignore_thresholds else matched
         return jnp.where(jnp.any(is_object, -1)[:, None, None, None], matched, UNMATCHED)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from halofeed.trainer.detection.anchors import Level, decode
+from halofeed.trainer.detection.anchors import SCALES, Level, decode
 from halofeed.trainer.detection.matcher import box_overlap
 
 ROW_BLOCKS, COLUMN_BLOCKS = 16, 2
@@ -25,6 +25,7 @@ def select(
     iou_threshold: float = 0.6,
     max_detections: int = 100,
     max_candidates_per_level: int = 1000,
+    scales: Sequence[float] = SCALES,
 ) -> dict[str, jax.Array]:
     """Return the detections of each image, by decreasing score.
 
@@ -34,12 +35,13 @@ def select(
         iou_threshold: maximum overlap of a box with a detection of its class and a higher score.
         max_detections: maximum number of detections per image.
         max_candidates_per_level: number of pairs of anchor and class of a level that enter the suppression.
+        scales: factors of the box codes, as for `encode`.
 
     Returns:
         `boxes` [batch, max_detections, 4], ymin, xmin, ymax, xmax within 0 and 1; `scores` [batch, max_detections];
         `classes` int32 [batch, max_detections], from 1; `num_detections` int32 [batch]. The rest is zeros.
     """
-    by_level = [candidates(level, max_candidates_per_level) for level in levels]
+    by_level = [candidates(level, max_candidates_per_level, scales) for level in levels]
     boxes, scores, classes = (jnp.concatenate(parts, 1) for parts in zip(*by_level, strict=True))
     boxes = jnp.clip(boxes, 0, 1)
     is_valid = jnp.all(boxes[..., 2:] > boxes[..., :2], -1) & (scores > score_threshold)
@@ -63,7 +65,9 @@ def select(
     }
 
 
-def candidates(level: Level, count: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def candidates(
+    level: Level, count: int, scales: Sequence[float] = SCALES
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the pairs of anchor and class of one level with the highest scores.
 
     These pairs are among the `count` anchors with the highest maximum score. Each block of the level selects its own
@@ -72,6 +76,7 @@ def candidates(level: Level, count: int) -> tuple[jax.Array, jax.Array, jax.Arra
     Args:
         level: outputs of a detector at one level.
         count: maximum number of pairs.
+        scales: factors of the box codes, as for `encode`.
 
     Returns:
         Boxes [batch, count, 4], not clipped, scores [batch, count] from the highest on, and classes int32
@@ -89,7 +94,7 @@ def candidates(level: Level, count: int) -> tuple[jax.Array, jax.Array, jax.Arra
     classes = logits.shape[-1]
     pairs = logits.reshape(batch, -1)
     best, pair = jax.lax.top_k(pairs, min(count, pairs.shape[1]))
-    boxes = _take_boxes(decode(codes, anchors), pair // classes)
+    boxes = _take_boxes(decode(codes, anchors, scales), pair // classes)
     return boxes, jax.nn.sigmoid(best), (pair % classes).astype(jnp.int32)
 
 

@@ -41,6 +41,30 @@ def normal(deviation: float) -> Initializer:
     return partial(_sample_normal, deviation)
 
 
+def truncated_normal(deviation: float) -> Initializer:
+    """Return an initializer for a normal distribution without the values beyond two deviations, as TensorFlow has it.
+
+    Args:
+        deviation: standard deviation of the distribution before values are left out.
+    """
+    return partial(_sample_normal, deviation, limit=2.0)
+
+
+KERNEL_INITIALIZERS: dict[str, Callable[[float], Initializer]] = {
+    "normal": normal,
+    "truncated_normal": truncated_normal,
+}
+"""Initializers of kernels by their names in a model's options."""
+
+
+def kernel_initializer(name: str, deviation: float) -> Initializer:
+    """Return the initializer of `KERNEL_INITIALIZERS` with a deviation; raise UsageError for an unknown name."""
+    if name not in KERNEL_INITIALIZERS:
+        known = ", ".join(KERNEL_INITIALIZERS)
+        raise UsageError(f"model.kernel_init: expected one of {known}, got {name!r}")
+    return KERNEL_INITIALIZERS[name](deviation)
+
+
 def he_normal(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
     """Sample kernels that keep the variance through relu: the deviation is sqrt(2 / inputs of one output).
 
@@ -54,15 +78,36 @@ def lecun_normal(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.fl
     return _sample_normal(math.sqrt(1 / math.prod(shape[:-1])), key, shape, dtype)
 
 
+def glorot_uniform(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
+    """Sample kernels evenly up to sqrt(6 / (inputs + outputs of one position)), the default of Keras' convolutions."""
+    limit = math.sqrt(6 / (math.prod(shape[:-2]) * sum(shape[-2:])))
+    if isinstance(key, jax.core.Tracer):
+        return jax.random.uniform(key, shape, dtype, -limit, limit)
+    return jnp.asarray(_generator(key).uniform(-limit, limit, tuple(shape)), dtype)
+
+
+def _generator(key: jax.Array) -> np.random.Generator:
+    words: Any = np.asarray(jax.random.key_data(key))
+    return np.random.default_rng(words)
+
+
 def _sample_normal(
-    deviation: float, key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32
+    deviation: float,
+    key: jax.Array,
+    shape: Sequence[int],
+    dtype: DTypeLike = jnp.float32,
+    limit: float = math.inf,
 ) -> jax.Array:
     """Sample with NumPy, because XLA takes seconds on a CPU to compile a program for every shape."""
     if isinstance(key, jax.core.Tracer):
         # The caller wants only shapes, or samples inside a program of its own.
-        return jax.random.normal(key, shape, dtype) * jnp.asarray(deviation, dtype)
-    words: Any = np.asarray(jax.random.key_data(key))
-    values = np.random.default_rng(words).standard_normal(tuple(shape), np.float64)
+        draw = partial(jax.random.truncated_normal, lower=-limit, upper=limit)
+        traced = (draw if limit < math.inf else jax.random.normal)(key, shape=shape, dtype=dtype)
+        return traced * jnp.asarray(deviation, dtype)
+    generator = _generator(key)
+    values = generator.standard_normal(tuple(shape), np.float64)
+    while limit < math.inf and (beyond := np.abs(values) > limit).any():
+        values[beyond] = generator.standard_normal(int(beyond.sum()))
     return jnp.asarray(values * deviation, dtype)
 
 
@@ -103,12 +148,15 @@ class Pass:
         training: norms use this batch's statistics and update the running ones; False uses the running ones.
         mesh: mesh of the activations; None for one device.
         dims: number of parts of the image along each axis, batch first; None if it is not split.
+        norm_parts: number of parts of the image along each axis, batch first, in which batch norm has separate
+            statistics; None has one part. It does not depend on the mesh.
     """
 
     valid: jax.Array | None = None
     training: bool = True
     mesh: Mesh | None = None
     dims: Dims = None
+    norm_parts: Dims = None
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -118,6 +166,13 @@ class Pass:
     def is_split(self, shape: Sequence[int]) -> bool:
         """Return whether an activation of that shape is split."""
         return self.mesh is not None and self.dims is not None and reason_not_split(shape, self.dims) is None
+
+    def norm_options(self, shape: Sequence[int]) -> dict[str, Any]:
+        """Return the arguments of a norm for an activation of that shape, which may be too small for parts in space."""
+        parts = None if self.norm_parts is None else tuple(self.norm_parts[:-1])
+        if parts is not None and reason_not_split(shape[:-1], parts) is not None:
+            parts = (parts[0], *[1] * (len(parts) - 1))
+        return {"valid": self.valid, "training": self.training, "parts": parts}
 
     def hold(self, activation: jax.Array, *, replicate: bool = False) -> jax.Array:
         """Constrain an activation to its split; call it after every layer that mixes neighbors or changes the size.
@@ -191,7 +246,7 @@ class Layers:
         )
 
     def norm(self, features: int, *, epsilon: float | None = None) -> Norm:
-        """Make a norm of `norm_kind` over the complete image; batch norm includes the complete batch."""
+        """Make a norm of `norm_kind` over the image; batch norm includes the batch, unless a pass has `norm_parts`."""
         return NORMS[self.norm_kind](
             features,
             decay=self.norm_decay,
@@ -237,8 +292,8 @@ class ConvolutionNorm(nnx.Module):
         """
         x = save_for_backward(self.convolve(x, run))
         if then is None:
-            return self._activated(self.norm(x, valid=run.valid, training=run.training))
-        normalize = self.norm.bind_moments(x, valid=run.valid, training=run.training)
+            return self._activated(self.norm(x, **run.norm_options(x.shape)))
+        normalize = self.norm.bind_moments(x, **run.norm_options(x.shape))
         finished: jax.Array = jax.checkpoint(lambda x: then(self._activated(normalize(x))))(x)
         return finished
 

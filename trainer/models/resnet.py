@@ -1,4 +1,4 @@
-"""ResNet-50, version 1: the backbone as in keras.applications, and a classifier on it.
+"""ResNet-50, version 1: the backbone as in keras.applications or two detectors of TensorFlow, and a classifier on it.
 
 image -> 7x7 stride 2 -> max pool 3x3 stride 2 -> C2 -> C3 -> C4 -> C5 (strides 4, 8, 16, 32) [-> mean -> dense]
 
@@ -10,12 +10,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool, mean_over_space
+from halofeed.trainer.models.layers import (
+    Activation,
+    ConvolutionNorm,
+    ConvolutionPadding,
+    Layers,
+    Pass,
+    max_pool,
+    mean_over_space,
+)
 
 RESNET_BLOCKS = (3, 4, 6, 3)
 RESNET_WIDTH = 64
@@ -23,11 +33,39 @@ EXPANSION = 4
 RESNET_EPSILON = 1.001e-5
 STEM_ROWS = 3
 """Minimum of rows of a split image on one core: the halo of the first convolution, 7x7 with stride 2."""
-_unit = partial(ConvolutionNorm, epsilon=RESNET_EPSILON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetStyle:
+    """Details in which published ResNets differ.
+
+    Args:
+        activation: activation after all norms but a block's last, which is followed by the sum and relu.
+        epsilon: epsilon of the norms; None takes that of `Layers`.
+        pool_padding: padding of the pool after the first convolution.
+        stride_in_middle: stride in the 3x3 convolution of a block, not in the first 1x1.
+        zero_last_scale: let the last norm of a block begin with the scale 0, so that the block begins as its shortcut.
+    """
+
+    activation: Activation = nnx.relu
+    epsilon: float | None = None
+    pool_padding: ConvolutionPadding = "SAME"
+    stride_in_middle: bool = False
+    zero_last_scale: bool = False
+
+
+RESNET_STYLES = {
+    "keras": ResNetStyle(epsilon=RESNET_EPSILON, pool_padding=((1, 1), (1, 1))),
+    "slim": ResNetStyle(activation=nnx.relu6),
+    "tpu": ResNetStyle(stride_in_middle=True, zero_last_scale=True),
+}
+"""keras: keras.applications. slim: `resnet_v1` under the hyperparameters of the Object Detection API's configurations,
+which override its activation. tpu: models/official/detection of tensorflow/tpu.
+"""
 
 
 class Bottleneck(nnx.Module):
-    """Bottleneck block: 1x1 (with the stride), 3x3, 1x1 to four times the features, plus a shortcut.
+    """Bottleneck block: 1x1, 3x3, 1x1 to four times the features, plus a shortcut; the 1x1 or the 3x3 has the stride.
 
     Args:
         layers: factory of the layers.
@@ -35,16 +73,29 @@ class Bottleneck(nnx.Module):
         features: channels of the inner convolutions.
         stride: stride of the block.
         project: use a convolution as the shortcut; False uses the input.
+        style: details of the block.
     """
 
-    def __init__(self, layers: Layers, before: int, features: int, *, stride: int, project: bool) -> None:
+    def __init__(
+        self,
+        layers: Layers,
+        before: int,
+        features: int,
+        *,
+        stride: int,
+        project: bool,
+        style: ResNetStyle = RESNET_STYLES["keras"],
+    ) -> None:
         after = EXPANSION * features
-        self.shortcut = (
-            _unit(layers, before, after, (1, 1), stride=stride, activation=None) if project else None
-        )
-        self.reduce = _unit(layers, before, features, (1, 1), stride=stride)
-        self.middle = _unit(layers, features, features)
-        self.expand = _unit(layers, features, after, (1, 1), activation=None)
+        unit = partial(ConvolutionNorm, layers, epsilon=style.epsilon, activation=style.activation)
+        self.shortcut = unit(before, after, (1, 1), stride=stride, activation=None) if project else None
+        strides = (1, stride) if style.stride_in_middle else (stride, 1)
+        self.reduce = unit(before, features, (1, 1), stride=strides[0])
+        padding = "SAME" if strides[1] == 1 else ((1, 1), (1, 1))
+        self.middle = unit(features, features, stride=strides[1], padding=padding)
+        self.expand = unit(features, after, (1, 1), activation=None)
+        if style.zero_last_scale:
+            self.expand.norm.scale[...] = jnp.zeros_like(self.expand.norm.scale[...])
 
     def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
         """Map [batch, height, width, before] to [batch, height / stride, width / stride, 4 * features]."""
@@ -60,6 +111,7 @@ class ResNet(nnx.Module):
         channels: channels of the image.
         blocks: number of blocks in each of the four stages; ResNet-50 has (3, 4, 6, 3).
         width: channels of the first convolution and of the first stage's inner ones; the others are multiples.
+        style: key of `RESNET_STYLES`.
 
     Attributes:
         channels: channels of each feature map.
@@ -74,9 +126,21 @@ class ResNet(nnx.Module):
         channels: int = 3,
         blocks: Sequence[int] = RESNET_BLOCKS,
         width: int = RESNET_WIDTH,
+        style: str = "keras",
     ) -> None:
-        padding = ((3, 3), (3, 3))
-        self.stem = _unit(layers, channels, width, (7, 7), stride=2, padding=padding, recompute_halo=True)
+        details = RESNET_STYLES[style]
+        self.pool_padding = details.pool_padding
+        self.stem = ConvolutionNorm(
+            layers,
+            channels,
+            width,
+            (7, 7),
+            activation=details.activation,
+            epsilon=details.epsilon,
+            recompute_halo=True,
+            stride=2,
+            padding=((3, 3), (3, 3)),
+        )
         self.stages: nnx.List[nnx.List[Bottleneck]] = nnx.List()
         before = width
         for stage, count in enumerate(blocks):
@@ -84,7 +148,9 @@ class ResNet(nnx.Module):
             units: nnx.List[Bottleneck] = nnx.List()
             for block in range(count):
                 stride = 2 if stage > 0 and block == 0 else 1
-                units.append(Bottleneck(layers, before, features, stride=stride, project=block == 0))
+                units.append(
+                    Bottleneck(layers, before, features, stride=stride, project=block == 0, style=details)
+                )
                 before = EXPANSION * features
             self.stages.append(units)
         self.channels = tuple(EXPANSION * width * 2**stage for stage in range(len(blocks)))
@@ -92,7 +158,7 @@ class ResNet(nnx.Module):
     def __call__(self, image: jax.Array, run: Pass) -> list[jax.Array]:
         """Return C2 to C5, [batch, height, width, channel], of normalized images [batch, height, width, channel]."""
         first = stem_pass(image.shape, run)
-        pooled = partial(max_pool, window=(3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+        pooled = partial(max_pool, window=(3, 3), strides=(2, 2), padding=self.pool_padding)
         x = self.stem(first.hold(image), first, then=lambda x: run.hold(pooled(x)))
         maps = []
         for stage in self.stages:

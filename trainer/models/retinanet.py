@@ -6,7 +6,10 @@ image -> backbone -> C3..C5 -> pyramid P3..P7 -> box tower   -> box codes      p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,13 +18,49 @@ from flax import nnx
 from halofeed.errors import UsageError
 from halofeed.system.wording import did_you_mean
 from halofeed.trainer.detection.anchors import Level, retinanet_anchors
-from halofeed.trainer.models.layers import Layers, Pass
+from halofeed.trainer.models.layers import Activation, Layers, Pass, kernel_initializer
 from halofeed.trainer.models.mobilenet import MobileNet
-from halofeed.trainer.models.pyramid import BoxOutputs, FeaturePyramid, SharedTower
+from halofeed.trainer.models.pyramid import (
+    CLASS_BIAS,
+    KERNEL_DEVIATION,
+    BoxOutputs,
+    FeaturePyramid,
+    NormLastPyramid,
+    SharedTower,
+)
 from halofeed.trainer.models.resnet import ResNet
 
 BACKBONES: dict[str, type[ResNet] | type[MobileNet]] = {"resnet50": ResNet, "mobilenet_v1": MobileNet}
 FIRST_LEVEL, BACKBONE_LEVELS = 3, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """Details in which published RetinaNets differ, besides the style of their ResNet.
+
+    Args:
+        pyramid: class of the pyramid with its options.
+        activation: activation of the towers.
+        kernel_deviation: standard deviation of the initial kernels of the outputs.
+        class_bias: initial bias of the class logits.
+    """
+
+    pyramid: Callable[..., FeaturePyramid | NormLastPyramid] = FeaturePyramid
+    activation: Activation = nnx.relu6
+    kernel_deviation: float = KERNEL_DEVIATION
+    class_bias: float = CLASS_BIAS
+
+
+VARIANTS = {
+    "keras": Variant(),
+    "slim": Variant(pyramid=partial(FeaturePyramid, carry_smoothed=False)),
+    "tpu": Variant(
+        pyramid=NormLastPyramid, activation=nnx.relu, kernel_deviation=1e-5, class_bias=-math.log(99)
+    ),
+}
+"""keras and slim: the TensorFlow Object Detection API with Keras' layers and, in TensorFlow 1, with slim's.
+tpu: models/official/detection of tensorflow/tpu. Each takes the style of `RESNET_STYLES` with its name.
+"""
 
 
 class RetinaNet(nnx.Module):
@@ -40,12 +79,15 @@ class RetinaNet(nnx.Module):
         anchor_scale: scale of `retinanet_anchors`.
         aspect_ratios: aspect ratios of `retinanet_anchors`.
         scales_per_octave: scales per octave of `retinanet_anchors`.
+        variant: key of `VARIANTS`.
+        kernel_init: key of `KERNEL_INITIALIZERS`, for the pyramid of the variants keras and slim.
+        kernel_deviation: standard deviation of these kernels.
 
     Raises:
-        UsageError: the backbone is unknown or does not have an option.
+        UsageError: the backbone or the variant is unknown or does not have an option.
 
-    Source: Lin et al., Focal Loss for Dense Object Detection (arXiv 1708.02002), with the norms and the relu6 of the
-    TensorFlow Object Detection API's configurations `ssd_resnet50_v1_fpn` and `ssd_mobilenet_v1_fpn`.
+    Source: Lin et al., Focal Loss for Dense Object Detection (arXiv 1708.02002), with the norms of the TensorFlow
+    Object Detection API's configurations `ssd_resnet50_v1_fpn` and `ssd_mobilenet_v1_fpn`, or of tensorflow/tpu.
     """
 
     def __init__(
@@ -63,17 +105,33 @@ class RetinaNet(nnx.Module):
         anchor_scale: float = 4.0,
         aspect_ratios: Sequence[float] = (1.0, 2.0, 0.5),
         scales_per_octave: int = 2,
+        variant: str = "keras",
+        kernel_init: str = "normal",
+        kernel_deviation: float = KERNEL_DEVIATION,
     ) -> None:
-        self.backbone = _backbone(layers, backbone, image_shape[-1], width, blocks)
+        details = _known("variant", variant, VARIANTS)
+        self.backbone = _backbone(layers, backbone, image_shape[-1], width, blocks, variant)
         levels = last_level - FIRST_LEVEL + 1
         if levels < BACKBONE_LEVELS:
             raise UsageError(f"model.last_level: expected 5 or more, got {last_level}")
-        self.pyramid = FeaturePyramid(layers, self.backbone.channels[-BACKBONE_LEVELS:], features, levels)
+        pyramid = details.pyramid
+        if variant != "tpu":
+            pyramid = partial(pyramid, kernel_init=kernel_initializer(kernel_init, kernel_deviation))
+        self.pyramid = pyramid(layers, self.backbone.channels[-BACKBONE_LEVELS:], features, levels)
         tower: dict[str, Any] = {"depth": tower_depth, "levels": levels, "kernel": (3, 3)}
+        tower["activation"] = details.activation
         self.class_tower = SharedTower(layers, features, features, **tower)
         self.box_tower = SharedTower(layers, features, features, **tower)
         anchors = len(aspect_ratios) * scales_per_octave
-        self.outputs = BoxOutputs(layers, features, classes=classes, anchors=anchors, kernel=(3, 3))
+        self.outputs = BoxOutputs(
+            layers,
+            features,
+            classes=classes,
+            anchors=anchors,
+            kernel=(3, 3),
+            kernel_deviation=details.kernel_deviation,
+            class_bias=details.class_bias,
+        )
         self.anchor_scale, self.aspect_ratios = anchor_scale, tuple(aspect_ratios)
         self.scales_per_octave = scales_per_octave
 
@@ -96,15 +154,31 @@ class RetinaNet(nnx.Module):
         return levels
 
 
+def _known(option: str, name: str, table: Mapping[str, Any]) -> Any:
+    if name not in table:
+        near = did_you_mean(name, table)
+        raise UsageError(f"model.{option} {name!r}: not known; {near}known: {', '.join(table)}")
+    return table[name]
+
+
 def _backbone(
-    layers: Layers, name: str, channels: int, width: int | None, blocks: Sequence[int] | None
+    layers: Layers,
+    name: str,
+    channels: int,
+    width: int | None,
+    blocks: Sequence[int] | None,
+    variant: str,
 ) -> ResNet | MobileNet:
-    if name not in BACKBONES:
-        near = did_you_mean(name, BACKBONES)
-        raise UsageError(f"model.backbone {name!r}: not known; {near}known: {', '.join(BACKBONES)}")
+    build = _known("backbone", name, BACKBONES)
     if blocks is not None and name != "resnet50":
         raise UsageError(f"model.blocks: only resnet50 has them; set model.width to make {name} smaller")
+    if variant == "tpu" and name != "resnet50":
+        raise UsageError(
+            f"model.variant tpu: expected the backbone resnet50, got {name}; take model.variant=slim"
+        )
     options: dict[str, Any] = {"width": width, "blocks": blocks}
-    return BACKBONES[name](
-        layers, channels=channels, **{key: value for key, value in options.items() if value is not None}
-    )
+    if name == "resnet50":
+        options["style"] = variant
+    given = {key: value for key, value in options.items() if value is not None}
+    backbone: ResNet | MobileNet = build(layers, channels=channels, **given)
+    return backbone

@@ -17,7 +17,14 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from halofeed.trainer.detection.anchors import Level, ssd_anchors
-from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool, normal
+from halofeed.trainer.models.layers import (
+    ConvolutionNorm,
+    Initializer,
+    Layers,
+    Pass,
+    kernel_initializer,
+    max_pool,
+)
 from halofeed.trainer.models.mobilenet import MOBILENET_WIDTH, MobileNet
 from halofeed.trainer.models.pyramid import BoxOutputs, SharedTower
 
@@ -39,9 +46,14 @@ class Ssd(nnx.Module):
         image_shape: shape of one image, [height, width, channel].
         width: channels of the backbone's first convolution; those of the extra maps are proportional.
         min_scale, max_scale, aspect_ratios: as for `ssd_anchors`.
+        kernel_init: key of `KERNEL_INITIALIZERS`, for the extra maps.
+        kernel_deviation: standard deviation of these kernels.
+
+    Raises:
+        UsageError: `kernel_init` is unknown.
 
     Source: Liu et al., SSD (arXiv 1512.02325), as in the TensorFlow Object Detection API's configuration
-    `ssd_mobilenet_v1_300x300`.
+    `ssd_mobilenet_v1_300x300_coco14_sync`.
     """
 
     def __init__(
@@ -54,14 +66,16 @@ class Ssd(nnx.Module):
         min_scale: float = 0.2,
         max_scale: float = 0.95,
         aspect_ratios: Sequence[float] = ASPECT_RATIOS,
+        kernel_init: str = "normal",
+        kernel_deviation: float = EXTRA_KERNEL_DEVIATION,
     ) -> None:
         self.backbone = MobileNet(layers, channels=image_shape[-1], width=width)
         channels = list(self.backbone.channels[-2:])
         self.extra: nnx.List[ShrinkingBlock] = nnx.List()
+        initializer = kernel_initializer(kernel_init, kernel_deviation)
         for features in EXTRA_FEATURES:
-            self.extra.append(
-                ShrinkingBlock(layers, channels[-1], max(2, features * width // MOBILENET_WIDTH))
-            )
+            after = max(2, features * width // MOBILENET_WIDTH)
+            self.extra.append(ShrinkingBlock(layers, channels[-1], after, initializer))
             channels.append(self.extra[-1].channels)
         counts = (FINEST_ANCHORS, *[len(aspect_ratios) + 1] * (LEVELS - 1))
         self.outputs = nnx.List(
@@ -153,8 +167,8 @@ def _anchors(
 class ShrinkingBlock(nnx.Module):
     """1x1 convolution to half of `features`, then 3x3 of stride 2 to `features`; norm and relu6 after each."""
 
-    def __init__(self, layers: Layers, before: int, features: int) -> None:
-        unit = partial(ConvolutionNorm, activation=nnx.relu6, kernel_init=normal(EXTRA_KERNEL_DEVIATION))
+    def __init__(self, layers: Layers, before: int, features: int, kernel_init: Initializer) -> None:
+        unit = partial(ConvolutionNorm, activation=nnx.relu6, kernel_init=kernel_init)
         half = features // 2
         self.reduce = unit(layers, before, half, (1, 1))
         self.shrink = unit(layers, half, features, stride=2)

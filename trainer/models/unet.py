@@ -208,7 +208,7 @@ def _convolved(
     if not images:
         return layer(joined(*inputs), run)
     folded, *moments = map_images(convolve, *inputs, images=images, run=run)
-    moments = layer.norm.combine(*moments, valid=run.valid, training=run.training)
+    moments = layer.norm.combine(*moments, **run.norm_options(folded.shape))
     return _Unfinished(save_for_backward(folded), *moments, layer)
 
 

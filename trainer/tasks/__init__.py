@@ -27,6 +27,9 @@ TASKS: dict[str, Callable[..., TrainingTask]] = {
 _DATA_FIELDS = {"labels", "kind", "ignore_label"}
 """Fields of tasks that the data set determines."""
 
+_FORMER_NAMES = {"force_match": "force_match_for_each_row"}
+"""Options by the names that they have in stored configs of version 0.1 and earlier."""
+
 
 def build_task(facts: DataFacts, options: Mapping[str, Any], name: str = "") -> TrainingTask:
     """Build the task of a data set.
@@ -45,6 +48,7 @@ def build_task(facts: DataFacts, options: Mapping[str, Any], name: str = "") -> 
     elif facts.task in TASKS:
         build, default = TASKS[facts.task], TASKS[facts.task](facts)
         fields = dataclasses.fields(default)  # type: ignore[arg-type]
+        options = {_FORMER_NAMES.get(key, key): value for key, value in options.items()}
         known = [field.name for field in fields if field.name not in _DATA_FIELDS]
     else:
         raise UsageError(f"task {facts.task!r}: cannot be trained; known: {', '.join(TASKS)}")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
 from halofeed.errors import UsageError
-from halofeed.trainer.detection.anchors import Level, encode
+from halofeed.trainer.detection.anchors import SCALES, Level, encode
 from halofeed.trainer.detection.matcher import IGNORED, Matcher, match_boxes, split_alike, take
 from halofeed.trainer.detection.selection import select
 from halofeed.trainer.losses import BOX_LOSSES, sigmoid_focal
 from halofeed.trainer.metrics import CocoMetrics
 from halofeed.trainer.task import DeviceBatch, Metrics, valid_rows
+
+NORMALIZERS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "matches": lambda matched: jnp.maximum(matched, 1),
+    "matches_plus_one": lambda matched: matched + 1,
+}
+"""Divisors of both losses by name, from the number of matched anchors of the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,22 +28,28 @@ class Detection(Matcher):
     """Detection by levels of class logits and box codes.
 
     The ground truth is `boxes`, `classes` (from 1), `num_boxes` and `is_crowd`. Both losses are sums over all anchors
-    of the batch's valid images, divided by max(matched anchors, 1).
+    of the batch's valid images, divided by `normalizer`.
 
     Args:
         labels: names of the classes, without the background.
         alpha: alpha of the focal loss (`sigmoid_focal`).
         gamma: gamma of the focal loss.
-        box_loss: "smooth_l1" or "huber", which are equal at delta 1.
+        box_loss: key of `BOX_LOSSES`; all are equal at delta 1.
         delta: value of scaled codes at which the box loss changes from quadratic to linear.
         class_loss_weight: weight of the class loss.
-        box_loss_weight: weight of the box loss, which sums the four codes of a box; 0.25 makes it their mean.
-        matched_threshold, unmatched_threshold, negatives_lower_than_unmatched, force_match: as for `Matcher`.
+        box_loss_weight: weight of the box loss, the localization_weight of the TensorFlow Object Detection API.
+        normalize_loc_loss_by_codesize: divide the box loss by 4, so that it is the mean of the four codes of a box, not
+            their sum.
+        normalizer: "matches" divides both losses by max(matched anchors, 1), "matches_plus_one" by matched anchors + 1.
+        box_code_scales: factors of the box codes, as for `encode`; (1, 1, 1, 1) leaves them unscaled.
+        matched_threshold, unmatched_threshold, negatives_lower_than_unmatched, force_match_for_each_row,
+        ignore_thresholds, use_matmul_gather: as for `Matcher`.
         score_threshold, max_detections, max_candidates_per_level: as for `select`, which predicts.
         nms_iou: `iou_threshold` of `select`.
 
     Raises:
-        UsageError: the box loss is unknown, delta is not above 0, or the thresholds are invalid.
+        UsageError: the box loss or the normalizer is unknown, delta or a scale is not above 0, or the thresholds are
+            invalid.
     """
 
     labels: tuple[str, ...]
@@ -47,6 +59,9 @@ class Detection(Matcher):
     delta: float = 1.0
     class_loss_weight: float = 1.0
     box_loss_weight: float = 1.0
+    normalize_loc_loss_by_codesize: bool = False
+    normalizer: str = "matches"
+    box_code_scales: tuple[float, ...] = SCALES
     score_threshold: float = 1e-8
     nms_iou: float = 0.6
     max_detections: int = 100
@@ -61,8 +76,15 @@ class Detection(Matcher):
         super().__post_init__()
         if self.box_loss not in BOX_LOSSES:
             raise UsageError(f"box_loss: expected one of {', '.join(BOX_LOSSES)}, got {self.box_loss!r}")
+        if self.normalizer not in NORMALIZERS:
+            raise UsageError(f"normalizer: expected one of {', '.join(NORMALIZERS)}, got {self.normalizer!r}")
         if not self.delta > 0:
             raise UsageError(f"delta: expected a value above 0, got {self.delta}")
+        object.__setattr__(self, "box_code_scales", tuple(self.box_code_scales))
+        if len(self.box_code_scales) != 4 or not min(self.box_code_scales) > 0:
+            raise UsageError(
+                f"box_code_scales: expected four values above 0, got {list(self.box_code_scales)}"
+            )
 
     def loss(self, outputs: Sequence[Level], batch: DeviceBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return the weighted sum of focal loss and box loss, and the parts `class_loss` and `box_loss` unweighted."""
@@ -82,12 +104,14 @@ class Detection(Matcher):
             is_matched = matched >= 0
             counts = (matched != IGNORED) & valid[:, None, None, None]
             class_loss += self._class_loss(level.class_logits, jnp.where(counts, targets[..., 4], -1))
-            difference = level.box_codes - encode(targets[..., :4], level_anchors)
+            difference = level.box_codes - encode(targets[..., :4], level_anchors, self.box_code_scales)
             code_losses = BOX_LOSSES[self.box_loss](difference, self.delta)
             box_loss += jnp.sum(jnp.where(is_matched[..., None], code_losses, 0))
             matched_count += jnp.sum(is_matched, dtype=jnp.int32)
-        matched_anchors = jnp.maximum(matched_count, 1).astype(dtype)
-        class_loss, box_loss = class_loss / matched_anchors, box_loss / matched_anchors
+        divisor = NORMALIZERS[self.normalizer](matched_count).astype(dtype)
+        class_loss, box_loss = class_loss / divisor, box_loss / divisor
+        if self.normalize_loc_loss_by_codesize:
+            box_loss = box_loss / len(self.box_code_scales)
         loss = self.class_loss_weight * class_loss + self.box_loss_weight * box_loss
         return loss, {"class_loss": class_loss, "box_loss": box_loss}
 
@@ -117,6 +141,7 @@ class Detection(Matcher):
             iou_threshold=self.nms_iou,
             max_detections=self.max_detections,
             max_candidates_per_level=self.max_candidates_per_level,
+            scales=self.box_code_scales,
         )
         batch_size, *size = batch["image"].shape[:3]
         return {**detections, "image_size": jnp.broadcast_to(jnp.array(size, jnp.int32), (batch_size, 2))}
