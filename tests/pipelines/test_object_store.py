@@ -103,18 +103,6 @@ def test_a_conversion_through_faults_writes_the_same(clean, source, undisturbed)
     assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
 
 
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize(("kind", "told"), [("503", "in 8 attempts"), ("403", "credentials are still valid")])
-def test_a_fault_that_lasts_ends_a_conversion_with_the_object_named(clean, source, undisturbed, kind, told):
-    with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
-        proxy.fault = lambda method, path: kind if "shapes_0007" in path else ""
-        with pytest.raises((JobError, StoreError), match=f"shapes_0007.*: .*{told}"):
-            here(source, f"{clean.address}/out")
-        proxy.fault = lambda method, path: ""
-        here(source, f"{clean.address}/out")
-    assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
-
-
 def test_an_object_that_was_replaced_by_one_of_its_size_is_noticed(clean, source, tmp_path):
     before, store = all_bytes(Path(here(source, str(tmp_path)))), clean.store()
     address = next(address for address, _ in store.listed(f"{source}/images/") if "0007" in address)
