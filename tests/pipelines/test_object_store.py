@@ -293,17 +293,6 @@ def test_what_writes_for_a_run_that_lost_its_folder_writes_no_more(clean):
     assert clean.objects("out/shapes/1.0.0/") == {"shard": b"of the first run"}
 
 
-def test_of_two_runs_that_begin_together_one_holds_the_folder(clean):
-    folder = f"{clean.address}/out/shapes/1.0.0"
-    program = HOLD.replace("time.sleep(100)", "time.sleep(3)")
-    words, pipe = [sys.executable, "-c", program, folder], subprocess.PIPE
-    several = [subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=100) for process in several]
-    assert sorted(out for out, _ in said) == ["", "held\n"], said
-    assert any("is converting into it" in errors for _, errors in said)
-    assert clean.objects("out/") == {}
-
-
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("local")
