@@ -11,8 +11,6 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from halofeed.loader import Loader
-from halofeed.loader.batch import join_id
 from halofeed.pipelines.convert import Conversion
 from tests.support.conversions import boxes_in_source, read_all, read_split, run_convert, shard_paths
 from tests.support.level_rows import levels, others
@@ -232,32 +230,3 @@ TO_READ = levels(("coco", "stretched", 53), long=[("cards", "padded", 363), ("bc
 @pytest.mark.parametrize(("name", "recipe", "count"), TO_READ)
 def test_tensorflow_reads_every_detection_record(detection, name, recipe, count):
     assert same_as_tensorflow(detection(name, recipe)) == count
-
-
-def test_a_batched_parse_of_tensorflow_gives_the_loaders_batches(detection):
-    done = detection("cards", "padded")
-    loader = Loader(done.folder, split="test", batch_size=16, training=False)
-    paths = [str(path) for path in shard_paths(Path(done.folder), "test")]
-    corners = [f"image/object/bbox/{name}" for name in ("ymin", "xmin", "ymax", "xmax")]
-    spec = {key: tf.io.VarLenFeature(tf.float32) for key in corners}
-    spec |= {
-        "image/object/class/label": tf.io.VarLenFeature(tf.int64),
-        "image/encoded": tf.io.FixedLenFeature([], tf.string),
-        "image/source_id": tf.io.FixedLenFeature([], tf.string),
-    }
-    seen = 0
-    for data, batch in zip(tf.data.TFRecordDataset(paths).batch(16), loader.batches(), strict=True):
-        parsed = tf.io.parse_example(data, spec)
-        rows = data.shape[0]
-        images = tf.reshape(tf.io.decode_raw(parsed["image/encoded"], tf.uint8), [rows, 112, 112, 3])
-        assert np.array_equal(images, batch["image"][:rows])
-        dense = np.stack([tf.sparse.to_dense(parsed[key]) for key in corners], axis=-1)
-        most = dense.shape[1]
-        assert np.array_equal(dense, batch["boxes"][:rows, :most]) and not batch["boxes"][:, most:].any()
-        labels = tf.sparse.to_dense(parsed["image/object/class/label"])
-        assert np.array_equal(labels, batch["classes"][:rows, :most])
-        assert [int(text) for text in parsed["image/source_id"].numpy()] == join_id(
-            batch["id"][:rows]
-        ).tolist()
-        seen += rows
-    assert seen == 67

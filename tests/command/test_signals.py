@@ -151,16 +151,6 @@ def test_a_light_command_stops_at_any_moment(data, tmp_path, entry):
         assert_stopped(process, number, tmp_path / "tmp", tmp_path, signal.Signals(number).name)
 
 
-@pytest.mark.parametrize("step_ms", levels(long=[100], exhaustive=[20]))
-def test_from_its_first_line_on_a_command_shows_no_traceback(data, tmp_path, step_ms):
-    """At moments of a second; before its first line there is Python's own start."""
-    for moment_ms in range(0, 1000, step_ms):
-        process = start(light_entries(data, tmp_path)["verify"], tmp_path / "tmp")
-        time.sleep(moment_ms / 1000)
-        process.send_signal(signal.SIGINT)
-        assert_stopped(process, signal.SIGINT, tmp_path / "tmp", tmp_path, f"{moment_ms} ms")
-
-
 @pytest.mark.parametrize(
     ("entry", "attempts"),
     levels(long=[("convert with 2 workers", 4)], exhaustive=[(entry, 15) for entry in ENTRIES]),

@@ -78,23 +78,6 @@ def test_a_sound_data_set_has_no_problems(tmp_path: Path, records: list[DrawnSca
         describe_record(folder, record)
 
 
-def test_every_flipped_bit_of_a_volume_and_its_label_is_found_with_its_record(tmp_path: Path) -> None:
-    folder = write_segmentation(tmp_path, scans(shape=(6, 8, 10)), shards=1)
-    path = folder / "scans-train.tfrecord-00000-of-00001"
-    index = ShardIndex.from_bytes((folder / index_file(path.name)).read_bytes(), "")
-    data = path.read_bytes()
-    generator = np.random.default_rng(1)
-    for key, length in (("image/label", 480), ("image/encoded", 960)):
-        for record in range(3):
-            at = int(index.raw_starts[key][record]) + int(generator.integers(length))
-            changed = bytearray(data)
-            changed[at] ^= 1 << int(generator.integers(8))
-            path.write_bytes(changed)
-            found = [problem for problem in verify(folder).problems if problem.record is not None]
-            assert [(problem.file, problem.record) for problem in found] == [(path.name, record)]
-            assert found[0].id == index.ids[record] and found[0].offset == index.offsets[record]
-
-
 def put_label(value: int) -> Alter:
     def alter(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
         label = bytearray(features["image/label"])
@@ -126,19 +109,15 @@ def swapped(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
         (put("image/label", b"\0" * 9), "image/label: expected 22,848 bytes (uint8 [24, 28, 34]), got 9"),
         (put("image/labelled", np.array([0])), "statistics.labelled: the records give 0"),
         (put("image/labelled", np.array([0])), "as image/labelled is 0"),
-        (put("image/labelled", np.array([2])), "value 0 is 2, which is not a valid bool (0 or 1)"),
         (put("image/depth", np.array([23])), "expected [24, 28, 34] of a volume, got [23, 28, 34]"),
-        (put("image/format", b"png"), "image/format: expected 'raw'"),
         (put_at("image/extent", 3, 25), "image/extent: depth: expected a part of 0 to 24, got 2 to 25"),
         (put_at("image/extent", 1, -1), "image/extent: height: expected a part of 0 to 28, got -1 to 28"),
         (put_at("image/extent", 2, 34), "image/extent: width: expected a part of 0 to 34, got 34 to 34"),
         (put_at("image/extent", 0, 0), "statistics.padding: the records give"),
-        (put_at("image/affine", 2, np.nan), "image/affine: value 2 is nan, which is not a valid float32"),
         (put_at("image/affine", 2, 0), "image/affine: it cannot be inverted"),
         (put_at("image/source/affine", 2, 0), "image/source/affine: it cannot be inverted"),
         (put_at("image/affine", 12, 1), "expected a last row of 0, 0, 0, 1, got [1.0, 0.0, 0.0, 1.0]"),
         (put_at("image/spacing_mm", 0, 6.0001), "image/spacing_mm: depth: 6.0001"),
-        (put_at("image/spacing_mm", 1, np.inf), "image/spacing_mm: value 1 is inf"),
         (turned, "image/affine: width: expected it to grow to right, it grows to left"),
         (swapped, "image/affine: depth: expected it to grow to superior, it grows to anterior"),
         (put_at("image/source/shape", 0, 0), "source/shape: expected 1 or more along each axis, got [0, "),

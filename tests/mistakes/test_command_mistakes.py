@@ -17,7 +17,7 @@ from halofeed.errors import MissingExtraError, UsageError, install_command
 from halofeed.loader import Loader
 from halofeed.system.memory import machine_memory
 from tests.mistakes.dicom_sources import alone, drawn
-from tests.mistakes.volume_sources import MSD, PATTERNS, medical, pairs
+from tests.mistakes.volume_sources import PATTERNS, pairs
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.mistakes import check, preparing, refused, usage
 from tests.support.volume_support import save_nifti
@@ -42,10 +42,6 @@ def volumes(source: Path, *more: object) -> list[object]:
 SIZE = ("--depth", 4, "--height", 6, "--width", 8)
 
 MISTAKES = {
-    "an empty source": refused(
-        lambda source: ["--layout folders --source", source],
-        "source: no image file lies below it; expected class/image.jpg",
-    ),
     "a missing label map": usage(pictures("--label-map /no/labels.txt"), "/no/labels.txt: no such file"),
     "a mask without its series": refused(
         drawn(partial(alone, modality="SEG", sop_class=SegmentationStorage)),
@@ -58,7 +54,6 @@ MISTAKES = {
         r"\{id\}/CT\.nii",
         r"p1/ct\.nii\.gz",
     ),
-    "a typo in a class": refused(medical("msd", MSD, "--classes livr"), "--classes: livr", "found liver"),
     "an object store that is not known": usage(
         lambda source: ["--layout folders --source abc://bucket/x"], "--source abc://bucket/x", "gs://, s3://"
     ),

@@ -101,27 +101,6 @@ def test_a_table_names_videos_and_folders_of_frames(tmp_path):
     assert (record["image/times_s"] == -1).all(), "nobody said the rate of the folder of frames"
 
 
-def test_short_and_broken_clips_are_rejected_with_true_reasons(tmp_path):
-    generator = np.random.default_rng(2)
-    folder = tmp_path / "in/left"
-    folder.mkdir(parents=True)
-    write_gif(folder / "whole.gif", moving_square("left", 8, generator))
-    write_gif(folder / "short.gif", moving_square("left", 5, generator))
-    (folder / "text.mp4").write_text("no video")
-    (folder / "notes.bin").write_bytes(b"\0")
-    done = run_convert(tmp_path / "in", tmp_path / "out", **WHOLE)
-    assert done.manifest.rejected == {
-        "decode: not a clip format that is read": 1,
-        "selection: clip is shorter than a window": 1,
-        "selection: not an image file name": 1,
-    }
-    repeated = run_convert(tmp_path / "in", tmp_path / "repeated", short_clips="repeat", **WHOLE)
-    records = read_split(Path(repeated.folder), "train")
-    by_name = {bytes(record["image/filename"][0]): pixels_of(record) for record in records}
-    short = by_name[b"left/short.gif"]
-    assert (short[4:] == short[4]).all() and not (short[3] == short[4]).all()
-
-
 def test_pictures_that_move_are_told_by_their_heads_and_pictures_beside_clips_are_left_out(tmp_path):
     generator = np.random.default_rng(4)
     moving = [Image.fromarray(frame) for frame in moving_square("left", 8, generator)]

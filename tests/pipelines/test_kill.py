@@ -9,11 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from halofeed.pipelines.storage import OutputFolder
-from halofeed.prep.voxels.phantom import draw, grid_around
 from halofeed.schemas.files import index_file
 from tests.support.conversions import (
     all_bytes,
@@ -28,7 +26,6 @@ from tests.support.conversions import (
     wait_until,
 )
 from tests.support.level_rows import levels
-from tests.support.volume_support import save_nifti, write_table
 
 OPTIONS = {"layout": "folders", "shards": 8, "interpolation": "tf2-lanczos5", "height": 96, "width": 96}
 SHARD_FILES = ("-00002-of-00008", index_file("set-train.tfrecord-00002-of-00008"))
@@ -206,44 +203,3 @@ def test_a_killed_worker_is_told_in_one_line_and_the_rerun_completes(source, und
     wait_until(lambda: not workers_of(process.pid), 60, "the other workers end")
     run_convert(source, tmp_path, **OPTIONS)
     assert all_bytes(folder) == undisturbed
-
-
-TILES = {"layout": "csv", "task": "segmentation", "depth": 24, "height": 40, "width": 40, "shards": 4}
-TILES |= {
-    "spacing_mm": (2.0, 2.0, 2.0),
-    "window_hu": (-160.0, 240.0),
-    "fit": "tiles",
-    "tile_overlap": (4, 4, 4),
-}
-SCANS = 8
-
-
-def write_scans(root: Path) -> Path:
-    rows = []
-    for number in range(SCANS):
-        grid = grid_around(spacing_mm=(4.0, 2.0, 2.0 + number / 8), tilt_degrees=number)
-        image, mask = draw(grid)
-        noise = np.random.default_rng(number).integers(-9, 9, image.shape)
-        save_nifti(root / f"{number}.nii.gz", (image + noise).astype(np.int16), grid.affine)
-        save_nifti(root / f"{number}-mask.nii.gz", mask, grid.affine)
-        rows.append((number, f"{number}.nii.gz", f"{number}-mask.nii.gz"))
-    write_table(root, rows)
-    return root
-
-
-@pytest.fixture(scope="module")
-def scans(tmp_path_factory) -> Path:
-    return write_scans(tmp_path_factory.mktemp("scans"))
-
-
-@pytest.fixture(scope="module")
-def expected(scans, tmp_path_factory) -> dict[str, bytes]:
-    done = run_convert(scans, tmp_path_factory.mktemp("out"), workers=1, threads=1, **TILES)
-    statistics = done.manifest.splits["train"].statistics
-    assert statistics.records > 2 * SCANS and statistics.tiles == statistics.records - SCANS
-    return all_bytes(Path(done.folder))
-
-
-@pytest.mark.parametrize(("workers", "threads"), levels((2, 2), long=[(1, 2), (2, 1)]))
-def test_workers_and_threads_change_no_byte_of_volumes(scans, expected, tmp_path, workers, threads):
-    assert bytes_of(scans, tmp_path, workers=workers, threads=threads, **TILES) == expected

@@ -131,16 +131,6 @@ def test_a_polygon_without_end_costs_at_most_its_object(tmp_path: Path, points: 
     assert entry["reason"] == "mask has a polygon that crosses too many rows"
 
 
-@pytest.mark.long
-def test_a_machine_with_less_memory_rejects_the_input_and_goes_on(tmp_path: Path) -> None:
-    draw_folders(tmp_path / "src", 6)
-    (tmp_path / "src/hat/large.png").write_bytes(even_png(12000, 12000, 8, 6))
-    folder, _ = convert_in_child(tmp_path / "src", tmp_path / "out", threads=2, most_bytes=500 << 20)
-    (entry,) = rejected_entries(folder)
-    assert (entry["source"], entry["stage"], entry["reason"]) == ("hat/large.png", "decode", TOO_MUCH_MEMORY)
-    assert len(read_all(folder, ["train"])) == 6
-
-
 RAISED = [("opencv", TOO_MUCH_MEMORY), (MemoryError("Unable to allocate 9 GiB"), TOO_MUCH_MEMORY)]
 RAISED += [(RuntimeError("std::bad_alloc"), TOO_MUCH_MEMORY)]
 RAISED += [(RecursionError("maximum recursion depth exceeded"), "file is damaged")]

@@ -103,18 +103,6 @@ def test_a_conversion_through_faults_writes_the_same(clean, source, undisturbed)
     assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
 
 
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize(("kind", "told"), [("503", "in 8 attempts"), ("403", "credentials are still valid")])
-def test_a_fault_that_lasts_ends_a_conversion_with_the_object_named(clean, source, undisturbed, kind, told):
-    with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
-        proxy.fault = lambda method, path: kind if "shapes_0007" in path else ""
-        with pytest.raises((JobError, StoreError), match=f"shapes_0007.*: .*{told}"):
-            here(source, f"{clean.address}/out")
-        proxy.fault = lambda method, path: ""
-        here(source, f"{clean.address}/out")
-    assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
-
-
 def test_an_object_that_was_replaced_by_one_of_its_size_is_noticed(clean, source, tmp_path):
     before, store = all_bytes(Path(here(source, str(tmp_path)))), clean.store()
     address = next(address for address, _ in store.listed(f"{source}/images/") if "0007" in address)
@@ -303,17 +291,6 @@ def test_what_writes_for_a_run_that_lost_its_folder_writes_no_more(clean):
             with pytest.raises(JobError, match="ana, holds it now"):
                 file.keep()
     assert clean.objects("out/shapes/1.0.0/") == {"shard": b"of the first run"}
-
-
-def test_of_two_runs_that_begin_together_one_holds_the_folder(clean):
-    folder = f"{clean.address}/out/shapes/1.0.0"
-    program = HOLD.replace("time.sleep(100)", "time.sleep(3)")
-    words, pipe = [sys.executable, "-c", program, folder], subprocess.PIPE
-    several = [subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=100) for process in several]
-    assert sorted(out for out, _ in said) == ["", "held\n"], said
-    assert any("is converting into it" in errors for _, errors in said)
-    assert clean.objects("out/") == {}
 
 
 @pytest.fixture(scope="module")

@@ -72,25 +72,6 @@ def test_a_full_disk_ends_in_one_line_keeps_what_is_finished_and_the_same_comman
     assert shard_bytes(folder) == shard_bytes(Path(whole.folder))
 
 
-@pytest.mark.long
-def test_a_disk_that_is_full_is_told_like_that(tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("no small disk can be mounted here")
-    try:
-        draw_folders(tmp_path / "s", 60)
-        words = convert_words(tmp_path / "s", disk / "out", shards=6, height=100, width=100, workers=1)
-        refused = halofeed_here(*words)
-        assert refused.returncode == 2 and "free; take smaller records" in refused.stderr
-        stopped = halofeed_here(*words, "--disk-check", "ignore")
-        assert stopped.returncode == 1 and "No space left on device" in stopped.stderr, stopped.stderr
-        assert not list(disk.glob("out/set/1.0.0/manifest.json"))
-    finally:
-        subprocess.run(["umount", str(disk)], check=False)
-
-
 def test_what_is_left_out_on_purpose_needs_no_room(tmp_path):
     draw_folders(tmp_path / "s", 20)
     (tmp_path / "train.txt").write_text("hat/0000.jpg\nhat/0002.jpg\n")

@@ -219,19 +219,6 @@ def test_a_folder_of_dicom_series_with_a_seg_a_nifti_mask_and_none(tmp_path):
     assert rejected(done)["a"][1] == "class of the mask has the background's id"
 
 
-def test_the_folds_of_nnunet_convert(tmp_path):
-    for number in range(3):
-        save_nifti(tmp_path / f"n/imagesTr/c_{number}_0000.nii.gz", image(number), AFFINE)
-        save_nifti(tmp_path / f"n/labelsTr/c_{number}.nii.gz", mask(number), AFFINE)
-    write_json(tmp_path / "n", nnunet_document(3))
-    folds = [{"train": ["c_0"], "val": ["c_1", "c_2"]}, {"train": ["c_0", "c_2"], "val": ["c_1"]}]
-    (tmp_path / "splits_final.json").write_text(json.dumps(folds))
-    splits = {"layout": "nnunet", "nnunet_splits": str(tmp_path / "splits_final.json")}
-    done = run_convert(tmp_path / "n", tmp_path / "q", nnunet_fold=1, **splits, **SIZE)
-    expected = {"c_0": ("train", 0), "c_1": ("val", 1), "c_2": ("train", 2)}
-    check(done, {f"imagesTr/{case}_0000.nii.gz": outcome for case, outcome in expected.items()})
-
-
 def test_ids_of_tiles_differ_from_ids_of_tables(tmp_path):
     for number, name in enumerate("ab"):
         save_nifti(tmp_path / f"s/{name}.nii.gz", image(number), AFFINE)

@@ -16,7 +16,6 @@ from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.geometry.scan import Grid, MaskScan
 from halofeed.prep.sources.files import LocalFiles
-from tests.support.conversions import rejected_entries, run_convert
 from tests.support.dicom_folders import open_folder
 from tests.support.dicom_mask_writer import saved, segmentation, structure_set
 from tests.support.dicom_writer import image_dataset, item, save, write_series
@@ -276,20 +275,3 @@ def test_a_mask_is_taken_where_it_names_the_scan_and_refused_where_it_names_anot
         read(scan=scan.origin)
     assert words in caught.value.detail and "--mask-references ignore" in caught.value.detail
     assert "1.2." not in str(caught.value)
-
-
-def test_a_table_that_pairs_a_scan_with_the_mask_of_another_is_refused_and_the_option_takes_it(tmp_path):
-    source = tmp_path / "source"
-    for name, series in (("a", "1.2.3"), ("b", "1.2.4")):
-        write_named_scan(source / name, series)
-        (source / f"{name}_seg.dcm").write_bytes(saved(seg_of(of_series(series))))
-    (source / "t.csv").write_text("image,label\na,a_seg.dcm\nb,a_seg.dcm\n")
-    options = {"layout": "csv", "task": "segmentation", "classes": ("liver",)}
-    options |= {"depth": 4, "height": 5, "width": 6}
-    (source / "b_seg.dcm").unlink()
-    out = run_convert(source, tmp_path / "out", **options)
-    assert out.manifest.splits["train"].records == 1
-    (entry,) = rejected_entries(out.folder)
-    assert (entry["source"], entry["reason"]) == ("b", "label was drawn on another scan")
-    taken = run_convert(source, tmp_path / "taken", mask_references="ignore", **options)
-    assert taken.manifest.splits["train"].records == 2

@@ -66,8 +66,6 @@ def columns(scans: Sequence[Scan]) -> list[list[int]]:
 HALVES = [
     ("AcquisitionNumber", [1] * 5, [2] * 5),
     ("TriggerTime", [0] * 5, [430.5] * 5),
-    ("EchoTime", [2.3] * 5, [4.6] * 5),
-    ("TemporalPositionIdentifier", [1] * 5, [2] * 5),
     ("ContentTime", ["101500"] * 5, ["101742"] * 5),
     ("ContentTime", [f"10150{index}" for index in range(5)], [f"10174{index}" for index in range(5)]),
     ("AcquisitionTime", ["101500.5"] * 5, ["101742"] * 5),

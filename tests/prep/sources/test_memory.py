@@ -4,7 +4,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import cv2
 import numpy as np
 import pytest
 
@@ -129,21 +128,3 @@ def test_an_input_that_has_to_wait_holds_nothing_meanwhile() -> None:
 def test_a_lack_of_memory_is_known_whoever_says_it(error: Exception) -> None:
     assert is_out_of_memory(error)
     assert not is_out_of_memory(ValueError("expected 8 bytes"))
-
-
-def test_opencvs_lack_of_memory_is_known() -> None:
-    with pytest.raises(cv2.error) as caught:
-        cv2.resize(np.zeros((4, 4), np.uint8), (2**30, 2**30))
-    assert is_out_of_memory(caught.value), caught.value
-
-
-def test_where_the_machine_has_less_than_is_allowed_that_is_said() -> None:
-    budget = MemoryBudget(400 * MEBIBYTE, 100 * MEBIBYTE)
-    share = budget.share()
-    with pytest.raises(SourceError, match="about 401 MiB; --max-memory allows 400"):
-        share.reserve(401 * MEBIBYTE)
-    assert not share.lacked
-    share = budget.share()
-    with pytest.raises(SourceError, match=r"about 200 MiB; this machine has 100 .*; take fewer --workers"):
-        share.reserve(200 * MEBIBYTE)
-    assert share.lacked

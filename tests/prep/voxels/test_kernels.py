@@ -103,23 +103,6 @@ def test_the_default_is_a_triangle_filter_to_within_one_level(dtype, channels, s
     assert np.abs(resized - triangle_oracle(pixels, size)).max() <= 1.01
 
 
-def center_of_mass(pixels: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    weights = pixels[..., 0].astype(np.float64)
-    rows, columns = np.indices(weights.shape) + 0.5
-    return np.array([(weights * rows).sum(), (weights * columns).sum()]) / weights.sum()
-
-
-@pytest.mark.parametrize("size", [(90, 120), (45, 240), (400, 301), (37, 53)])
-def test_the_default_keeps_an_object_where_its_scaled_box_says(size):
-    source = (180, 240)
-    pixels = np.zeros((*source, 1), np.uint8)
-    pixels[60:110, 150:190] = 255
-    resized = resize_image(pixels, plan_fixed_shape(source, *size))
-    expected = np.array([85.0, 170.0]) * size / source
-    # Pixels; enlarging by odd factors samples edges unevenly.
-    assert np.abs(center_of_mass(resized) - expected).max() < 0.1
-
-
 def test_padding_lies_at_the_bottom_and_right_in_each_channels_value():
     pixels = random_pixels((30, 60))
     plan = plan_keep_aspect((30, 60), 40, 50, pad=True)
