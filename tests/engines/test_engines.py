@@ -152,14 +152,6 @@ def test_a_killed_worker_and_a_killed_task_manager_cost_no_byte_and_count_no_inp
 
 
 @pytest.mark.exhaustive
-def test_what_a_command_killed_after_its_commit_left_is_swept(cluster, source, expected, tmp_path):
-    with begun(source, tmp_path, "masks", cluster) as command:
-        assert wait_for(moments(tmp_path)["the manifest is there"], command)
-        command.send_signal(signal.SIGKILL)
-    assert run(source, tmp_path, "masks", cluster) == expected["masks"]
-
-
-@pytest.mark.exhaustive
 def test_a_stopped_command_ends_its_job_on_flink(cluster, cluster_home, source, tmp_path):
     with begun(source, tmp_path, "pictures", cluster) as command:
         assert wait_for(shards_there(tmp_path, 1), command)

@@ -128,15 +128,6 @@ def test_depth_and_channels_are_kept(draw, write, encoding, dtype, channels, aug
         assert np.abs(found - expected).max() <= (30 if encoding == "jpeg" else 0)
 
 
-def test_every_record_comes_exactly_once_an_epoch(detection):
-    loader = Loader(detection, batch_size=4, seed=3)
-    epochs = np.concatenate([join_id(loader.batch(step)["id"]) for step in range(11)]).reshape(4, 11)
-    assert all(len(set(epoch.tolist())) == 11 for epoch in epochs)
-    assert loader.steps is None and loader.steps_per_epoch == 3
-    with pytest.raises(TypeError, match="no end"):
-        len(loader)
-
-
 def test_evaluation_takes_equal_steps_on_every_host(detection):
     hosts = [Loader(detection, batch_size=8, training=False, shard_index=i, shard_count=4) for i in range(4)]
     assert {len(host) for host in hosts} == {2}

@@ -17,7 +17,6 @@ from halofeed.loader.batch import join_id, split_id
 from halofeed.loader.mesh import mesh_specs, needed_rows, place_batch
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
-from tests.support.training import run_processes
 
 
 def batch_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray[Any, Any]]:
@@ -78,39 +77,6 @@ def test_a_mesh_over_some_devices_asks_for_all_rows_once() -> None:
     place_batch(mesh, specs, shapes, rows)
     assert asked == [(0, 4)]
     assert needed_rows(mesh, specs, {"image": (4, 4, 4, 1)}) == (0, 4)
-
-
-TWO_PROCESSES = """
-import sys
-import numpy as np, jax
-jax.config.update("jax_platforms", "cpu")
-jax.config.update("jax_num_cpu_devices", 2)
-jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[3]))
-from halofeed.loader.batch import split_id
-from halofeed.loader.mesh import mesh_specs, place_batch
-from halofeed.schemas.partition import Partition
-from halofeed.trainer.mesh import make_mesh
-
-cores = int(sys.argv[4])
-mesh, shapes = make_mesh(cores), {"image": (4, 4, 2, 1), "id": (4, 2)}
-batch = {"image": np.arange(32).reshape(4, 4, 2, 1).astype(np.uint8), "id": split_id(np.arange(4) + 2**40)}
-asked = []
-def rows(start, stop):
-    asked.append((start, stop))
-    return {key: value[start:stop] for key, value in batch.items()}
-partition = Partition(cores_per_replica=cores, dims={"image": [1, cores, 1, 1]})
-placed = place_batch(mesh, mesh_specs(mesh, partition, shapes), shapes, rows)
-for shard in placed["image"].addressable_shards:
-    np.testing.assert_array_equal(shard.data, batch["image"][shard.index])
-print("asked", asked)
-"""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("cores", "expected"), [(2, [(0, 2), (2, 4)]), (4, [(0, 4), (0, 4)])])
-def test_each_process_reads_only_the_rows_of_its_devices(cores: int, expected: list[tuple[int, int]]) -> None:
-    outputs = run_processes(TWO_PROCESSES, 2, str(cores), seconds=100)
-    assert outputs == [f"asked [{rows}]" for rows in expected]
 
 
 def test_ids_keep_all_their_bits_and_other_64_bit_integers_are_refused_rather_than_cut() -> None:

@@ -14,7 +14,6 @@ from halofeed.schemas.files import index_file
 from halofeed.schemas.shard_file import close_idle
 from halofeed.schemas.tfrecord import read_records
 from tests.support.batches import flip
-from tests.support.conversions import draw_folders, run_convert
 from tests.support.level_rows import others
 
 SHARDS = 300
@@ -150,26 +149,3 @@ def test_what_was_verified_of_one_file_does_not_hold_for_the_one_in_its_place(dr
     os.replace(restored, path)
     close_idle()  # as if other shards had been read meanwhile
     assert "checksum is wrong" in outcomes(loader, pixels)[1][0]
-
-
-@pytest.mark.parametrize("verify", others(VERIFY, ["first"]))
-def test_a_loader_under_convert_overwrite_gives_the_old_bytes_or_an_error(tmp_path, verify):
-    def convert(seed, **options):
-        draw_folders(tmp_path / f"s{seed}", 12, seed=seed)
-        options = {"layout": "folders", "shards": 4, "encoding": "raw", **options}
-        return run_convert(tmp_path / f"s{seed}", tmp_path / "out", **options).folder
-
-    folder = convert(1)
-    loader = Loader(folder, batch_size=4, verify=verify)
-    before = [loader.batch(step) for step in range(3)]
-    pixels = {
-        int(i): image
-        for batch in before
-        for i, image in zip(join_id(batch["id"]), batch["image"], strict=True)
-    }
-    convert(2, overwrite=True)
-    came, errors = outcomes(loader, pixels)
-    assert came + len(errors) == 3
-    close_idle()
-    came, errors = outcomes(loader, pixels)
-    assert (came, len(errors)) == (0, 3)

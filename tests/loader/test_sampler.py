@@ -1,5 +1,6 @@
 """Every record comes exactly once per epoch, at a place that only seed and epoch decide."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -61,17 +62,8 @@ def test_each_place_sees_all_parts_of_the_set_over_the_epochs():
     assert (np.abs(counts - epochs / 10) < 6 * np.sqrt(epochs / 10)).all()
 
 
-@pytest.mark.parametrize(("seed", "epoch"), [(1, 0), (0, 1), (2**63, 0)])
-def test_other_seeds_and_epochs_give_other_orders(seed, epoch):
-    count = 10_000
-    first = permute(np.arange(count), count=count, seed=0, epoch=0)
-    second = permute(np.arange(count), count=count, seed=seed, epoch=epoch)
-    assert (first == second).sum() < 15  # 1 expected
-    assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
-
-
-def test_seed_and_epoch_are_not_interchangeable():
-    pairs = np.ndindex(20, 20)
+def test_every_seed_and_epoch_has_an_order_of_its_own():
+    pairs = itertools.product([*range(19), 2**63], range(20))
     orders = {permute(np.arange(50), count=50, seed=seed, epoch=epoch).tobytes() for seed, epoch in pairs}
     assert len(orders) == 400
 

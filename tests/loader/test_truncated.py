@@ -145,17 +145,6 @@ def test_shards_shortened_while_read_give_right_batches_or_errors_that_name_them
     run_script(script, seconds=300)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("verify", VERIFY)
-@pytest.mark.parametrize("augment", ["[]", "[RandomCrop(20, 24, 24, foreground=0.5), Rotate90()]"])
-def test_volumes_shortened_while_read_give_right_batches_or_errors_that_name_them(tmp_path, verify, augment):
-    scans = draw_scans({"train": 8}, shape=(32, 48, 48))
-    folder = write_scans(tmp_path / "1.0.0", scans, shards=2)
-    for seed in range(3):
-        script = STORM.format(folder=str(folder), augment=augment, verify=verify, seed=seed, seconds=8)
-        run_script(script, seconds=300)
-
-
 def test_what_is_no_file_in_place_of_one_is_refused_at_once(folder):
     output = run_script(f"""{BEGIN.format(folder=str(folder))}
 shard = sorted(folder.glob("*-of-00002"))[0]

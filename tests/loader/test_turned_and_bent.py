@@ -159,14 +159,6 @@ def test_boxes_are_those_around_the_turned_corners_and_hold_their_masks(draw, wr
     assert checked > 15
 
 
-def test_by_0_degrees_nothing_changes(tmp_path, draw, write):
-    for folder, name in ((volumes(tmp_path)[0], "affine"), (write(draw(5)), "transform")):
-        for augment in ([RandomRotation(0.0)], [RandomRotation(30.0, probability=0.0)]):
-            turned = Loader(folder, batch_size=5, augment=augment, include=[name]).batch(1)
-            plain = Loader(folder, batch_size=5, include=[name]).batch(1)
-            assert all(np.array_equal(array, turned[key]) for key, array in plain.items())
-
-
 def test_a_fill_that_no_pixel_can_be_is_refused(draw, write):
     with pytest.raises(UsageError, match="from 0 to 255"):
         Loader(write(draw(3)), batch_size=1, augment=[RandomRotation(3, fill=-1000)])
@@ -291,12 +283,16 @@ def test_pictures_with_labels_are_bent_alike(tmp_path, encoding, pad):
         assert 0.2 < np.mean(label == straight) < 0.95
 
 
-def test_a_deformation_by_nothing_changes_nothing(tmp_path):
-    folder, _ = volumes(tmp_path)
-    plain = Loader(folder, batch_size=6).batch(1)
-    for one in (ElasticDeformation(0.0), ElasticDeformation(probability=0.0)):
-        bent = Loader(folder, batch_size=6, augment=[one]).batch(1)
-        assert all(np.array_equal(array, bent[name]) for name, array in plain.items())
+def test_a_turn_by_0_degrees_and_a_deformation_by_nothing_change_nothing(tmp_path, draw, write):
+    folder, pictures = volumes(tmp_path)[0], write(draw(5))
+    cases = [(folder, one, []) for one in (ElasticDeformation(0.0), ElasticDeformation(probability=0.0))]
+    for one in (RandomRotation(0.0), RandomRotation(30.0, probability=0.0)):
+        cases += [(folder, one, ["affine"]), (pictures, one, ["transform"])]
+    for place, one, include in cases:
+        plain, found = (
+            Loader(place, batch_size=5, augment=augment, include=include).batch(1) for augment in ([], [one])
+        )
+        assert all(np.array_equal(array, found[name]) for name, array in plain.items())
     still = DeformationWarp((4, 5, 6), (2.0, 2.0, 2.0), np.zeros((3, 5, 6, 6), np.float32))
     source, out = smooth((4, 5, 6), 1), np.empty((4, 5, 6, 1))
     assert still.image(source, (0, 0, 0), ((0, 4), (0, 5), (0, 6)), out) is None

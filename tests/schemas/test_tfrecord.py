@@ -79,14 +79,6 @@ def test_a_claimed_length_with_a_right_checksum_allocates_nothing(length: int) -
     assert memory.peak < 1 << 20
 
 
-@given(st.binary(max_size=100))
-def test_any_bytes_are_records_or_a_corrupt_file(data: bytes) -> None:
-    try:
-        list(read_records(data, "a"))
-    except CorruptFileError:
-        return
-
-
 def slow_crc32c(data: bytes) -> int:
     """Bit by bit, from the polynomial 0x1EDC6F41 (reflected)."""
     crc = 0xFFFFFFFF

@@ -70,9 +70,6 @@ def perfect(done: Conversion, split: str, source: Any = None) -> Pairs:
             scores = np.full(batch["classes"].shape, 0.9, np.float32)
             predictions = {"boxes": batch["boxes"], "classes": batch["classes"], "scores": scores}
             yield {**predictions, "num_detections": batch["num_boxes"]}, truth
-        elif batch["label"].ndim == 1:
-            classes = len(done.manifest.labels)
-            yield {"label": batch["label"], "probabilities": np.eye(classes)[batch["label"]]}, truth
         else:
             yield {"label": batch["label"]}, truth
 
@@ -127,30 +124,24 @@ def test_masks_of_clips_are_a_picture_for_each_frame_as_large_as_the_source(tmp_
         assert all(dice(found == v, true == v) >= (1.0 if size == (48, 64) else 0.7) for v in (1, 2))
 
 
-def test_classes_are_written_with_the_probability_of_each(tmp_path):
-    draw_folders(tmp_path / "source", 11)
-    done = run_convert(tmp_path / "source", tmp_path / "out", layout="folders")
-    predict_batches(perfect(done, "train"), done.folder, "train", tmp_path / "p", facts=facts_of(done))
-    with (tmp_path / "p/classes.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert len(rows) == 11 and set(rows[0]) == {"id", "key", "class", "probability", "p(hat)", "p(shirt)"}
-    assert all(row["class"] == row["key"].split("/")[0] and row["probability"] == "1.0" for row in rows)
-    assert {int(row["id"]) for row in rows} == {origin.id for origin in SplitMetadata(done.folder, "train")}
-
-
 def write_scans(folder: Path, numbers: range) -> list[tuple[str, str, str]]:
     rows = write_phantom(folder, numbers, ending=".nii.gz")
     return [(f"patient/{name}", image, mask) for name, image, mask in rows]
 
 
-@pytest.mark.parametrize("fit", ["crop-or-pad", "tiles"])
-@pytest.mark.parametrize("ordered", [True, False])
-def test_masks_lie_on_their_scans_and_tiles_are_put_together(tmp_path, fit, ordered):
-    rows = write_scans(tmp_path / "scans", range(3, 48, 20))
+def converted_scans(folder: Path, fit: str) -> tuple[list[tuple[str, str, str]], Conversion]:
+    """Three scans whole, or as tiles that overlap."""
+    rows = write_scans(folder / "scans", range(3, 48, 20))
     shape = {"depth": 44, "height": 72, "width": 88}
     if fit == "tiles":
         shape = {"depth": 24, "height": 40, "width": 48, "tile_overlap": (4, 8, 8)}
-    done = convert_scans(tmp_path, rows, tmp_path / "scans", fit=fit, **shape)
+    return rows, convert_scans(folder, rows, folder / "scans", fit=fit, **shape)
+
+
+@pytest.mark.parametrize("fit", ["crop-or-pad", "tiles"])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_masks_lie_on_their_scans_and_tiles_are_put_together(tmp_path, fit, ordered):
+    rows, done = converted_scans(tmp_path, fit)
     source = None
     if ordered:
         single = Loader(done.folder, batch_size=1, training=False)
@@ -188,11 +179,7 @@ def by_simple_itk(found_file: Path, true_file: Path, label: int) -> tuple[float,
 
 @pytest.mark.parametrize("fit", ["crop-or-pad", "tiles"])
 def test_dice_and_distances_are_those_of_simple_itk_on_the_written_masks(tmp_path, fit):
-    rows = write_scans(tmp_path / "scans", range(3, 48, 20))
-    shape = {"depth": 44, "height": 72, "width": 88}
-    if fit == "tiles":
-        shape = {"depth": 24, "height": 40, "width": 48, "tile_overlap": (4, 8, 8)}
-    done = convert_scans(tmp_path, rows, tmp_path / "scans", fit=fit, **shape)
+    rows, done = converted_scans(tmp_path, fit)
     labels = facts_of(done).names
     task = Segmentation(labels=labels, kind="volume", with_probabilities=True)
     metadata = SplitMetadata(done.folder, "train")
@@ -268,8 +255,10 @@ def test_a_run_predicts_new_pictures_as_its_model_says(tmp_path):
     probabilities = jax.device_get(jax.jit(model)(batch["image"]))["probabilities"]
     for identity, expected in zip(join_id(batch["id"]), probabilities, strict=True):
         row = rows[int(identity)]
+        assert set(row) == {"id", "key", "class", "probability", "p(hat)", "p(shirt)"}
         assert float(row["p(hat)"]) == pytest.approx(float(expected[0]), abs=1e-5)
         assert row["class"] == ("hat", "shirt")[int(expected.argmax())]
+        assert row["probability"] == row[f"p({row['class']})"] and row["key"].endswith(".jpg")
 
 
 @pytest.mark.long

@@ -327,12 +327,6 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_ids(tmp_path, i
     assert step == 2
 
 
-def test_a_run_ends_with_its_data_and_an_empty_loader_is_an_error() -> None:
-    assert len(run(config_of(steps=10, batch_size=2), Stripes(2, steps=4)).losses) == 4
-    with pytest.raises(TrainingError, match="the loader gave no batch"):
-        run(config_of(steps=10, batch_size=2), Stripes(2, steps=0))
-
-
 def test_what_does_not_go_together_is_refused_before_the_first_step() -> None:
     def refused(message: str, rows: int = 8, facts: DataFacts = FACTS, **options: Any) -> None:
         with pytest.raises(UsageError, match=message):

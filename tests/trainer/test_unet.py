@@ -16,7 +16,7 @@ from halofeed.trainer.mesh import constrain, make_mesh
 from halofeed.trainer.models.convolutions import computed_by_planes, convolve_planes
 from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.norm import GroupNorm
-from halofeed.trainer.models.unet import UNet, _Upsampling, halvings, pooled
+from halofeed.trainer.models.unet import UNet, halvings, pooled
 from halofeed.trainer.plan.hlo import Module, collectives
 
 
@@ -78,15 +78,6 @@ def test_halvings_divide_and_thin_axes_wait_for_the_long_ones(sizes, depth, anis
         halved = np.array(step) == 2
         assert halved.all() or (anisotropic and all((2 * now >= now.max()) == halved))
         now = now // step
-
-
-def test_learned_upsampling_is_a_transposed_convolution():
-    layer = _Upsampling(layers_of(), 3, 4, (2, 2), "learned")
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6, 3)), jnp.float32)
-    # JAX's transposed convolution turns the kernel around.
-    kernel = layer.matrix.kernel[...].reshape(3, 2, 2, 4).transpose(1, 2, 0, 3)[::-1, ::-1]
-    expected = jax.lax.conv_transpose(x, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    np.testing.assert_allclose(layer(x, Pass()), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_published_network_is_tensorflow_tpus():

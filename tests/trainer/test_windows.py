@@ -2,20 +2,15 @@
 
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.loader import Loader
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import plan_tiles
 from halofeed.prep.voxels.phantom import grid_around
-from halofeed.trainer.source_grid import labels_in_source
 from halofeed.trainer.windows import TileBlender, WindowTile, window_weight
-from tests.support.phantom import dice
-from tests.support.training import convert_scans
 
 SCAN = grid_around()
 
@@ -86,28 +81,3 @@ def test_a_tile_that_is_missing_or_comes_twice_is_refused():
         blend.add(0, np.zeros((30, 60, 60, 1), np.float32))
     with pytest.raises(UsageError, match="were not added"):
         blend.result()
-
-
-@pytest.mark.parametrize("spacing", [(), (3, 1, 1)])
-def test_true_labels_of_a_real_scans_tiles_overlay_the_scan(test_data, tmp_path, spacing):
-    image, mask = (f"volumes/spleen/sub-spleen2_ct{end}.nii.gz" for end in ("", "_seg-manual"))
-    tiles = {"depth": 16, "height": 64, "width": 96, "fit": "tiles", "tile_overlap": (4, 16, 24)}
-    done = convert_scans(tmp_path, [("a", image, mask)], test_data, **tiles, spacing_mm=spacing)
-    include = ("affine", "source_affine", "source_shape", "extent", "tile", "tile_origin")
-    rows = list(Loader(done.folder, batch_size=1, training=False, include=include).batches())
-    tiles = {}
-    for row in rows:
-        grid = Grid(shape=(16, 64, 96), affine=row["affine"][0].astype(np.float64))
-        number, origin = int(row["tile"][0]), tuple(row["tile_origin"][0].tolist())
-        tiles[number] = WindowTile(number=number, origin=origin, extent=np.int64(row["extent"][0]), grid=grid)
-    blend = TileBlender(tiles, 2)
-    for row in rows:
-        label = row["label"][0]
-        blend.add(int(row["tile"][0]), label if row["tile"][0] % 2 else np.eye(2)[label])
-    found, grid = blend.result()
-    assert len(rows) > 8 and (spacing or grid.shape == (26, 166, 164))
-    shape, affine = (rows[0][f"source_{name}"][0] for name in ("shape", "affine"))
-    source = Grid(shape=tuple(shape.tolist()), affine=affine.astype(np.float64))
-    truth = np.asarray(nibabel.load(test_data / mask).dataobj).T
-    label = labels_in_source(found, grid, source)
-    assert dice(label == 1, truth == 1) >= (0.97 if spacing else 1.0)

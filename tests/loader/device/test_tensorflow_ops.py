@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.loader.batch import split_id
 from halofeed.loader.device import AUGMENTATIONS, GaussianBlur, Normalization, augment_on_device
@@ -92,10 +91,3 @@ def test_a_dataset_is_augmented_as_batches_are(draw, write):
         epochs = np.arange(step * 4, step * 4 + 4) // 6
         assert batch["epoch"].dtype == np.int32 and np.array_equal(batch["epoch"], epochs)
     assert "epoch" not in Loader(loader._arguments["path"], batch_size=4).spec
-
-
-def test_ids_of_another_dtype_are_refused():
-    ids = tf.zeros(2, tf.int32)
-    batch = {"image": tf.zeros((2, 4, 4, 3), tf.uint8), "id": ids, "epoch": ids}
-    with pytest.raises(UsageError, match=r"expected uint32 \[batch, 2\], got int32"):
-        augment_on_device(batch, [ALL["Hue"]], seed=1)

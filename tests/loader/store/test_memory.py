@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from halofeed.errors import CorruptFileError, UsageError
-from halofeed.loader import Loader, Mixture
+from halofeed.loader import Loader
 from halofeed.loader.store import local
 from halofeed.system.memory import available_memory, process_memory
 from tests.support.batches import flip, same
@@ -107,9 +107,3 @@ def test_all_bytes_can_be_looked_at_where_they_lie(sets):
     assert not opened.as_array().flags.writeable and opened.as_array() is opened.as_array()
     with pytest.raises(CorruptFileError, match=r"it ends at byte"):
         opened.read(opened.bytes - 3, 4)
-
-
-def test_a_mixture_keeps_each_of_its_sets(sets):
-    weights = {str(sets["pictures"][0]): 1.0}
-    near, held = (Mixture(weights, batch_size=6, cache=cache) for cache in (None, "memory"))
-    same(held.batch(3), near.batch(3))
