@@ -90,10 +90,10 @@ def _cures(plan: Mapping[str, Any]) -> list[str]:
     config, splits = plan["config"], plan["splits"]
     cures = {
         "more cores per replica": max(split["cores"] for split in splits) < plan["topology"]["cores"],
+        "fewer images": any(split["batch_size"] > split["replicas"] for split in splits),
         "--remat": not config["remat"],
         "--set model.images_at_once=1": config["model"] == "unet"
         and not config["model_options"].get("images_at_once"),
-        "fewer images": any(split["batch_size"] > split["replicas"] for split in splits),
     }
     return [cure for cure, is_left in cures.items() if is_left] or ["smaller images"]
 

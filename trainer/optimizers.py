@@ -49,7 +49,7 @@ def cosine_with_warmup(
     if total_steps < warmup_steps:
         raise UsageError(
             f"warm-up steps: expected at most the {total_steps} updates of the run, got {warmup_steps}; "
-            "take more steps, or shorten the warm-up"
+            f"take more steps, or shorten the warm-up: --set warmup_steps={total_steps // 5}"
         )
     held_until = min(warmup_steps + hold_steps, total_steps)
     falling = total_steps - held_until

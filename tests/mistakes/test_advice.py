@@ -107,6 +107,22 @@ EXCEPTIONS: dict[str, str] = {
     "prep/options/recipe_file.py: {} --recipe {}": "the file of another message's options, which has its case",
     "loader/decode.py: {}: NumPy has no bfloat16 of its own; install the package ml_dtypes,": "ml_dtypes is here",
     "loader/device/photometric.py: device augmentation HUWindow: expected Hounsfield units, the images are": OF_LAYOUTS,
+    **dict.fromkeys(
+        (
+            "inspection/plan_words.py: --set model.images_at_once=1",
+            "trainer/plan/search.py: --set model.images_at_once=1",
+            "trainer/models/norm.py: norm_scope core: needs all images at once; take --set",
+        ),
+        "a U-Net compiles for minutes; tests/trainer/test_parity_models.py has the option",
+    ),
+    **dict.fromkeys(
+        (
+            "trainer/optimizers.py: decay steps: expected 1 or more, got {}; pass --set decay_steps=100000",
+            "trainer/optimizers.py: warm-up steps: expected at most the {} updates of the run, got {}; take",
+            "trainer/optimizers.py: decay rate: expected more than 0 and less than 1, got {}; pass --set",
+        ),
+        "tests/trainer/test_optimizers.py has these settings",
+    ),
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
     "loader/picture.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }

@@ -237,6 +237,11 @@ def test_settings_that_contradict_each_other_are_refused():
         ({"boundaries": (5,)}, "boundaries: belongs to the schedule manual_step, not cosine"),
         ({"rates": (5.0,)}, "rates: belongs to the schedule manual_step"),
         ({"schedule": "constant", "hold_steps": 3}, "hold steps: belongs to the schedule cosine"),
+        ({"schedule": "exponential"}, "decay steps: expected 1 or more, got 0"),
+        (
+            {"schedule": "exponential", "decay_steps": 9, "decay_rate": 1.0},
+            "decay rate: expected more than 0",
+        ),
         ({"schedule": "manual_step"}, "rates: expected those of the manual_step schedule, got none"),
         ({**MANUAL, "warmup_steps": 4}, r"warm-up steps: expected 0 or the first of the boundaries \[5\]"),
         (
