@@ -123,6 +123,17 @@ EXCEPTIONS: dict[str, str] = {
         ),
         "tests/trainer/test_optimizers.py has these settings",
     ),
+    **dict.fromkeys(
+        (
+            "prep/layouts/bids.py: ; it is a part of a data set, whose folder is --source {}",
+            "prep/layouts/msd.py: it is in the folder above: --source {}",
+            "prep/layouts/pairs.py: name its folder with --source, or --layout csv",
+            "prep/options/volumes.py: --window {} is center/width, and shows {} to {} HU only; if {} is the",
+            "prep/options/volumes.py: --classes {}: the value 0 becomes a class beside the background; if it",
+            "pipelines/summary.py: , or a finer --spacing-mm than {}",
+        ),
+        "benchmarks/mistakes/volumes.md has the mistake; what to type depends on what the user meant",
+    ),
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
     "loader/picture.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }

@@ -202,7 +202,11 @@ def cured(words: list[Any], found: re.Match[str], advice: Advice, more: Iterable
     if text.startswith("halofeed "):
         return [*shlex.split(text.replace("\\\n", " "))[1:], *more]
     typed = text.split(" ")
-    for option in (*advice.without, *(word for word in typed if word.startswith("--") and word != "--set")):
+    another = ["--source"] if "--source " in " ".join(map(str, [*advice.more, *more])) else []
+    for option in (
+        *(*advice.without, *another),
+        *(word for word in typed if word.startswith("--") and word != "--set"),
+    ):
         words = _take_away(words, option)
     at = words.index("--") if "--" in words else len(words)
     return words if leave else [*words[:at], *typed, *map(str, advice.more), *more, *words[at:]]
