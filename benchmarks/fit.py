@@ -57,7 +57,7 @@ ALL_AT_ONCE = ("remat=false", "model.images_at_once=0")
 FIT = (
     Row("retinanet_resnet50_fpn_1280", "v3-8", 1, 8, promise="fits", sketch_gib=13.3),
     Row("retinanet_resnet50_fpn_2560_8way", "v3-8", 1, 8, promise="does not fit", sketch_gib=30.7),
-    Row("retinanet_resnet50_fpn_2560_8way", "v3-8", 8, 8, promise="fits", sketch_gib=6.9),
+    Row("retinanet_resnet50_fpn_2560_8way", "v3-8", 8, 8, promise="fits with 3 % to spare"),
     Row("unet3d_tpu_256_16way", "v3-16", 16, 8, promise="fits with 3 % to spare"),
     Row("unet3d_256_16way", "v3-16", 16, 8, promise="fits with 3 % to spare"),
     Row("unet3d_256_16way", "v3-8", 1, 1, promise="does not fit", settings=ALL_AT_ONCE),
