@@ -242,8 +242,8 @@ class Stream(abc.ABC):
         """Return a dataset with an element for each of these rows (start, stop) of every batch, in this order."""
         as_supervised = truth_value("as_supervised", as_supervised)
         static_shapes = truth_value("static_shapes", static_shapes)
-        with require_extra("tf", "tensorflow"), without_banner("tensorflow"):
-            import tensorflow as tf
+        start_tensorflow()
+        import tensorflow as tf
 
         steps, count = self.steps_from(start_step), len(pieces)
         arrays = _add_batch_axis(self.row_spec, pieces[0][1] - pieces[0][0])
@@ -405,9 +405,21 @@ class Stream(abc.ABC):
         return step
 
 
-def _element_spec(arrays: Mapping[str, ArraySpec]) -> dict[str, tf.TensorSpec]:
+def start_tensorflow() -> None:
+    """Import TensorFlow and look for devices, silently: its search for CUDA writes to standard error at any moment.
+
+    Raises:
+        MissingExtraError: TensorFlow is not installed.
+    """
     with require_extra("tf", "tensorflow"), without_banner("tensorflow"):
         import tensorflow as tf
+
+        tf.config.list_physical_devices()
+
+
+def _element_spec(arrays: Mapping[str, ArraySpec]) -> dict[str, tf.TensorSpec]:
+    start_tensorflow()
+    import tensorflow as tf
 
     return {
         name: tf.TensorSpec(array.shape, tf.string if array.dtype.hasobject else tf.as_dtype(array.dtype))

@@ -324,7 +324,7 @@ CEILINGS = {
     "schemas": (19, 4120),
     "prep": (140, 36560),
     "pipelines": (31, 8070),
-    "loader": (46, 10360),
+    "loader": (46, 10380),
     "trainer": (58, 12130),
     "inspection": (39, 9300),
 }

@@ -29,10 +29,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from halofeed.errors import UsageError, require_extra
+from halofeed.errors import UsageError
+from halofeed.loader.stream import start_tensorflow
 from halofeed.system import owned_files
 from halofeed.system.atomic_files import atomic_write, temporary_folder
-from halofeed.system.console import without_banner
 from halofeed.system.locks import locked_folder
 from halofeed.trainer.step import TrainingSetup, Variables
 
@@ -152,8 +152,8 @@ def export_saved_model(
     Raises:
         UsageError: TensorFlow is not installed, or halofeed did not write the existing saved_model/.
     """
-    with require_extra("tf", "tensorflow"), without_banner("tensorflow"):
-        import tensorflow as tf
+    start_tensorflow()
+    import tensorflow as tf
     from jax.experimental import jax2tf
 
     rows = "batch" if any_batch else "1"
