@@ -84,7 +84,7 @@ class VolumeOptions:
     window: str | None = option(
         None,
         f"a window in HU by name ({', '.join(WINDOWS)}) or as center/width, e.g. 40/400",
-        brief="volumes: window in HU by name, or as center/width, e.g. 40/400",
+        brief="volumes: window by name, or as 40/400 (center/width)",
         group=SHAPE,
     )
     window_hu: tuple[float, ...] = option((), "the window's low and high end, e.g. -160,240")

@@ -45,4 +45,5 @@ def test_the_package_imports_nothing_and_has_every_name_of_its_stub():
     program = "import halofeed, sys; print(len({'numpy', 'argparse', 'jax'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "0"
-    assert all(">>> " in getattr(halofeed, name).__doc__ for name in halofeed._MODULES), "a test runs these"
+    functions = [name for name in halofeed._MODULES if name not in halofeed._AUGMENTATIONS]
+    assert all(">>> " in getattr(halofeed, name).__doc__ for name in functions), "a test runs these"

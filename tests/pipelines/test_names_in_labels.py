@@ -115,7 +115,7 @@ def test_values_without_a_name_and_names_twice_are_refused(tmp_path: Path) -> No
     source = table_of(tmp_path / "s", "a.seg.nrrd", (mask(0, 4), LIVER), (mask(), LIVER))
     done = convert(source, tmp_path / "o")
     reason, detail = rejected(done)["0.nii"][1:]
-    assert (reason, detail[:2]) == ("label has values that it does not name", "3;")
+    assert reason == "label has values that it does not name" and ": 3;" in detail, detail
     assert "--map-classes 3=background" in detail
     done = convert(source, tmp_path / "p", map_classes=("3=background",))
     assert np.array_equal(labels_of(done)[0], mask(0, 4) % 3)

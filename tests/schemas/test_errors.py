@@ -57,8 +57,8 @@ def test_a_shortage_is_named_with_its_cure(error, said, tmp_path):
 @pytest.mark.parametrize(("number", "fix"), FIXES.items())
 def test_a_system_error_names_path_reason_and_fix(number, fix, tmp_path):
     with pytest.raises(OSError) as caught, error_context("cannot write the report"):
-        raise OSError(number, os.strerror(number), "a/b")
-    text = f"cannot write the report a/b: {os.strerror(number)}. {fix}"
+        raise OSError(number, os.strerror(number), str(tmp_path / "b"))
+    text = f"cannot write the report {tmp_path / 'b'}: {os.strerror(number)}. {fix}"
     assert describe_error(caught.value) == text and fix[0].isupper() and "same command again" in fix
     match = re.escape(f"shard train/0: {text}")
     with pytest.raises(JobError, match=match), WorkerProgress(str(tmp_path)).reporting("shard train/0"):

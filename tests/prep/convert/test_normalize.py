@@ -122,7 +122,7 @@ def test_figures_of_changed_values_and_what_cannot_be_normalized_are_refused(tmp
     with pytest.raises(UsageError, match="leave --window, --window-hu"):
         convert(tmp_path, normalize_like=windowed.folder, window="lung")
     for options, says in (
-        ({"normalize": "zscore"}, "--normalize 'zscore': expected scan, or MEAN/DEVIATION"),
+        ({"normalize": "zscore"}, "--normalize 'zscore': expected scan .*, or MEAN/DEVIATION"),
         ({"normalize": "40/0"}, r"--normalize '40/0': .*a deviation above 0"),
     ):
         with pytest.raises(UsageError, match=says):

@@ -116,7 +116,7 @@ BOMB = '<!DOCTYPE a [<!ENTITY a "h"><!ENTITY b "&a;&a;">]><annotation><filename>
     [
         ("<annotation>", "malformed XML"),
         ("", "malformed XML"),
-        ("<html></html>", "not a VOC annotation"),
+        ("<page></page>", "not a VOC annotation"),
         (BOMB, "XML has a DTD"),
         (annotation("a.jpg", "4 1 3 5"), "box is inverted"),
         (annotation("a.jpg", "nan 1 3 5"), "number is not finite"),
