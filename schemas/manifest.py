@@ -19,6 +19,7 @@ from halofeed.schemas.kinds import Kind, kind_of, with_current_option_names
 from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tasks import TASKS, field_problems
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from halofeed.system.addresses import meant_address
 from halofeed.system.atomic_files import read_regular
 from halofeed.system.wording import did_you_mean, nearest_name, plural
 
@@ -449,9 +450,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         UsageError: the folder is missing or is no data set; the message names versions in its subfolders.
         ManifestError: the conversion has not finished, or the document cannot be read or is wrong.
     """
-    if one_slash := re.match("(s3a?|gs|gcs|https?|hdfs):/(?!/)", os.fspath(path)):
-        address = f"{one_slash[1]}://{os.fspath(path)[one_slash.end() :]}"
-        raise UsageError(f"{path}: an address has two slashes; write {address}")
+    if (meant := meant_address(os.fspath(path))) is not None:
+        raise UsageError(f"{path}: an address has two slashes; write {meant}")
     folder = Path(path)
     if "://" in os.fspath(path):
         raise UsageError(

@@ -19,6 +19,7 @@ from halofeed.loader.augment.example import (
 )
 from halofeed.loader.augment.scale_jitter import resize_view
 from halofeed.loader.augment.view import ImageShape
+from halofeed.system.arguments import explains_fields
 
 ATTEMPTS = 100
 _ROUNDING = 1e-7
@@ -26,6 +27,7 @@ _CHOICE_NUMBER, _COEFFICIENT_NUMBER, _SEED_NUMBER = 0, 1, 2
 """Indices of the random numbers that choose a window of `SsdRandomCrop`, keep the picture, and draw a window."""
 
 
+@explains_fields
 @dataclass(frozen=True)
 class RandomCropImage:
     """Shows a window of random area and aspect ratio, stretched to the size of the picture before.
@@ -137,6 +139,7 @@ _SSD_CROPS = tuple(
 )
 
 
+@explains_fields
 @dataclass(frozen=True)
 class SsdRandomCrop:
     """Applies one of seven `RandomCropImage`, each with the same probability, that differ in the required overlap.
