@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -157,3 +157,9 @@ class MaskScan:
     read_bytes: int = 0
     value_bytes: int = 4
     values: Mapping[int, int] = field(default_factory=dict)
+
+
+def left_out_findings(names: Mapping[int, str], kept: Collection[int]) -> tuple[Finding, ...]:
+    """Return the finding that lists the classes which the user's choice leaves out of a mask, if there are any."""
+    others = [name for number, name in names.items() if number not in kept]
+    return (Finding.noted("classes left out by choice", ", ".join(others[:20])),) if others else ()

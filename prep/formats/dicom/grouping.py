@@ -15,7 +15,13 @@ from itertools import chain
 import numpy as np
 
 from halofeed.errors import Problem, SourceError
-from halofeed.prep.formats.dicom.header_fields import LOCALIZER_WORDS, MOSAIC, HeaderFields, header_fields
+from halofeed.prep.formats.dicom.header_fields import (
+    LOCALIZER_WORDS,
+    MOSAIC,
+    NUCLEAR_KINDS,
+    HeaderFields,
+    header_fields,
+)
 from halofeed.prep.formats.dicom.headers import (
     HeaderContinuesError,
     checksum_before,
@@ -25,7 +31,6 @@ from halofeed.prep.formats.dicom.headers import (
     read_dicom_start,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
-from halofeed.prep.formats.dicom.nuclear import NUCLEAR_KINDS
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
     VolumeSplit,

@@ -28,7 +28,7 @@ from halofeed.prep.formats.volume.voxel_values import (
     reads_in_place,
     value_bytes,
 )
-from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, Scan
+from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, Scan, left_out_findings
 from halofeed.prep.voxels.label_volumes import classes_of_colors
 from halofeed.system.memory import with_margin
 from halofeed.system.wording import plural
@@ -127,8 +127,7 @@ class VolumeFile:
 
         segments = dict(enumerate(listed, start=1))
         kept = self._select(segments, options)
-        if lost := [one.name for number, one in segments.items() if number not in kept]:
-            findings += (Finding.noted("classes left out by choice", ", ".join(lost[:20])),)
+        findings += left_out_findings({number: one.name for number, one in segments.items()}, kept)
 
         def read_classes(ids: Mapping[int, int], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
             values = _arrange(stored, read())
