@@ -2,6 +2,7 @@
 
 MemoryBudget    bytes that a process may use for the inputs that it decodes at the same time
 Share           part of the budget that one input holds
+ReserveMemory   the interface of readers and converters: each says, from headers alone, what it holds at most
 with_room       repeats the work of an input once memory is free
 """
 
@@ -60,7 +61,8 @@ PICTURES_MIB, VOLUMES_MIB = 4096, 8192
 """Defaults of --max-memory."""
 TOO_MUCH_MEMORY = "takes too much memory"
 ReserveMemory = Callable[[int], None]
-"""Function that reserves the total bytes that an input needs from now on; it raises where that is too much."""
+"""Function that reserves the most bytes that an input holds at once from now on, as its headers let expect; it adds
+the margin of allocators, and raises where that is too much."""
 
 _OUT_OF_MEMORY_WORDS = (
     "bad_alloc",
@@ -183,6 +185,10 @@ class Share:
                 self._asked = byte_count
                 raise RetryWhenMemoryFree
             self.held = byte_count
+
+    def reserve_with_margin(self, byte_count: int) -> None:
+        """Reserve bytes as a `ReserveMemory`: with what allocators keep of freed memory."""
+        self.reserve(with_margin(byte_count))
 
     def wait(self) -> None:
         """Free everything, and return when the bytes of the last refused `reserve` are reserved."""

@@ -38,7 +38,7 @@ from halofeed.prep.voxels.label_volumes import (
     merge_class_masks,
     merge_labels,
 )
-from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
+from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
 VOC_VOID = 255
@@ -119,7 +119,7 @@ def read_label_image(
     planned = estimate_pillow(
         size, {"I": 4, "I;16": 2}.get(image.mode, 4 if in_color else 1), bands, dtype.itemsize
     )
-    reserve(with_margin(len(data) + planned.peak_bytes))
+    reserve(len(data) + planned.peak_bytes)
     with decoder_failures():
         image.load()
         shown = image.convert("RGB") if decode_colors and image.mode == "P" else image

@@ -30,7 +30,7 @@ from halofeed.prep.voxels.kernels import resize_bytes, resize_image
 from halofeed.prep.voxels.masks import mask_bytes
 from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Value
-from halofeed.system.memory import ReserveMemory, with_margin
+from halofeed.system.memory import ReserveMemory
 
 BOX_BYTES = 2048
 """Bytes of an object with its features."""
@@ -79,7 +79,7 @@ def picture_bytes(
     if recipe.masks and boxes:
         drawn = max(mask_bytes(box.mask, plan) for box in boxes)
         stages.append(2 * output_bytes + drawn)
-    return with_margin(held + max(stages) + BOX_BYTES * len(boxes))
+    return held + max(stages) + BOX_BYTES * len(boxes)
 
 
 SEVERAL_PICTURES = (

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.formats.picture.image import Size, decode_error
-from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
+from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 RgbFrame = NDArray[np.uint8]
 """uint8 [height, width, 3]: red, green, blue, as displayed."""
@@ -118,7 +118,7 @@ def check_frame_count(count: int) -> None:
 
 def reserve_memory(options: FrameOptions, size: Size, held_bytes: int) -> None:
     """Reserve the memory for reading a clip: `held_bytes` and one frame of (height, width)."""
-    options.reserve(with_margin(held_bytes + 3 * size[0] * size[1]))
+    options.reserve(held_bytes + 3 * size[0] * size[1])
 
 
 def normalize_times(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.streams import GZIP_MAGIC, MAX_DEFLATE_RATIO, OUTPUT_BYTES, open_stream
 from halofeed.prep.sources.files import CHANGED_FILE, SourceFiles
-from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
+from halofeed.system.memory import ReserveMemory, no_memory_limit
 from halofeed.system.wording import plural
 
 MAX_UNPACKED_BYTES = 1 << 31
@@ -49,7 +49,7 @@ SHORT_VRS = frozenset(b"AE AS AT CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UI
 BINARY_NUMBERS = {"US": "H", "SS": "h", "UL": "I", "SL": "i", "FL": "f", "FD": "d"}
 """The VRs of binary numbers, each with its code for `struct`."""
 DECIMAL = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_NUMBERS_BLOCK_BYTES = 1 << 18
+MAX_NUMBER_CHARACTERS, _NUMBERS_BLOCK_BYTES = 64, 1 << 18
 
 IMPLICIT_LITTLE, EXPLICIT_LITTLE = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
 EXPLICIT_BIG, DEFLATED = "1.2.840.10008.1.2.2", "1.2.840.10008.1.2.1.99"
@@ -484,20 +484,14 @@ def parse_dicom_header(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MaskFile:
-    """Parsed file of a mask.
+class MaskFile(DicomHeader):
+    """Header of the file of a mask: its elements that `MASK_VRS` lists.
 
     Args:
-        elements: its elements that `MASK_VRS` lists.
-        syntax: UID of its transfer syntax.
-        pixels: location of its pixels in `body`; None if it has none.
         body: the file, or its inflated data set.
         item_count: number of items in its sequences.
     """
 
-    elements: Elements
-    syntax: str
-    pixels: PixelLocation | None
     body: bytes
     item_count: int
 
@@ -519,15 +513,9 @@ def read_mask_file(files: SourceFiles, path: str, reserve: ReserveMemory = no_me
         SourceError: the file is not DICOM, damaged or truncated (stage `read`).
     """
     data = read_dicom_file(files, path)
-    reserve(with_margin(2 * len(data) + ITEM_BYTES * data.count(ITEM_START)))
+    reserve(2 * len(data) + ITEM_BYTES * data.count(ITEM_START))
     header, body = parse_dicom_header(data, vrs=MASK_VRS)
-    return MaskFile(
-        elements=header.elements,
-        syntax=header.syntax,
-        pixels=header.pixels,
-        body=body,
-        item_count=body.count(ITEM_START),
-    )
+    return MaskFile(**vars(header), body=body, item_count=body.count(ITEM_START))
 
 
 def text(elements: Elements, tag: int) -> str:
@@ -621,7 +609,10 @@ def _number_blocks(elements: Elements, tag: int) -> Iterator[list[float]]:
         stop = value.find(b"\\", start + _NUMBERS_BLOCK_BYTES)
         stop = stop if stop >= 0 else len(value)
         parts = [part.strip(b" \0") for part in value[start:stop].split(b"\\")]
-        yield [float(part) if DECIMAL.fullmatch(part) else math.nan for part in parts]
+        yield [
+            float(part) if len(part) <= MAX_NUMBER_CHARACTERS and DECIMAL.fullmatch(part) else math.nan
+            for part in parts
+        ]
         start = stop + 1
 
 

@@ -22,7 +22,7 @@ from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.formats.volume.voxel_values import LABELS
 from halofeed.prep.geometry.scan import Grid, MaskScan, ScanIdentity
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
+from halofeed.system.memory import ReserveMemory, no_memory_limit
 from halofeed.system.wording import plural
 
 WRONG_SCAN = "label was drawn on another scan"
@@ -68,7 +68,7 @@ def open_dicom_mask(
     if scan is not None:
         _check_references(mask.elements, scan)
     if kind == STRUCTURE_SET:
-        reserve(with_margin(structure_bytes(mask)))
+        reserve(structure_bytes(mask))
         return read_structures(path, mask.elements, image_grid, keeps)
     return read_segmentation(files, path, mask, image_grid, tolerance_voxels, keeps)
 

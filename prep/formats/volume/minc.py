@@ -36,7 +36,6 @@ from halofeed.prep.formats.volume.volume_header import (
 )
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.memory import with_margin
 
 HDF5_MAGIC: Final = b"\x89HDF\r\n\x1a\n"
 SPACE: Final = {"xspace": (1.0, 0.0, 0.0), "yspace": (0.0, 1.0, 0.0), "zspace": (0.0, 0.0, 1.0)}
@@ -141,7 +140,7 @@ def _unpacked(data: bytes, options: ScanOptions) -> bytes:
     if not data.startswith(GZIP_MAGIC):
         return data
     size = int.from_bytes(data[-4:], "little")
-    options.reserve(with_margin(len(data) + size))
+    options.reserve(len(data) + size)
     if size > (stream := open_stream(data)).max_bytes:
         raise SourceError("decode", "gzip data is damaged", f"it cannot hold the {size} bytes that it claims")
     unpacked = bytearray(size)

@@ -30,7 +30,6 @@ from halofeed.prep.formats.volume.voxel_values import (
 )
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, Scan, left_out_findings
 from halofeed.prep.voxels.label_volumes import classes_of_colors
-from halofeed.system.memory import with_margin
 from halofeed.system.wording import plural
 
 
@@ -74,7 +73,7 @@ class VolumeFile:
         conversion = plan_conversion(stored, options.non_finite_value if replacing else None)
         held: NDArray[Any] | None = None
         if replacing:
-            options.reserve(with_margin(content.held_bytes + value_bytes(stored, conversion)))
+            options.reserve(content.held_bytes + value_bytes(stored, conversion))
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_values(stored, content, conversion)
             detail = f"{plural(replaced, 'voxel')} set to {options.non_finite_value:g}"
@@ -111,7 +110,7 @@ class VolumeFile:
         held: NDArray[Any] | None = None
         read_bytes, item_bytes = label_memory(stored)
         if options.non_finite_labels == "background" and stored.dtype.kind == "f":
-            options.reserve(with_margin(content.held_bytes + read_bytes))
+            options.reserve(content.held_bytes + read_bytes)
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_labels(stored, content, non_finite_is_background=True)
             detail = f"{plural(replaced, 'voxel')} became background"
