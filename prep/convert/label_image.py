@@ -17,14 +17,13 @@ from halofeed.prep.annotations.class_names import LabelCoding
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.tallies import count_labels
 from halofeed.prep.formats.picture import DecodedImage
-from halofeed.prep.formats.picture.image import check_pixel_count, decode_error
+from halofeed.prep.formats.picture.image import apply_orientation, check_pixel_count, decode_error
 from halofeed.prep.formats.picture.pillow import (
     copy_pixels,
     decoder_failures,
     estimate_pillow,
     open_with_plugin,
 )
-from halofeed.prep.formats.picture.pixels import apply_orientation
 from halofeed.prep.formats.picture.png import GRAY, PALETTE, PNG_SIGNATURE, PngHeader, read_png_header
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size
 from halofeed.prep.geometry.scan import OverlapRule

@@ -17,8 +17,8 @@ from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, annota
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
-from halofeed.prep.formats.picture.jpeg_metadata import without_metadata
-from halofeed.prep.formats.picture.pixels import FEWER_BITS
+from halofeed.prep.formats.picture.image import FEWER_BITS
+from halofeed.prep.formats.picture.jpeg import without_metadata
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import copy_options
 from halofeed.prep.options.recipe import Recipe

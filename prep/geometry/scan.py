@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 VolumeShape = tuple[int, int, int]
 Triple = tuple[float, float, float]
@@ -41,6 +41,22 @@ class Grid:
     def to_mm(self, voxels: NDArray[Any]) -> NDArray[np.float64]:
         """Convert points [..., 3] from voxels to millimeters."""
         return np.asarray(voxels, np.float64) @ self.affine[:3, :3].T + self.affine[:3, 3]
+
+
+def affine_matrix(axes: ArrayLike, origin_mm: ArrayLike = (0.0, 0.0, 0.0)) -> NDArray[np.float64]:
+    """Return the affine [4, 4] of a volume.
+
+    Args:
+        axes: [3, 3], for each axis of the voxels the step to the next voxel in millimeters.
+        origin_mm: position of the first voxel.
+
+    >>> affine_matrix([[0, 0, 2.5], [0, 1, 0], [1, 0, 0]], [7, 8, 9])[:3].tolist()
+    [[0.0, 0.0, 1.0, 7.0], [0.0, 1.0, 0.0, 8.0], [2.5, 0.0, 0.0, 9.0]]
+    """
+    affine = np.eye(4)
+    affine[:3, :3] = np.transpose(axes)
+    affine[:3, 3] = origin_mm
+    return affine
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.prep.geometry.taps import Taps, axis_taps, nearest_indices, positions, snap
-from halofeed.prep.geometry.volume import AxisView, Matrix, Ranges, Resample, VolumePlan, full_ranges
+from halofeed.prep.geometry.volume import (
+    AxisView,
+    Matrix,
+    Ranges,
+    Resample,
+    Taps,
+    VolumePlan,
+    axis_taps,
+    full_ranges,
+    nearest_indices,
+    positions,
+    snap,
+)
 from halofeed.prep.voxels.copying import copy_voxels, make_contiguous
 
 BLOCK_SLICES: Final = 16

@@ -64,7 +64,7 @@ from halofeed.prep.formats.dicom.values import (
 )
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO
-from halofeed.prep.geometry.scan import Finding, Grid, Scan, ScanIdentity
+from halofeed.prep.geometry.scan import Finding, Grid, Scan, ScanIdentity, affine_matrix
 from halofeed.prep.geometry.volume import grids_agree
 from halofeed.prep.sources.file_names import folder_of
 from halofeed.prep.sources.files import SourceFiles
@@ -228,11 +228,8 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     if plan.interpolates and values.dtype == "uint8":
         values = replace(values, dtype="int16")
     along_row, along_column, _ = axes_of(orientation)
-    affine = np.eye(4)
-    affine[:3, 0] = plan.step_mm * LPS_TO_RAS_SIGNS
-    affine[:3, 1] = along_column * spacing_mm[0] * LPS_TO_RAS_SIGNS
-    affine[:3, 2] = along_row * spacing_mm[1] * LPS_TO_RAS_SIGNS
-    affine[:3, 3] = plan.origin_mm * LPS_TO_RAS_SIGNS
+    axes_mm = np.stack([plan.step_mm, along_column * spacing_mm[0], along_row * spacing_mm[1]])
+    affine = affine_matrix(axes_mm * LPS_TO_RAS_SIGNS, plan.origin_mm * LPS_TO_RAS_SIGNS)
     single_files = len({one.path for one in slices}) == len(slices)
     may_alternate = policy.alternating == "refuse" and (overlapping(slices) or passes_alternate(slices))
 

@@ -22,9 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.segment_names import MOST_EXTENSION_BYTES, nifti_segments
-from halofeed.prep.formats.volume.streams import COPY_AGAIN, read_start
-from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.streams import read_start
+from halofeed.prep.formats.volume.volume_file import MOST_EXTENSION_BYTES, VolumeFile, nifti_segments
 from halofeed.prep.formats.volume.volume_header import (
     AffineMatrix,
     StoredVoxels,
@@ -33,11 +32,15 @@ from halofeed.prep.formats.volume.volume_header import (
     content_of,
     converted_unit_finding,
     damaged_header,
+    first_axis_side,
     grid_of,
-    orientation_error,
     orientation_finding,
+    too_many_axes,
+    truncated_header,
+    unsupported_type,
+    wrong_format,
 )
-from halofeed.prep.geometry.scan import Finding, Grid
+from halofeed.prep.geometry.scan import Finding, Grid, affine_matrix
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.atomic_files import create_replacing
 from halofeed.system.wording import plural
@@ -115,11 +118,7 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
     lengths = _lengths(header)
     i, j, k, times, vector, *more = (lengths + [1] * 7)[:7]
     if max(more) > 1 or (times > 1 and vector > 1) or (parts > 1 and times * vector > 1):
-        detail = (
-            f"axes of {' x '.join(map(str, lengths))} voxels of {plural(parts, 'value')}; store one "
-            "volume per file"
-        )
-        raise SourceError("decode", "more axes than an image with channels has", detail)
+        raise too_many_axes(lengths, parts)
     channels = times * vector * parts
     check_voxel_count(lengths, parts, max_voxels)
     slope, inter, findings = _rescale(header, kind, parts)
@@ -147,9 +146,7 @@ def _detect_header(start: bytes, may_be_analyze: bool) -> tuple[NibabelHeader, F
         if size not in HEADER_SIZES:
             continue
         if len(start) < size:
-            raise SourceError(
-                "decode", "file is truncated", f"{plural(len(start), 'byte')} of a header of {size}"
-            )
+            raise truncated_header(start, size)
         for (place, magic), (header_class, kind) in MAGICS.items():
             if header_class.sizeof_hdr == size and start.startswith(magic, place):
                 return header_class(start[:size], endianness=order, check=False), kind
@@ -160,8 +157,7 @@ def _detect_header(start: bytes, may_be_analyze: bool) -> tuple[NibabelHeader, F
         expected = " or ".join(str(magic) for (at, magic) in MAGICS if at == place)
         detail = f"expected {expected} at byte {place}, got {start[place : place + length]!r}"
         raise SourceError("decode", "header has a wrong magic", detail)
-    detail = f"begins with {start[:8].hex(' ') or 'nothing'}; {COPY_AGAIN}"
-    raise SourceError("decode", "not a NIfTI or Analyze file", detail)
+    raise wrong_format("a NIfTI or Analyze file", start)
 
 
 def _lengths(header: NibabelHeader) -> list[int]:
@@ -170,10 +166,6 @@ def _lengths(header: NibabelHeader) -> list[int]:
     if not 1 <= count <= 7:
         raise damaged_header(f"{count} axes; expected 1 to 7")
     lengths = [int(length) for length in header["dim"][1 : count + 1]]
-    if min(lengths) < 1:
-        raise damaged_header(
-            f"axes of {' x '.join(map(str, lengths))} voxels; expected at least 1 along each"
-        )
     if count < 2:
         raise SourceError(
             "decode", "fewer than two axes", f"{plural(lengths[0], 'value')} in a row are not an image"
@@ -186,7 +178,7 @@ def _data_type(header: NibabelHeader) -> tuple[np.dtype[Any], int]:
     if code not in DATA_TYPES:
         kind = REFUSED_TYPES.get(code, "an unknown kind")
         advice = "; store the magnitude" if "complex" in kind else ""
-        raise SourceError("decode", "voxels of this type are not supported", f"code {code}: {kind}{advice}")
+        raise unsupported_type(f"code {code}: {kind}{advice}")
     name, parts = DATA_TYPES[code]
     return np.dtype(f"{header.endianness}{name}"), parts
 
@@ -360,14 +352,11 @@ def _unoriented(
     fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions
 ) -> tuple[AffineMatrix, tuple[Finding, ...]]:
     """Return the affine of a file without orientation: the center of the volume, or SPM's origin, is at 0."""
-    if options.unoriented == "refuse":
-        raise orientation_error("sform and qform code are 0")
-    to_left = options.unoriented == "radiological"
-    sizes = fields["pixdim"][1:4].astype(np.float64) * (-1 if to_left else 1, 1, 1)
+    side, sign = first_axis_side("sform and qform code are 0", options)
+    sizes = fields["pixdim"][1:4].astype(np.float64) * (sign, 1, 1)
     origin = spm_origin(fields) or (lengths - 1) / 2
-    affine = np.diag([*sizes, 1.0])
-    affine[:3, 3] = -np.asarray(origin) * sizes
-    axes = f"the axes run to the {'left' if to_left else 'right'}, to anterior and to superior"
+    affine = affine_matrix(np.diag(sizes), -np.asarray(origin) * sizes)
+    axes = f"the axes run to the {side}, to anterior and to superior"
     return affine, (orientation_finding(f"taken to be {options.unoriented}: {axes}"),)
 
 

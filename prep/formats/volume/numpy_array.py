@@ -24,9 +24,9 @@ from halofeed.prep.formats.volume.volume_header import (
     Content,
     StoredVoxels,
     check_voxel_count,
-    damaged_header,
     grid_of,
     orient_as_itk,
+    unsupported_type,
 )
 from halofeed.prep.sources.files import SourceFiles
 
@@ -74,12 +74,11 @@ def open_array(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         raise SourceError("decode", "not a NumPy array", f"{error}"[:200]) from error
     if dtype.kind not in "buif" or dtype.itemsize > 8:
         cure = "save numbers, such as np.save(path, array.astype('float32'))"
-        raise SourceError("decode", "voxels of this type are not supported", f"dtype {dtype}; {cure}")
+        raise unsupported_type(f"dtype {dtype}; {cure}")
     if len(shape) != 3:
         detail = f"axes of {shape}; expected depth, height, width: save each volume and channel by itself"
         raise SourceError("decode", "not three axes of space", detail)
-    if min(shape) < 1:
-        raise damaged_header(f"axes of {shape}; expected at least 1 along each")
+    check_voxel_count(shape, 1, options.max_voxels)
     if is_fortran:
         detail = (
             "its first axis is the fastest; save np.ascontiguousarray(array.T) if that is the axis of width, as "
@@ -88,7 +87,6 @@ def open_array(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         raise SourceError("decode", "array is in Fortran order", detail)
     if not options.array_spacing_mm:
         raise SourceError("decode", "array has no voxel size", ARRAY_ADVICE)
-    check_voxel_count(shape, 1, options.max_voxels)
     sides = options.array_spacing_mm[::-1]
     affine, findings = orient_as_itk(
         LPS_TO_RAS @ np.diag([*sides, 1.0]), "an array has no orientation", options
