@@ -2,7 +2,6 @@
 
 MemoryBudget    bytes that a process may use for the inputs that it decodes at the same time
 Share           part of the budget that one input holds
-ReserveMemory   the interface of readers and converters: each says, from headers alone, what it holds at most
 with_room       repeats the work of an input once memory is free
 """
 
@@ -61,8 +60,7 @@ PICTURES_MIB, VOLUMES_MIB = 4096, 8192
 """Defaults of --max-memory."""
 TOO_MUCH_MEMORY = "takes too much memory"
 ReserveMemory = Callable[[int], None]
-"""Function that reserves the most bytes that an input holds at once from now on, as its headers let expect; it adds
-the margin of allocators, and raises where that is too much."""
+"""Function that reserves the total bytes that an input needs from now on, and a margin; it may raise."""
 
 _OUT_OF_MEMORY_WORDS = (
     "bad_alloc",
@@ -75,11 +73,7 @@ _OPENCV_NO_MEMORY = -4
 
 
 def with_margin(byte_count: float) -> int:
-    """Add what allocators keep of freed memory to a number of bytes: a fifth, and 16 MiB.
-
-    >>> with_margin(100 * MEBIBYTE) // MEBIBYTE
-    136
-    """
+    """Add what allocators keep of freed memory to a number of bytes: a fifth, and 16 MiB."""
     return round(1.2 * byte_count) + 16 * MEBIBYTE
 
 

@@ -13,15 +13,8 @@ from halofeed.errors import UsageError
 from halofeed.prep.geometry.orientation import FIELD_OF_VIEW_VOXELS, plan_onto
 from halofeed.prep.geometry.resize import apply_to_boxes
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.volume import (
-    Ranges,
-    Resample,
-    join_plans,
-    plan_volume_step,
-    plan_window,
-    positions,
-    triple,
-)
+from halofeed.prep.geometry.taps import positions
+from halofeed.prep.geometry.volume import Ranges, Resample, join_plans, plan_volume_step, plan_window, triple
 from halofeed.prep.voxels.resample import apply_mask, sample_affine, sample_image, view_of
 from halofeed.system.atomic_files import create_replacing
 

@@ -17,11 +17,15 @@ from halofeed.prep.annotations.class_names import LabelCoding
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.tallies import count_labels
 from halofeed.prep.formats.picture import DecodedImage
-from halofeed.prep.formats.picture.image import apply_orientation, check_pixel_count, decode_error
+from halofeed.prep.formats.picture.image import (
+    apply_orientation,
+    check_pixel_count,
+    decode_error,
+    estimate_decoding,
+)
 from halofeed.prep.formats.picture.pillow import (
     copy_pixels,
     decoder_failures,
-    estimate_pillow,
     open_with_plugin,
 )
 from halofeed.prep.formats.picture.png import GRAY, PALETTE, PNG_SIGNATURE, PngHeader, read_png_header
@@ -115,9 +119,8 @@ def read_label_image(
         check_mode(image.mode)
     dtype = np.dtype(np.uint8 if in_color else _DEPTHS[image.mode])
     bands = len(image.getbands())
-    planned = estimate_pillow(
-        size, {"I": 4, "I;16": 2}.get(image.mode, 4 if in_color else 1), bands, dtype.itemsize
-    )
+    pillow_bytes = {"I": 4, "I;16": 2}.get(image.mode, 4 if in_color else 1)
+    planned = estimate_decoding(size, bands, dtype.itemsize, pillow_bytes=pillow_bytes)
     reserve(len(data) + planned.peak_bytes)
     with decoder_failures():
         image.load()

@@ -1,4 +1,4 @@
-"""What all clip readers share: the opened clip, its options, its errors, and the choice of frames for each record."""
+"""Types that all clip readers share: the opened clip, its options and errors; and the frames of each record."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def open_clip(
         files: source files.
         path: path of a video or an animation, or the folder of a folder of frames.
         members: paths of the frames of a folder of frames, in any order; the numbers in their names order them.
-        options: conversion of the frames and handling of incomplete clips; default: `ClipOptions()`.
+        options: conversion of the frames and handling of incomplete clips; default: `FrameOptions()`.
 
     Raises:
         SourceError: stage `read` or `decode`: the file is unreadable, not a supported clip, damaged, without frames or

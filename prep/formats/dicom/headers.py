@@ -22,14 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.streams import GZIP_MAGIC, MAX_DEFLATE_RATIO, OUTPUT_BYTES, open_stream
+from halofeed.prep.formats.volume.streams import (
+    GZIP_MAGIC,
+    MAX_DEFLATE_RATIO,
+    OUTPUT_BYTES,
+    open_stream,
+    unpack_head,
+)
 from halofeed.prep.sources.files import CHANGED_FILE, SourceFiles
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 from halofeed.system.wording import plural
 
 MAX_UNPACKED_BYTES = 1 << 31
-GZIP_WINDOW_BITS = 31
-"""The `wbits` argument with which zlib expects a gzip header."""
 Elements = Mapping[int, Union["Element", "tuple[Elements, ...]"]]
 """Elements by tag; a sequence is the tuple of its items."""
 
@@ -211,14 +215,9 @@ def read_dicom_start(files: SourceFiles, path: str, size: int) -> tuple[bytes, b
         SourceError: the file cannot be read, or is damaged gzip.
     """
     head = files.head(path, size)
-    if not head.startswith(GZIP_MAGIC):
-        return head, len(head) < size, False
-    stream = zlib.decompressobj(GZIP_WINDOW_BITS)
-    try:
-        start = stream.decompress(head, size)
-    except zlib.error as error:
-        raise SourceError("decode", "gzip data is damaged", "in its first bytes") from error
-    return start, stream.eof and len(start) < size, True
+    start, complete = unpack_head(head, size)
+    packed = head.startswith(GZIP_MAGIC)
+    return start, complete if packed else len(head) < size, packed
 
 
 def damaged_file(detail: str) -> SourceError:

@@ -46,12 +46,12 @@ from halofeed.prep.formats.dicom.series_splitting import (
 )
 from halofeed.prep.formats.dicom.slice_geometry import (
     LPS_TO_RAS_SIGNS,
-    ORIENTATION_TOLERANCE,
     SPACING_TOLERANCE,
     SlicePlan,
     as_stored_image,
     axes_of,
     duplicate_sets,
+    is_same_orientation,
     plan_slices,
     series_error,
     tile_at,
@@ -332,8 +332,7 @@ def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[floa
     orientation, spacing_mm = slices[0].orientation, slices[0].frame.spacing_mm
     axes_of(orientation)
     for part in slices:
-        pairs = zip(orientation, part.orientation, strict=True)
-        if max(abs(a - b) for a, b in pairs) > ORIENTATION_TOLERANCE:
+        if not is_same_orientation(orientation, part.orientation):
             raise series_error("slices differ in orientation", part.path)
         if part.frame.spacing_mm is None or spacing_mm is None:
             raise series_error("pixel spacing is missing", f"{part.path}; export the original series")

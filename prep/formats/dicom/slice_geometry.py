@@ -93,6 +93,11 @@ def axes_of(orientation: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     return along_row, along_column, normal / np.linalg.norm(normal)
 
 
+def is_same_orientation(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Return whether the vectors along rows and columns of two slices are equal but for rounding."""
+    return all(abs(one - other) <= ORIENTATION_TOLERANCE for one, other in zip(first, second, strict=True))
+
+
 def tolerance_mm(gap_mm: float) -> float:
     """Return the largest deviation of a slice from its position in equal gaps.
 

@@ -1,4 +1,4 @@
-"""What all picture readers share: options, opened file, decoded picture, errors, and the conversion of decoded pixels.
+"""Types of the picture readers: options, opened file, decoded picture and errors; and conversion of decoded pixels.
 
 Pixels are converted to the requested orientation, alpha, channels and depth, in this order.
 """
@@ -26,6 +26,8 @@ UPSIDE_DOWN, MIRRORED = (3, 4, 7, 8), (2, 3, 6, 7)
 
 SAMPLE_BITS = (0, *range(8, 17))
 MAX_PIXELS = 178_956_970
+PART_PIXELS = 1 << 20
+"""Pixels copied from a Pillow image at a time; Pillow holds two copies of them meanwhile."""
 BLOCK_PIXELS = 1 << 18
 """Pixels per conversion block. A step needs less than 64 bytes of working memory per pixel of a block."""
 
@@ -147,24 +149,34 @@ class MemoryEstimate:
 
 
 def estimate_decoding(
-    size: Size, channels: int, sample_bytes: int = 1, *, extra_pixel_bytes: float = 0, held_bytes: int = 0
+    size: Size,
+    channels: int,
+    sample_bytes: int = 1,
+    *,
+    pillow_bytes: int = 0,
+    extra_pixel_bytes: float = 0,
+    held_bytes: int = 0,
 ) -> MemoryEstimate:
-    """Return the memory estimate for a decoder that allocates its own raster.
+    """Return the memory estimate for a decoder, which allocates its own raster.
 
     Args:
         size: (height, width) of the raster.
         channels: number of channels of the raster.
         sample_bytes: bytes per value of the raster.
-        extra_pixel_bytes: bytes per pixel that the decoder holds in addition to the raster.
+        pillow_bytes: bytes per pixel of Pillow's image, from which the raster is copied in parts: 1 for modes 1, L and
+            P, 2 for I;16, else 4; 0 for other decoders.
+        extra_pixel_bytes: bytes per pixel that the decoder holds in addition.
         held_bytes: bytes that the decoder holds for any number of pixels.
     """
     pixels = size[0] * size[1]
     raster_bytes = pixels * channels * sample_bytes
+    if pillow_bytes:
+        held_bytes += 16 * min(pixels, PART_PIXELS)
     return MemoryEstimate(
         size=size,
         channels=channels,
         sample_bytes=sample_bytes,
-        peak_bytes=raster_bytes + round(pixels * extra_pixel_bytes) + held_bytes,
+        peak_bytes=raster_bytes + round(pixels * (extra_pixel_bytes + pillow_bytes)) + held_bytes,
         raster_bytes=raster_bytes,
     )
 

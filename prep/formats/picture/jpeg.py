@@ -28,7 +28,6 @@ from halofeed.prep.formats.picture.image import (
 from halofeed.prep.formats.picture.pillow import (
     cmyk_to_rgb,
     decoder_failures,
-    estimate_pillow,
     load_raster,
     open_with_plugin,
 )
@@ -290,7 +289,9 @@ def _estimate(byte_count: int, header: JpegHeader, gray_is_enough: bool, needed_
     estimate = estimate_decoding(size, channels, extra_pixel_bytes=4 if is_cmyk else 0, held_bytes=held_bytes)
     if header.is_usual:
         return estimate
-    by_pillow = estimate_pillow(header.size, 1 if channels == 1 else 4, channels, held_bytes=held_bytes)
+    by_pillow = estimate_decoding(
+        header.size, channels, pillow_bytes=1 if channels == 1 else 4, held_bytes=held_bytes
+    )
     return replace(estimate, peak_bytes=max(estimate.peak_bytes, by_pillow.peak_bytes))
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import html
 import re
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.class_names import BACKGROUND, LabelCoding
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.streams import GZIP_MAGIC
+from halofeed.prep.formats.volume.streams import unpack_head
 from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels, header_lines
 from halofeed.prep.formats.volume.voxel_values import (
     check_byte_count,
@@ -342,7 +341,7 @@ def read_label_segments(files: SourceFiles, path: str) -> tuple[LabelSegment, ..
     if not lower.endswith(FORMAT_EXTENSIONS["nifti"].single):
         return ()
     head = files.head(path, _HEAD_BYTES)
-    start = _unpack(head, 544)
+    start, _ = unpack_head(head, 544)
     sizes = {order: int(np.frombuffer(start[:4].ljust(4), f"{order}i4")[0]) for order in "<>"}
     order, size = next((pair for pair in sizes.items() if pair[1] in _NIFTI_HEADER_SIZES), ("<", 0))
     if not size or len(start) <= size or not start[size]:
@@ -351,19 +350,10 @@ def read_label_segments(files: SourceFiles, path: str) -> tuple[LabelSegment, ..
     offset = float(np.frombuffer(start, order + kind, 1, place)[0])
     if not size < offset <= MOST_EXTENSION_BYTES:
         return ()
-    if len(start := _unpack(head, int(offset))) < offset:
-        start = _unpack(files.read(path), int(offset))
+    start, _ = unpack_head(head, int(offset))
+    if len(start) < offset:
+        start, _ = unpack_head(files.read(path), int(offset))
     return nifti_segments(start, int(offset), size)
-
-
-def _unpack(data: bytes, count: int) -> bytes:
-    """Return the first `count` unpacked bytes of a file whose beginning is `data`, or fewer if `data` is too short."""
-    if not data.startswith(GZIP_MAGIC):
-        return data[:count]
-    try:
-        return zlib.decompressobj(31).decompress(data, count)
-    except zlib.error as error:
-        raise SourceError("decode", "file is damaged", str(error)) from error
 
 
 def _meaningful(segments: Sequence[LabelSegment]) -> tuple[LabelSegment, ...]:

@@ -1,4 +1,4 @@
-"""What the headers of all volume files share: checked values, their errors, and text headers.
+"""Headers of volume files: checked values, their errors, and text headers.
 
 `StoredVoxels` and `Content` say how and where voxels are stored. `Fields`, and the parsers below it, read the text
 headers of NRRD and MetaImage. Affines map a voxel (i, j, k) in the file's order to millimeters to the right, anterior
