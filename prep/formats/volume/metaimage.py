@@ -23,19 +23,19 @@ from halofeed.prep.formats.volume.streams import (
     ZlibStream,
     text_stream,
 )
-from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_file import VolumeFile, volume_file
 from halofeed.prep.formats.volume.volume_header import (
     LPS_TO_RAS,
     MAX_HEADER_AXES,
     AffineMatrix,
     Content,
     Fields,
+    PlacedAffine,
     StoredVoxels,
     check_voxel_count,
     check_voxel_sides,
     damaged_header,
     find_voxel_file,
-    grid_of,
     header_lines,
     orient_as_itk,
     parse_integer,
@@ -83,21 +83,19 @@ def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Volum
     lengths, parts = _lengths(fields)
     check_voxel_count(lengths, parts, options.max_voxels)
     dtype, order = _dtype(fields)
-    affine, findings = _affine(fields, len(lengths), options)
-    grid, sheared = grid_of((lengths[2], lengths[1], lengths[0]), affine)
+    placed = _affine(fields, len(lengths), options)
     _check_no_rescale(fields)
     written, names = fields.needed("ElementDataFile"), FORMAT_EXTENSIONS["metaimage"]
     used, data, start = find_voxel_file(files, path, data, end, written, names)
     content, offset = _content(fields, data, start, dtype, math.prod(lengths) * parts)
     stored = StoredVoxels(
-        shape=grid.shape,
+        shape=(lengths[2], lengths[1], lengths[0]),
         channels=math.prod(lengths[3:]) * parts,
         interleaved=parts > 1,
         dtype=dtype,
         offset=offset,
     )
-    findings = (*findings, *sheared, *order)
-    return VolumeFile(stored=stored, grid=grid, findings=findings, content=content, files=used)
+    return volume_file(stored, placed, content, used, findings=order)
 
 
 def _parse_fields(data: bytes) -> tuple[Fields, int]:
@@ -156,7 +154,7 @@ def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
 
 
 @np.errstate(all="ignore")
-def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+def _affine(fields: Fields, count: int, options: ScanOptions) -> PlacedAffine:
     """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     scale, findings = unit_scale([fields.get("DistanceUnits", "")])
     written = fields.first(*MATRIX)

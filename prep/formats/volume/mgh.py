@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import read_start
-from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_file import VolumeFile, volume_file
 from halofeed.prep.formats.volume.volume_header import (
-    AffineMatrix,
+    PlacedAffine,
     StoredVoxels,
     check_voxel_count,
     content_of,
     first_axis_side,
-    grid_of,
     orientation_finding,
     truncated_header,
     unsupported_type,
@@ -60,18 +59,13 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
         offset=HEADER_BYTES,
         has_trailer=True,  # such as names of structures
     )
-    affine, findings = _affine(
-        np.array(numbers, np.float64), (i, j, k), options, is_oriented=bool(is_oriented)
-    )
-    grid, sheared = grid_of(stored.shape, affine)
-    return VolumeFile(
-        stored=stored, grid=grid, findings=(*findings, *sheared), content=content_of(data), files=(path,)
-    )
+    placed = _affine(np.array(numbers, np.float64), (i, j, k), options, is_oriented=bool(is_oriented))
+    return volume_file(stored, placed, content_of(data), (path,))
 
 
 def _affine(
     numbers: NDArray[np.float64], lengths: tuple[int, int, int], options: ScanOptions, *, is_oriented: bool
-) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+) -> PlacedAffine:
     """Return the affine from voxel (i, j, k) to millimeters, and a finding if the file has no orientation.
 
     Args:

@@ -28,14 +28,13 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import COPY_AGAIN, GZIP_MAGIC, PieceStream, open_stream
-from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_file import VolumeFile, volume_file
 from halofeed.prep.formats.volume.volume_header import (
-    AffineMatrix,
     Content,
+    PlacedAffine,
     StoredVoxels,
     check_voxel_count,
     damaged_header,
-    grid_of,
     quote,
     unit_scale,
     unsupported_type,
@@ -112,8 +111,6 @@ def open_minc(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
         slope=float(slopes.flat[0]) if uniform else 1.0,
         inter=float(inters.flat[0]) if uniform else 0.0,
     )
-    affine, findings = _affine(image, spatial)
-    grid, sheared = grid_of(stored.shape, affine)
 
     def pieces(data: bytes) -> Iterator[bytes]:
         first = 0
@@ -133,9 +130,7 @@ def open_minc(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
         unpack=lambda data, _: PieceStream(pieces(data), stored.voxel_bytes),
         working_bytes=image.working_bytes + plane_bytes,
     )
-    return VolumeFile(
-        stored=stored, grid=grid, findings=(*findings, *sheared), content=content, files=(path,)
-    )
+    return volume_file(stored, _affine(image, spatial), content, (path,))
 
 
 def _unpacked(data: bytes, options: ScanOptions) -> bytes:
@@ -321,7 +316,7 @@ def _check_range(plane: NDArray[Any], valid: tuple[float, float] | None) -> None
     raise SourceError("decode", "voxels outside of the valid range", detail)
 
 
-def _affine(image: MincImage, spatial: tuple[str, ...]) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+def _affine(image: MincImage, spatial: tuple[str, ...]) -> PlacedAffine:
     """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and findings about it.
 
     Raises:

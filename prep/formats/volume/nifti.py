@@ -1,6 +1,6 @@
 """Reader of NIfTI-1, NIfTI-2 and Analyze files, and writer of NIfTI-1.
 
-`open_nifti` is the entry point, `parse_header` checks the header, and `read_grid` chooses between sform and qform.
+`open_nifti` is the entry point, `parse_header` checks the header, and `read_affine` chooses between sform and qform.
 """
 
 from __future__ import annotations
@@ -23,9 +23,15 @@ from numpy.typing import ArrayLike, NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import read_start
-from halofeed.prep.formats.volume.volume_file import MOST_EXTENSION_BYTES, VolumeFile, nifti_segments
+from halofeed.prep.formats.volume.volume_file import (
+    MOST_EXTENSION_BYTES,
+    VolumeFile,
+    nifti_segments,
+    volume_file,
+)
 from halofeed.prep.formats.volume.volume_header import (
     AffineMatrix,
+    PlacedAffine,
     StoredVoxels,
     check_affine,
     check_voxel_count,
@@ -33,14 +39,13 @@ from halofeed.prep.formats.volume.volume_header import (
     converted_unit_finding,
     damaged_header,
     first_axis_side,
-    grid_of,
     orientation_finding,
     too_many_axes,
     truncated_header,
     unsupported_type,
     wrong_format,
 )
-from halofeed.prep.geometry.scan import Finding, Grid, affine_matrix
+from halofeed.prep.geometry.scan import Finding, affine_matrix
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.atomic_files import create_replacing
 from halofeed.system.wording import plural
@@ -220,23 +225,14 @@ def spm_origin(header: NibabelHeader) -> tuple[float, float, float] | None:
     return i, j, k
 
 
-def read_grid(header: NiftiHeader, options: ScanOptions) -> tuple[Grid, tuple[Finding, ...]]:
-    """Return the grid [depth, height, width] of a file, and the findings about it.
+def read_affine(header: NiftiHeader, options: ScanOptions) -> PlacedAffine:
+    """Return the affine in millimeters that the options select, and the findings about it.
 
     Raises:
         SourceError: no affine of the file is possible, or the options refuse it.
     """
     lengths = np.asarray(header.shape[::-1])
-    affine, findings = _stated_affine(header.fields, lengths, options)
-    grid, sheared = grid_of(header.shape, affine)
-    return grid, (*findings, *sheared)
-
-
-def _stated_affine(
-    fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions
-) -> tuple[AffineMatrix, tuple[Finding, ...]]:
-    """Return the affine in millimeters that the options select, and the findings about it."""
-    fields, negative = _with_positive_sizes(fields)
+    fields, negative = _with_positive_sizes(header.fields)
     is_nifti = isinstance(fields, Nifti1Header)
     unit, scale = _unit(int(fields["xyzt_units"])) if is_nifti else ((), 1.0)
     has_sform, has_qform = (is_nifti and fields[code] > 0 for code in ("sform_code", "qform_code"))
@@ -300,7 +296,7 @@ def _qform(fields: NibabelHeader) -> AffineMatrix:
 
 def _choose_affine(
     fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions, scale: float
-) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+) -> PlacedAffine:
     """Choose between the sform and the qform; return a finding if they disagree.
 
     Raises:
@@ -348,9 +344,7 @@ def _max_corner_distance(one: AffineMatrix, other: AffineMatrix, lengths: NDArra
     return float(np.linalg.norm((corners @ (one - other).T)[:, :3], axis=1).max())
 
 
-def _unoriented(
-    fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions
-) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+def _unoriented(fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions) -> PlacedAffine:
     """Return the affine of a file without orientation: the center of the volume, or SPM's origin, is at 0."""
     side, sign = first_axis_side("sform and qform code are 0", options)
     sizes = fields["pixdim"][1:4].astype(np.float64) * (sign, 1, 1)
@@ -375,7 +369,7 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         options.max_voxels,
         may_be_analyze=extension.lower() in (".hdr", ".img"),
     )
-    grid, findings = read_grid(header, options)
+    placed = read_affine(header, options)
     image_path, data = header_path, header_data
     if header.kind != "single":
         if extension.lower() == ".img":
@@ -385,12 +379,12 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
     # Names are in extensions between the header and the voxels.
     has_names = header.kind == "single" and header.offset > header.fields.sizeof_hdr + 4
     start = read_start(data, header.offset) if has_names and header.offset <= MOST_EXTENSION_BYTES else b""
-    return VolumeFile(
-        stored=header,
-        grid=grid,
-        findings=findings + header.findings,
-        content=content_of(data),
-        files=(header_path, image_path),
+    return volume_file(
+        header,
+        placed,
+        content_of(data),
+        (header_path, image_path),
+        findings=header.findings,
         segments=nifti_segments(start, header.offset, header.fields.sizeof_hdr),
     )
 

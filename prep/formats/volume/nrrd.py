@@ -23,19 +23,19 @@ from halofeed.prep.formats.volume.streams import (
     hex_stream,
     text_stream,
 )
-from halofeed.prep.formats.volume.volume_file import VolumeFile, nrrd_segments
+from halofeed.prep.formats.volume.volume_file import VolumeFile, nrrd_segments, volume_file
 from halofeed.prep.formats.volume.volume_header import (
     LPS_TO_RAS,
     MAX_HEADER_AXES,
     AffineMatrix,
     Content,
     Fields,
+    PlacedAffine,
     StoredVoxels,
     check_voxel_count,
     check_voxel_sides,
     damaged_header,
     find_voxel_file,
-    grid_of,
     header_lines,
     orient_as_itk,
     parse_integer,
@@ -47,7 +47,7 @@ from halofeed.prep.formats.volume.volume_header import (
     unsupported_type,
     wrong_format,
 )
-from halofeed.prep.geometry.scan import Finding, affine_matrix
+from halofeed.prep.geometry.scan import Finding, VolumeShape, affine_matrix
 from halofeed.prep.sources.example import MAX_HEADER_BYTES
 from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
@@ -100,8 +100,9 @@ class _Axes:
     channel: int | None
 
     @property
-    def lengths(self) -> list[int]:
-        return [self.sizes[axis] for axis in self.space]
+    def shape(self) -> VolumeShape:
+        width, height, depth = (self.sizes[axis] for axis in self.space)
+        return depth, height, width
 
 
 def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
@@ -115,8 +116,7 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
     axes, colors = _parse_axes(fields)
     check_voxel_count(axes.sizes, 1, options.max_voxels)
     dtype, encoding = _dtype(fields), fields.get("encoding", "").lower()
-    affine, findings = _affine(fields, axes, options)
-    grid, sheared = grid_of((axes.lengths[2], axes.lengths[1], axes.lengths[0]), affine)
+    placed = _affine(fields, axes, options)
     used, data, start = find_voxel_file(
         files, path, data, end, fields.first("datafile"), FORMAT_EXTENSIONS["nrrd"]
     )
@@ -125,20 +125,20 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
     )
     unpack = UNPACKERS[encoding]
     stored = StoredVoxels(
-        shape=grid.shape,
+        shape=axes.shape,
         channels=1 if axes.channel is None else axes.sizes[axes.channel],
         interleaved=axes.channel is not None and axes.channel < axes.space[0],
         dtype=dtype,
         offset=offset,
     )
-    return VolumeFile(
-        stored=stored,
-        grid=grid,
-        findings=(*findings, *sheared, *colors, *_unused_range(fields)),
-        content=Content(
-            data=data, start=start, unpack=partial(unpack, dtype=dtype) if unpack is text_stream else unpack
-        ),
-        files=used,
+    if unpack is text_stream:
+        unpack = partial(unpack, dtype=dtype)
+    return volume_file(
+        stored,
+        placed,
+        Content(data=data, start=start, unpack=unpack),
+        used,
+        findings=(*colors, *_unused_range(fields)),
         segments=nrrd_segments(header),
     )
 
@@ -254,7 +254,7 @@ def _directions(fields: Fields, count: int) -> list[list[float] | None]:
 
 
 @np.errstate(all="ignore")
-def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> PlacedAffine:
     """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     count = len(axes.sizes)
     if "spacedirections" not in fields:

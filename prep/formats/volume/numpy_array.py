@@ -18,13 +18,12 @@ from numpy.lib import format as npy
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE, ScanOptions
 from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO, OUTPUT_BYTES, PieceStream, PlainStream
-from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_file import VolumeFile, volume_file
 from halofeed.prep.formats.volume.volume_header import (
     LPS_TO_RAS,
     Content,
     StoredVoxels,
     check_voxel_count,
-    grid_of,
     orient_as_itk,
     unsupported_type,
 )
@@ -88,10 +87,8 @@ def open_array(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
     if not options.array_spacing_mm:
         raise SourceError("decode", "array has no voxel size", ARRAY_ADVICE)
     sides = options.array_spacing_mm[::-1]
-    affine, findings = orient_as_itk(
-        LPS_TO_RAS @ np.diag([*sides, 1.0]), "an array has no orientation", options
-    )
-    grid, _ = grid_of(shape, affine)
+    affine = LPS_TO_RAS @ np.diag([*sides, 1.0])
+    placed = orient_as_itk(affine, "an array has no orientation", options)
     stored = StoredVoxels(
         shape=shape,
         channels=1,
@@ -99,7 +96,7 @@ def open_array(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         dtype=np.dtype("u1") if dtype.kind == "b" else dtype,
         offset=stream.tell(),
     )
-    return VolumeFile(stored=stored, grid=grid, findings=findings, content=content, files=(path,))
+    return volume_file(stored, placed, content, (path,))
 
 
 def _open_member(data: bytes, start: int = 0) -> PieceStream:

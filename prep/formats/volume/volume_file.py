@@ -28,7 +28,13 @@ from halofeed.errors import SourceError
 from halofeed.prep.annotations.class_names import BACKGROUND, LabelCoding
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import unpack_head
-from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels, header_lines
+from halofeed.prep.formats.volume.volume_header import (
+    Content,
+    PlacedAffine,
+    StoredVoxels,
+    grid_of,
+    header_lines,
+)
 from halofeed.prep.formats.volume.voxel_values import (
     check_byte_count,
     label_memory,
@@ -186,6 +192,32 @@ class VolumeFile:
             detail = f"{twice!r} has values {listed}; rename one of them in the file"
             raise SourceError("annotation", "label gives one name to several values", detail)
         return kept
+
+
+def volume_file(
+    stored: StoredVoxels,
+    placed: PlacedAffine,
+    content: Content,
+    files: tuple[str, ...],
+    *,
+    findings: tuple[Finding, ...] = (),
+    segments: tuple[LabelSegment, ...] = (),
+) -> VolumeFile:
+    """Return the volume file of a header, whose findings are first about its affine, then the given ones.
+
+    Raises:
+        SourceError: the affine is impossible; or see `VolumeFile`.
+    """
+    affine, noted = placed
+    grid, sheared = grid_of(stored.shape, affine)
+    return VolumeFile(
+        stored=stored,
+        grid=grid,
+        findings=(*noted, *sheared, *findings),
+        content=content,
+        files=files,
+        segments=segments,
+    )
 
 
 def _several_channels(stored: StoredVoxels) -> SourceError:

@@ -32,6 +32,8 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
 AffineMatrix = NDArray[np.float64]
+PlacedAffine = tuple[AffineMatrix, tuple[Finding, ...]]
+"""An affine, and the findings about it."""
 SHEAR_DEGREES = 0.1
 MIN_SIDE_MM, MAX_SIDE_MM = 1e-6, 1e6
 """Limits on the side of a voxel. `MAX_SIDE_MM` also limits the distance of the volume from the origin."""
@@ -212,9 +214,7 @@ def orientation_finding(detail: str) -> Finding:
     return Finding.noted("no orientation given", detail)
 
 
-def orient_as_itk(
-    affine: AffineMatrix, cause: str, options: ScanOptions
-) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+def orient_as_itk(affine: AffineMatrix, cause: str, options: ScanOptions) -> PlacedAffine:
     """Orient a file whose space has no stated relation to the patient, as ITK does or as the options require.
 
     ITK, SimpleITK and 3D Slicer assume that the axes of such a space run to the left, posterior and superior.
