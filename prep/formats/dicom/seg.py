@@ -42,7 +42,7 @@ from halofeed.system.wording import plural
 BITS = {"BINARY": (1, 8), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
 """Allowed bits per stored pixel by segmentation type; some writers store binary segments with one byte per pixel."""
 CODECS = ("RLE", "JPEG-LS", "JPEG 2000")
-"""Codecs of the frames that are read; the others change values."""
+"""Codecs of the frames that are read."""
 MIN_SPACING_MM, MAX_SPACING_MM = 1e-6, 1e6
 """Outside this range, the square of a step or the volume of a voxel underflows or overflows."""
 ALWAYS_ALLOWED_VOXELS, VOXELS_PER_BYTE, VOXELS_PER_IMAGE_VOXEL = 2**27, 64, 4
@@ -261,14 +261,11 @@ def _check_pixel_data(mask: MaskFile, header: _Segmentation) -> PixelLocation:
         raise SourceError("read", "file is truncated", "it holds no pixels")
     if mask.syntax in UNCOMPRESSED:
         rows, columns = header.frames.size
-        needed, held = (
-            (frame_count * rows * columns * header.stored.bits_allocated + 7) // 8,
-            min(held, pixels.length or 0),
-        )
+        needed = (frame_count * rows * columns * header.stored.bits_allocated + 7) // 8
+        held = min(held, pixels.length or 0)
         if held < needed:
-            raise SourceError(
-                "read", "file is truncated", f"{plural(held, 'byte')} of pixels, expected {needed}"
-            )
+            detail = f"{plural(held, 'byte')} of pixels, expected {needed}"
+            raise SourceError("read", "file is truncated", detail)
     elif mask.syntax not in PLUGINS or PLUGINS[mask.syntax][0] not in CODECS:
         known = uid_name(mask.syntax, "an unknown one")
         raise SourceError("decode", "DICOM compression is not supported for masks", known)
