@@ -30,11 +30,10 @@ from halofeed.inspection.stored_records import (
 from halofeed.inspection.stored_shard import StoredShard
 from halofeed.loader.picture import contact_sheet, shown_frames
 from halofeed.pipelines.source_registry import SourceLocations
-from halofeed.prep.formats.clip.clip import FrameOptions
-from halofeed.prep.formats.clip.frame_choice import choose_frames
+from halofeed.prep.formats.clip.clip import FrameOptions, choose_frames
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions, read_image
-from halofeed.prep.formats.picture.pixels import apply_orientation, scale_depth
+from halofeed.prep.formats.picture.image import apply_orientation, scale_depth
 from halofeed.prep.geometry.resize import apply_to_boxes
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles, SourceFiles

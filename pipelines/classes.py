@@ -10,7 +10,7 @@ from typing import Any
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.formats.volume.segment_names import read_label_segments
+from halofeed.prep.formats.volume.volume_file import read_label_segments
 from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import MAX_CLASS

@@ -138,7 +138,7 @@ def _convert_once(
     files, rebuilt = _HashedFiles(sources, share), False
     result: tuple[Record, ...] | SourceError
     try:
-        result = converter.records(reference, files, share.reserve)
+        result = converter.records(reference, files, share.reserve_with_margin)
     except HalofeedError as error:
         if not isinstance(error, SourceError):
             raise JobError(f"{reference.source}: {error}") from error

@@ -60,7 +60,7 @@ PICTURES_MIB, VOLUMES_MIB = 4096, 8192
 """Defaults of --max-memory."""
 TOO_MUCH_MEMORY = "takes too much memory"
 ReserveMemory = Callable[[int], None]
-"""Function that reserves the total bytes that an input needs from now on; it raises where that is too much."""
+"""Function that reserves the total bytes that an input needs from now on, and a margin; it may raise."""
 
 _OUT_OF_MEMORY_WORDS = (
     "bad_alloc",
@@ -73,11 +73,7 @@ _OPENCV_NO_MEMORY = -4
 
 
 def with_margin(byte_count: float) -> int:
-    """Add what allocators keep of freed memory to a number of bytes: a fifth, and 16 MiB.
-
-    >>> with_margin(100 * MEBIBYTE) // MEBIBYTE
-    136
-    """
+    """Add what allocators keep of freed memory to a number of bytes: a fifth, and 16 MiB."""
     return round(1.2 * byte_count) + 16 * MEBIBYTE
 
 
@@ -183,6 +179,10 @@ class Share:
                 self._asked = byte_count
                 raise RetryWhenMemoryFree
             self.held = byte_count
+
+    def reserve_with_margin(self, byte_count: int) -> None:
+        """Reserve bytes as a `ReserveMemory`: with what allocators keep of freed memory."""
+        self.reserve(with_margin(byte_count))
 
     def wait(self) -> None:
         """Free everything, and return when the bytes of the last refused `reserve` are reserved."""

@@ -70,9 +70,7 @@ ONLY_IN_FILES = {
     ("prep", "isal"): {"prep/formats/volume/streams.py"},
     ("prep", "h5py"): {"prep/formats/volume/minc.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
-    ("prep", "pydicom"): {
-        f"prep/formats/dicom/{name}.py" for name in ("elements", "kinds", "seg", "rtstruct", "pixels")
-    },
+    ("prep", "pydicom"): {f"prep/formats/dicom/{name}.py" for name in ("headers", "kinds", "pixels")},
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},
     ("pipelines", "apache_beam"): {
         *(

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.native import kernel
-from halofeed.prep.voxels.copying import copy_voxels
+from halofeed.prep.voxels.resample import copy_voxels
 
 ImageShape = tuple[int, ...]
 """Shape (height, width) or (depth, height, width)."""

@@ -29,8 +29,7 @@ from halofeed.prep.convert.picture_tasks import class_features
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, count_labels, sum_pixels
 from halofeed.prep.formats.clip.animation import READERS, animation_format, has_alpha, open_animation
-from halofeed.prep.formats.clip.clip import Clip, FrameOptions
-from halofeed.prep.formats.clip.frame_choice import choose_frames
+from halofeed.prep.formats.clip.clip import Clip, FrameOptions, choose_frames
 from halofeed.prep.formats.clip.frame_folder import natural_order, read_still
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions
@@ -47,7 +46,7 @@ from halofeed.prep.voxels.kernels import resize_image, resize_mask
 from halofeed.schemas import keys
 from halofeed.schemas.tasks import task_named
 from halofeed.schemas.tfexample import Value
-from halofeed.system.memory import ReserveMemory, with_margin
+from halofeed.system.memory import ReserveMemory
 from halofeed.system.wording import plural
 
 LABEL_BYTES = 8
@@ -209,7 +208,7 @@ def _open_folder(files: SourceFiles, paths: Sequence[str], options: FrameOptions
 
 
 def _open_animation(files: SourceFiles, path: str, clip: Clip, options: FrameOptions) -> _Mask:
-    options.reserve(with_margin(files.size(path) or 0))
+    options.reserve(files.size(path) or 0)
     data = files.read(path)
     name = animation_format(data)
     if name is None:
@@ -309,7 +308,7 @@ class ClipConverter:
         label_bytes = np.dtype(self.labels.dtype).itemsize if has_label else 0
         stored_bytes = int(np.prod(plan.output_size)) * (recipe.channels + label_bytes)
         stored_bytes *= recipe.frame_choice().frames * len(chosen.windows)
-        reserve(with_margin(clip.held_bytes + masks.held_bytes + 2 * clip.frame_bytes + stored_bytes))
+        reserve(clip.held_bytes + masks.held_bytes + 2 * clip.frame_bytes + stored_bytes)
         padding = recipe.padding()
         read = [np.empty((len(window), *shape), np.uint8) for window in chosen.windows]
         _fill(

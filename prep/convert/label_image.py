@@ -17,14 +17,17 @@ from halofeed.prep.annotations.class_names import LabelCoding
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.tallies import count_labels
 from halofeed.prep.formats.picture import DecodedImage
-from halofeed.prep.formats.picture.image import check_pixel_count, decode_error
+from halofeed.prep.formats.picture.image import (
+    apply_orientation,
+    check_pixel_count,
+    decode_error,
+    estimate_decoding,
+)
 from halofeed.prep.formats.picture.pillow import (
     copy_pixels,
     decoder_failures,
-    estimate_pillow,
     open_with_plugin,
 )
-from halofeed.prep.formats.picture.pixels import apply_orientation
 from halofeed.prep.formats.picture.png import GRAY, PALETTE, PNG_SIGNATURE, PngHeader, read_png_header
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size
 from halofeed.prep.geometry.scan import OverlapRule
@@ -38,7 +41,7 @@ from halofeed.prep.voxels.label_volumes import (
     merge_class_masks,
     merge_labels,
 )
-from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
+from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
 VOC_VOID = 255
@@ -116,10 +119,9 @@ def read_label_image(
         check_mode(image.mode)
     dtype = np.dtype(np.uint8 if in_color else _DEPTHS[image.mode])
     bands = len(image.getbands())
-    planned = estimate_pillow(
-        size, {"I": 4, "I;16": 2}.get(image.mode, 4 if in_color else 1), bands, dtype.itemsize
-    )
-    reserve(with_margin(len(data) + planned.peak_bytes))
+    pillow_bytes = {"I": 4, "I;16": 2}.get(image.mode, 4 if in_color else 1)
+    planned = estimate_decoding(size, bands, dtype.itemsize, pillow_bytes=pillow_bytes)
+    reserve(len(data) + planned.peak_bytes)
     with decoder_failures():
         image.load()
         shown = image.convert("RGB") if decode_colors and image.mode == "P" else image

@@ -17,8 +17,8 @@ from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, annota
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
-from halofeed.prep.formats.picture.jpeg_metadata import without_metadata
-from halofeed.prep.formats.picture.pixels import FEWER_BITS
+from halofeed.prep.formats.picture.image import FEWER_BITS
+from halofeed.prep.formats.picture.jpeg import without_metadata
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import copy_options
 from halofeed.prep.options.recipe import Recipe
@@ -30,7 +30,7 @@ from halofeed.prep.voxels.kernels import resize_bytes, resize_image
 from halofeed.prep.voxels.masks import mask_bytes
 from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Value
-from halofeed.system.memory import ReserveMemory, with_margin
+from halofeed.system.memory import ReserveMemory
 
 BOX_BYTES = 2048
 """Bytes of an object with its features."""
@@ -79,7 +79,7 @@ def picture_bytes(
     if recipe.masks and boxes:
         drawn = max(mask_bytes(box.mask, plan) for box in boxes)
         stages.append(2 * output_bytes + drawn)
-    return with_margin(held + max(stages) + BOX_BYTES * len(boxes))
+    return held + max(stages) + BOX_BYTES * len(boxes)
 
 
 SEVERAL_PICTURES = (

@@ -71,7 +71,7 @@ from halofeed.prep.voxels.resample import apply_image, apply_mask, apply_sets, v
 from halofeed.schemas import keys
 from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.tfexample import Value
-from halofeed.system.memory import ReserveMemory, with_margin
+from halofeed.system.memory import ReserveMemory
 
 MOVED_PLANE, COMPUTED_PLANE, SAMPLED_PLANE, OBLIQUE_PLANE = 2, 32, 40, 240
 """Bytes for each voxel of a slice during slice-wise work: moved, windowed in floats, sampled along the axes, and
@@ -102,7 +102,7 @@ def label_bytes(
     working = max(mask.read_bytes, mask.value_bytes * own * 2 + moved, mask.value_bytes * own + merging)
     planes = SAMPLED_PLANE if moved else MOVED_PLANE
     planes *= max(_plane(mask.grid.shape), _plane(grid.shape))
-    return with_margin(held_bytes(scans) + merged_bytes + mask.held_bytes + working + planes + BESIDES)
+    return held_bytes(scans) + merged_bytes + mask.held_bytes + working + planes + BESIDES
 
 
 def conversion_bytes(
@@ -148,7 +148,7 @@ def conversion_bytes(
     in_floats = item == 4 or stored == 4 or recipe.dtype == "bfloat16"
     planes = max(sampled, COMPUTED_PLANE if in_floats else MOVED_PLANE)
     planes *= max(_plane(grid.shape), _plane((recipe.depth or 1, recipe.height, recipe.width)))
-    return with_margin(max(stages) + planes + BESIDES)
+    return max(stages) + planes + BESIDES
 
 
 def _keeps_voxels(recipe: Recipe, canonical: VolumePlan, scans: Sequence[Scan], sampled: int) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 VolumeShape = tuple[int, int, int]
 Triple = tuple[float, float, float]
@@ -41,6 +41,22 @@ class Grid:
     def to_mm(self, voxels: NDArray[Any]) -> NDArray[np.float64]:
         """Convert points [..., 3] from voxels to millimeters."""
         return np.asarray(voxels, np.float64) @ self.affine[:3, :3].T + self.affine[:3, 3]
+
+
+def affine_matrix(axes: ArrayLike, origin_mm: ArrayLike = (0.0, 0.0, 0.0)) -> NDArray[np.float64]:
+    """Return the affine [4, 4] of a volume.
+
+    Args:
+        axes: [3, 3], for each axis of the voxels the step to the next voxel in millimeters.
+        origin_mm: position of the first voxel.
+
+    >>> affine_matrix([[0, 0, 2.5], [0, 1, 0], [1, 0, 0]], [7, 8, 9])[:3].tolist()
+    [[0.0, 0.0, 1.0, 7.0], [0.0, 1.0, 0.0, 8.0], [2.5, 0.0, 0.0, 9.0]]
+    """
+    affine = np.eye(4)
+    affine[:3, :3] = np.transpose(axes)
+    affine[:3, 3] = origin_mm
+    return affine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,3 +173,9 @@ class MaskScan:
     read_bytes: int = 0
     value_bytes: int = 4
     values: Mapping[int, int] = field(default_factory=dict)
+
+
+def left_out_findings(names: Mapping[int, str], kept: Collection[int]) -> tuple[Finding, ...]:
+    """Return the finding that lists the classes which the user's choice leaves out of a mask, if there are any."""
+    others = [name for number, name in names.items() if number not in kept]
+    return (Finding.noted("classes left out by choice", ", ".join(others[:20])),) if others else ()

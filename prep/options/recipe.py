@@ -128,7 +128,7 @@ class Recipe(RecipeOptions):
 
     def reserve_alone(self) -> ReserveMemory:
         """Return the memory check for an input that is converted alone."""
-        return MemoryBudget(self.max_memory * MEBIBYTE).share().reserve
+        return MemoryBudget(self.max_memory * MEBIBYTE).share().reserve_with_margin
 
     def static_shape(self) -> tuple[int, ...] | None:
         """Return the size of every stored image along its kind's axes; None where the recipe does not fix it."""

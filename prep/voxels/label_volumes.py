@@ -117,6 +117,15 @@ OVERLAP_HINT = "--class-overlap last or first decides, channels keeps both"
 MAX_CLASS = 65535
 
 
+def overlap_error(what: str, numbers: Iterable[int], voxels: int) -> SourceError:
+    """Return the error for a mask with voxels in several segments or structures."""
+    listed = ", ".join(map(str, sorted(numbers)))
+    detail = (
+        f"{plural(voxels, 'voxel is', 'voxels are')} in more than one of the {what} {listed}; {OVERLAP_HINT}"
+    )
+    return SourceError("annotation", f"{what} overlap", detail)
+
+
 def classes_of_colors(values: NDArray[Any], numbers: Mapping[int, int]) -> NDArray[Any]:
     """Return the class number of each color.
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from halofeed.errors import JobError
-from halofeed.prep.formats.volume.segment_names import nifti_segments
+from halofeed.prep.formats.volume.volume_file import nifti_segments
 from tests.pipelines.test_volume_labels import convert
 from tests.support.small_scans import AFFINE, image, mask, msd_document, write_json
 from tests.support.text_volume_writer import write_nrrd

@@ -19,6 +19,7 @@ from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.picture import PictureConverter
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, SourceExample
+from halofeed.system.memory import with_margin
 from tests.support.memory_probe import Measured, measure
 
 ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
@@ -159,7 +160,7 @@ def planned_bytes(data: bytes, options: dict[str, Any], reference: SourceExample
     found: list[int] = []
 
     def reserve(byte_count: int) -> None:
-        found.append(byte_count)
+        found.append(with_margin(byte_count))
         raise PlannedError
 
     try:

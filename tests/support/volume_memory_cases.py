@@ -18,7 +18,7 @@ from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.system.memory import ReserveMemory
+from halofeed.system.memory import ReserveMemory, with_margin
 from tests.support.dicom_mask_writer import saved, segmentation, structure_set
 from tests.support.dicom_writer import image_dataset, save
 from tests.support.memory_probe import Measured, measure
@@ -116,7 +116,7 @@ def asked_for(call: str, *arguments: str) -> int:
     """Convert a scan or read a mask, in the measuring process; the most bytes that it says it will take."""
     asked: list[int] = []
     {"scan": convert_scan, "mask": read_mask}[call](*arguments, reserve=asked.append)
-    return max(asked)
+    return with_margin(max(asked))
 
 
 def measured_scan(conversion: str, folder: Path) -> Measured:
@@ -176,7 +176,7 @@ def read_mask(path: str, reserve: ReserveMemory | None = None) -> int:
     mask = open_dicom_mask(LocalFiles(folder), name, grid, reserve=reserve or (lambda _: None))
     if reserve is not None:
         # As `halofeed.prep.convert.volume` has it.
-        reserve(round(1.2 * (mask.held_bytes + mask.read_bytes)) + (16 << 20))
+        reserve(mask.held_bytes + mask.read_bytes)
     assert mask.read_classes is not None
     return int(np.count_nonzero(mask.read_classes({number: number for number in mask.names}, "last")[0]))
 

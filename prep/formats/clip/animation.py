@@ -34,9 +34,14 @@ from halofeed.prep.formats.picture.gif_webp_bmp import (
     riff_chunks,
     webp_size,
 )
-from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged_error, truncated_error
+from halofeed.prep.formats.picture.image import (
+    Size,
+    check_pixel_count,
+    convert_pixels,
+    damaged_error,
+    truncated_error,
+)
 from halofeed.prep.formats.picture.pillow import decoder_failures, open_with_plugin
-from halofeed.prep.formats.picture.pixels import convert_pixels
 from halofeed.prep.formats.picture.png import PNG_SIGNATURE, read_png_header
 from halofeed.prep.formats.picture.table import matches_start
 from halofeed.system.wording import plural

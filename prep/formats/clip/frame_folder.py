@@ -26,7 +26,6 @@ from halofeed.prep.formats.picture.png import PNG_SIGNATURE
 from halofeed.prep.sources.example import FileSelection, SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.memory import with_margin
 
 _NUMBER = re.compile(r"(\d+)")
 
@@ -62,7 +61,7 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: Frame
     def reserve(footprint: Footprint) -> None:
         nonlocal peak_bytes
         peak_bytes = max(peak_bytes, footprint.peak_bytes)
-        options.reserve(with_margin(file_bytes + footprint.peak_bytes))
+        options.reserve(file_bytes + footprint.peak_bytes)
 
     def frame(path: str) -> RgbFrame:
         try:

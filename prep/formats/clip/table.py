@@ -17,7 +17,6 @@ from halofeed.prep.formats.clip.frame_folder import open_frame_folder
 from halofeed.prep.formats.picture.image import decode_error
 from halofeed.prep.formats.picture.table import FORMATS, RECOGNIZED_PICTURES, matches_start, recognize
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.memory import with_margin
 
 # Name: (first bytes of a file, reader of its container). A "." matches any byte.
 CONTAINERS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], Container]]] = {
@@ -50,7 +49,7 @@ def open_clip(
         files: source files.
         path: path of a video or an animation, or the folder of a folder of frames.
         members: paths of the frames of a folder of frames, in any order; the numbers in their names order them.
-        options: conversion of the frames and handling of incomplete clips; default: `ClipOptions()`.
+        options: conversion of the frames and handling of incomplete clips; default: `FrameOptions()`.
 
     Raises:
         SourceError: stage `read` or `decode`: the file is unreadable, not a supported clip, damaged, without frames or
@@ -69,7 +68,7 @@ def open_clip(
 def _open(files: SourceFiles, path: str, members: Sequence[str], options: FrameOptions) -> Clip:
     if members:
         return open_frame_folder(files, members, options)
-    options.reserve(with_margin(files.size(path) or 0))
+    options.reserve(files.size(path) or 0)
     data = files.read(path)
     if not data:
         raise decode_error("file is empty")

@@ -26,12 +26,12 @@ from halofeed.prep.formats.clip.clip import (
 from halofeed.prep.formats.clip.containers import Container
 from halofeed.prep.formats.picture.image import (
     Size,
+    apply_orientation,
     check_pixel_count,
     damaged_error,
     decode_error,
     truncated_error,
 )
-from halofeed.prep.formats.picture.pixels import apply_orientation
 from halofeed.prep.geometry.resize import displayed_size
 from halofeed.system.memory import TOO_MUCH_MEMORY, is_out_of_memory
 from halofeed.system.wording import plural

@@ -15,7 +15,13 @@ from itertools import chain
 import numpy as np
 
 from halofeed.errors import Problem, SourceError
-from halofeed.prep.formats.dicom.header_fields import LOCALIZER_WORDS, MOSAIC, HeaderFields, header_fields
+from halofeed.prep.formats.dicom.header_fields import (
+    LOCALIZER_WORDS,
+    MOSAIC,
+    NUCLEAR_KINDS,
+    HeaderFields,
+    header_fields,
+)
 from halofeed.prep.formats.dicom.headers import (
     HeaderContinuesError,
     checksum_before,
@@ -25,7 +31,6 @@ from halofeed.prep.formats.dicom.headers import (
     read_dicom_start,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
-from halofeed.prep.formats.dicom.nuclear import NUCLEAR_KINDS
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
     VolumeSplit,
@@ -36,10 +41,10 @@ from halofeed.prep.formats.dicom.series_splitting import (
     thickness_of,
 )
 from halofeed.prep.formats.dicom.slice_geometry import (
-    ORIENTATION_TOLERANCE,
     SPACING_TOLERANCE,
     axes_of,
     count_missing_slices,
+    is_same_orientation,
     split_mosaic,
 )
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
@@ -271,8 +276,7 @@ def _can_stack(first: Slice, second: Slice) -> bool:
     """Return whether two images have the same size, orientation and pixel spacing."""
     if first.fields.stored.size != second.fields.stored.size:
         return False
-    pairs = zip(first.orientation, second.orientation, strict=True)
-    if any(abs(one - other) > ORIENTATION_TOLERANCE for one, other in pairs):
+    if not is_same_orientation(first.orientation, second.orientation):
         return False
     pairs = zip(first.frame.spacing_mm or (), second.frame.spacing_mm or (), strict=False)
     return all(abs(one - other) <= SPACING_TOLERANCE * abs(one) for one, other in pairs)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
-from typing import TypeVar
+
+import numpy as np
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import (
     DicomHeader,
-    Element,
     Elements,
     PixelLocation,
     damaged_file,
@@ -27,12 +27,27 @@ from halofeed.prep.formats.dicom.headers import (
     items,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, object_kind
-from halofeed.prep.formats.dicom.nuclear import NUCLEAR_KINDS, NUCLEAR_VECTORS, place_nuclear_slices
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.system.wording import plural
 
 VolumeAttribute = float | str | tuple[float, ...]
 VolumeAttributes = Mapping[str, VolumeAttribute]
+SlicePlace = tuple[tuple[float, ...], tuple[float, ...], Mapping[str, float]]
+"""Position in mm, orientation, and what distinguishes the volume of a slice from others."""
+
+RECONSTRUCTED = ("RECON TOMO", "RECON GATED TOMO")
+NUCLEAR_KINDS: Mapping[str, str] = {
+    **dict.fromkeys(("TOMO", "GATED TOMO"), "nuclear medicine projections"),
+    **dict.fromkeys(("STATIC", "WHOLE BODY"), "nuclear medicine planar image"),
+    **dict.fromkeys(("DYNAMIC", "GATED"), "nuclear medicine planar time series"),
+}
+"""Kinds of the images that hold no slices, by the third word of the image type."""
+NUCLEAR_VECTORS: Mapping[str, int] = {
+    "energy window": headers.ENERGY_WINDOW_VECTOR,
+    "R-R interval": headers.RR_INTERVAL_VECTOR,
+    "time slot": headers.TIME_SLOT_VECTOR,
+}
+"""What distinguishes the volumes of one image: the elements with a number per frame."""
 
 IMAGE_TYPE, ACQUISITION_NUMBER, TRIGGER_TIME = "image type", "acquisition number", "trigger time"
 ACQUISITION_TIME, CONTENT_TIME, INSTANCE_NUMBER = "acquisition time", "content time", "instance number"
@@ -120,8 +135,6 @@ _IDENTITY_BYTES, _UID_BYTES = 4, 8
 _SEPARATORS = re.compile(rb"[\s\0^=]+")
 """Whitespace and the separators of name components, of which `_identity` ignores repetitions."""
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rescale:
@@ -180,6 +193,11 @@ class PixelFormat:
     signed: bool
     padding: tuple[int, int] | None
     is_float: bool = False
+
+    @property
+    def word_bytes(self) -> int:
+        """Bytes of a decoded word; words of one bit take a byte."""
+        return (self.bits_allocated + 7) // 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,9 +288,9 @@ def header_fields(header: DicomHeader, policy: SeriesPolicy) -> HeaderFields:
     classes = (headers.text(elements, headers.SOP_CLASS), headers.text(elements, headers.MEDIA_SOP_CLASS))
     kind = object_kind(classes, modality, header.pixels is not None)
     image_type = headers.text(elements, headers.IMAGE_TYPE).upper()
-    references = referenced_series(elements, items)
+    references = referenced_series(elements)
     keys = (policy.key(headers.raw_value(item, headers.SERIES_UID)) for item in references)
-    images = map(policy.key, _referenced_images(references)) if kind in MASK_KINDS else ()
+    images = map(policy.key, referenced_images(references)) if kind in MASK_KINDS else ()
     if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" and header.pixels is not None:
         kind = IMAGE
     is_image = kind == IMAGE
@@ -351,7 +369,7 @@ def _frames(elements: Elements) -> tuple[DicomFrame, ...]:
     count = integer(elements, headers.FRAMES, 1)
     per_frame = items(elements, headers.FRAME_GROUPS)
     shared = [group for item in items(elements, headers.SHARED_GROUPS)[:1] for group in _flatten(item)]
-    places = None if per_frame or shared else place_nuclear_slices(elements, count)
+    places = None if per_frame or shared else _place_nuclear_slices(elements, count)
     if places is not None:
         frame = _frame((elements,))
         return tuple(
@@ -366,6 +384,53 @@ def _frames(elements: Elements) -> tuple[DicomFrame, ...]:
     if len(per_frame) != count:
         raise damaged_file(f"{plural(count, 'frame')}, but {plural(len(per_frame), 'description')} of frames")
     return tuple(_frame((*_flatten(item), *shared, elements)) for item in per_frame)
+
+
+def _place_nuclear_slices(elements: Elements, count: int) -> list[SlicePlace] | None:
+    """Return the place of each frame of a reconstructed image of Nuclear Medicine (SPECT); None if it has none.
+
+        slice 1 ── Spacing Between Slices ──> slice 2 ──> ...    along row direction x column direction
+
+    A positive spacing runs along the cross product of the directions, a negative one against it. Source: DICOM PS3.3
+    C.8.4.8 (multi-frame), C.8.4.9 (image type), C.8.4.11 (detector), C.8.4.15 (reconstruction).
+
+    Args:
+        elements: the elements of the file.
+        count: number of frames.
+
+    Raises:
+        SourceError: an element is damaged, or a vector has not one number per frame.
+    """
+    image_type = headers.text(elements, headers.IMAGE_TYPE).upper().split("\\")
+    detectors = headers.items(elements, headers.DETECTOR_INFORMATION)
+    if not any(word.strip() in RECONSTRUCTED for word in image_type) or len(detectors) > 1:
+        return None
+    position, orientation = (
+        next((found for one in (*detectors, elements) if (found := headers.numbers(one, tag, length))), None)
+        for tag, length in ((headers.POSITION, 3), (headers.ORIENTATION, 6))
+    )
+    step_mm = headers.finite_number(elements, headers.SPACING_BETWEEN_SLICES)
+    numbers = headers.numbers(elements, headers.SLICE_VECTOR, None) or tuple(map(float, range(1, count + 1)))
+    if len(numbers) != count:
+        raise damaged_file(f"a slice vector of {len(numbers)} numbers for {count} frames")
+    if position is None or orientation is None or not step_mm or numbers[0] != 1:
+        return None
+    normal = np.cross(orientation[:3], orientation[3:])
+    several: dict[str, tuple[float, ...]] = {}
+    for name, tag in NUCLEAR_VECTORS.items():
+        values = headers.numbers(elements, tag, None) or ()
+        if len(set(values)) > 1:
+            if len(values) != count:
+                raise damaged_file(f"a vector of {len(values)} {name} numbers for {count} frames")
+            several[name] = values
+    return [
+        (
+            tuple((np.array(position) + (number - 1) * step_mm * normal).tolist()),
+            orientation,
+            {name: values[at] for name, values in several.items()},
+        )
+        for at, number in enumerate(numbers)
+    ]
 
 
 def _format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFormat:
@@ -396,13 +461,8 @@ def _format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFo
     )
 
 
-def referenced_series(elements: T, items: Callable[[T, int], Sequence[T]]) -> list[T]:
-    """Return the descriptions of the series that a segmentation or a structure set refers to.
-
-    Args:
-        elements: the file's elements, of this module's or of pydicom's type.
-        items: function that returns the items of a sequence by its tag.
-    """
+def referenced_series(elements: Elements) -> list[Elements]:
+    """Return the descriptions of the series that a segmentation or a structure set refers to."""
     series = list(items(elements, headers.REFERENCED_SERIES))
     for frame in items(elements, headers.RT_FRAMES):
         for study in items(frame, headers.RT_STUDIES):
@@ -410,10 +470,11 @@ def referenced_series(elements: T, items: Callable[[T, int], Sequence[T]]) -> li
     return series
 
 
-def _referenced_images(series: list[Elements]) -> Iterator[bytes]:
-    for item in series:
-        for tag in (headers.REFERENCED_INSTANCES, headers.CONTOUR_IMAGES):
-            for image in items(item, tag):
+def referenced_images(parents: Iterable[Elements], *tags: int) -> Iterator[bytes]:
+    """Yield the UIDs of the images that items refer to in sequences, by default in those of a series."""
+    for parent in parents:
+        for tag in tags or (headers.REFERENCED_INSTANCES, headers.CONTOUR_IMAGES):
+            for image in items(parent, tag):
                 yield headers.raw_value(image, headers.REFERENCED_INSTANCE)
 
 
@@ -454,7 +515,7 @@ def volume_attributes(groups: Sequence[Elements]) -> VolumeAttributes:
     """Return the attributes of a frame. `groups` describe it together; the first group with a value counts."""
 
     def find(tags: Sequence[int]) -> tuple[Elements, int] | None:
-        return next(((group, tag) for tag in tags for group in groups if _has_value(group, tag)), None)
+        return next(((group, tag) for tag in tags for group in groups if headers.has_value(group, tag)), None)
 
     attributes: dict[str, VolumeAttribute] = {}
     for name, tags in NUMERIC_ATTRIBUTES.items():
@@ -493,13 +554,6 @@ def _sort_key(text: str) -> str:
     ['stack 2', 'Stack 10']
     """
     return re.sub(r"\d+", lambda number: number[0].zfill(16), text.upper())
-
-
-def _has_value(elements: Elements, tag: int) -> bool:
-    element = elements.get(tag)
-    return isinstance(element, Element) and bool(
-        element.data.strip(b" \0") or element.vr in headers.BINARY_NUMBERS
-    )
 
 
 def _numbers(elements: Elements, tag: int) -> tuple[float, ...] | None:

@@ -1,7 +1,9 @@
-"""Reader of DICOM headers: the elements that a volume needs, as bytes, and the location of the pixels.
+"""Reader of the elements of DICOM files: those that a volume or a mask needs, as bytes, and the location of the pixels.
 
-A header may hold any text, so nothing here decodes more than `HEADER_VRS` lists. Parsing stops at the pixels, and
-`HeaderContinuesError` asks the caller for more bytes of the file.
+A header may hold any text, so nothing here decodes more than `HEADER_VRS` and `MASK_VRS` list. Parsing stops at the
+pixels, and `HeaderContinuesError` asks the caller for more bytes of the file. The functions at the end are the only way
+to a value: `text`, `name_text`, `raw_value`, `items`, `numbers`, `number_array`, `finite_number`, `integer` and
+`unsigned_bits`. Each refuses a value of another type or count.
 """
 
 from __future__ import annotations
@@ -12,18 +14,26 @@ import re
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
+import numpy as np
+from numpy.typing import NDArray
+
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.streams import GZIP_MAGIC, MAX_DEFLATE_RATIO, OUTPUT_BYTES, open_stream
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.formats.volume.streams import (
+    GZIP_MAGIC,
+    MAX_DEFLATE_RATIO,
+    OUTPUT_BYTES,
+    open_stream,
+    unpack_head,
+)
+from halofeed.prep.sources.files import CHANGED_FILE, SourceFiles
+from halofeed.system.memory import ReserveMemory, no_memory_limit
 from halofeed.system.wording import plural
 
 MAX_UNPACKED_BYTES = 1 << 31
-GZIP_WINDOW_BITS = 31
-"""The `wbits` argument with which zlib expects a gzip header."""
 Elements = Mapping[int, Union["Element", "tuple[Elements, ...]"]]
 """Elements by tag; a sequence is the tuple of its items."""
 
@@ -32,6 +42,10 @@ MAX_ELEMENTS = 4_000_000
 """Limit on the elements and items that are kept; a time series of 30,000 frames has a million."""
 _INFLATE_BLOCK_BYTES = 1 << 20
 UNDEFINED = 0xFFFFFFFF
+ITEM_START = b"\xfe\xff\x00\xe0"
+"""First bytes of an item of a sequence."""
+ITEM_BYTES = 2000
+"""Memory of an item with a few elements."""
 ITEM, ITEM_END, SEQUENCE_END = 0xFFFEE000, 0xFFFEE00D, 0xFFFEE0DD
 PIXEL_KINDS = {0x7FE00008: "float", 0x7FE00009: "double", 0x7FE00010: "integer"}
 LONG_VRS = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
@@ -39,6 +53,7 @@ SHORT_VRS = frozenset(b"AE AS AT CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UI
 BINARY_NUMBERS = {"US": "H", "SS": "h", "UL": "I", "SL": "i", "FL": "f", "FD": "d"}
 """The VRs of binary numbers, each with its code for `struct`."""
 DECIMAL = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+MAX_NUMBER_CHARACTERS, _NUMBERS_BLOCK_BYTES = 64, 1 << 18
 
 IMPLICIT_LITTLE, EXPLICIT_LITTLE = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
 EXPLICIT_BIG, DEFLATED = "1.2.840.10008.1.2.2", "1.2.840.10008.1.2.1.99"
@@ -47,9 +62,9 @@ HEADER_VRS: dict[int, str] = {}
 """The tags of the elements that are read, each with its VR, which files of implicit VR leave out."""
 
 
-def _tags(vr: str, *tags: int) -> tuple[int, ...]:
-    """Add tags of one VR to `HEADER_VRS` and return them."""
-    HEADER_VRS.update(dict.fromkeys(tags, vr))
+def _tags(vr: str, *tags: int, table: dict[int, str] = HEADER_VRS) -> tuple[int, ...]:
+    """Add tags of one VR to a table and return them."""
+    table.update(dict.fromkeys(tags, vr))
     return tags
 
 
@@ -101,14 +116,32 @@ RT_STUDIES, RT_SERIES = _tags("SQ", 0x30060012, 0x30060014)
 ENERGY_WINDOW_VECTOR, RR_INTERVAL_VECTOR, TIME_SLOT_VECTOR = _tags("US", 0x00540010, 0x00540060, 0x00540070)
 (SLICE_VECTOR,), (DETECTOR_INFORMATION,) = _tags("US", 0x00540080), _tags("SQ", 0x00540022)
 (DOUBLE_PADDING_VALUE,) = _tags("FD", 0x00280123)
-OFFSET_TABLE, OFFSET_TABLE_LENGTHS = _tags("OV", 0x7FE00001, 0x7FE00002)
+
+MASK_VRS: dict[int, str] = dict(HEADER_VRS)
+"""The elements that are read of a mask: those of `HEADER_VRS`, and the segments, structures and contours."""
+
+
+def _mask_tags(vr: str, *tags: int) -> tuple[int, ...]:
+    """Add tags of one VR to `MASK_VRS` and return them."""
+    return _tags(vr, *tags, table=MASK_VRS)
+
+
+CHARACTER_SET, SEGMENTATION_TYPE, FRACTION_TYPE = _mask_tags("CS", 0x00080005, 0x00620001, 0x00620010)
+SEGMENTS, SEGMENT_GROUP = _mask_tags("SQ", 0x00620002, 0x0062000A)
+SEGMENT_NUMBER, SEGMENT_REFERENCE, MAXIMUM_FRACTION = _mask_tags("US", 0x00620004, 0x0062000B, 0x0062000E)
+SEGMENT_LABEL, STRUCTURE_NAME = _mask_tags("LO", 0x00620005, 0x30060026)
+STRUCTURES, STRUCTURE_CONTOURS, CONTOURS = _mask_tags("SQ", 0x30060020, 0x30060039, 0x30060040)
+DERIVATIONS, SOURCE_IMAGES = _mask_tags("SQ", 0x00089124, 0x00082112)
+(FRAME_OF_STRUCTURE,), (CONTOUR_KIND,) = _mask_tags("UI", 0x30060024), _mask_tags("CS", 0x30060042)
+STRUCTURE_NUMBER, CONTOURS_OF, POINT_COUNT = _mask_tags("IS", 0x30060022, 0x30060084, 0x30060046)
+(CONTOUR_DATA,) = _mask_tags("DS", 0x30060050)
 
 
 class HeaderContinuesError(Exception):
     """Exception for a header that is longer than the given bytes."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Element:
     """Value of one element, as the file stores it."""
 
@@ -136,7 +169,7 @@ class PixelLocation:
 
 @dataclass(frozen=True, kw_only=True)
 class DicomHeader:
-    """Header of a file: its elements that `HEADER_VRS` lists.
+    """Header of a file: its elements that a table lists.
 
     Args:
         elements: the elements of the file meta information and of the data set.
@@ -182,14 +215,9 @@ def read_dicom_start(files: SourceFiles, path: str, size: int) -> tuple[bytes, b
         SourceError: the file cannot be read, or is damaged gzip.
     """
     head = files.head(path, size)
-    if not head.startswith(GZIP_MAGIC):
-        return head, len(head) < size, False
-    stream = zlib.decompressobj(GZIP_WINDOW_BITS)
-    try:
-        start = stream.decompress(head, size)
-    except zlib.error as error:
-        raise SourceError("decode", "gzip data is damaged", "in its first bytes") from error
-    return start, stream.eof and len(start) < size, True
+    start, complete = unpack_head(head, size)
+    packed = head.startswith(GZIP_MAGIC)
+    return start, complete if packed else len(head) < size, packed
 
 
 def damaged_file(detail: str) -> SourceError:
@@ -212,12 +240,27 @@ def format_tag(tag: int) -> str:
 
 
 class _ElementParser:
-    """Parser of consecutive elements in one byte order, with explicit or implicit VRs."""
+    """Parser of consecutive elements in one byte order, with explicit or implicit VRs.
+
+    Args:
+        data: the file, or its first bytes.
+        complete: whether `data` is the complete file.
+        explicit: whether the elements state their VR.
+        little: whether numbers are little-endian.
+        vrs: the elements that are kept, with their VRs.
+        kept: counter that parsers of one file share.
+    """
 
     def __init__(
-        self, data: bytes, complete: bool, explicit: bool, little: bool, kept: Counter[str] | None = None
+        self,
+        data: bytes,
+        complete: bool,
+        explicit: bool,
+        little: bool,
+        vrs: Mapping[int, str] = HEADER_VRS,
+        kept: Counter[str] | None = None,
     ) -> None:
-        self.data, self.complete, self.explicit, self.little = data, complete, explicit, little
+        self.data, self.complete, self.explicit, self.little, self.vrs = data, complete, explicit, little, vrs
         order = "<" if little else ">"
         self.tag, self.short, self.long = (struct.Struct(order + form) for form in ("HH", "H", "I"))
         self.pixels: PixelLocation | None = None
@@ -253,7 +296,7 @@ class _ElementParser:
         return tag, vr.decode(), self.long.unpack_from(self.data, offset + 8)[0], offset + 12
 
     def data_set(self, offset: int, end: int | None, depth: int) -> tuple[Elements, int]:
-        """Return the elements of `HEADER_VRS` up to `end`, or to the item delimiter, and the offset after them."""
+        """Return the kept elements up to `end`, or to the item delimiter, and the offset after them."""
         if depth > MAX_DEPTH:
             raise damaged_file(f"sequences nested more than {MAX_DEPTH} deep")
         elements: dict[int, Element | tuple[Elements, ...]] = {}
@@ -265,7 +308,7 @@ class _ElementParser:
                 stated, words = None if length == UNDEFINED else length, vr in ("", "OW")
                 self.pixels = PixelLocation(kind=PIXEL_KINDS[tag], offset=value, length=stated, words=words)
                 return elements, value
-            listed_vr = HEADER_VRS.get(tag, "")
+            listed_vr = self.vrs.get(tag, "")
             if length == UNDEFINED:
                 if vr in ("OB", "OW"):
                     offset = self.fragments_end(value)
@@ -279,7 +322,7 @@ class _ElementParser:
                 if tag == CSA_IMAGE_HEADER and length > MAX_VALUE_BYTES:
                     pass  # It is a private element of another creator: see `CSA_CREATOR`.
                 elif listed_vr and tag not in elements:
-                    if length > MAX_VALUE_BYTES and listed_vr != "OV":
+                    if length > MAX_VALUE_BYTES and tag != CONTOUR_DATA:
                         raise damaged_file(f"element {format_tag(tag)} has {plural(length, 'byte')}")
                     self.require(offset)
                     known_vr = vr if vr not in ("", "UN") else listed_vr
@@ -299,7 +342,7 @@ class _ElementParser:
         parser = self
         if vr == "UN":
             # PS3.5 6.2.2: the content of a sequence with an unknown VR is implicit little endian.
-            parser = _ElementParser(self.data, self.complete, False, True, self.kept)
+            parser = _ElementParser(self.data, self.complete, False, True, self.vrs, self.kept)
         items: list[Elements] = []
         while end is None or offset < end:
             tag, _, length, value = parser.element(offset)
@@ -371,13 +414,26 @@ def inflate(data: bytes) -> bytes:
     return inflated.getvalue()
 
 
-def read_dicom_body(data: bytes, syntax: str) -> bytes:
-    """Return the bytes that hold the pixels of a complete file: the file's own, or its inflated data set.
+def read_dicom_body(
+    files: SourceFiles, path: str, syntax: str, pixels: PixelLocation | None, checksum: int
+) -> bytes:
+    """Read the bytes that hold the pixels of a file: the file's own, or its inflated data set.
+
+    Args:
+        files: the source that holds the file.
+        path: path of the file.
+        syntax: UID of its transfer syntax.
+        pixels: location of its pixels.
+        checksum: checksum of the bytes before the pixels when the header was read.
 
     Raises:
-        SourceError: see `inflate`.
+        SourceError: the file changed since then; or see `read_dicom_file` and `inflate`.
     """
-    return inflate(data[_file_meta(data, True)[1] :]) if syntax == DEFLATED else data
+    data = read_dicom_file(files, path)
+    body = inflate(data[_file_meta(data, True)[1] :]) if syntax == DEFLATED else data
+    if checksum_before(pixels, body) != checksum:
+        raise SourceError("read", CHANGED_FILE, "")
+    return body
 
 
 def checksum_before(pixels: PixelLocation | None, body: bytes) -> int:
@@ -385,12 +441,15 @@ def checksum_before(pixels: PixelLocation | None, body: bytes) -> int:
     return 0 if pixels is None else zlib.crc32(memoryview(body)[: pixels.offset])
 
 
-def parse_dicom_header(data: bytes, complete: bool = True) -> tuple[DicomHeader, bytes]:
+def parse_dicom_header(
+    data: bytes, complete: bool = True, vrs: Mapping[int, str] = HEADER_VRS
+) -> tuple[DicomHeader, bytes]:
     """Read the header of a DICOM file.
 
     Args:
         data: the file, or its first bytes.
         complete: whether `data` is the complete file.
+        vrs: the elements that are kept, `HEADER_VRS` or `MASK_VRS`.
 
     Returns:
         The header, and the bytes that hold the pixels: `data`, or the inflated data set.
@@ -411,7 +470,7 @@ def parse_dicom_header(data: bytes, complete: bool = True) -> tuple[DicomHeader,
         raise HeaderContinuesError
     vr = data[offset + 4 : offset + 6]
     explicit = vr in SHORT_VRS or vr in LONG_VRS
-    parser = _ElementParser(data, complete, explicit, syntax != EXPLICIT_BIG)
+    parser = _ElementParser(data, complete, explicit, syntax != EXPLICIT_BIG, vrs)
     if not syntax:
         syntax = EXPLICIT_LITTLE if explicit else IMPLICIT_LITTLE
     if data[offset:] or not complete:
@@ -421,6 +480,41 @@ def parse_dicom_header(data: bytes, complete: bool = True) -> tuple[DicomHeader,
     else:
         elements = {}
     return DicomHeader(elements={**meta, **elements}, syntax=syntax, pixels=parser.pixels), data
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskFile(DicomHeader):
+    """Header of the file of a mask: its elements that `MASK_VRS` lists.
+
+    Args:
+        body: the file, or its inflated data set.
+        item_count: number of items in its sequences.
+    """
+
+    body: bytes
+    item_count: int
+
+    @property
+    def parsed_bytes(self) -> int:
+        """Memory of the file, of its elements and of its items."""
+        return 2 * len(self.body) + ITEM_BYTES * self.item_count
+
+
+def read_mask_file(files: SourceFiles, path: str, reserve: ReserveMemory = no_memory_limit) -> MaskFile:
+    """Parse the file of a mask.
+
+    Args:
+        files: the source that holds the file.
+        path: path of the file.
+        reserve: called with the number of bytes that parsing takes.
+
+    Raises:
+        SourceError: the file is not DICOM, damaged or truncated (stage `read`).
+    """
+    data = read_dicom_file(files, path)
+    reserve(2 * len(data) + ITEM_BYTES * data.count(ITEM_START))
+    header, body = parse_dicom_header(data, vrs=MASK_VRS)
+    return MaskFile(**vars(header), body=body, item_count=body.count(ITEM_START))
 
 
 def text(elements: Elements, tag: int) -> str:
@@ -434,10 +528,38 @@ def raw_value(elements: Elements, tag: int) -> bytes:
     return element.data if isinstance(element, Element) else b""
 
 
+def has_value(elements: Elements, tag: int) -> bool:
+    """Return whether an element is there and not empty."""
+    element = elements.get(tag)
+    if not isinstance(element, Element):
+        return False
+    return bool(element.data if element.vr in BINARY_NUMBERS else element.data.strip(b" \0"))
+
+
 def items(elements: Elements, tag: int) -> tuple[Elements, ...]:
     """Return the items of a sequence; () if the sequence is absent."""
     sequence = elements.get(tag)
     return sequence if isinstance(sequence, tuple) else ()
+
+
+def declared_character_sets(elements: Elements) -> Sequence[str]:
+    """Return the names of the character sets that a data set or an item declares."""
+    return [name.strip() for name in text(elements, CHARACTER_SET).split("\\")]
+
+
+def name_text(elements: Elements, tag: int, character_sets: Sequence[str]) -> str:
+    """Return a user-defined name without control characters, decoded with the item's or the file's character sets."""
+    from pydicom.charset import convert_encodings, decode_bytes, python_encoding
+    from pydicom.valuerep import TEXT_VR_DELIMS
+
+    value = raw_value(elements, tag).rstrip(b" \0")
+    declared = declared_character_sets(elements) if CHARACTER_SET in elements else character_sets
+    known = [name for name in declared if name in python_encoding]
+    if len(known) > 1:
+        decoded = decode_bytes(value, convert_encodings(known), TEXT_VR_DELIMS)
+    else:
+        decoded = value.decode(python_encoding[known[0]] if known else "iso8859", "replace")
+    return "".join(character for character in decoded if character.isprintable()).strip()
 
 
 def numbers(elements: Elements, tag: int, count: int | None) -> tuple[float, ...] | None:
@@ -451,22 +573,46 @@ def numbers(elements: Elements, tag: int, count: int | None) -> tuple[float, ...
     Raises:
         SourceError: the values are not finite numbers, or not `count` of them.
     """
-    element = elements.get(tag)
-    if not isinstance(element, Element) or not element.data:
+    if not has_value(elements, tag):
         return None
-    if element.vr not in BINARY_NUMBERS and not element.data.strip(b" \0"):
-        return None
-    if element.vr in BINARY_NUMBERS:
-        form = struct.Struct(("<" if element.little else ">") + BINARY_NUMBERS[element.vr])
-        end = len(element.data) // form.size * form.size
-        values = [float(value) for (value,) in form.iter_unpack(element.data[:end])]
-    else:
-        parts = [part.strip(b" \0") for part in element.data.split(b"\\")]
-        values = [float(part) if DECIMAL.fullmatch(part) else math.nan for part in parts]
+    values = [value for block in _number_blocks(elements, tag) for value in block]
     if (count is not None and len(values) != count) or not all(map(math.isfinite, values)):
         expected = "finite numbers" if count is None else f"{count} finite numbers"
         raise damaged_file(f"element {format_tag(tag)} is not {expected}")
     return tuple(values)
+
+
+def number_array(elements: Elements, tag: int) -> NDArray[np.float64]:
+    """Return the values of an element, which may be millions, as finite numbers [count].
+
+    Raises:
+        SourceError: the values are not finite numbers.
+    """
+    values = np.concatenate([np.empty(0), *map(np.array, _number_blocks(elements, tag))])
+    if not np.isfinite(values).all():
+        raise damaged_file(f"element {format_tag(tag)} is not finite numbers")
+    return values
+
+
+def _number_blocks(elements: Elements, tag: int) -> Iterator[list[float]]:
+    """Yield the values of an element in blocks, because Python's numbers take more memory than an array."""
+    element = elements.get(tag)
+    if not isinstance(element, Element) or not has_value(elements, tag):
+        return
+    value, start = element.data, 0
+    if element.vr in BINARY_NUMBERS:
+        form = struct.Struct(("<" if element.little else ">") + BINARY_NUMBERS[element.vr])
+        yield [float(one) for (one,) in form.iter_unpack(value[: len(value) // form.size * form.size])]
+        return
+    while start <= len(value):
+        stop = value.find(b"\\", start + _NUMBERS_BLOCK_BYTES)
+        stop = stop if stop >= 0 else len(value)
+        parts = [part.strip(b" \0") for part in value[start:stop].split(b"\\")]
+        yield [
+            float(part) if len(part) <= MAX_NUMBER_CHARACTERS and DECIMAL.fullmatch(part) else math.nan
+            for part in parts
+        ]
+        start = stop + 1
 
 
 def finite_number(elements: Elements, tag: int) -> float | None:

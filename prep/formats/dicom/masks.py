@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.dicom.elements import (
-    ParsedFile,
-    check_references,
-    code_text,
-    read_dataset,
-    transfer_syntax,
-)
-from halofeed.prep.formats.dicom.headers import EXPLICIT_BIG, SOP_CLASS
+from halofeed.prep.formats.dicom import headers
+from halofeed.prep.formats.dicom.header_fields import referenced_images, referenced_series, uid_digest
+from halofeed.prep.formats.dicom.headers import Elements, MaskFile, items, raw_value, read_mask_file
 from halofeed.prep.formats.dicom.kinds import MASK_KINDS, STRUCTURE_SET, sop_class_kind, uid_name
 from halofeed.prep.formats.dicom.rtstruct import read_structures, structure_bytes, structure_names
 from halofeed.prep.formats.dicom.seg import read_segmentation, segment_names
@@ -27,7 +22,13 @@ from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.formats.volume.voxel_values import LABELS
 from halofeed.prep.geometry.scan import Grid, MaskScan, ScanIdentity
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
+from halofeed.system.memory import ReserveMemory, no_memory_limit
+from halofeed.system.wording import plural
+
+WRONG_SCAN = "label was drawn on another scan"
+_WRONG_SCAN_FIX = (
+    "pair it with the scan that it was drawn on, which --layout dicom finds, or say --mask-references ignore"
+)
 
 
 def open_dicom_mask(
@@ -63,13 +64,13 @@ def open_dicom_mask(
 
     References: DICOM PS3.3, A.51 Segmentation, A.86 Label Map Segmentation and A.19.3 RT Structure Set.
     """
-    parsed, kind = _parse_mask(files, path, reserve)
+    mask, kind = _parse_mask(files, path, reserve)
     if scan is not None:
-        check_references(parsed.dataset, scan)
+        _check_references(mask.elements, scan)
     if kind == STRUCTURE_SET:
-        reserve(with_margin(structure_bytes(parsed)))
-        return read_structures(path, parsed, image_grid, keeps)
-    return read_segmentation(files, path, parsed, image_grid, tolerance_voxels, keeps)
+        reserve(structure_bytes(mask))
+        return read_structures(path, mask.elements, image_grid, keeps)
+    return read_segmentation(files, path, mask, image_grid, tolerance_voxels, keeps)
 
 
 def open_label_series(files: SourceFiles, members: Iterable[str], policy: SeriesPolicy) -> MaskScan:
@@ -105,18 +106,68 @@ def class_names(files: SourceFiles, path: str) -> Mapping[int, str]:
     Raises:
         SourceError: see `open_dicom_mask`.
     """
-    parsed, kind = _parse_mask(files, path, no_memory_limit)
-    return (structure_names if kind == STRUCTURE_SET else segment_names)(parsed.dataset)
+    mask, kind = _parse_mask(files, path, no_memory_limit)
+    return (structure_names if kind == STRUCTURE_SET else segment_names)(mask.elements)
 
 
-def _parse_mask(files: SourceFiles, path: str, reserve: ReserveMemory) -> tuple[ParsedFile, str]:
+def _parse_mask(files: SourceFiles, path: str, reserve: ReserveMemory) -> tuple[MaskFile, str]:
     """Parse the file of a mask; return it with its kind, one of `MASK_KINDS`."""
-    parsed = read_dataset(files, path, reserve)
-    sop_class = code_text(parsed.dataset, SOP_CLASS)
+    mask = read_mask_file(files, path, reserve)
+    sop_class = headers.text(mask.elements, headers.SOP_CLASS)
     kind = sop_class_kind(sop_class)
     if kind not in MASK_KINDS:
         detail = f"it is {uid_name(sop_class, 'an unknown kind of object')}"
         raise SourceError("read", "DICOM file is neither a segmentation nor a structure set", detail)
-    if transfer_syntax(parsed.dataset) == EXPLICIT_BIG:
+    if mask.syntax == headers.EXPLICIT_BIG:
         raise SourceError("read", "mask in big-endian DICOM is not supported", "save it little-endian")
-    return parsed, kind
+    return mask, kind
+
+
+def _check_references(elements: Elements, scan: ScanIdentity) -> None:
+    """Refuse a mask that refers to another scan.
+
+    Raises:
+        SourceError: the mask names images, a series or a frame of reference that the scan does not have.
+    """
+    series = referenced_series(elements)
+    images = set(map(uid_digest, _image_uids(elements, series))) - {b""}
+    if images and scan.images:
+        if not images & scan.images:
+            detail = (
+                f"none of the {plural(len(images), 'image')} that it names (ReferencedSOPInstanceUID) "
+                "is the scan's"
+            )
+            raise _wrong_scan(detail)
+        return
+    named_series = {uid_digest(raw_value(item, headers.SERIES_UID)) for item in series} - {b""}
+    if named_series and scan.series and not scan.series & named_series:
+        raise _wrong_scan("the series that it names (SeriesInstanceUID) is not the scan's")
+    frames = set(map(uid_digest, _frame_uids(elements))) - {b""}
+    if not named_series and frames and scan.frames and not frames & scan.frames:
+        raise _wrong_scan("its frame of reference (FrameOfReferenceUID) is not the scan's")
+
+
+def _wrong_scan(detail: str) -> SourceError:
+    return SourceError("annotation", WRONG_SCAN, f"{detail}; {_WRONG_SCAN_FIX}")
+
+
+def _image_uids(elements: Elements, series: Iterable[Elements]) -> set[bytes]:
+    """Return the UIDs of the images that the file names: with the series, else in its frames or contours."""
+    uids = set(referenced_images(series))
+    if uids:
+        return uids
+    groups = [*items(elements, headers.SHARED_GROUPS), *items(elements, headers.FRAME_GROUPS)]
+    derivations = [item for group in (elements, *groups) for item in items(group, headers.DERIVATIONS)]
+    uids.update(referenced_images((elements, *derivations), headers.SOURCE_IMAGES))
+    for structure in items(elements, headers.STRUCTURE_CONTOURS):
+        uids.update(referenced_images(items(structure, headers.CONTOURS), headers.CONTOUR_IMAGES))
+    return uids
+
+
+def _frame_uids(elements: Elements) -> Iterator[bytes]:
+    """Yield the UIDs of the frames of reference that the file names."""
+    yield raw_value(elements, headers.FRAME_OF_REFERENCE)
+    for frame in items(elements, headers.RT_FRAMES):
+        yield raw_value(frame, headers.FRAME_OF_REFERENCE)
+    for structure in items(elements, headers.STRUCTURES):
+        yield raw_value(structure, headers.FRAME_OF_STRUCTURE)

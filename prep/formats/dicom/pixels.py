@@ -6,8 +6,12 @@ stored words --(extract_values)--> stored values, without unused bits and with t
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
-from collections.abc import Mapping
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -20,7 +24,6 @@ from rle.rle import decode_segment
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
-from halofeed.prep.formats.dicom.elements import silence_pydicom
 from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.headers import PixelLocation
 from halofeed.system.wording import plural
@@ -61,6 +64,43 @@ PROCESSES: Mapping[str, tuple[int, ...]] = {
 }
 """The frame headers that each codec may have."""
 RLE_HEADER_BYTES = 64
+
+
+class _SilencedThreads(logging.Filter):
+    """Filter that drops pydicom's log records in silenced threads, because they may quote a damaged header."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = threading.local()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not getattr(self.state, "silenced", False)
+
+
+_SILENCED_THREADS = _SilencedThreads()
+for _name in (
+    "pydicom",
+    "pydicom.pixels.decoders.base",
+    "pydicom.pixels.utils",
+    "openjpeg.utils",
+    "openjpeg.decode",
+):
+    # A logger's filter does not apply to the records of its child loggers.
+    logging.getLogger(_name).addFilter(_SILENCED_THREADS)
+
+
+@contextlib.contextmanager
+def _silence_pydicom() -> Iterator[None]:
+    """Suppress pydicom's warnings and log records. Concurrent use may suppress warnings for longer."""
+    state = _SILENCED_THREADS.state
+    before = getattr(state, "silenced", False)
+    state.silenced = True
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="pydicom")
+            yield
+    finally:
+        state.silenced = before
 
 
 def damaged_pixels(detail: str) -> SourceError:
@@ -203,10 +243,8 @@ def _check_codestream(frame: bytes, codec: str, stored: PixelFormat) -> Codestre
         SourceError: the frame is truncated, contradicts `stored`, or has a format that no plug-in decodes.
     """
     rows, columns = stored.size
-    if rows * columns > FREE_PIXELS + PIXELS_PER_BYTE * len(frame):
-        raise truncated_pixels(f"{plural(len(frame), 'byte')} for {rows} x {columns} pixels")
     if codec == "RLE":
-        check_run_lengths(frame, stored.bits_allocated // 8)
+        check_run_lengths(frame, stored.word_bytes)
         return Codestream(
             size=stored.size, components=1, precision=stored.bits_allocated, signed=stored.signed
         )
@@ -216,7 +254,8 @@ def _check_codestream(frame: bytes, codec: str, stored: PixelFormat) -> Codestre
         raise damaged_pixels(detail)
     if codec in ("JPEG baseline", "JPEG extended") and header.precision != 8:
         raise frame_error("transfer syntax is not supported", f"{codec} of {header.precision} bits")
-    if header.components != 1 or not 2 <= header.precision <= min(stored.bits_allocated, 16):
+    least = min(2, stored.bits_allocated)
+    if header.components != 1 or not least <= header.precision <= min(stored.bits_allocated, 16):
         detail = f"{header.components} x {header.precision} bits in {stored.bits_allocated}"
         raise damaged_pixels(detail)
     if codec in PROCESSES and header.process not in PROCESSES[codec]:
@@ -281,12 +320,12 @@ def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[i
     return [pieces[start:stop] for start, stop in pairwise(cuts)]
 
 
-def _decode(frame: bytes, fields: HeaderFields) -> tuple[NDArray[Any], int]:
+def _decode(frame: bytes, syntax: str, stored: PixelFormat) -> tuple[NDArray[Any], int]:
     """Decode a compressed frame; return it with the largest error of its values that the codec states."""
-    (codec, plugin), stored = PLUGINS[fields.syntax], fields.stored
+    codec, plugin = PLUGINS[syntax]
     header = _check_codestream(frame, codec, stored)
     if codec == "RLE":
-        return decode_rle(frame, stored.bits_allocated // 8, stored.size), header.near
+        return decode_rle(frame, stored.word_bytes, stored.size), header.near
     options: dict[str, Any] = {
         "rows": stored.size[0],
         "columns": stored.size[1],
@@ -300,8 +339,8 @@ def _decode(frame: bytes, fields: HeaderFields) -> tuple[NDArray[Any], int]:
         "correct_unused_bits": False,
     }
     try:
-        decoder = get_decoder(fields.syntax)
-        with silence_pydicom():
+        decoder = get_decoder(syntax)
+        with _silence_pydicom():
             array, _ = decoder.as_array(
                 encapsulate([frame]), index=0, raw=True, validate=False, decoding_plugin=plugin, **options
             )
@@ -320,43 +359,75 @@ class FrameReader:
 
     Args:
         body: the bytes that hold the pixels, as `parse_dicom_header` returns them.
-        fields: header fields of the file.
+        location: location of the pixels in them.
+        syntax: UID of the transfer syntax.
+        stored: storage format of the pixels, which was checked.
+        count: number of frames.
 
     Raises:
-        SourceError: the format of the pixels is not supported, or the header states more pixels than there are.
+        SourceError: compressed pixels are not divided into frames.
     """
 
-    def __init__(self, body: bytes, fields: HeaderFields) -> None:
-        self._location = check_pixels(fields, len(body))
-        self._body, self._fields = body, fields
-        self._fragments = []
-        if fields.syntax in PLUGINS:
-            self._fragments = compressed_frames(body, self._location.offset, len(fields.frames))
+    def __init__(
+        self, body: bytes, location: PixelLocation, syntax: str, stored: PixelFormat, count: int
+    ) -> None:
+        self._body, self._location, self._syntax, self._stored = body, location, syntax, stored
+        self._fragments = compressed_frames(body, location.offset, count) if syntax in PLUGINS else []
 
     def words(self, index: int) -> tuple[NDArray[Any], int]:
         """Return the stored words of one frame, and the largest error of a value that JPEG-LS states, else 0.
 
         The words are unsigned [height, width] and contain the unused bits.
         """
-        stored = self._fields.stored
-        dtype = np.dtype(f"u{stored.bits_allocated // 8}")
+        stored = self._stored
+        dtype = np.dtype(f"u{stored.word_bytes}")
         if self._fragments:
             frame = b"".join(self._body[start : start + length] for start, length in self._fragments[index])
-            array, near = _decode(frame, self._fields)
+            array, near = _decode(frame, self._syntax, stored)
             if array.dtype.kind == "i":
                 array = array.astype(f"i{dtype.itemsize}").view(dtype)
             return array.astype(dtype, copy=False), near
-        pixels, is_big = stored.size[0] * stored.size[1], self._fields.syntax == headers.EXPLICIT_BIG
+        pixels, is_big = stored.size[0] * stored.size[1], self._syntax == headers.EXPLICIT_BIG
+        start = index * pixels
+        if stored.bits_allocated == 1:
+            # Frames are not padded to bytes, so a frame may begin within a byte.
+            first, end = start // 8, (start + pixels + 7) // 8
+            packed = np.frombuffer(self._body, "u1", end - first, self._location.offset + first)
+            bits = np.unpackbits(packed, bitorder="little")[start % 8 : start % 8 + pixels]
+            return bits.reshape(stored.size), 0
         if is_big and dtype.itemsize == 1 and self._location.words:
             # 8-bit pixels in big-endian 16-bit words: the two pixels of each word are swapped.
-            start = index * pixels
             even, stop = start - start % 2, start + pixels + (start + pixels) % 2
             pairs = np.frombuffer(self._body, "u1", stop - even, self._location.offset + even).reshape(-1, 2)
             return pairs[:, ::-1].reshape(-1)[start - even :][:pixels].reshape(stored.size), 0
         order: Literal["<", ">"] = ">" if is_big else "<"
-        offset = self._location.offset + index * pixels * dtype.itemsize
+        offset = self._location.offset + start * dtype.itemsize
         words = np.frombuffer(self._body, dtype.newbyteorder(order), pixels, offset)
         return words.astype(dtype, copy=False).reshape(stored.size), 0
+
+    def check_density(self) -> None:
+        """Refuse a compressed frame of far fewer bytes than an image of its size takes; a mask may be even smaller.
+
+        Raises:
+            SourceError: a frame is truncated.
+        """
+        rows, columns = self._stored.size
+        for pieces in self._fragments:
+            held = sum(length for _, length in pieces)
+            if rows * columns > FREE_PIXELS + PIXELS_PER_BYTE * held:
+                raise truncated_pixels(f"{plural(held, 'byte')} for {rows} x {columns} pixels")
+
+
+def read_frames(body: bytes, fields: HeaderFields) -> FrameReader:
+    """Return the reader of the frames of an image.
+
+    Raises:
+        SourceError: the format of the pixels is not supported, or the header states more pixels than there are.
+    """
+    location = check_pixels(fields, len(body))
+    reader = FrameReader(body, location, fields.syntax, fields.stored, len(fields.frames))
+    reader.check_density()
+    return reader
 
 
 def extract_values(words: NDArray[Any], stored: PixelFormat) -> NDArray[Any]:

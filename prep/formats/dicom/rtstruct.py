@@ -15,27 +15,13 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
-from pydicom.dataset import Dataset
 
 from halofeed.errors import SourceError, UsageError
-from halofeed.prep.formats.dicom.elements import (
-    CONTOURS,
-    READ_ITEM_BYTES,
-    STRUCTURE_CONTOURS,
-    STRUCTURES,
-    ParsedFile,
-    code_text,
-    decimal_integer,
-    decimals,
-    declared_character_sets,
-    left_out_findings,
-    overlap_error,
-    segment_name,
-    sequence_items,
-)
-from halofeed.prep.formats.dicom.headers import damaged_file
+from halofeed.prep.formats.dicom import headers
+from halofeed.prep.formats.dicom.headers import Elements, MaskFile, damaged_file, integer, items
 from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS_SIGNS
-from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
+from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, left_out_findings
+from halofeed.prep.voxels.label_volumes import overlap_error
 from halofeed.prep.voxels.masks import fill_polygons
 from halofeed.system.wording import plural
 
@@ -48,8 +34,6 @@ ON_CONTOUR_VOXELS = 1e-6
 """Largest distance between a voxel center and a contour that meets it: the precision of 16 characters."""
 EDGE_ROWS_PER_BLOCK = 2**22
 
-STRUCTURE_NUMBER, STRUCTURE_NAME, CONTOURS_OF = 0x30060022, 0x30060026, 0x30060084
-CONTOUR_KIND, POINT_COUNT, CONTOUR_DATA = 0x30060042, 0x30060046, 0x30060050
 CLOSED, CLOSED_BY_PARITY = "CLOSED_PLANAR", "CLOSEDPLANAR_XOR"
 OTHER_KINDS = frozenset(("POINT", "OPEN_PLANAR", "OPEN_NONPLANAR"))
 ON_SLICE, NEAR_SLICE = 0.01, 0.25
@@ -209,17 +193,17 @@ class _ContourSlices:
 
 
 def read_structures(
-    path: str, parsed: ParsedFile, grid: Grid | None, keeps: Callable[[str], bool]
+    path: str, elements: Elements, grid: Grid | None, keeps: Callable[[str], bool]
 ) -> MaskScan:
     """Return an RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
     if grid is None:
         message = "structures are contours without a grid; give image_grid, that of their scan"
         raise UsageError(f"{path}: {message}")
     counts: Counter[str] = Counter()
-    numbers, names = _structures(parsed.dataset, counts)
+    numbers, names = _structures(elements, counts)
     kept = {number: name for number, name in names.items() if keeps(name)}
     chosen = left_out_findings(names, kept)
-    contours = _contours(parsed.dataset, numbers, kept, grid, counts)
+    contours = _contours(elements, numbers, kept, grid, counts)
     drawing = _assign_slices(contours, grid, kept, counts)
     counts[SKIPPED] = _count_skipped_slices(drawing)
 
@@ -244,28 +228,28 @@ def read_structures(
     )
 
 
-def structure_bytes(parsed: ParsedFile) -> int:
+def structure_bytes(mask: MaskFile) -> int:
     """Return the memory that the contours of a file take while their coordinates are parsed."""
-    return 5 * parsed.file_bytes + READ_ITEM_BYTES * parsed.items
+    return mask.parsed_bytes + 3 * len(mask.body)
 
 
-def structure_names(dataset: Dataset) -> Mapping[int, str]:
+def structure_names(elements: Elements) -> Mapping[int, str]:
     """Return the names of all structures by number."""
-    return _structures(dataset, Counter())[1]
+    return _structures(elements, Counter())[1]
 
 
-def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int], dict[int, str]]:
+def _structures(elements: Elements, counts: Counter[str]) -> tuple[dict[int, int], dict[int, str]]:
     """Return the structure numbers by stored number, and the names by structure number.
 
     Stored numbers below 1 get unused numbers. `counts` receives the renumbered and the unnamed structures.
     """
     stored: dict[int, str] = {}
-    character_set = declared_character_sets(dataset)
-    for item in sequence_items(dataset, STRUCTURES):
-        number = decimal_integer(item, STRUCTURE_NUMBER)
+    character_sets = headers.declared_character_sets(elements)
+    for item in items(elements, headers.STRUCTURES):
+        number = integer(item, headers.STRUCTURE_NUMBER)
         if number in stored:
             raise damaged_file("two structures have one number")
-        stored[number] = segment_name(item, STRUCTURE_NAME, character_set)
+        stored[number] = headers.name_text(item, headers.STRUCTURE_NAME, character_sets)
     if not stored:
         raise SourceError("annotation", "structure set has no structures")
     unused = max(0, *stored) + 1
@@ -281,7 +265,7 @@ def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int],
 
 
 def _contours(
-    dataset: Dataset, numbers: Mapping[int, int], names: dict[int, str], grid: Grid, counts: Counter[str]
+    elements: Elements, numbers: Mapping[int, int], names: dict[int, str], grid: Grid, counts: Counter[str]
 ) -> list[_Contour]:
     """Return all contours that enclose an area, in voxels of the grid.
 
@@ -292,15 +276,15 @@ def _contours(
     drawn: set[int] = set()
     only_other: set[int] = set()
     thin: list[_Contour] = []
-    for structure in sequence_items(dataset, STRUCTURE_CONTOURS):
-        stored_number = decimal_integer(structure, CONTOURS_OF)
+    for structure in items(elements, headers.STRUCTURE_CONTOURS):
+        stored_number = integer(structure, headers.CONTOURS_OF)
         if stored_number not in numbers:
             raise damaged_file("contours belong to a structure that is not described")
         number = numbers[stored_number]
         if number not in names:
             continue
-        for item in sequence_items(structure, CONTOURS):
-            kind = code_text(item, CONTOUR_KIND)
+        for item in items(structure, headers.CONTOURS):
+            kind = headers.text(item, headers.CONTOUR_KIND)
             if kind in OTHER_KINDS:
                 counts[OTHER] += 1
                 only_other.add(number)
@@ -308,9 +292,8 @@ def _contours(
             if kind not in (CLOSED, CLOSED_BY_PARITY):
                 raise damaged_file("a contour is of an unknown kind")
             drawn.add(number)
-            coordinates = decimals(item, CONTOUR_DATA)
-            flat = np.empty(0) if coordinates is None else coordinates
-            point_count = decimal_integer(item, POINT_COUNT, flat.size // 3)
+            flat = headers.number_array(item, headers.CONTOUR_DATA)
+            point_count = integer(item, headers.POINT_COUNT, flat.size // 3)
             if flat.size != 3 * point_count:
                 raise damaged_file(
                     f"a contour has {plural(flat.size, 'coordinate')} for {plural(point_count, 'point')}"

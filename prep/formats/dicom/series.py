@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.dicom.elements import scan_origin
 from halofeed.prep.formats.dicom.grouping import (
     FoundScan,
     OtherFile,
@@ -33,12 +32,10 @@ from halofeed.prep.formats.dicom.header_fields import HeaderFields
 from halofeed.prep.formats.dicom.headers import (
     DEFLATED,
     MAX_INFLATED_BYTES,
-    checksum_before,
     max_unpacked_bytes,
     read_dicom_body,
-    read_dicom_file,
 )
-from halofeed.prep.formats.dicom.pixels import FrameReader, check_pixels, extract_values
+from halofeed.prep.formats.dicom.pixels import FrameReader, check_pixels, extract_values, read_frames
 from halofeed.prep.formats.dicom.series_listing import ListingRecords
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
@@ -49,12 +46,12 @@ from halofeed.prep.formats.dicom.series_splitting import (
 )
 from halofeed.prep.formats.dicom.slice_geometry import (
     LPS_TO_RAS_SIGNS,
-    ORIENTATION_TOLERANCE,
     SPACING_TOLERANCE,
     SlicePlan,
     as_stored_image,
     axes_of,
     duplicate_sets,
+    is_same_orientation,
     plan_slices,
     series_error,
     tile_at,
@@ -67,10 +64,10 @@ from halofeed.prep.formats.dicom.values import (
 )
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO
-from halofeed.prep.geometry.scan import Finding, Grid, Scan
+from halofeed.prep.geometry.scan import Finding, Grid, Scan, ScanIdentity, affine_matrix
 from halofeed.prep.geometry.volume import grids_agree
 from halofeed.prep.sources.file_names import folder_of
-from halofeed.prep.sources.files import CHANGED_FILE, SourceFiles
+from halofeed.prep.sources.files import SourceFiles
 
 __all__ = ["group_series", "open_series"]
 
@@ -231,11 +228,8 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     if plan.interpolates and values.dtype == "uint8":
         values = replace(values, dtype="int16")
     along_row, along_column, _ = axes_of(orientation)
-    affine = np.eye(4)
-    affine[:3, 0] = plan.step_mm * LPS_TO_RAS_SIGNS
-    affine[:3, 1] = along_column * spacing_mm[0] * LPS_TO_RAS_SIGNS
-    affine[:3, 2] = along_row * spacing_mm[1] * LPS_TO_RAS_SIGNS
-    affine[:3, 3] = plan.origin_mm * LPS_TO_RAS_SIGNS
+    axes_mm = np.stack([plan.step_mm, along_column * spacing_mm[0], along_row * spacing_mm[1]])
+    affine = affine_matrix(axes_mm * LPS_TO_RAS_SIGNS, plan.origin_mm * LPS_TO_RAS_SIGNS)
     single_files = len({one.path for one in slices}) == len(slices)
     may_alternate = policy.alternating == "refuse" and (overlapping(slices) or passes_alternate(slices))
 
@@ -256,9 +250,18 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
         findings=(*duplicates, *plan.findings, *values.findings),
         files=tuple(sorted({part.path for part in slices})),
         read=read,
-        origin=scan_origin({one.path: one.fields for one in part}.values()),
+        origin=_scan_identity({one.path: one.fields for one in part}.values()),
         read_bytes=_read_bytes(slices, len(plan.lower), values.dtype),
         slices=tuple(one.path for one in slices) if single_files and not plan.interpolates else (),
+    )
+
+
+def _scan_identity(images: Collection[HeaderFields]) -> ScanIdentity:
+    """Return the identity of the scan of some images, for the comparison with the references of a mask."""
+    return ScanIdentity(
+        series=frozenset(fields.series_digest for fields in images) - {b""},
+        frames=frozenset(fields.frame_digest for fields in images) - {b""},
+        images=frozenset(fields.instance_digest for fields in images) - {b""},
     )
 
 
@@ -329,8 +332,7 @@ def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[floa
     orientation, spacing_mm = slices[0].orientation, slices[0].frame.spacing_mm
     axes_of(orientation)
     for part in slices:
-        pairs = zip(orientation, part.orientation, strict=True)
-        if max(abs(a - b) for a, b in pairs) > ORIENTATION_TOLERANCE:
+        if not is_same_orientation(orientation, part.orientation):
             raise series_error("slices differ in orientation", part.path)
         if part.frame.spacing_mm is None or spacing_mm is None:
             raise series_error("pixel spacing is missing", f"{part.path}; export the original series")
@@ -422,10 +424,8 @@ class _SliceReader:
         return extract_values(self.words(part)[0], part.fields.stored)
 
     def _open(self, path: str, fields: HeaderFields) -> FrameReader:
-        body = read_dicom_body(read_dicom_file(self._files, path), fields.syntax)
-        if checksum_before(fields.pixels, body) != fields.header_checksum:
-            raise SourceError("read", CHANGED_FILE, "")
-        return FrameReader(body, as_stored_image(fields))
+        body = read_dicom_body(self._files, path, fields.syntax, fields.pixels, fields.header_checksum)
+        return read_frames(body, as_stored_image(fields))
 
 
 def _read_volume(

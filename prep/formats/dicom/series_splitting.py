@@ -27,10 +27,10 @@ from halofeed.prep.formats.dicom.header_fields import (
     VolumeAttribute,
 )
 from halofeed.prep.formats.dicom.slice_geometry import (
-    ORIENTATION_TOLERANCE,
     Floats,
     axes_of,
     duplicate_sets,
+    is_same_orientation,
     tolerance_mm,
 )
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
@@ -191,11 +191,8 @@ def _share_positions(parts: Sequence[ImageFiles], positions: set[tuple[float, ..
 def _stack_of(fields: HeaderFields, frame: DicomFrame, known: Mapping[Stack, object]) -> Stack:
     assert frame.orientation is not None
     size, orientation = fields.stored.size, frame.orientation
-    for stack in known:
-        pairs = zip(stack[2], orientation, strict=True)
-        if stack[:2] == size and all(abs(one - other) <= ORIENTATION_TOLERANCE for one, other in pairs):
-            return stack
-    return (*size, orientation)
+    alike = (stack for stack in known if stack[:2] == size and is_same_orientation(stack[2], orientation))
+    return next(alike, (*size, orientation))
 
 
 def is_one_row(parts: Sequence[ImageFiles]) -> bool:

@@ -22,7 +22,7 @@ from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.headers import Elements
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
-from halofeed.prep.geometry.scan import Finding, Grid
+from halofeed.prep.geometry.scan import Finding, Grid, affine_matrix
 
 Floats = NDArray[np.float64]
 
@@ -91,6 +91,11 @@ def axes_of(orientation: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     along_row, along_column = along_row / lengths[0], along_column / lengths[1]
     normal = np.cross(along_row, along_column)
     return along_row, along_column, normal / np.linalg.norm(normal)
+
+
+def is_same_orientation(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Return whether the vectors along rows and columns of two slices are equal but for rounding."""
+    return all(abs(one - other) <= ORIENTATION_TOLERANCE for one, other in zip(first, second, strict=True))
 
 
 def tolerance_mm(gap_mm: float) -> float:
@@ -482,8 +487,7 @@ def own_grid(frames: FrameGeometry, spacing_mm: float | None) -> Grid:
 
 
 def _grid(frames: FrameGeometry, first: NDArray[np.float64], step: NDArray[np.float64], depth: int) -> Grid:
-    affine = np.eye(4)
-    affine[:3] = np.stack([step, frames.row_step, frames.column_step, first], axis=1)
+    affine = affine_matrix(np.stack([step, frames.row_step, frames.column_step]), first)
     return Grid(shape=(depth, *frames.size), affine=affine)
 
 

@@ -21,7 +21,6 @@ from halofeed.prep.formats.picture.image import (
 )
 from halofeed.prep.formats.picture.pillow import (
     decoder_failures,
-    estimate_pillow,
     load_raster,
     open_with_plugin,
 )
@@ -105,7 +104,7 @@ def open_gif(data: bytes) -> OpenedImage:
     # A frame that extends beyond the screen enlarges it, as in Pillow and browsers.
     size = max(height, top + frame_height), max(width, left + frame_width)
     # Only the blocks before the frame say whether its palette has a transparent color: assume alpha.
-    estimate = estimate_pillow(size, 1, 4, held_bytes=end)
+    estimate = estimate_decoding(size, 4, pillow_bytes=1, held_bytes=end)
     return OpenedImage(
         stored_size=size,
         orientation=1,
@@ -200,10 +199,10 @@ def open_bmp(data: bytes) -> OpenedImage:
     """
     image = open_with_plugin(BmpImagePlugin.BmpImageFile, data)
     size = image.height, image.width
-    estimate = estimate_pillow(
+    estimate = estimate_decoding(
         size,
-        1 if image.mode in ("1", "L", "P") else 4,
         RASTER_CHANNELS.get(image.mode, 4),
+        pillow_bytes=1 if image.mode in ("1", "L", "P") else 4,
         extra_pixel_bytes=2 * _unpacked_bytes(data, image.tile) / max(1, size[0] * size[1]),
     )
     return OpenedImage(

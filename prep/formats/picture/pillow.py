@@ -17,13 +17,11 @@ from PIL import Image, ImageFile
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
-    MemoryEstimate,
+    PART_PIXELS,
     PixelArray,
     Raster,
-    Size,
     damaged_error,
     decode_error,
-    estimate_decoding,
     iterate_blocks,
     truncated_error,
 )
@@ -40,8 +38,6 @@ CONVERTED_MODES = {
     "La": "LA",
     "YCbCr": "RGB",
 }
-PART_PIXELS = 1 << 20
-"""Pixels copied from a Pillow image at a time; Pillow holds two copies of them meanwhile."""
 
 
 @contextmanager
@@ -109,32 +105,6 @@ def with_transparent_color(pixels: PixelArray, key: int | tuple[int, ...]) -> Pi
         transparent = (pixels[block] == np.array(key, pixels.dtype)).all(axis=2)
         with_alpha[block][..., -1] = np.where(transparent, 0, np.iinfo(pixels.dtype).max)
     return with_alpha
-
-
-def estimate_pillow(
-    size: Size,
-    image_bytes: int,
-    channels: int,
-    sample_bytes: int = 1,
-    *,
-    extra_pixel_bytes: float = 0,
-    held_bytes: int = 0,
-) -> MemoryEstimate:
-    """Return the memory estimate for decoding with Pillow.
-
-    Args:
-        size: (height, width) of the picture.
-        image_bytes: bytes per pixel of Pillow's image: 1 for modes 1, L and P, 2 for I;16, else 4.
-        channels: number of channels of the raster.
-        sample_bytes: bytes per value of the raster.
-        extra_pixel_bytes: bytes per pixel that the plugin holds in addition.
-        held_bytes: see `estimate_decoding`.
-    """
-    held_bytes += 16 * min(size[0] * size[1], PART_PIXELS)
-    extra_pixel_bytes += image_bytes
-    return estimate_decoding(
-        size, channels, sample_bytes, extra_pixel_bytes=extra_pixel_bytes, held_bytes=held_bytes
-    )
 
 
 def load_raster(image: ImageFile.ImageFile) -> Raster:

@@ -24,7 +24,6 @@ from halofeed.prep.formats.picture.image import (
 from halofeed.prep.formats.picture.pillow import (
     copy_pixels,
     decoder_failures,
-    estimate_pillow,
     load_16_bit,
     load_raster,
     open_with_plugin,
@@ -173,10 +172,12 @@ def _estimate(data: bytes, header: PngHeader) -> MemoryEstimate:
     channels = {GRAY: 1, COLOR: 3, PALETTE: 3 + has_transparency, GRAY_ALPHA: 2, COLOR_ALPHA: 4}[
         header.color_type
     ]
-    image_bytes = 1 if header.depth < 16 and header.color_type in (GRAY, PALETTE) else 4
+    pillow_bytes = 1 if header.depth < 16 and header.color_type in (GRAY, PALETTE) else 4
     sample_bytes = 2 if header.depth == 16 else 1
     held_bytes = sum(length for kind, _, length in header.chunks if kind == b"IDAT")
-    estimate = estimate_pillow(header.size, image_bytes, channels, sample_bytes, held_bytes=held_bytes)
+    estimate = estimate_decoding(
+        header.size, channels, sample_bytes, pillow_bytes=pillow_bytes, held_bytes=held_bytes
+    )
     if not has_transparency or header.color_type not in (GRAY, COLOR):
         return estimate
     with_alpha = estimate_decoding(

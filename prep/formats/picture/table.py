@@ -21,17 +21,15 @@ from halofeed.prep.formats.picture.image import (
     OpenedImage,
     ReadOptions,
     Size,
-    check_pixel_count,
-    damaged_error,
-    decode_error,
-)
-from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE, open_jpeg
-from halofeed.prep.formats.picture.pixels import (
     apply_orientation,
+    check_pixel_count,
     check_sample_bits,
     convert_pixels,
+    damaged_error,
+    decode_error,
     is_converted,
 )
+from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE, open_jpeg
 from halofeed.prep.formats.picture.png import PNG_SIGNATURE, open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.geometry.resize import displayed_size

@@ -23,12 +23,12 @@ from halofeed.prep.formats.picture.image import (
     Size,
     damaged_error,
     decode_error,
+    estimate_decoding,
     truncated_error,
 )
 from halofeed.prep.formats.picture.pillow import (
     copy_pixels,
     decoder_failures,
-    estimate_pillow,
     load_16_bit,
     load_raster,
     open_with_plugin,
@@ -326,10 +326,12 @@ def _estimate(directory: TiffDirectory, layout: SampleLayout, byte_count: int) -
     gray = layout.photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO)
     channels = layout.samples if gray else 4 if layout.samples > 3 and layout.photometric == RGB else 3
     sample_bytes = 2 if layout.bits == 16 else 1
-    image_bytes = sample_bytes if layout.samples == 1 else 4
+    pillow_bytes = sample_bytes if layout.samples == 1 else 4
     # Pillow receives a copy of the file.
     held_bytes = byte_count + round(block_bytes)
-    return estimate_pillow(layout.size, image_bytes, min(channels, 4), sample_bytes, held_bytes=held_bytes)
+    return estimate_decoding(
+        layout.size, min(channels, 4), sample_bytes, pillow_bytes=pillow_bytes, held_bytes=held_bytes
+    )
 
 
 def open_tiff(data: bytes) -> OpenedImage:

@@ -23,34 +23,34 @@ from halofeed.prep.formats.volume.streams import (
     ZlibStream,
     text_stream,
 )
-from halofeed.prep.formats.volume.text_header import (
+from halofeed.prep.formats.volume.volume_file import VolumeFile, volume_file
+from halofeed.prep.formats.volume.volume_header import (
+    LPS_TO_RAS,
     MAX_HEADER_AXES,
+    AffineMatrix,
+    Content,
     Fields,
+    PlacedAffine,
+    StoredVoxels,
+    check_voxel_count,
     check_voxel_sides,
+    damaged_header,
     find_voxel_file,
     header_lines,
+    orient_as_itk,
     parse_integer,
     parse_integers,
     parse_numbers,
     quote,
+    too_many_axes,
     unit_scale,
+    unsupported_type,
+    wrong_format,
 )
-from halofeed.prep.formats.volume.volume_file import VolumeFile
-from halofeed.prep.formats.volume.volume_header import (
-    LPS_TO_RAS,
-    AffineMatrix,
-    Content,
-    StoredVoxels,
-    check_voxel_count,
-    damaged_header,
-    grid_of,
-    orient_as_itk,
-)
-from halofeed.prep.geometry.scan import Finding
+from halofeed.prep.geometry.scan import Finding, affine_matrix
 from halofeed.prep.sources.example import MAX_HEADER_BYTES
 from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.wording import plural
 
 METAIMAGE_TYPES = {
     **dict.fromkeys(("MET_CHAR", "MET_ASCII_CHAR"), "i1"),
@@ -83,21 +83,19 @@ def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Volum
     lengths, parts = _lengths(fields)
     check_voxel_count(lengths, parts, options.max_voxels)
     dtype, order = _dtype(fields)
-    affine, findings = _affine(fields, len(lengths), options)
-    grid, sheared = grid_of((lengths[2], lengths[1], lengths[0]), affine)
+    placed = _affine(fields, len(lengths), options)
     _check_no_rescale(fields)
     written, names = fields.needed("ElementDataFile"), FORMAT_EXTENSIONS["metaimage"]
     used, data, start = find_voxel_file(files, path, data, end, written, names)
     content, offset = _content(fields, data, start, dtype, math.prod(lengths) * parts)
     stored = StoredVoxels(
-        shape=grid.shape,
+        shape=(lengths[2], lengths[1], lengths[0]),
         channels=math.prod(lengths[3:]) * parts,
         interleaved=parts > 1,
         dtype=dtype,
         offset=offset,
     )
-    findings = (*findings, *sheared, *order)
-    return VolumeFile(stored=stored, grid=grid, findings=findings, content=content, files=used)
+    return volume_file(stored, placed, content, used, findings=order)
 
 
 def _parse_fields(data: bytes) -> tuple[Fields, int]:
@@ -113,7 +111,7 @@ def _parse_fields(data: bytes) -> tuple[Fields, int]:
         if name == "ElementDataFile" and {"ObjectType", "NDims"} & fields.keys():
             return fields, end
     if not {"ObjectType", "NDims"} & fields.keys():
-        raise SourceError("decode", "not a MetaImage file", f"begins with {data[:8].hex(' ') or 'nothing'}")
+        raise wrong_format("a MetaImage file", data)
     raise damaged_header(f"no ElementDataFile within {min(len(data), MAX_HEADER_BYTES)} bytes")
 
 
@@ -137,8 +135,7 @@ def _lengths(fields: Fields) -> tuple[list[int], int]:
     if count < 3:
         raise SourceError("decode", "not three axes of space", f"axes of {written} voxels")
     if math.prod(lengths[4:]) > 1 or (math.prod(lengths[3:]) > 1 and parts > 1):
-        detail = f"axes of {written} voxels of {plural(parts, 'value')}; store one volume per file"
-        raise SourceError("decode", "more axes than an image with channels has", detail)
+        raise too_many_axes(lengths, parts)
     return lengths, parts
 
 
@@ -146,7 +143,7 @@ def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
     written = fields.needed("ElementType")
     if written not in METAIMAGE_TYPES:
         detail = f"ElementType {quote(written)}; supported: {', '.join(METAIMAGE_TYPES)}"
-        raise SourceError("decode", "voxels of this type are not supported", detail)
+        raise unsupported_type(detail)
     dtype = np.dtype(f"<{METAIMAGE_TYPES[written]}")
     big = _flag(fields, "ElementByteOrderMSB", "BinaryDataByteOrderMSB", default=None)
     if dtype.itemsize == 1 or not _flag(fields, "BinaryData", default=True):
@@ -157,7 +154,7 @@ def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
 
 
 @np.errstate(all="ignore")
-def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+def _affine(fields: Fields, count: int, options: ScanOptions) -> PlacedAffine:
     """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     scale, findings = unit_scale([fields.get("DistanceUnits", "")])
     written = fields.first(*MATRIX)
@@ -173,10 +170,8 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[AffineMat
     sides = parse_numbers("ElementSpacing", sizes or "1 " * count, count)
     origin = parse_numbers(ORIGIN[0], fields.first(*ORIGIN) or "0 " * count, count)
     center = parse_numbers("CenterOfRotation", fields.get("CenterOfRotation", "0 " * count), count)
-    affine = np.eye(4)
-    affine[:3, :3] = rows[:3, :3].T * check_voxel_sides("ElementSpacing", sides[:3])
-    affine[:3, 3] = origin[:3]
-    affine = LPS_TO_RAS @ affine
+    steps = rows[:3, :3] * np.reshape(check_voxel_sides("ElementSpacing", sides[:3]), (3, 1))
+    affine = LPS_TO_RAS @ affine_matrix(steps, origin[:3])
     affine[:3] *= scale
     if any(center[:3]) and not np.array_equal(rows, np.eye(count)):
         detail = "the matrix turns the axes about the first voxel, as ITK reads it"

@@ -13,23 +13,22 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.streams import COPY_AGAIN, read_start
-from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.streams import read_start
+from halofeed.prep.formats.volume.volume_file import VolumeFile, volume_file
 from halofeed.prep.formats.volume.volume_header import (
-    AffineMatrix,
+    PlacedAffine,
     StoredVoxels,
     check_voxel_count,
     content_of,
-    damaged_header,
-    grid_of,
-    orientation_error,
+    first_axis_side,
     orientation_finding,
+    truncated_header,
+    unsupported_type,
+    wrong_format,
 )
-from halofeed.prep.geometry.scan import Finding
+from halofeed.prep.geometry.scan import Finding, affine_matrix
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.wording import plural
 
 HEADER_BYTES: Final = 284
 _FIELDS: Final = struct.Struct(">7ih15f")
@@ -45,17 +44,12 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
     data = files.read(path)
     start = read_start(data, HEADER_BYTES)
     if not (start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"):
-        detail = f"begins with {start[:8].hex(' ') or 'nothing'}; {COPY_AGAIN}"
-        raise SourceError("decode", "not a FreeSurfer volume", detail)
+        raise wrong_format("a FreeSurfer volume", start)
     if len(start) < HEADER_BYTES:
-        raise SourceError(
-            "decode", "file is truncated", f"{plural(len(start), 'byte')} of a header of {HEADER_BYTES}"
-        )
+        raise truncated_header(start, HEADER_BYTES)
     _, i, j, k, frames, code, _, is_oriented, *numbers = _FIELDS.unpack_from(start)
-    if min(i, j, k, frames) < 1:
-        raise damaged_header(f"axes of {i} x {j} x {k} x {frames} voxels; expected at least 1 along each")
     if code not in _TYPES:
-        raise SourceError("decode", "voxels of this type are not supported", f"code {code}")
+        raise unsupported_type(f"code {code}")
     check_voxel_count((i, j, k), frames, options.max_voxels)
     stored = StoredVoxels(
         shape=(k, j, i),
@@ -65,18 +59,13 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
         offset=HEADER_BYTES,
         has_trailer=True,  # such as names of structures
     )
-    affine, findings = _affine(
-        np.array(numbers, np.float64), (i, j, k), options, is_oriented=bool(is_oriented)
-    )
-    grid, sheared = grid_of(stored.shape, affine)
-    return VolumeFile(
-        stored=stored, grid=grid, findings=(*findings, *sheared), content=content_of(data), files=(path,)
-    )
+    placed = _affine(np.array(numbers, np.float64), (i, j, k), options, is_oriented=bool(is_oriented))
+    return volume_file(stored, placed, content_of(data), (path,))
 
 
 def _affine(
     numbers: NDArray[np.float64], lengths: tuple[int, int, int], options: ScanOptions, *, is_oriented: bool
-) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+) -> PlacedAffine:
     """Return the affine from voxel (i, j, k) to millimeters, and a finding if the file has no orientation.
 
     Args:
@@ -87,15 +76,11 @@ def _affine(
     """
     findings: tuple[Finding, ...] = ()
     if not is_oriented:
-        if options.unoriented == "refuse":
-            raise orientation_error("the header's orientation is marked as not good")
-        sign = -1.0 if options.unoriented == "radiological" else 1.0
+        side, sign = first_axis_side("the header's orientation is marked as not good", options)
         numbers = np.array([1, 1, 1, sign, 0, 0, 0, 0, -1, 0, 1, 0, 0, 0, 0])
-        side = "left" if sign < 0 else "right"
         taken = f"taken to be {options.unoriented} with voxels of 1 mm"
         detail = f"{taken}: the axes run to the {side}, inferior and anterior"
         findings = (orientation_finding(detail),)
-    affine = np.eye(4)
-    affine[:3, :3] = numbers[3:12].reshape(3, 3).T * numbers[:3]
+    affine = affine_matrix(numbers[3:12].reshape(3, 3) * numbers[:3, None])
     affine[:3, 3] = numbers[12:15] - affine[:3, :3] @ (np.array(lengths) / 2)
     return affine, findings

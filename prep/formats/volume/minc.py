@@ -1,11 +1,16 @@
-"""Reader of MINC volumes (.mnc): version 1 is a NetCDF file, version 2 an HDF5 file.
+"""Reader of MINC volumes (.mnc): version 1 is a NetCDF file (CDF-1, CDF-2), version 2 an HDF5 file.
 
     value = image-min + (stored - valid minimum) / (valid maximum - valid minimum) * (image-max - image-min)
 
 Each slice can have its own image-min and image-max. Then the voxels are rescaled slice by slice to float64, so that
 labels stay within the tolerance for integers. Floating-point voxels are not rescaled.
 
-Source: https://en.wikibooks.org/wiki/MINC/SoftwareDevelopment/MINC2.0_File_Format_Reference, and nibabel's readers.
+Of a NetCDF file, only the header is parsed; a variable's values are a view of the file's bytes:
+
+    magic, record count | dimensions | global attributes | variables with their attributes, type and offset | values
+
+Sources: https://en.wikibooks.org/wiki/MINC/SoftwareDevelopment/MINC2.0_File_Format_Reference, nibabel's readers, and
+https://docs.unidata.ucar.edu/netcdf-c/current/file_format_specifications.html
 """
 
 from __future__ import annotations
@@ -21,22 +26,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volume.netcdf import NETCDF_MAGIC, NetcdfVariable, read_netcdf_header
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.streams import GZIP_MAGIC, PieceStream, open_stream
-from halofeed.prep.formats.volume.text_header import quote, unit_scale
-from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.streams import COPY_AGAIN, GZIP_MAGIC, PieceStream, open_stream
+from halofeed.prep.formats.volume.volume_file import VolumeFile, volume_file
 from halofeed.prep.formats.volume.volume_header import (
-    AffineMatrix,
     Content,
+    PlacedAffine,
     StoredVoxels,
     check_voxel_count,
     damaged_header,
-    grid_of,
+    quote,
+    unit_scale,
+    unsupported_type,
+    wrong_format,
 )
-from halofeed.prep.geometry.scan import Finding
+from halofeed.prep.geometry.scan import Finding, affine_matrix
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.memory import with_margin
 
 HDF5_MAGIC: Final = b"\x89HDF\r\n\x1a\n"
 SPACE: Final = {"xspace": (1.0, 0.0, 0.0), "yspace": (0.0, 1.0, 0.0), "zspace": (0.0, 0.0, 1.0)}
@@ -88,19 +93,15 @@ def open_minc(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
         with _open_hdf5(data) as file:
             image = _open_version_2(file)
     else:
-        raise SourceError("decode", "not a MINC volume", f"begins with {data[:8].hex(' ') or 'nothing'}")
+        raise wrong_format("a MINC volume", data)
     if image.dtype.kind not in "iuf" or image.dtype.itemsize > 8:
-        raise SourceError("decode", "voxels of this type are not supported", f"{image.dtype}"[:100])
-    if min(image.shape) < 1:
-        raise damaged_header(f"axes of {' x '.join(map(str, image.shape))}; expected at least 1 along each")
+        raise unsupported_type(f"{image.dtype}"[:100])
     spatial, channels, interleaved = _axes_of_space(image)
-    check_voxel_count(
-        [image.shape[image.dimensions.index(one)] for one in spatial], channels, options.max_voxels
-    )
+    shape = tuple(image.shape[image.dimensions.index(one)] for one in spatial)
+    check_voxel_count(shape, channels, options.max_voxels)
     slopes, inters, valid = _rescale(image)
     uniform = bool((slopes == slopes.flat[0]).all() and (inters == inters.flat[0]).all())
     dtype = image.dtype if uniform else np.dtype("<f8")
-    shape = tuple(image.shape[image.dimensions.index(one)] for one in spatial)
     stored = StoredVoxels(
         shape=(shape[0], shape[1], shape[2]),
         channels=channels,
@@ -110,8 +111,6 @@ def open_minc(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
         slope=float(slopes.flat[0]) if uniform else 1.0,
         inter=float(inters.flat[0]) if uniform else 0.0,
     )
-    affine, findings = _affine(image, spatial)
-    grid, sheared = grid_of(stored.shape, affine)
 
     def pieces(data: bytes) -> Iterator[bytes]:
         first = 0
@@ -131,9 +130,7 @@ def open_minc(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
         unpack=lambda data, _: PieceStream(pieces(data), stored.voxel_bytes),
         working_bytes=image.working_bytes + plane_bytes,
     )
-    return VolumeFile(
-        stored=stored, grid=grid, findings=(*findings, *sheared), content=content, files=(path,)
-    )
+    return volume_file(stored, _affine(image, spatial), content, (path,))
 
 
 def _unpacked(data: bytes, options: ScanOptions) -> bytes:
@@ -141,7 +138,7 @@ def _unpacked(data: bytes, options: ScanOptions) -> bytes:
     if not data.startswith(GZIP_MAGIC):
         return data
     size = int.from_bytes(data[-4:], "little")
-    options.reserve(with_margin(len(data) + size))
+    options.reserve(len(data) + size)
     if size > (stream := open_stream(data)).max_bytes:
         raise SourceError("decode", "gzip data is damaged", f"it cannot hold the {size} bytes that it claims")
     unpacked = bytearray(size)
@@ -319,16 +316,14 @@ def _check_range(plane: NDArray[Any], valid: tuple[float, float] | None) -> None
     raise SourceError("decode", "voxels outside of the valid range", detail)
 
 
-def _affine(image: MincImage, spatial: tuple[str, ...]) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+def _affine(image: MincImage, spatial: tuple[str, ...]) -> PlacedAffine:
     """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and findings about it.
 
     Raises:
         SourceError: an axis is irregular or damaged.
     """
-    affine = np.eye(4)
-    affine[:3, 3] = 0
-    missing = []
-    for column, name in enumerate(reversed(spatial)):
+    steps, origin, missing = [], np.zeros(3), []
+    for name in reversed(spatial):
         axis = image.axes.get(name, {})
         if _text(axis.get("spacing", "regular")).startswith("irregular"):
             detail = f"{name} has irregular distances; store it on a regular grid first, as mincresample does"
@@ -340,9 +335,10 @@ def _affine(image: MincImage, spatial: tuple[str, ...]) -> tuple[AffineMatrix, t
         direction = _numbers(f"direction_cosines of {name}", axis.get("direction_cosines", SPACE[name]), 3)
         if abs(np.linalg.norm(direction) - 1) > UNIT_TOLERANCE:
             raise damaged_header(f"direction_cosines of {name}: expected a length of 1, got {direction}")
-        affine[:3, column] = direction * step
-        affine[:3, 3] += direction * start
+        steps.append(direction * step)
+        origin += direction * start
     scale, findings = unit_scale([_text(image.axes.get(name, {}).get("units", "")) for name in spatial])
+    affine = affine_matrix(np.stack(steps), origin)
     affine[:3] *= scale
     if missing:
         detail = f"step or start of {', '.join(missing)}: 1 mm and 0, the defaults of the format"
@@ -370,3 +366,117 @@ def _text(written: object) -> str:
 def _names(written: object) -> tuple[str, ...]:
     """Return the names of axes in an attribute."""
     return tuple(filter(None, _text(written).split(",")))
+
+
+NETCDF_MAGIC: Final = (b"CDF\1", b"CDF\2")
+_DIMENSIONS, _VARIABLES, _ATTRIBUTES = 10, 11, 12
+_TYPES: Final = {1: "i1", 2: "S1", 3: ">i2", 4: ">i4", 5: ">f4", 6: ">f8"}
+_MAX_ITEMS = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetcdfVariable:
+    """One variable of a file.
+
+    Args:
+        dimensions: names of its axes, the slowest first.
+        shape: lengths of its axes; 0 for the axis of records.
+        attributes: text or a big-endian array by name.
+        dtype: dtype of a stored value.
+        offset: offset of the first value in the file.
+    """
+
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+    attributes: Mapping[str, str | NDArray[Any]]
+    dtype: np.dtype[Any]
+    offset: int
+
+    def values(self, data: bytes) -> NDArray[Any]:
+        """Return the values as a view of the file's bytes.
+
+        Raises:
+            SourceError: the file ends before the last value.
+        """
+        count = math.prod(self.shape)
+        needed = self.offset + count * self.dtype.itemsize
+        if needed > len(data):
+            detail = f"the header says {needed} bytes, the file has {len(data)}; {COPY_AGAIN}"
+            raise SourceError("decode", "voxels are missing", detail)
+        return np.frombuffer(data, self.dtype, count, self.offset).reshape(self.shape)
+
+
+def read_netcdf_header(data: bytes) -> dict[str, NetcdfVariable]:
+    """Return the variables of a file by name.
+
+    Raises:
+        SourceError: the header is damaged or truncated.
+
+    >>> [name for name in read_netcdf_header(b"CDF" + bytes([1]) + bytes(28))]
+    []
+    """
+    return _HeaderParser(data).variables()
+
+
+class _HeaderParser:
+    """Cursor over the bytes of a header, which reads one part after another."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 4
+        self.offset_bytes = 8 if data.startswith(NETCDF_MAGIC[1]) else 4
+        self.integer()  # number of records
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes and skip the padding to a multiple of four."""
+        taken = self.data[self.at : self.at + size]
+        if len(taken) < size:
+            raise damaged_header(f"it ends at byte {len(self.data)}, within a value of {size} bytes")
+        self.at += -(-size // 4) * 4
+        return taken
+
+    def integer(self, size: int = 4) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def name(self) -> str:
+        return self.take(self.integer()).decode("utf-8", "replace")
+
+    def count(self, tag: int) -> int:
+        """Return the number of items of a list, which is 0 if the list is absent."""
+        found, count = self.integer(), self.integer()
+        if (found, count) != (0, 0) and (found != tag or count > _MAX_ITEMS):
+            raise damaged_header(f"a list of {count} items with tag {found}; expected tag {tag}")
+        return count
+
+    def dtype(self) -> np.dtype[Any]:
+        code = self.integer()
+        if code not in _TYPES:
+            raise damaged_header(f"type {code}; known: {', '.join(map(str, _TYPES))}")
+        return np.dtype(_TYPES[code])
+
+    def attributes(self) -> dict[str, str | NDArray[Any]]:
+        found: dict[str, str | NDArray[Any]] = {}
+        for _ in range(self.count(_ATTRIBUTES)):
+            name, dtype, length = self.name(), self.dtype(), self.integer()
+            raw = self.take(length * dtype.itemsize)
+            found[name] = raw.decode("utf-8", "replace") if dtype.kind == "S" else np.frombuffer(raw, dtype)
+        return found
+
+    def variables(self) -> dict[str, NetcdfVariable]:
+        axes = [(self.name(), self.integer()) for _ in range(self.count(_DIMENSIONS))]
+        self.attributes()
+        found: dict[str, NetcdfVariable] = {}
+        for _ in range(self.count(_VARIABLES)):
+            name, rank = self.name(), self.integer()
+            numbers = [self.integer() for _ in range(min(rank, _MAX_ITEMS))]
+            if rank > _MAX_ITEMS or any(number >= len(axes) for number in numbers):
+                raise damaged_header(f"{name!r:.60}: an axis that is not defined")
+            attributes, dtype = self.attributes(), self.dtype()
+            self.integer()  # size in bytes, which the shape also gives
+            found[name] = NetcdfVariable(
+                dimensions=tuple(axes[number][0] for number in numbers),
+                shape=tuple(axes[number][1] for number in numbers),
+                attributes=attributes,
+                dtype=dtype,
+                offset=self.integer(self.offset_bytes),
+            )
+        return found

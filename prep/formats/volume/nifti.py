@@ -1,6 +1,6 @@
 """Reader of NIfTI-1, NIfTI-2 and Analyze files, and writer of NIfTI-1.
 
-`open_nifti` is the entry point, `parse_header` checks the header, and `read_grid` chooses between sform and qform.
+`open_nifti` is the entry point, `parse_header` checks the header, and `read_affine` chooses between sform and qform.
 """
 
 from __future__ import annotations
@@ -22,22 +22,30 @@ from numpy.typing import ArrayLike, NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.segment_names import MOST_EXTENSION_BYTES, nifti_segments
-from halofeed.prep.formats.volume.streams import COPY_AGAIN, read_start
-from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.streams import read_start
+from halofeed.prep.formats.volume.volume_file import (
+    MOST_EXTENSION_BYTES,
+    VolumeFile,
+    nifti_segments,
+    volume_file,
+)
 from halofeed.prep.formats.volume.volume_header import (
     AffineMatrix,
+    PlacedAffine,
     StoredVoxels,
     check_affine,
     check_voxel_count,
     content_of,
     converted_unit_finding,
     damaged_header,
-    grid_of,
-    orientation_error,
+    first_axis_side,
     orientation_finding,
+    too_many_axes,
+    truncated_header,
+    unsupported_type,
+    wrong_format,
 )
-from halofeed.prep.geometry.scan import Finding, Grid
+from halofeed.prep.geometry.scan import Finding, affine_matrix
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.atomic_files import create_replacing
 from halofeed.system.wording import plural
@@ -115,11 +123,7 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
     lengths = _lengths(header)
     i, j, k, times, vector, *more = (lengths + [1] * 7)[:7]
     if max(more) > 1 or (times > 1 and vector > 1) or (parts > 1 and times * vector > 1):
-        detail = (
-            f"axes of {' x '.join(map(str, lengths))} voxels of {plural(parts, 'value')}; store one "
-            "volume per file"
-        )
-        raise SourceError("decode", "more axes than an image with channels has", detail)
+        raise too_many_axes(lengths, parts)
     channels = times * vector * parts
     check_voxel_count(lengths, parts, max_voxels)
     slope, inter, findings = _rescale(header, kind, parts)
@@ -147,9 +151,7 @@ def _detect_header(start: bytes, may_be_analyze: bool) -> tuple[NibabelHeader, F
         if size not in HEADER_SIZES:
             continue
         if len(start) < size:
-            raise SourceError(
-                "decode", "file is truncated", f"{plural(len(start), 'byte')} of a header of {size}"
-            )
+            raise truncated_header(start, size)
         for (place, magic), (header_class, kind) in MAGICS.items():
             if header_class.sizeof_hdr == size and start.startswith(magic, place):
                 return header_class(start[:size], endianness=order, check=False), kind
@@ -160,8 +162,7 @@ def _detect_header(start: bytes, may_be_analyze: bool) -> tuple[NibabelHeader, F
         expected = " or ".join(str(magic) for (at, magic) in MAGICS if at == place)
         detail = f"expected {expected} at byte {place}, got {start[place : place + length]!r}"
         raise SourceError("decode", "header has a wrong magic", detail)
-    detail = f"begins with {start[:8].hex(' ') or 'nothing'}; {COPY_AGAIN}"
-    raise SourceError("decode", "not a NIfTI or Analyze file", detail)
+    raise wrong_format("a NIfTI or Analyze file", start)
 
 
 def _lengths(header: NibabelHeader) -> list[int]:
@@ -170,10 +171,6 @@ def _lengths(header: NibabelHeader) -> list[int]:
     if not 1 <= count <= 7:
         raise damaged_header(f"{count} axes; expected 1 to 7")
     lengths = [int(length) for length in header["dim"][1 : count + 1]]
-    if min(lengths) < 1:
-        raise damaged_header(
-            f"axes of {' x '.join(map(str, lengths))} voxels; expected at least 1 along each"
-        )
     if count < 2:
         raise SourceError(
             "decode", "fewer than two axes", f"{plural(lengths[0], 'value')} in a row are not an image"
@@ -186,7 +183,7 @@ def _data_type(header: NibabelHeader) -> tuple[np.dtype[Any], int]:
     if code not in DATA_TYPES:
         kind = REFUSED_TYPES.get(code, "an unknown kind")
         advice = "; store the magnitude" if "complex" in kind else ""
-        raise SourceError("decode", "voxels of this type are not supported", f"code {code}: {kind}{advice}")
+        raise unsupported_type(f"code {code}: {kind}{advice}")
     name, parts = DATA_TYPES[code]
     return np.dtype(f"{header.endianness}{name}"), parts
 
@@ -228,23 +225,14 @@ def spm_origin(header: NibabelHeader) -> tuple[float, float, float] | None:
     return i, j, k
 
 
-def read_grid(header: NiftiHeader, options: ScanOptions) -> tuple[Grid, tuple[Finding, ...]]:
-    """Return the grid [depth, height, width] of a file, and the findings about it.
+def read_affine(header: NiftiHeader, options: ScanOptions) -> PlacedAffine:
+    """Return the affine in millimeters that the options select, and the findings about it.
 
     Raises:
         SourceError: no affine of the file is possible, or the options refuse it.
     """
     lengths = np.asarray(header.shape[::-1])
-    affine, findings = _stated_affine(header.fields, lengths, options)
-    grid, sheared = grid_of(header.shape, affine)
-    return grid, (*findings, *sheared)
-
-
-def _stated_affine(
-    fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions
-) -> tuple[AffineMatrix, tuple[Finding, ...]]:
-    """Return the affine in millimeters that the options select, and the findings about it."""
-    fields, negative = _with_positive_sizes(fields)
+    fields, negative = _with_positive_sizes(header.fields)
     is_nifti = isinstance(fields, Nifti1Header)
     unit, scale = _unit(int(fields["xyzt_units"])) if is_nifti else ((), 1.0)
     has_sform, has_qform = (is_nifti and fields[code] > 0 for code in ("sform_code", "qform_code"))
@@ -308,7 +296,7 @@ def _qform(fields: NibabelHeader) -> AffineMatrix:
 
 def _choose_affine(
     fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions, scale: float
-) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+) -> PlacedAffine:
     """Choose between the sform and the qform; return a finding if they disagree.
 
     Raises:
@@ -356,18 +344,13 @@ def _max_corner_distance(one: AffineMatrix, other: AffineMatrix, lengths: NDArra
     return float(np.linalg.norm((corners @ (one - other).T)[:, :3], axis=1).max())
 
 
-def _unoriented(
-    fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions
-) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+def _unoriented(fields: NibabelHeader, lengths: NDArray[Any], options: ScanOptions) -> PlacedAffine:
     """Return the affine of a file without orientation: the center of the volume, or SPM's origin, is at 0."""
-    if options.unoriented == "refuse":
-        raise orientation_error("sform and qform code are 0")
-    to_left = options.unoriented == "radiological"
-    sizes = fields["pixdim"][1:4].astype(np.float64) * (-1 if to_left else 1, 1, 1)
+    side, sign = first_axis_side("sform and qform code are 0", options)
+    sizes = fields["pixdim"][1:4].astype(np.float64) * (sign, 1, 1)
     origin = spm_origin(fields) or (lengths - 1) / 2
-    affine = np.diag([*sizes, 1.0])
-    affine[:3, 3] = -np.asarray(origin) * sizes
-    axes = f"the axes run to the {'left' if to_left else 'right'}, to anterior and to superior"
+    affine = affine_matrix(np.diag(sizes), -np.asarray(origin) * sizes)
+    axes = f"the axes run to the {side}, to anterior and to superior"
     return affine, (orientation_finding(f"taken to be {options.unoriented}: {axes}"),)
 
 
@@ -386,7 +369,7 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         options.max_voxels,
         may_be_analyze=extension.lower() in (".hdr", ".img"),
     )
-    grid, findings = read_grid(header, options)
+    placed = read_affine(header, options)
     image_path, data = header_path, header_data
     if header.kind != "single":
         if extension.lower() == ".img":
@@ -396,12 +379,12 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
     # Names are in extensions between the header and the voxels.
     has_names = header.kind == "single" and header.offset > header.fields.sizeof_hdr + 4
     start = read_start(data, header.offset) if has_names and header.offset <= MOST_EXTENSION_BYTES else b""
-    return VolumeFile(
-        stored=header,
-        grid=grid,
-        findings=findings + header.findings,
-        content=content_of(data),
-        files=(header_path, image_path),
+    return volume_file(
+        header,
+        placed,
+        content_of(data),
+        (header_path, image_path),
+        findings=header.findings,
         segments=nifti_segments(start, header.offset, header.fields.sizeof_hdr),
     )
 

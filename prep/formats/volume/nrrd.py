@@ -16,7 +16,6 @@ import numpy as np
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.segment_names import nrrd_segments
 from halofeed.prep.formats.volume.streams import (
     GzipStream,
     PlainStream,
@@ -24,30 +23,31 @@ from halofeed.prep.formats.volume.streams import (
     hex_stream,
     text_stream,
 )
-from halofeed.prep.formats.volume.text_header import (
+from halofeed.prep.formats.volume.volume_file import VolumeFile, nrrd_segments, volume_file
+from halofeed.prep.formats.volume.volume_header import (
+    LPS_TO_RAS,
     MAX_HEADER_AXES,
+    AffineMatrix,
+    Content,
     Fields,
+    PlacedAffine,
+    StoredVoxels,
+    check_voxel_count,
     check_voxel_sides,
+    damaged_header,
     find_voxel_file,
     header_lines,
+    orient_as_itk,
     parse_integer,
     parse_integers,
     parse_numbers,
     quote,
+    too_many_axes,
     unit_scale,
+    unsupported_type,
+    wrong_format,
 )
-from halofeed.prep.formats.volume.volume_file import VolumeFile
-from halofeed.prep.formats.volume.volume_header import (
-    LPS_TO_RAS,
-    AffineMatrix,
-    Content,
-    StoredVoxels,
-    check_voxel_count,
-    damaged_header,
-    grid_of,
-    orient_as_itk,
-)
-from halofeed.prep.geometry.scan import Finding
+from halofeed.prep.geometry.scan import Finding, VolumeShape, affine_matrix
 from halofeed.prep.sources.example import MAX_HEADER_BYTES
 from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
@@ -100,8 +100,9 @@ class _Axes:
     channel: int | None
 
     @property
-    def lengths(self) -> list[int]:
-        return [self.sizes[axis] for axis in self.space]
+    def shape(self) -> VolumeShape:
+        width, height, depth = (self.sizes[axis] for axis in self.space)
+        return depth, height, width
 
 
 def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
@@ -115,8 +116,7 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
     axes, colors = _parse_axes(fields)
     check_voxel_count(axes.sizes, 1, options.max_voxels)
     dtype, encoding = _dtype(fields), fields.get("encoding", "").lower()
-    affine, findings = _affine(fields, axes, options)
-    grid, sheared = grid_of((axes.lengths[2], axes.lengths[1], axes.lengths[0]), affine)
+    placed = _affine(fields, axes, options)
     used, data, start = find_voxel_file(
         files, path, data, end, fields.first("datafile"), FORMAT_EXTENSIONS["nrrd"]
     )
@@ -125,20 +125,20 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
     )
     unpack = UNPACKERS[encoding]
     stored = StoredVoxels(
-        shape=grid.shape,
+        shape=axes.shape,
         channels=1 if axes.channel is None else axes.sizes[axes.channel],
         interleaved=axes.channel is not None and axes.channel < axes.space[0],
         dtype=dtype,
         offset=offset,
     )
-    return VolumeFile(
-        stored=stored,
-        grid=grid,
-        findings=(*findings, *sheared, *colors, *_unused_range(fields)),
-        content=Content(
-            data=data, start=start, unpack=partial(unpack, dtype=dtype) if unpack is text_stream else unpack
-        ),
-        files=used,
+    if unpack is text_stream:
+        unpack = partial(unpack, dtype=dtype)
+    return volume_file(
+        stored,
+        placed,
+        Content(data=data, start=start, unpack=unpack),
+        used,
+        findings=(*colors, *_unused_range(fields)),
         segments=nrrd_segments(header),
     )
 
@@ -148,7 +148,7 @@ def _parse_fields(data: bytes) -> tuple[Fields, int]:
     lines = header_lines(data)
     magic, _ = next(lines, ("", 0))
     if not magic.startswith("NRRD"):
-        raise SourceError("decode", "not an NRRD file", f"begins with {data[:8].hex(' ') or 'nothing'}")
+        raise wrong_format("an NRRD file", data)
     if re.fullmatch("NRRD000[1-5]", magic) is None:
         detail = f"{quote(magic)}; supported: NRRD0001 to NRRD0005"
         raise SourceError("decode", "version of NRRD is not read", detail)
@@ -182,15 +182,14 @@ def _parse_axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
         raise damaged_header(f"kinds: expected {count}, got {quote(fields['kinds'])}")
     if any(kind == "complex" and size > 1 for kind, size in zip(kinds, sizes, strict=True)):
         detail = "complex numbers; store the magnitude"
-        raise SourceError("decode", "voxels of this type are not supported", detail)
+        raise unsupported_type(detail)
     space = _space_axes(fields, kinds, sizes)
     if len(space) != 3:
         detail = f"{len(space)} of the axes of {' x '.join(map(str, sizes))} voxels; write space directions or kinds"
         raise SourceError("decode", "not three axes of space", detail)
     others = [axis for axis in range(count) if axis not in space and sizes[axis] > 1]
     if len(others) > 1:
-        detail = f"axes of {' x '.join(map(str, sizes))} voxels; store one volume per file"
-        raise SourceError("decode", "more axes than an image with channels has", detail)
+        raise too_many_axes(sizes, 1)
     channel = others[0] if others else None
     if channel is not None and space[0] < channel < space[2]:
         detail = "make it the first or the last of the axes"
@@ -255,7 +254,7 @@ def _directions(fields: Fields, count: int) -> list[list[float] | None]:
 
 
 @np.errstate(all="ignore")
-def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> PlacedAffine:
     """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     count = len(axes.sizes)
     if "spacedirections" not in fields:
@@ -266,11 +265,7 @@ def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[AffineMa
         return affine, (*findings, *unit)
     name, dimension = _space(fields)
     directions = _directions(fields, count)
-    affine = np.eye(4)
-    for column, axis in enumerate(axes.space):
-        vector = directions[axis]
-        assert vector is not None
-        affine[:3, column] = vector[:3]
+    affine = affine_matrix([(directions[axis] or [])[:3] for axis in axes.space])
     scale, findings = unit_scale(_quoted(fields, "space units", dimension, [0, 1, 2]))
     if "spaceorigin" in fields:
         affine[:3, 3] = _vector("space origin", fields["spaceorigin"], dimension)[:3]
@@ -324,7 +319,7 @@ def _dtype(fields: Fields) -> np.dtype[Any]:
     written = " ".join(fields.needed("type").lower().split())
     name = next((name for name, spellings in NRRD_TYPES.items() if written in spellings), None)
     if name is None:
-        raise SourceError("decode", "voxels of this type are not supported", f"type {quote(written)}")
+        raise unsupported_type(f"type {quote(written)}")
     encoding = fields.needed("encoding").lower()
     if encoding not in UNPACKERS:
         known = ", ".join(UNPACKERS)

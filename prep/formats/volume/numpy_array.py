@@ -18,15 +18,14 @@ from numpy.lib import format as npy
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE, ScanOptions
 from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO, OUTPUT_BYTES, PieceStream, PlainStream
-from halofeed.prep.formats.volume.volume_file import VolumeFile
+from halofeed.prep.formats.volume.volume_file import VolumeFile, volume_file
 from halofeed.prep.formats.volume.volume_header import (
     LPS_TO_RAS,
     Content,
     StoredVoxels,
     check_voxel_count,
-    damaged_header,
-    grid_of,
     orient_as_itk,
+    unsupported_type,
 )
 from halofeed.prep.sources.files import SourceFiles
 
@@ -74,12 +73,11 @@ def open_array(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         raise SourceError("decode", "not a NumPy array", f"{error}"[:200]) from error
     if dtype.kind not in "buif" or dtype.itemsize > 8:
         cure = "save numbers, such as np.save(path, array.astype('float32'))"
-        raise SourceError("decode", "voxels of this type are not supported", f"dtype {dtype}; {cure}")
+        raise unsupported_type(f"dtype {dtype}; {cure}")
     if len(shape) != 3:
         detail = f"axes of {shape}; expected depth, height, width: save each volume and channel by itself"
         raise SourceError("decode", "not three axes of space", detail)
-    if min(shape) < 1:
-        raise damaged_header(f"axes of {shape}; expected at least 1 along each")
+    check_voxel_count(shape, 1, options.max_voxels)
     if is_fortran:
         detail = (
             "its first axis is the fastest; save np.ascontiguousarray(array.T) if that is the axis of width, as "
@@ -88,12 +86,9 @@ def open_array(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         raise SourceError("decode", "array is in Fortran order", detail)
     if not options.array_spacing_mm:
         raise SourceError("decode", "array has no voxel size", ARRAY_ADVICE)
-    check_voxel_count(shape, 1, options.max_voxels)
     sides = options.array_spacing_mm[::-1]
-    affine, findings = orient_as_itk(
-        LPS_TO_RAS @ np.diag([*sides, 1.0]), "an array has no orientation", options
-    )
-    grid, _ = grid_of(shape, affine)
+    affine = LPS_TO_RAS @ np.diag([*sides, 1.0])
+    placed = orient_as_itk(affine, "an array has no orientation", options)
     stored = StoredVoxels(
         shape=shape,
         channels=1,
@@ -101,7 +96,7 @@ def open_array(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         dtype=np.dtype("u1") if dtype.kind == "b" else dtype,
         offset=stream.tell(),
     )
-    return VolumeFile(stored=stored, grid=grid, findings=findings, content=content, files=(path,))
+    return volume_file(stored, placed, content, (path,))
 
 
 def _open_member(data: bytes, start: int = 0) -> PieceStream:

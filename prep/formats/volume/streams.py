@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import zlib
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
@@ -15,6 +16,8 @@ from halofeed.system.wording import plural
 COPY_AGAIN: Final = "copy or download the file again"
 """What to do about a file that ends early, or whose bytes are not those that were written."""
 GZIP_MAGIC = b"\x1f\x8b"
+GZIP_WINDOW_BITS = 31
+"""The `wbits` argument with which zlib expects a gzip header."""
 ISAL_ERROR: Final[Any] = igzip_lib.IsalError  # the type stub declares it as an instance
 DEFLATE, HAS_HEADER_CHECKSUM, HAS_EXTRA, HAS_NAME, HAS_COMMENT = 8, 2, 4, 8, 16
 MAX_DEFLATE_RATIO = 1032
@@ -154,6 +157,26 @@ def read_start(data: bytes, byte_count: int) -> bytes:
     start = bytearray(byte_count)
     filled = open_stream(data).read_into(memoryview(start))
     return bytes(start[:filled])
+
+
+def unpack_head(head: bytes, byte_count: int) -> tuple[bytes, bool]:
+    """Return the first bytes of a file's decompressed content from its first stored bytes.
+
+    Returns:
+        At most `byte_count` bytes, fewer if `head` is too short; and whether they are the complete content if the file
+        is gzip.
+
+    Raises:
+        SourceError: the gzip data is damaged.
+    """
+    if not head.startswith(GZIP_MAGIC):
+        return head[:byte_count], False
+    stream = zlib.decompressobj(GZIP_WINDOW_BITS)
+    try:
+        start = stream.decompress(head, byte_count)
+    except zlib.error as error:
+        raise SourceError("decode", "gzip data is damaged", "in its first bytes") from error
+    return start, stream.eof and len(start) < byte_count
 
 
 def skip(stream: DecodedStream, byte_count: int) -> int:

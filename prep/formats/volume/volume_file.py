@@ -1,13 +1,23 @@
-"""Volume file with a checked header, and its conversion into a scan or a mask.
+"""Volume file with a checked header, its conversion into a scan or a mask, and the names of its classes.
 
 The readers of NIfTI, NRRD, MetaImage, MGH and MINC return a `VolumeFile`. They raise SourceError of stage `read` if a
 file is missing. They raise SourceError of stage `decode` if the file has another format or an unsupported type, or is
 damaged, truncated or too large.
+
+Names of classes are segments of Slicer's NRRD, and label tables in NIfTI extensions:
+
+    Segment0_Name:=liver          <LabelTable><Label Key="1">liver</Label></LabelTable>
+    Segment0_LabelValue:=1        <AFNI_atr atr_name="VALUE_LABEL_DTABLE">"1" "liver"</AFNI_atr>
+
+Sources: 3D Slicer, "Segmentations: seg.nrrd file format"; Connectome Workbench's label table, which TotalSegmentator
+writes too; AFNI's attribute VALUE_LABEL_DTABLE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import html
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +27,14 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.class_names import BACKGROUND, LabelCoding
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.segment_names import LabelSegment, merge_layers
-from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels
+from halofeed.prep.formats.volume.streams import unpack_head
+from halofeed.prep.formats.volume.volume_header import (
+    Content,
+    PlacedAffine,
+    StoredVoxels,
+    grid_of,
+    header_lines,
+)
 from halofeed.prep.formats.volume.voxel_values import (
     check_byte_count,
     label_memory,
@@ -28,9 +44,10 @@ from halofeed.prep.formats.volume.voxel_values import (
     reads_in_place,
     value_bytes,
 )
-from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, Scan
-from halofeed.prep.voxels.label_volumes import classes_of_colors
-from halofeed.system.memory import with_margin
+from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, Scan, left_out_findings
+from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.voxels.label_volumes import classes_of_colors, merge_labels
 from halofeed.system.wording import plural
 
 
@@ -74,7 +91,7 @@ class VolumeFile:
         conversion = plan_conversion(stored, options.non_finite_value if replacing else None)
         held: NDArray[Any] | None = None
         if replacing:
-            options.reserve(with_margin(content.held_bytes + value_bytes(stored, conversion)))
+            options.reserve(content.held_bytes + value_bytes(stored, conversion))
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_values(stored, content, conversion)
             detail = f"{plural(replaced, 'voxel')} set to {options.non_finite_value:g}"
@@ -111,7 +128,7 @@ class VolumeFile:
         held: NDArray[Any] | None = None
         read_bytes, item_bytes = label_memory(stored)
         if options.non_finite_labels == "background" and stored.dtype.kind == "f":
-            options.reserve(with_margin(content.held_bytes + read_bytes))
+            options.reserve(content.held_bytes + read_bytes)
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_labels(stored, content, non_finite_is_background=True)
             detail = f"{plural(replaced, 'voxel')} became background"
@@ -127,8 +144,7 @@ class VolumeFile:
 
         segments = dict(enumerate(listed, start=1))
         kept = self._select(segments, options)
-        if lost := [one.name for number, one in segments.items() if number not in kept]:
-            findings += (Finding.noted("classes left out by choice", ", ".join(lost[:20])),)
+        findings += left_out_findings({number: one.name for number, one in segments.items()}, kept)
 
         def read_classes(ids: Mapping[int, int], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
             values = _arrange(stored, read())
@@ -176,6 +192,32 @@ class VolumeFile:
             detail = f"{twice!r} has values {listed}; rename one of them in the file"
             raise SourceError("annotation", "label gives one name to several values", detail)
         return kept
+
+
+def volume_file(
+    stored: StoredVoxels,
+    placed: PlacedAffine,
+    content: Content,
+    files: tuple[str, ...],
+    *,
+    findings: tuple[Finding, ...] = (),
+    segments: tuple[LabelSegment, ...] = (),
+) -> VolumeFile:
+    """Return the volume file of a header, whose findings are first about its affine, then the given ones.
+
+    Raises:
+        SourceError: the affine is impossible; or see `VolumeFile`.
+    """
+    affine, noted = placed
+    grid, sheared = grid_of(stored.shape, affine)
+    return VolumeFile(
+        stored=stored,
+        grid=grid,
+        findings=(*noted, *sheared, *findings),
+        content=content,
+        files=files,
+        segments=segments,
+    )
 
 
 def _several_channels(stored: StoredVoxels) -> SourceError:
@@ -230,3 +272,169 @@ def _arrange(stored: StoredVoxels, values: NDArray[Any]) -> NDArray[Any]:
     if stored.interleaved or stored.channels == 1:
         return values.reshape(*stored.shape, stored.channels)
     return np.moveaxis(values.reshape(stored.channels, *stored.shape), 0, -1)
+
+
+_HEAD_BYTES = 1 << 16
+_NIFTI_HEADER_SIZES = (348, 540)
+MOST_EXTENSION_BYTES = 1 << 24
+_SEGMENT = re.compile(r"Segment([0-9]{1,6})_(Name|LabelValue|Layer|NameAutoGenerated):=(.*)")
+_LABEL = re.compile(r"""<Label\b([^<>]*)>""")
+_KEY = re.compile(r"""\bKey\s{0,9}=\s{0,9}["']([0-9]{1,9})["']""")
+_AFNI = re.compile(r"VALUE_LABEL_DTABLE(.*?)(?:</AFNI_atr>|$)", re.DOTALL)
+_AFNI_PAIR = re.compile(r'"([0-9]{1,9})"\s+"([^"]*)"')
+_GENERATED = re.compile(r"(?:segment|label|class|region|value|roi)?[ _-]*0*([0-9]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSegment:
+    """Class that a label file names: the voxels of one value in one layer, which is an index of the fourth axis."""
+
+    name: str
+    value: int
+    layer: int = 0
+
+    @property
+    def is_generated(self) -> bool:
+        """True if the name only repeats the value, such as `Segment_1` for the value 1.
+
+        >>> [LabelSegment(name="Segment_1", value=value).is_generated for value in (1, 2)]
+        [True, False]
+        """
+        match = _GENERATED.fullmatch(self.name)
+        return not self.name or (match is not None and int(match[1]) == self.value)
+
+
+def nrrd_segments(data: bytes) -> tuple[LabelSegment, ...]:
+    """Return the segments of Slicer's .seg.nrrd in order of their numbers; () for other NRRD files.
+
+    Files of Slicer before 4.11 state neither layer nor value: each segment has its own layer of 0 and 1. The result is
+    also () if all names only repeat the values.
+
+    Raises:
+        SourceError: a layer or a value is not a number.
+    """
+    entries: dict[int, dict[str, str]] = {}
+    for line, _ in header_lines(data):
+        if not line:
+            break
+        if match := _SEGMENT.fullmatch(line):
+            entries.setdefault(int(match[1]), {})[match[2]] = match[3].strip()
+    segments = []
+    for index, (_, entry) in enumerate(sorted(entries.items())):
+        name = "" if entry.get("NameAutoGenerated") == "1" else entry.get("Name", "")
+        is_early = "LabelValue" not in entry and "Layer" not in entry
+        value, layer = entry.get("LabelValue", "1"), entry.get("Layer", str(index if is_early else 0))
+        if not (value.isdecimal() and layer.isdecimal()):
+            detail = f"{name!r}: {value!r}, layer {layer!r}"
+            raise SourceError("decode", "segment's value is no number", detail)
+        segments.append(LabelSegment(name=name or value, value=int(value), layer=int(layer)))
+    return _meaningful(segments)
+
+
+def _labels(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the key and the name of each label of an XML table, in linear time even for hostile text."""
+    end = 0
+    while (tag := _LABEL.search(text, end)) is not None:
+        end = text.find("</Label>", tag.end())
+        if end < 0:
+            return
+        if key := _KEY.search(tag[1]):
+            yield key[1], text[tag.end() : end].replace("<![CDATA[", "").replace("]]>", "")
+
+
+def nifti_segments(start: bytes, offset: int, header_bytes: int) -> tuple[LabelSegment, ...]:
+    """Return the entries of the label tables in the header extensions of a NIfTI file.
+
+    Args:
+        start: unpacked bytes of the file before the voxels.
+        offset: offset of the voxels.
+        header_bytes: size of the header.
+    """
+    if start[header_bytes : header_bytes + 1] in (b"", b"\0"):
+        return ()
+    text = start[header_bytes + 4 : offset].decode("utf-8", "replace")
+    if "<LabelTable" in text:
+        pairs = list(_labels(text))
+    else:
+        pairs = [pair for table in _AFNI.findall(text) for pair in _AFNI_PAIR.findall(html.unescape(table))]
+    named = ((int(key), html.unescape(name).strip()) for key, name in pairs)
+    return _meaningful([LabelSegment(name=name or str(value), value=value) for value, name in named if value])
+
+
+def read_label_segments(files: SourceFiles, path: str) -> tuple[LabelSegment, ...]:
+    """Return the classes that a label file names; () for a format without names.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    lower = path.lower()
+    if lower.endswith((*FORMAT_EXTENSIONS["nrrd"].single, *FORMAT_EXTENSIONS["nrrd"].headers)):
+        return nrrd_segments(files.head(path, _HEAD_BYTES))
+    if not lower.endswith(FORMAT_EXTENSIONS["nifti"].single):
+        return ()
+    head = files.head(path, _HEAD_BYTES)
+    start, _ = unpack_head(head, 544)
+    sizes = {order: int(np.frombuffer(start[:4].ljust(4), f"{order}i4")[0]) for order in "<>"}
+    order, size = next((pair for pair in sizes.items() if pair[1] in _NIFTI_HEADER_SIZES), ("<", 0))
+    if not size or len(start) <= size or not start[size]:
+        return ()
+    kind, place = ("f4", 108) if size == 348 else ("i8", 168)
+    offset = float(np.frombuffer(start, order + kind, 1, place)[0])
+    if not size < offset <= MOST_EXTENSION_BYTES:
+        return ()
+    start, _ = unpack_head(head, int(offset))
+    if len(start) < offset:
+        start, _ = unpack_head(files.read(path), int(offset))
+    return nifti_segments(start, int(offset), size)
+
+
+def _meaningful(segments: Sequence[LabelSegment]) -> tuple[LabelSegment, ...]:
+    """Return the segments, or () if all names only repeat the values because nobody named a segment."""
+    return () if all(one.is_generated for one in segments) else tuple(segments)
+
+
+def merge_layers(
+    layers: Sequence[NDArray[Any]],
+    segments: Mapping[int, LabelSegment],
+    ids: Mapping[int, int],
+    overlap: OverlapRule,
+    left_out: Callable[[int], bool],
+    more: Mapping[int, int],
+) -> tuple[NDArray[Any], int]:
+    """Merge layers of stored values into class ids; return them with the number of voxels in several classes.
+
+    Args:
+        layers: stored values of each layer, all of one shape.
+        segments: segments by number.
+        ids: id of each segment by its number.
+        overlap: treatment of voxels in several classes.
+        left_out: function that tells whether a value without a segment is background.
+        more: ids of values that the file does not have to name.
+
+    Raises:
+        SourceError: a value has no segment; or voxels are in several classes and `overlap` refuses them.
+    """
+    merged: NDArray[Any] | None = None
+    overlapped = 0
+    dtype = np.uint8 if max(ids.values(), default=0) <= 255 else np.int32
+    for number, values in enumerate(layers):
+        id_of = {one.value: ids[place] for place, one in segments.items() if one.layer == number} | dict(more)
+        present = sorted({value for plane in values for value in np.unique(plane).tolist()})
+        unnamed = [value for value in present if value and value not in id_of and not left_out(value)]
+        if unnamed:
+            listed = ", ".join(map(str, unnamed[:10]))
+            cure = f"name it in the file, or leave it out with --map-classes {unnamed[0]}=background"
+            raise SourceError("annotation", "label has values that it does not name", f"{listed}; {cure}")
+        id_table = np.array([id_of.get(value, 0) for value in present], dtype)
+        label = np.empty(values.shape, dtype)
+        for target, plane in zip(
+            label, values, strict=True
+        ):  # plane by plane: an index takes 8 bytes per voxel
+            target[...] = id_table[np.searchsorted(present, plane)]
+        if merged is None:
+            merged = label
+            continue
+        merged, shared = merge_labels(merged, label, overlap)
+        overlapped += shared
+    assert merged is not None
+    return merged, overlapped

@@ -1,13 +1,15 @@
-"""Checked values of a volume's header: storage of the voxels, their bytes, and the affine.
+"""Headers of volume files: checked values, their errors, and text headers.
 
-Affines here map a voxel (i, j, k) in the file's order to millimeters to the right, anterior and superior. `grid_of`
-turns them into a grid [depth, height, width].
+`StoredVoxels` and `Content` say how and where voxels are stored. `Fields`, and the parsers below it, read the text
+headers of NRRD and MetaImage. Affines map a voxel (i, j, k) in the file's order to millimeters to the right, anterior
+and superior; `grid_of` turns them into a grid [depth, height, width].
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +18,22 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volume.streams import GZIP_MAGIC, DecodedStream, GzipStream, PlainStream
+from halofeed.prep.formats.volume.streams import (
+    COPY_AGAIN,
+    GZIP_MAGIC,
+    DecodedStream,
+    GzipStream,
+    PlainStream,
+)
 from halofeed.prep.geometry.scan import Finding, Grid, VolumeShape
+from halofeed.prep.sources.example import MAX_HEADER_BYTES, parse_data_file, resolve_data_path
+from halofeed.prep.sources.file_names import FormatExtensions
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
 AffineMatrix = NDArray[np.float64]
+PlacedAffine = tuple[AffineMatrix, tuple[Finding, ...]]
+"""An affine, and the findings about it."""
 SHEAR_DEGREES = 0.1
 MIN_SIDE_MM, MAX_SIDE_MM = 1e-6, 1e6
 """Limits on the side of a voxel. `MAX_SIDE_MM` also limits the distance of the volume from the origin."""
@@ -113,8 +126,35 @@ def damaged_header(detail: str) -> SourceError:
     return SourceError("decode", "header is damaged", detail)
 
 
+def wrong_format(expected: str, data: bytes) -> SourceError:
+    """Return the error for a file that does not begin as its format requires, such as "an NRRD file"."""
+    detail = f"begins with {data[:8].hex(' ') or 'nothing'}; {COPY_AGAIN}"
+    return SourceError("decode", f"not {expected}", detail)
+
+
+def truncated_header(start: bytes, byte_count: int) -> SourceError:
+    """Return the error for a file that ends within its header of `byte_count` bytes."""
+    detail = f"{plural(len(start), 'byte')} of a header of {byte_count}"
+    return SourceError("decode", "file is truncated", detail)
+
+
+def unsupported_type(detail: str) -> SourceError:
+    """Return the error for voxels of a type that no reader supports."""
+    return SourceError("decode", "voxels of this type are not supported", detail)
+
+
+def too_many_axes(lengths: Sequence[int], parts: int) -> SourceError:
+    """Return the error for a file with axes besides those of space and of channels."""
+    detail = f"{_format_voxels(lengths, parts)}; store one volume per file"
+    return SourceError("decode", "more axes than an image with channels has", detail)
+
+
+def _format_voxels(lengths: Sequence[int], parts: int) -> str:
+    return f"axes of {' x '.join(map(str, lengths))} voxels of {plural(parts, 'value')}"
+
+
 def check_voxel_count(lengths: Sequence[int], parts: int, max_voxels: int) -> None:
-    """Refuse a header that claims too many values.
+    """Refuse a header that claims no values, or too many.
 
     Args:
         lengths: lengths of the axes.
@@ -122,11 +162,13 @@ def check_voxel_count(lengths: Sequence[int], parts: int, max_voxels: int) -> No
         max_voxels: limit on the number of values.
 
     Raises:
-        SourceError: there are more values than the limit.
+        SourceError: an axis is empty, or there are more values than the limit.
     """
+    if min(*lengths, parts) < 1:
+        raise damaged_header(f"{_format_voxels(lengths, parts)}; expected at least 1 along each")
     count = math.prod(lengths) * parts
     if count > max_voxels:
-        claimed = f"{' x '.join(map(str, lengths))} voxels of {plural(parts, 'value')}"
+        claimed = _format_voxels(lengths, parts)
         detail = f"{claimed}; allowed are {max_voxels} in all; --max-voxels {count} allows it"
         raise SourceError("decode", "more voxels than allowed", detail)
 
@@ -149,10 +191,22 @@ def converted_unit_finding(name: str) -> Finding:
     return Finding.corrected("unit of length is not mm", f"lengths in {name} are turned into millimeters")
 
 
-def orientation_error(cause: str) -> SourceError:
-    """Return the error for a file without orientation in the patient, if the options refuse it."""
-    cure = "--unoriented radiological or neurological says whether its first axis runs to the left or right"
-    return SourceError("decode", "file does not say how it lies in the patient", f"{cause}; {cure}")
+def first_axis_side(cause: str, options: ScanOptions) -> tuple[str, float]:
+    """Return the side to which the first axis of a file without orientation runs by the options, and its sign.
+
+    Args:
+        cause: what the file lacks, for messages.
+        options: options with the choice `unoriented`.
+
+    Raises:
+        SourceError: the options refuse such files.
+    """
+    if options.unoriented == "refuse":
+        cure = (
+            "--unoriented radiological or neurological says whether its first axis runs to the left or right"
+        )
+        raise SourceError("decode", "file does not say how it lies in the patient", f"{cause}; {cure}")
+    return ("left", -1.0) if options.unoriented == "radiological" else ("right", 1.0)
 
 
 def orientation_finding(detail: str) -> Finding:
@@ -160,9 +214,7 @@ def orientation_finding(detail: str) -> Finding:
     return Finding.noted("no orientation given", detail)
 
 
-def orient_as_itk(
-    affine: AffineMatrix, cause: str, options: ScanOptions
-) -> tuple[AffineMatrix, tuple[Finding, ...]]:
+def orient_as_itk(affine: AffineMatrix, cause: str, options: ScanOptions) -> PlacedAffine:
     """Orient a file whose space has no stated relation to the patient, as ITK does or as the options require.
 
     ITK, SimpleITK and 3D Slicer assume that the axes of such a space run to the left, posterior and superior.
@@ -178,11 +230,9 @@ def orient_as_itk(
     Raises:
         SourceError: the options refuse such files.
     """
-    if options.unoriented == "refuse":
-        raise orientation_error(cause)
-    if options.unoriented == "neurological":
+    side, sign = first_axis_side(cause, options)
+    if sign > 0:
         affine = np.diag([-1.0, 1.0, 1.0, 1.0]) @ affine
-    side = "left" if options.unoriented == "radiological" else "right"
     taken = f"taken to be {options.unoriented}: space runs to the {side}, to posterior and to superior"
     return affine, (orientation_finding(f"{cause}; {taken}"),)
 
@@ -218,3 +268,139 @@ def _shear_degrees(affine: AffineMatrix) -> float:
     axes = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
     cosines = np.abs(axes.T @ axes)[np.triu_indices(3, 1)]
     return float(np.degrees(np.arcsin(np.clip(cosines.max(), 0, 1))))
+
+
+MAX_HEADER_AXES = 16
+TEXT_UNITS_MM = {
+    **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre"), 1.0),
+    **dict.fromkeys(("cm", "centimeter", "centimeters"), 10.0),
+    **dict.fromkeys(("m", "meter", "meters"), 1000.0),
+    **dict.fromkeys(("um", "µm", "μm", "micron", "microns", "micrometer", "micrometers"), 0.001),
+}
+
+
+def header_lines(data: bytes) -> Iterator[tuple[str, int]]:
+    """Yield each line of the first `MAX_HEADER_BYTES` bytes of a file, and the offset of the next line.
+
+    The last line may be cut off, and it may be binary data.
+    """
+    start, limit = 0, min(len(data), MAX_HEADER_BYTES)
+    while start < limit:
+        end = data.find(b"\n", start, limit) + 1 or limit
+        yield data[start:end].decode("utf-8", "surrogateescape").rstrip(), end
+        start = end
+
+
+class Fields(dict[str, str]):
+    """Fields of a header by name, with their text."""
+
+    def add(self, name: str, written: str) -> None:
+        """Add a field; raise SourceError if the header has it already."""
+        if name in self:
+            raise damaged_header(f"{quote(name)} occurs twice")
+        self[name] = written
+
+    def first(self, *names: str) -> str | None:
+        """Return the value of a field with several names, None if absent; raise SourceError if two names differ."""
+        values = {self[name] for name in names if name in self}
+        if len(values) > 1:
+            raise damaged_header(
+                f"{' and '.join(name for name in names if name in self)} have different values"
+            )
+        return next(iter(values), None)
+
+    def needed(self, name: str) -> str:
+        """Return the value of a required field; raise SourceError if it is absent."""
+        if name not in self:
+            raise damaged_header(f"{name} is missing")
+        return self[name]
+
+
+def quote(written: str) -> str:
+    """Return the text of a header in quotation marks, shortened for a message."""
+    return repr(written if len(written) <= 60 else written[:57] + "...")
+
+
+def parse_integer(name: str, written: str, least: int, most: int) -> int:
+    """Parse an integer within bounds; raise SourceError for any other text."""
+    (value,) = parse_integers(name, written, 1, least, most)
+    return value
+
+
+def parse_integers(name: str, written: str, count: int, least: int, most: int) -> list[int]:
+    """Parse `count` integers within bounds; raise SourceError for any other text."""
+    words = written.split()
+    if len(words) != count or not all(re.fullmatch(r"[-+]?[0-9]{1,19}", word) for word in words):
+        raise damaged_header(
+            f"{name}: expected {count} whole number{'s' * (count > 1)}, got {quote(written)}"
+        )
+    values = [int(word) for word in words]
+    if min(values) < least or max(values) > most:
+        raise damaged_header(f"{name}: expected numbers from {least}, got {quote(written)}")
+    return values
+
+
+def parse_numbers(name: str, written: str, count: int, *, finite: bool = True) -> list[float]:
+    """Parse `count` numbers; raise SourceError for any other text."""
+    words = written.split()
+    try:
+        values = [float(word) for word in words[: count + 1] if "_" not in word]
+    except ValueError:
+        values = []
+    if len(values) != count or (finite and not all(map(math.isfinite, values))):
+        raise damaged_header(f"{name}: expected {count} numbers, got {quote(written)}")
+    return values
+
+
+def check_voxel_sides(name: str, sides: list[float]) -> list[float]:
+    """Return the sides of a voxel; raise SourceError if one is negative, which may be a mistake or a flipped axis."""
+    if min(sides) < 0:
+        detail = f"{name} {' '.join(f'{side:g}' for side in sides)}; a direction says where an axis runs to"
+        raise SourceError("decode", "voxel size is negative", detail)
+    return sides
+
+
+def unit_scale(units: list[str]) -> tuple[float, tuple[Finding, ...]]:
+    """Return the size of the common unit in millimeters, and a finding if lengths are converted or it is unknown.
+
+    Raises:
+        SourceError: the axes of space have different units.
+    """
+    named = sorted({unit for unit in units if unit not in ("", "?", "??", "???")})
+    if not named:
+        return 1.0, ()
+    scales = {TEXT_UNITS_MM.get(unit.lower()) for unit in named}
+    if len(scales) > 1:
+        raise SourceError("decode", "axes have several units", f"{' and '.join(map(quote, named))}")
+    scale = scales.pop()
+    if scale is None:
+        detail = f"{quote(named[0])} is not a known unit; millimeters are assumed"
+        return 1.0, (Finding.noted("unit of length is unknown", detail),)
+    return scale, (converted_unit_finding(named[0]),) * (scale != 1.0)
+
+
+def find_voxel_file(
+    files: SourceFiles, path: str, header: bytes, end: int, written: str | None, names: FormatExtensions
+) -> tuple[tuple[str, ...], bytes, int]:
+    """Find the file with the voxels: the file of the header or another one that the header names.
+
+    Args:
+        files: the source that holds the files.
+        path: path of the file with the header.
+        header: bytes of the file with the header.
+        end: offset of the first byte after the header.
+        written: name of the file with the voxels in the header; None if the header names none.
+        names: file extensions of the format.
+
+    Returns:
+        The paths of all files of the volume, the bytes of the file with the voxels, and the offset of the data in it.
+
+    Raises:
+        SourceError: there is no such file; or the header names one although its own extension does not announce that,
+            so the conversion did not list the file.
+    """
+    found = None if written is None else resolve_data_path(written, path)
+    if written is not None and found != parse_data_file(header, path):
+        cure = f"name it {' or '.join(names.headers)}, or save it with its voxels in one file"
+        raise SourceError("read", "voxels lie in another file than the name says", cure)
+    return ((path,), header, end) if found is None else ((path, found), files.read(found), 0)

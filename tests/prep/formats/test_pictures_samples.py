@@ -12,7 +12,7 @@ from PIL import Image
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image, sniff
-from halofeed.prep.formats.picture.pixels import FEWER_BITS, LUMA, blend, luma
+from halofeed.prep.formats.picture.image import FEWER_BITS, LUMA, blend, luma
 from tests.support.memory_cases import png_of, saved
 
 RANDOM = np.random.default_rng(20260101)

@@ -12,9 +12,8 @@ from halofeed.prep.geometry import volume
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.voxels import resample
-from halofeed.prep.voxels.copying import copy_voxels, make_contiguous
 from halofeed.prep.voxels.phantom import centroid_mm, grid_around, stored, stored_grid
-from halofeed.prep.voxels.resample import apply_image, apply_mask, view_of
+from halofeed.prep.voxels.resample import apply_image, apply_mask, copy_voxels, make_contiguous, view_of
 from tests.support.allocations import traced
 from tests.support.phantom import ORIENTATIONS
 
