@@ -32,6 +32,7 @@ from halofeed.prep.formats.dicom.headers import damaged_file, format_tag, read_d
 from halofeed.prep.geometry.scan import Finding, ScanIdentity
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import OVERLAP_HINT
+from halofeed.schemas.findings import FindingName
 from halofeed.system.memory import ReserveMemory, no_memory_limit, with_margin
 from halofeed.system.wording import plural
 
@@ -289,7 +290,7 @@ def overlap_error(what: str, numbers: Iterable[int], voxels: int) -> SourceError
 def left_out_findings(names: Mapping[int, str], kept: Mapping[int, str]) -> list[Finding]:
     """Return the finding that lists the classes which the user's choice leaves out of a mask, if there are any."""
     others = [name for number, name in names.items() if number not in kept]
-    return [Finding.noted("classes left out by choice", ", ".join(others[:20]))] if others else []
+    return [Finding.noted(FindingName.CLASSES_LEFT_OUT, ", ".join(others[:20]))] if others else []
 
 
 def scan_origin(images: Iterable[HeaderFields]) -> ScanIdentity:

@@ -50,6 +50,7 @@ from halofeed.prep.formats.dicom.slice_geometry import (
 )
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.findings import FindingName
 from halofeed.system.wording import plural
 
 TYPE, MAXIMUM_FRACTION, FRACTION_TYPE, PIXEL_DATA = 0x00620001, 0x0062000E, 0x00620010, 0x7FE00010
@@ -113,9 +114,9 @@ def read_segmentation(
         kind = code_text(dataset, FRACTION_TYPE).lower()
         meaning = f"{kind} " if kind in ("probability", "occupancy") else ""
         detail = f"{meaning}fractions of one half and more, stored as {header.threshold} and more, are inside"
-        findings.append(Finding.corrected("fractional segmentation", detail))
+        findings.append(Finding.corrected(FindingName.FRACTIONAL_SEGMENTATION, detail))
     if unnamed := sum(not name for name in header.names.values()):
-        findings.append(Finding.noted("segments without a label", f"{unnamed} called by number"))
+        findings.append(Finding.noted(FindingName.SEGMENTS_WITHOUT_LABEL, f"{unnamed} called by number"))
     placement = None if image_grid is None else place_frames(header.frames, image_grid, tolerance_voxels)
     if placement is None:
         grid = own_grid(header.frames, header.slice_spacing_mm)

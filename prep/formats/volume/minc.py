@@ -36,6 +36,7 @@ from halofeed.prep.formats.volume.volume_header import (
 )
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.findings import FindingName
 from halofeed.system.memory import with_margin
 
 HDF5_MAGIC: Final = b"\x89HDF\r\n\x1a\n"
@@ -346,7 +347,7 @@ def _affine(image: MincImage, spatial: tuple[str, ...]) -> tuple[AffineMatrix, t
     affine[:3] *= scale
     if missing:
         detail = f"step or start of {', '.join(missing)}: 1 mm and 0, the defaults of the format"
-        findings += (Finding.noted("voxel size is not given", detail),)
+        findings += (Finding.noted(FindingName.NO_VOXEL_SIZE, detail),)
     return affine, findings
 
 

@@ -12,6 +12,7 @@ from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.example import MAX_HEADER_BYTES, parse_data_file, resolve_data_path
 from halofeed.prep.sources.file_names import FormatExtensions
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.findings import FindingName
 
 MAX_HEADER_AXES = 16
 TEXT_UNITS_MM = {
@@ -118,7 +119,7 @@ def unit_scale(units: list[str]) -> tuple[float, tuple[Finding, ...]]:
     scale = scales.pop()
     if scale is None:
         detail = f"{quote(named[0])} is not a known unit; millimeters are assumed"
-        return 1.0, (Finding.noted("unit of length is unknown", detail),)
+        return 1.0, (Finding.noted(FindingName.LENGTH_UNIT_UNKNOWN, detail),)
     return scale, (converted_unit_finding(named[0]),) * (scale != 1.0)
 
 

@@ -30,6 +30,7 @@ from halofeed.prep.formats.volume.voxel_values import (
 )
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, Scan
 from halofeed.prep.voxels.label_volumes import classes_of_colors
+from halofeed.schemas.findings import FindingName
 from halofeed.system.memory import with_margin
 from halofeed.system.wording import plural
 
@@ -78,7 +79,7 @@ class VolumeFile:
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_values(stored, content, conversion)
             detail = f"{plural(replaced, 'voxel')} set to {options.non_finite_value:g}"
-            findings += (Finding.corrected("voxels that are no number", detail),) * (replaced > 0)
+            findings += (Finding.corrected(FindingName.VOXELS_NOT_FINITE, detail),) * (replaced > 0)
         in_place = reads_in_place(stored, content, conversion)
         return Scan(
             grid=self.grid,
@@ -115,7 +116,7 @@ class VolumeFile:
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_labels(stored, content, non_finite_is_background=True)
             detail = f"{plural(replaced, 'voxel')} became background"
-            findings += (Finding.corrected("mask voxels that are no number", detail),) * (replaced > 0)
+            findings += (Finding.corrected(FindingName.MASK_VOXELS_NOT_FINITE, detail),) * (replaced > 0)
 
         def read() -> NDArray[Any]:
             return read_labels(stored, content)[0] if held is None else held
@@ -128,7 +129,7 @@ class VolumeFile:
         segments = dict(enumerate(listed, start=1))
         kept = self._select(segments, options)
         if lost := [one.name for number, one in segments.items() if number not in kept]:
-            findings += (Finding.noted("classes left out by choice", ", ".join(lost[:20])),)
+            findings += (Finding.noted(FindingName.CLASSES_LEFT_OUT, ", ".join(lost[:20])),)
 
         def read_classes(ids: Mapping[int, int], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
             values = _arrange(stored, read())

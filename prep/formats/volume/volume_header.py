@@ -18,6 +18,7 @@ from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import GZIP_MAGIC, DecodedStream, GzipStream, PlainStream
 from halofeed.prep.geometry.scan import Finding, Grid, VolumeShape
+from halofeed.schemas.findings import FindingName
 from halofeed.system.wording import plural
 
 AffineMatrix = NDArray[np.float64]
@@ -139,14 +140,14 @@ def grid_of(shape: VolumeShape, affine: AffineMatrix) -> tuple[Grid, tuple[Findi
     """
     check_affine(affine)
     shear = _shear_degrees(affine)
-    sheared = Finding.noted("sheared axes", f"the axes meet at {90 - shear:.2f} degrees, not at 90")
+    sheared = Finding.noted(FindingName.SHEARED_AXES, f"the axes meet at {90 - shear:.2f} degrees, not at 90")
     grid = Grid(shape=shape, affine=np.ascontiguousarray(affine[:, [2, 1, 0, 3]]))
     return grid, (sheared,) * (shear > SHEAR_DEGREES)
 
 
 def converted_unit_finding(name: str) -> Finding:
     """Return the finding that lengths were converted into millimeters."""
-    return Finding.corrected("unit of length is not mm", f"lengths in {name} are turned into millimeters")
+    return Finding.corrected(FindingName.LENGTH_UNIT_NOT_MM, f"lengths in {name} are turned into millimeters")
 
 
 def orientation_error(cause: str) -> SourceError:
@@ -157,7 +158,7 @@ def orientation_error(cause: str) -> SourceError:
 
 def orientation_finding(detail: str) -> Finding:
     """Return the finding that a file has no orientation in the patient."""
-    return Finding.noted("no orientation given", detail)
+    return Finding.noted(FindingName.NO_ORIENTATION, detail)
 
 
 def orient_as_itk(
