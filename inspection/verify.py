@@ -22,19 +22,15 @@ from halofeed.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.inspection.dataset_files import DatasetFiles, check_recipe, open_files
 from halofeed.inspection.record_words import task_words
 from halofeed.inspection.stored_records import (
-    ClassCounts,
+    SequentialShard,
     bytes_of,
-    class_counts,
     integer_of,
-    label_map,
     text_of,
 )
-from halofeed.inspection.stored_shard import SequentialShard
 from halofeed.inspection.verify_record import (
     ShardCounts,
     block_problems,
     record_problems,
-    segmentation_problems,
 )
 from halofeed.schemas import keys
 from halofeed.schemas.bounded_json import parse_json
@@ -333,7 +329,7 @@ class _Verification:
                 found.append(str(error).removeprefix(f"{shard.file}: record at byte {offset:,}: "))
                 all_sound = False
             else:
-                found += _record_problems(features, manifest, counts)
+                found += record_problems(features, manifest, counts)
                 if index is not None:
                     found += _index_problems(features, stored, offset, index, record)
                 position = _sort_key(features)
@@ -408,15 +404,6 @@ class _Verification:
         elif complete and number < len(self.rejected) and entry != dict(self.rejected[number]):
             problem = f"{entry!r:.200}, the index says {self.rejected[number]!r:.200}"
             self.add(REJECTED, problem, record=number)
-
-
-def _record_problems(features: Decoded, manifest: Manifest, counts: ShardCounts) -> Iterator[str]:
-    """Yield each problem of a record's content, and add the record to `counts`."""
-    label = label_map(features, manifest)
-    classes = None if label is None else class_counts(label, manifest)
-    counts.add(features, classes or ClassCounts())
-    yield from record_problems(features, manifest)
-    yield from segmentation_problems(features, manifest, classes)
 
 
 def _index_problems(

@@ -13,14 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 from PIL import Image
 
-from halofeed.inspection.candidates import Candidate, choose_samples, find_candidates
 from halofeed.inspection.dataset_facts import DatasetFacts, volume_sizings
-from halofeed.inspection.display import display_of
 from halofeed.inspection.html import charts
 from halofeed.inspection.html.charts import LineSeries, line_chart, running_mean, thin_points
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.overlay import overlay
-from halofeed.inspection.planes import ScanSample, center_of, load_scan
+from halofeed.inspection.planes import center_of, display_of
+from halofeed.inspection.samples import (
+    Candidate,
+    ScanSample,
+    choose_samples,
+    find_candidates,
+    load_scan,
+)
+from halofeed.inspection.thumbnails import overlay
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.voxels.intensity import IntensityWindow
 from halofeed.prep.voxels.phantom import LABELED_ORGANS
