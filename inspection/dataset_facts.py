@@ -100,10 +100,8 @@ class ClassVoxels:
 
 @dataclass(frozen=True, kw_only=True)
 class ValueFigures:
-    """Figures about the stored values of a split's volumes, in its "body" or "foreground"."""
+    """Mean, standard deviation and percentiles of stored values."""
 
-    part: str
-    split: str
     mean: float
     deviation: float
     percentiles: Mapping[float, float]
@@ -315,7 +313,13 @@ def value_figures(facts: DatasetFacts, split: str, part: str) -> ValueFigures | 
         return None
     mean, deviation = mean_and_deviation(counts)
     percentiles = {at: percentile(counts, at) for at in (0.5, 50, 99.5)}
-    return ValueFigures(part=part, split=split, mean=mean, deviation=deviation, percentiles=percentiles)
+    return ValueFigures(mean=mean, deviation=deviation, percentiles=percentiles)
+
+
+def pixel_figures(facts: DatasetFacts, split: str) -> tuple[list[float], list[float]] | None:
+    """Return the mean and the standard deviation of each channel in a split; None if no pixels were counted."""
+    sums = facts.manifest.splits[split].statistics.pixels
+    return sums.mean_and_deviation() if sums and sums.count else None
 
 
 def source_sizes(facts: DatasetFacts) -> dict[tuple[int, int], int]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from halofeed.inspection.dataset_facts import VALUE_PARTS, DatasetFacts, value_figures
+from halofeed.inspection.dataset_facts import VALUE_PARTS, DatasetFacts, pixel_figures, value_figures
 from halofeed.inspection.dataset_files import open_manifest
 from halofeed.inspection.describe_record import describe_record
 from halofeed.inspection.planes import display_of
@@ -191,10 +191,8 @@ def _pixel_lines(facts: DatasetFacts) -> list[str]:
         if "pixels" in facts.kind.sections:
             share += "; largest {} x {}".format(*statistics.largest or (0, 0))
         lines.append(share)
-        if (sums := statistics.pixels) and sums.sum:
-            means, deviations = (
-                " ".join(f"{value:.2f}" for value in values) for values in sums.mean_and_deviation()
-            )
+        if of_channels := pixel_figures(facts, name):
+            means, deviations = (" ".join(f"{value:.2f}" for value in values) for values in of_channels)
             lines.append(
                 f"  mean {means}, standard deviation {deviations} "
                 f"(per channel, of every {ROW_STEP}th row, without padding)"

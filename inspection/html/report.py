@@ -22,6 +22,7 @@ from halofeed.inspection.dataset_facts import (
     DatasetFacts,
     counts_of,
     padding_choices,
+    pixel_figures,
     source_shapes,
     source_sizes,
     source_spacings,
@@ -415,9 +416,7 @@ def pixels(report: Report) -> dict[str, Any]:
     peak = int(np.iinfo(facts.image.dtype).max)
     means, deviations = counted.mean_and_deviation()
     per_split = [
-        (split, *sums.mean_and_deviation())
-        for split in facts.splits
-        if (sums := facts.manifest.splits[split].statistics.pixels) and sums.count
+        (split, *of_channels) for split in facts.splits if (of_channels := pixel_figures(facts, split))
     ]
     scaled = [
         f"{what} = ({', '.join(f'{value / peak:.4f}' for value in values)}{',' * (len(names) == 1)})"

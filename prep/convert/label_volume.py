@@ -101,9 +101,7 @@ class LabelReader:
             return found
         sets = found.values.astype(self.labels.stored_dtype(sets=True), copy=False)
         shared = count_overlaps(count_labels(sets))
-        finding = Finding(
-            name=FindingName.VOXELS_OF_SEVERAL_CLASSES, treatment="noted", detail=plural(shared, "voxel")
-        )
+        finding = Finding.noted(FindingName.VOXELS_OF_SEVERAL_CLASSES, plural(shared, "voxel"))
         return Labels(values=sets, findings=(*found.findings, finding) if shared else found.findings)
 
     @property
@@ -190,9 +188,7 @@ class LabelReader:
         if merged is None:
             return None
         if overlapped:
-            finding = Finding(
-                name=FindingName.CLASSES_OVERLAP, treatment="corrected", detail=plural(overlapped, "voxel")
-            )
+            finding = Finding.corrected(FindingName.CLASSES_OVERLAP, plural(overlapped, "voxel"))
             found.append(finding)
         found += _unnamed_findings(self.recipe, self.labels, named)
         return Labels(values=merged, findings=tuple(found))
@@ -217,7 +213,7 @@ class LabelReader:
         merged, overlapped = merge_class_masks(each(), self._overlap, may_repeat=repeats)
         if overlapped:
             detail = plural(overlapped, "voxel")
-            found.append(Finding(name=FindingName.CLASS_MASKS_OVERLAP, treatment="corrected", detail=detail))
+            found.append(Finding.corrected(FindingName.CLASS_MASKS_OVERLAP, detail))
         return Labels(values=merged, findings=tuple(found))
 
     def _check_name(self, mask: MaskScan, name: str) -> None:
@@ -241,8 +237,7 @@ class LabelReader:
             found = [*mask.findings, *findings]
             if lost := [value for value, identity in ids.items() if value and not identity]:
                 listed = f"values {', '.join(map(str, lost[:20]))}"
-                finding = Finding(name=FindingName.CLASSES_LEFT_OUT, treatment="noted", detail=listed)
-                found.append(finding)
+                found.append(Finding.noted(FindingName.CLASSES_LEFT_OUT, listed))
             return renumbered(values, ids, labels.stored_dtype(sets=self._as_sets)), found, 0, None
         targets = {
             number: choice.target(name, mask.values.get(number)) or name
@@ -302,11 +297,7 @@ class LabelReader:
             if self.recipe.mask_grid == "resample":
                 return _resampled(turned.target, values, self.canonical, fix)
             if self.recipe.mask_grid == "voxels" and same_shape:
-                finding = Finding(
-                    name=FindingName.MASK_AFFINE_DIFFERS,
-                    treatment="corrected",
-                    detail="taken voxel for voxel",
-                )
+                finding = Finding.corrected(FindingName.MASK_AFFINE_DIFFERS, "taken voxel for voxel")
                 return view_of(plan_canonical(self.grid), stored), (finding,)
             if not same_shape:
                 raise
@@ -314,7 +305,7 @@ class LabelReader:
         if offset <= _NOTED_VOXELS:
             return values, ()
         detail = f"up to {offset:.2g} voxels, taken as it lies"
-        return values, (Finding(name=FindingName.MASK_SLIGHTLY_OFF, treatment="noted", detail=detail),)
+        return values, (Finding.noted(FindingName.MASK_SLIGHTLY_OFF, detail),)
 
 
 def _unnamed_findings(
@@ -336,7 +327,7 @@ def _unnamed_findings(
     if absent and len(absent) == len(wanted) and recipe.missing_classes == "refuse":
         fix = "--missing-classes empty takes the scan as one without them"
         raise SourceError("annotation", "label has none of the classes", f"{listed}; {fix}")
-    finding = Finding(name=FindingName.CLASSES_NOT_IN_LABEL, treatment="noted", detail=listed)
+    finding = Finding.noted(FindingName.CLASSES_NOT_IN_LABEL, listed)
     return [finding] if absent else []
 
 
@@ -391,9 +382,7 @@ def _resampled(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Vo
     on_scan = apply_mask(onto, values)
     if values.any() and not on_scan.any():
         raise SourceError("geometry", "mask lies outside of its image", fix)
-    finding = Finding(
-        name=FindingName.MASK_ON_ANOTHER_GRID, treatment="corrected", detail="resampled, nearest voxel"
-    )
+    finding = Finding.corrected(FindingName.MASK_ON_ANOTHER_GRID, "resampled, nearest voxel")
     return on_scan, (finding, *_outside_findings(source, onto, values))
 
 
@@ -403,7 +392,7 @@ def _outside_findings(grid: Grid, onto: VolumePlan, values: Voxels) -> tuple[Fin
     share = sum(coverage.class_cut_mm3.values()) / max(1, sum(coverage.class_mm3.values()))
     if share <= NOTED_SHARE:
         return ()
-    return (Finding(name=FindingName.MASK_BEYOND_IMAGE, treatment="noted", detail=f"{share:.1%} of it"),)
+    return (Finding.noted(FindingName.MASK_BEYOND_IMAGE, f"{share:.1%} of it"),)
 
 
 def _sampled(values: Voxels) -> Voxels:

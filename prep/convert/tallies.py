@@ -235,9 +235,7 @@ class Coverage:
         worst = max(shares.values(), default=0.0)
         if worst <= NOTED_SHARE:
             return ()
-        return (
-            Finding(name=FindingName.CLASS_CUT_OFF, treatment="noted", detail=f"up to {worst:.1%} of one"),
-        )
+        return (Finding.noted(FindingName.CLASS_CUT_OFF, f"up to {worst:.1%} of one"),)
 
 
 def shown_by(plan: VolumePlan) -> Ranges:

@@ -282,7 +282,7 @@ def check_values_are_hu(scans: Sequence[Scan], image: NDArray[Any]) -> tuple[Fin
     if not lowest:
         return ()
     detail = f"the file does not say its unit; its least value is {min(lowest):g}"
-    return (Finding(name=FindingName.HOUNSFIELD_UNITS_ASSUMED, treatment="noted", detail=detail),)
+    return (Finding.noted(FindingName.HOUNSFIELD_UNITS_ASSUMED, detail),)
 
 
 def check_channels_are_ct(names: Sequence[str]) -> None:
