@@ -27,6 +27,19 @@ _BAR_PARTS = (
     ("s4", "batch and program", ("batch", "program")),
 )
 """Segments of a bar: color, name, and the entries of a split's memory that it adds up."""
+REWRITES = {
+    "reduce_window_max": "the next level is not split; choose a side that divides more often",
+    "select_and_scatter_add": "the next level is not split; choose a side that divides more often",
+    "conv_general_dilated": "its input or output level is not split; choose a side that divides more often",
+    "sort": "sort the part of each core first, then merge the largest values",
+    "top_k": "take the largest values of each core first, then the largest of those",
+    "concatenate": "keep the levels separate and sum their losses",
+    "reshape": "reshape only the axes after the split axis",
+    "gather": "index by one-hot products, or per core",
+    "scatter-add": "sum by one-hot products, or per core",
+    "resize": "repeat rows and columns, or multiply by a matrix for each axis",
+}
+"""Replacement for an operation that gathers a tensor, by the name that JAX gives the operation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,21 +212,6 @@ def _level_lines(split: PlanSplit) -> list[str]:
         for level in levels[:_MAX_LEVELS]
     ]
     return lines + ([f"and {len(levels) - _MAX_LEVELS} coarser"] if len(levels) > _MAX_LEVELS else [])
-
-
-REWRITES = {
-    "reduce_window_max": "the next level is not split; choose a side that divides more often",
-    "select_and_scatter_add": "the next level is not split; choose a side that divides more often",
-    "conv_general_dilated": "its input or output level is not split; choose a side that divides more often",
-    "sort": "sort the part of each core first, then merge the largest values",
-    "top_k": "take the largest values of each core first, then the largest of those",
-    "concatenate": "keep the levels separate and sum their losses",
-    "reshape": "reshape only the axes after the split axis",
-    "gather": "index by one-hot products, or per core",
-    "scatter-add": "sum by one-hot products, or per core",
-    "resize": "repeat rows and columns, or multiply by a matrix for each axis",
-}
-"""Replacement for an operation that gathers a tensor, by the name that JAX gives the operation."""
 
 
 def rewrite_of(operation: str) -> str:

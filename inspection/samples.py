@@ -66,6 +66,8 @@ _CHOICE_KEYS = frozenset(
         *keys.SOURCE_SIDES,
     }
 )
+_LONGEST_NAME = 4096
+_TURN_BACK = {6: 8, 8: 6}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,10 +229,6 @@ def _orientation_of(transform: Any) -> int:
     return 1
 
 
-_LONGEST_NAME = 4096
-_TURN_BACK = {6: 8, 8: 6}
-
-
 @dataclass(frozen=True, kw_only=True)
 class SourcePicture:
     """A source as a picture: an image, or a contact sheet of the frames of a clip.
@@ -310,7 +308,7 @@ SOURCES: dict[str, Callable[[SourceFiles, str, int, Manifest, int], SourcePictur
     "clip": _read_frames,
 }
 """Reader of a source for each kind of image: (files, path, tile, manifest, longer side of the thumbnail); SourceError.
-`halofeed.inspection.planes` shows scans, without their sources."""
+`load_scan` shows scans, without their sources."""
 
 
 @dataclass(frozen=True, kw_only=True)

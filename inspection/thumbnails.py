@@ -18,15 +18,10 @@ from halofeed.prep.voxels.encode import encode_jpeg, encode_png
 
 _FULL_SIZE_PICTURES = 24
 """Most pictures at full size; more are drawn smaller, so that a page stays below 5 MB."""
-
 _JPEG_QUALITY = 84
-
 _COLORS = 3
-
 _EXACT_PIXELS = 96 * 96
 """Pictures up to this many pixels are shown as PNG, because blocks of JPEG would be visible."""
-
-
 _FILL = 80
 """Opacity inside a class, of 255; the outline has 255."""
 _MIN_SIDE = 240

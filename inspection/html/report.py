@@ -69,6 +69,15 @@ from halofeed.system.console import human_bytes
 from halofeed.system.wording import plural
 
 _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL = 360, 160
+_MAX_LABELS, _LAST_LABELS, _FEW_LABELS = 90, 20, 14
+_MAX_VOXEL_ROWS = 130
+_MAX_SPLITS = 8
+_MAX_PICTURE_CHIPS, _MAX_SCAN_CHIPS = 14, 12
+_MAX_NAMES = 12
+_CHANNELS = {1: ("gray",), 3: ("red", "green", "blue"), 4: ("red", "green", "blue", "alpha")}
+EXAMPLES_PER_REASON = 4
+_LONGEST_TEXT = 2000
+_MAX_LINE_VALUES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,17 +120,6 @@ class Report:
     def display(self) -> Display:
         """Return the display of its volumes."""
         return display_of(self.facts.manifest, self.facts.total)
-
-
-_MAX_LABELS, _LAST_LABELS, _FEW_LABELS = 90, 20, 14
-_MAX_VOXEL_ROWS = 130
-_MAX_SPLITS = 8
-_MAX_PICTURE_CHIPS, _MAX_SCAN_CHIPS = 14, 12
-_MAX_NAMES = 12
-_CHANNELS = {1: ("gray",), 3: ("red", "green", "blue"), 4: ("red", "green", "blue", "alpha")}
-EXAMPLES_PER_REASON = 4
-_LONGEST_TEXT = 2000
-_MAX_LINE_VALUES = 1000
 
 
 def write_report(

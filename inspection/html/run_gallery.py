@@ -48,6 +48,12 @@ _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
+_MAX_PICTURES = 96
+_LARGEST_SIDE, _SMALLEST_SIDE = 360, 130
+_MAX_CHIPS, _MAX_CLASSES = 8, 5
+_CONFIDENT = 0.5
+ClassChip = tuple[str, int | None, str]
+"""Name of a class, its color number (None for a plain remark), and a figure such as its Dice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,15 +240,6 @@ def _check_sizes(stream: FileIO) -> None:
 def _corrupt(entry: ExampleEntry, what: str) -> CorruptFileError:
     fix = f"evaluate again, or remove {entry.file.parent} to do without examples"
     return CorruptFileError(f"{entry.file}: {what}; {fix}")
-
-
-_MAX_PICTURES = 96
-_LARGEST_SIDE, _SMALLEST_SIDE = 360, 130
-_MAX_CHIPS, _MAX_CLASSES = 8, 5
-_CONFIDENT = 0.5
-
-ClassChip = tuple[str, int | None, str]
-"""Name of a class, its color number (None for a plain remark), and a figure such as its Dice."""
 
 
 @dataclass(frozen=True, kw_only=True)
