@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from io import FileIO
 from typing import Any
 
@@ -99,12 +100,19 @@ class RunExample:
         image: image as stored, [height, width, channel] or [depth, height, width, channel].
         arrays: arrays of the truth (`truth_...`) and of the prediction (`predicted_...`), by name.
         spacing_mm: distance of voxels along depth, height, width; None if unknown.
+        recipe: options of the conversion of its data set.
     """
 
     entry: ExampleEntry
     image: NDArray[Any]
     arrays: Mapping[str, NDArray[Any]]
     spacing_mm: tuple[float, ...] | None
+    recipe: Mapping[str, Any]
+
+    @cached_property
+    def display(self) -> Display:
+        """Return the display of a volume."""
+        return display_of_run(self.recipe, self.image)
 
     def array(self, name: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
         """Return a numeric array by name; CorruptFileError if its shape differs (None allows any length)."""
@@ -193,8 +201,8 @@ def _overlaps_with(box: NDArray[np.float64], truth: ExampleBoxes) -> NDArray[np.
     return np.asarray(np.where(union > 0, shared / np.where(union > 0, union, 1), 0))
 
 
-def load_example(entry: ExampleEntry) -> RunExample:
-    """Read the arrays of an example.
+def load_example(entry: ExampleEntry, recipe: Mapping[str, Any]) -> RunExample:
+    """Read the arrays of an example of a run whose data set was converted with `recipe`.
 
     Raises:
         CorruptFileError: the file is missing or damaged, or its image does not have three or four axes.
@@ -214,7 +222,7 @@ def load_example(entry: ExampleEntry) -> RunExample:
     spacing = arrays.pop("spacing_mm", np.zeros(0))
     known = spacing.shape == (3,) and np.isfinite(spacing).all() and (spacing > 0).all()
     spacing_mm = tuple(spacing.tolist()) if known else None
-    return RunExample(entry=entry, image=image, arrays=arrays, spacing_mm=spacing_mm)
+    return RunExample(entry=entry, image=image, arrays=arrays, spacing_mm=spacing_mm, recipe=recipe)
 
 
 def _check_sizes(stream: FileIO) -> None:
@@ -304,9 +312,9 @@ def examples(facts: RunFacts) -> dict[str, Any]:
     side = thumbnail_side(each * len(entries), _LARGEST_SIDE, _SMALLEST_SIDE)
     shown, display_words = [], ""
     for entry in entries:
-        example = load_example(entry)
+        example = load_example(entry, facts.document.get("recipe") or {})
         if kind.in_planes:
-            display_words = _display_of(facts, example).words
+            display_words = example.display.words
         shown.append((entry, task.draw(facts, example, side)))
     return {
         "shown": shown,
@@ -456,7 +464,7 @@ def _plane_rows(
         tuple(slice(0, length) for length in shape),
         example.spacing_mm or (1.0, 1.0, 1.0),
         [DIRECTIONS[row] for row in CANONICAL] if example.spacing_mm else (),
-        _display_of(facts, example),
+        example.display,
         facts.ranks,
         side,
     )
@@ -502,10 +510,6 @@ TASK_VIEWS = {
 }
 _UNKNOWN = TaskView(draw=_image_alone)
 """View for unknown tasks: the image alone."""
-
-
-def _display_of(facts: RunFacts, example: RunExample) -> Display:
-    return display_of_run(facts.document.get("recipe") or {}, example.image)
 
 
 def _flat_picture(facts: RunFacts, example: RunExample, side: int) -> dict[str, Any]:

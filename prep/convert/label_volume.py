@@ -188,8 +188,7 @@ class LabelReader:
         if merged is None:
             return None
         if overlapped:
-            finding = Finding.corrected(FindingName.CLASSES_OVERLAP, plural(overlapped, "voxel"))
-            found.append(finding)
+            found.append(Finding.corrected(FindingName.CLASSES_OVERLAP, plural(overlapped, "voxel")))
         found += _unnamed_findings(self.recipe, self.labels, named)
         return Labels(values=merged, findings=tuple(found))
 
@@ -212,8 +211,7 @@ class LabelReader:
         repeats = bool(self.recipe.map_classes)
         merged, overlapped = merge_class_masks(each(), self._overlap, may_repeat=repeats)
         if overlapped:
-            detail = plural(overlapped, "voxel")
-            found.append(Finding.corrected(FindingName.CLASS_MASKS_OVERLAP, detail))
+            found.append(Finding.corrected(FindingName.CLASS_MASKS_OVERLAP, plural(overlapped, "voxel")))
         return Labels(values=merged, findings=tuple(found))
 
     def _check_name(self, mask: MaskScan, name: str) -> None:
