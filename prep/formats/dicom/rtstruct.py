@@ -66,7 +66,7 @@ DUPLICATE, MOVED = FindingName.REPEATED_CONTOURS, FindingName.CONTOURS_OFF_SLICE
 BEYOND, CUT = FindingName.CONTOURS_BEYOND_SLICES, FindingName.CONTOURS_CUT
 SKIPPED, EMPTY = FindingName.STRUCTURES_SKIP_SLICES, FindingName.STRUCTURES_WITHOUT_CONTOURS
 UNNAMED, RENUMBERED = FindingName.STRUCTURES_WITHOUT_NAME, FindingName.STRUCTURES_RENUMBERED
-TREATMENTS: Mapping[str, tuple[Literal["corrected", "noted"], str]] = {
+TREATMENTS: Mapping[FindingName, tuple[Literal["corrected", "noted"], str]] = {
     OTHER: ("noted", "points and open contours left out: {}"),
     THIN: ("noted", "left out: {}"),
     DUPLICATE: ("corrected", "drawn once: {} left out"),
