@@ -760,7 +760,7 @@ def _verify(parsed: argparse.Namespace, _: list[str]) -> int:
 
 def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
     if parsed.parser:
-        from halofeed.inspection.parser_code import parser_code
+        from halofeed.inspection.describe_dataset import parser_code
 
         print(parser_code(parsed.path), end="")
         return 0

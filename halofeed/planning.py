@@ -124,13 +124,13 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     if parsed.json and parsed.json != "-":
         atomic_write(Path(parsed.json), text.encode())
     if parsed.html:
-        from halofeed.inspection.html.plan_page import write_plan_page
+        from halofeed.inspection.plan_report import write_plan_page
 
         write_plan_page(plan, parsed.html)
     if parsed.json == "-":
         print(text, end="")
     else:
-        from halofeed.inspection.describe_dataset import describe_plan
+        from halofeed.inspection.plan_report import describe_plan
 
         print(describe_plan(plan))
     return 0 if plan["recommended"] is not None else 1

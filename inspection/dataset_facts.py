@@ -13,12 +13,17 @@ from numpy.typing import NDArray
 from halofeed.inspection.record_words import KindWords, TaskWords, kind_words, task_words
 from halofeed.pipelines.source_registry import SourceLocations
 from halofeed.prep.geometry.resize import keep_aspect_sizes
+from halofeed.prep.voxels.counts import ValueCounts, mean_and_deviation, percentile
 from halofeed.schemas.fields import Field
 from halofeed.schemas.files import OBJECT, SELECTION
+from halofeed.schemas.findings import explain_finding, split_finding
 from halofeed.schemas.limits import SIDE
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.statistics import Padding, Statistics
+from halofeed.schemas.statistics import Intensities, Padding, Statistics
+from halofeed.system.console import human_bytes
 
+VALUE_PARTS = {"body": "all", "foreground": "labelled"}
+"""Parts of volumes whose values are counted, and what they are called in reports."""
 CORES = (2, 4, 8, 16)
 """Numbers of cores for which reports show how to split an image."""
 Rejects = Mapping[tuple[str, str], Sequence[Mapping[str, str]]]
@@ -50,6 +55,56 @@ class BoxCounts:
     def empty(self) -> int:
         """Return the number of images without boxes."""
         return self.per_image.get(0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingCount:
+    """One finding about scans: its key in the manifest, and the number of scans in all and in each split."""
+
+    key: str
+    count: int
+    per_split: Sequence[int]
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """Return its name and its treatment."""
+        return split_finding(self.key)
+
+    @property
+    def meaning(self) -> str:
+        """Return the sentence that explains it, or ""."""
+        return explain_finding(self.parts[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassVoxels:
+    """Pixels or voxels of one class.
+
+    Args:
+        label: id of the class.
+        records: number of labelled records that contain it.
+        voxels: pixels or voxels of all records.
+        of_foreground, of_everything: their shares; None without a label.
+        cut: share of the volume in the sources that is in no record; None if it is not known.
+        is_counted: whether the statistics name it, with any voxels or none.
+    """
+
+    label: int
+    is_counted: bool
+    records: int
+    voxels: int
+    of_foreground: float | None
+    of_everything: float | None
+    cut: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueFigures:
+    """Mean, standard deviation and percentiles of stored values."""
+
+    mean: float
+    deviation: float
+    percentiles: Mapping[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +185,21 @@ class DatasetFacts:
             if (entry.stage in stages if stages else entry.stage not in (SELECTION, OBJECT))
         )
 
+    def findings(self) -> list[FindingCount]:
+        """Return the findings about scans, the most frequent first."""
+        counted = sorted(self.per_split("findings").items(), key=lambda item: (-sum(item[1]), item[0]))
+        return [FindingCount(key=key, count=sum(counts), per_split=counts) for key, counts in counted]
+
+    def split_cells(self, split: str) -> tuple[str, str, str, str]:
+        """Return the name of a split, and its records, shards and bytes as text."""
+        content = self.manifest.splits[split]
+        return split, f"{content.records:,}", f"{len(content.shards):,}", human_bytes(self.bytes_of(split))
+
+    @property
+    def software(self) -> str:
+        """Return the names and versions of the programs that wrote it."""
+        return ", ".join(f"{name} {version}" for name, version in self.manifest.software.items())
+
     def counter(self, key: str, split: str | None = None) -> Mapping[str, int]:
         """Return the counter `key` of the statistics of a split, or of all splits; {} if it is missing."""
         statistics = self.total if split is None else self.manifest.splits[split].statistics
@@ -203,11 +273,53 @@ class DatasetFacts:
         }
         return dict(sorted(every.items(), key=lambda item: (-sum(item[1]), item[0])))
 
+    def class_voxels(self) -> list[ClassVoxels]:
+        """Return the pixels or voxels of each class, the most frequent first and the background last."""
+        source, cut = self.integers("label_mm3"), self.integers("label_cut_mm3")
+        voxels, records = self.integers("label_voxels"), self.integers("labels")
+        order = sorted(
+            {0, *self.manifest.labels, *source, *voxels},
+            key=lambda label: (label == 0, -voxels.get(label, 0), label),
+        )
+        return [
+            ClassVoxels(
+                label=label,
+                is_counted=label in voxels or label in source,
+                records=records.get(label, 0),
+                voxels=(count := voxels.get(label, 0)),
+                of_foreground=count / self.foreground if label and self.foreground else None,
+                of_everything=count / self.labelled_voxels if self.labelled_voxels else None,
+                cut=cut.get(label, 0) / source[label] if source.get(label) else None,
+            )
+            for label in order
+        ]
+
     def label_name(self, label: int) -> str:
         """Return the name of a label id."""
         name = self.manifest.labels.get(label, f"label {label}")
         # Classes of label maps without names are called by their value.
         return f"class {name}" if self.task.has_label_map and name == str(label) else name
+
+
+def counts_of(statistics: Statistics, name: str) -> ValueCounts:
+    """Return the counts of stored values in the "body" (all above each scan's minimum) or the "foreground"."""
+    return ValueCounts.from_json(getattr(statistics.intensities or Intensities(), name))
+
+
+def value_figures(facts: DatasetFacts, split: str, part: str) -> ValueFigures | None:
+    """Return the figures about the stored values of one split and part; None if no values were counted."""
+    counts = counts_of(facts.manifest.splits[split].statistics, part)
+    if not counts.total:
+        return None
+    mean, deviation = mean_and_deviation(counts)
+    percentiles = {at: percentile(counts, at) for at in (0.5, 50, 99.5)}
+    return ValueFigures(mean=mean, deviation=deviation, percentiles=percentiles)
+
+
+def pixel_figures(facts: DatasetFacts, split: str) -> tuple[list[float], list[float]] | None:
+    """Return the mean and the standard deviation of each channel in a split; None if no pixels were counted."""
+    sums = facts.manifest.splits[split].statistics.pixels
+    return sums.mean_and_deviation() if sums and sums.count else None
 
 
 def source_sizes(facts: DatasetFacts) -> dict[tuple[int, int], int]:

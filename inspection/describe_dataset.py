@@ -1,34 +1,23 @@
-"""Text descriptions of a data set and of a training plan, for a terminal."""
+"""Text about a data set for `halofeed inspect`: its description, and a program that reads it with TensorFlow alone."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from halofeed.inspection.dataset_facts import DatasetFacts
+from halofeed.inspection.dataset_facts import VALUE_PARTS, DatasetFacts, pixel_figures, value_figures
 from halofeed.inspection.dataset_files import open_manifest
 from halofeed.inspection.describe_record import describe_record
-from halofeed.inspection.display import counts_of, display_of
-from halofeed.inspection.plan_words import (
-    figures,
-    gibibytes,
-    images_per_replica,
-    memory_totals,
-    name_of_split,
-    reasons,
-    recommendation,
-    search_lines,
-    verdict,
-)
+from halofeed.inspection.planes import display_of
 from halofeed.inspection.stored_records import class_channels
 from halofeed.inspection.words import escape_unprintable, percent, table, titled_lines
 from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.tallies import ROW_STEP
-from halofeed.prep.voxels.counts import mean_and_deviation, percentile
 from halofeed.schemas.fields import Field
 from halofeed.schemas.files import REJECTED
+from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Padding
 from halofeed.system.addresses import address_of
 from halofeed.system.console import human_bytes
@@ -66,8 +55,8 @@ def describe_dataset(path: str | os.PathLike[str]) -> str:
     ]
     if "findings" in facts.kind.sections:
         lines += titled_lines("Scans", _scan_lines(facts))
-        found = sorted(facts.counter("findings").items(), key=lambda item: (-item[1], item[0]))
-        lines += titled_lines("Findings and corrections", [f"{count:,} x {name}" for name, count in found])
+        found = [f"{finding.count:,} x {finding.key}" for finding in facts.findings()]
+        lines += titled_lines("Findings and corrections", found)
     if facts.boxes().per_image:
         lines += titled_lines("Boxes", _box_lines(facts))
     lines += titled_lines(facts.kind.unit.capitalize(), _pixel_lines(facts))
@@ -75,8 +64,7 @@ def describe_dataset(path: str | os.PathLike[str]) -> str:
     lines += titled_lines("Rejected", [*rejects, f"each is named in {REJECTED}"] if rejects else [])
     lines += titled_lines("Recipe", [f"{name}: {_json(value)}" for name, value in manifest.recipe.items()])
     lines += titled_lines("Source", [f"{name}: {_json(value)}" for name, value in inputs.items()])
-    software = ", ".join(f"{name} {version}" for name, version in manifest.software.items())
-    return escape_unprintable("\n".join([*lines, "", f"Written by {software}"]))
+    return escape_unprintable("\n".join([*lines, "", f"Written by {facts.software}"]))
 
 
 def _json(value: Any) -> str:
@@ -94,7 +82,7 @@ def _split_rows(facts: DatasetFacts) -> Iterator[tuple[str, ...]]:
     for name, split in facts.manifest.splits.items():
         counts = [shard.records for shard in split.shards]
         spread = f"{min(counts):,} to {plural(max(counts), 'record')}" if counts else "-"
-        yield name, f"{split.records:,}", str(len(counts)), human_bytes(facts.bytes_of(name)), spread
+        yield *facts.split_cells(name), spread
 
 
 def _class_table(
@@ -124,22 +112,21 @@ def _label_lines(facts: DatasetFacts) -> list[str]:
 
 def _class_lines(facts: DatasetFacts) -> list[str]:
     """Describe each class by its records, its pixels or voxels, and its share of the foreground."""
-    voxels, foreground, unit = facts.integers("label_voxels"), facts.foreground, facts.kind.unit
-    names = facts.manifest.labels
+    unit, names = facts.kind.unit, facts.manifest.labels
+    found = {row.label: row for row in facts.class_voxels() if row.label in names}
 
     def cells(label: int) -> tuple[str, str]:
-        count = voxels.get(label, 0)
-        return f"{count:,}", percent(count / foreground) if label and foreground else "-"
+        share = found[label].of_foreground
+        return f"{found[label].voxels:,}", "-" if share is None else percent(share)
 
-    order = sorted(names, key=lambda label: (label == 0, -voxels.get(label, 0), label))
-    share = percent(foreground / facts.labelled_voxels) if facts.labelled_voxels else "0 %"
+    share = percent(facts.foreground / facts.labelled_voxels) if facts.labelled_voxels else "0 %"
     without = facts.records - facts.labelled
     have = "has" if facts.labelled == 1 else "have"
     has_label = f"{facts.labelled:,} of {plural(facts.records, 'record')} {have} a label"
     if without:
         has_label += f"; {without:,} without, for prediction: all values of their label are 0"
     lines = [
-        *_class_table(facts, order, (unit, "of the foreground"), cells, 2),
+        *_class_table(facts, list(found), (unit, "of the foreground"), cells, 2),
         f"(counts per split are records) foreground: {share} of the {unit} of labelled records",
         has_label,
     ]
@@ -204,21 +191,17 @@ def _pixel_lines(facts: DatasetFacts) -> list[str]:
         if "pixels" in facts.kind.sections:
             share += "; largest {} x {}".format(*statistics.largest or (0, 0))
         lines.append(share)
-        if (sums := statistics.pixels) and sums.sum:
-            means, deviations = (
-                " ".join(f"{value:.2f}" for value in values) for values in sums.mean_and_deviation()
-            )
+        if of_channels := pixel_figures(facts, name):
+            means, deviations = (" ".join(f"{value:.2f}" for value in values) for values in of_channels)
             lines.append(
                 f"  mean {means}, standard deviation {deviations} "
                 f"(per channel, of every {ROW_STEP}th row, without padding)"
             )
-        for kind in ("body", "foreground"):
-            counts = counts_of(statistics, kind)
-            if counts.total:
-                mean, deviation = mean_and_deviation(counts)
+        for part in VALUE_PARTS:
+            if found := value_figures(facts, name, part):
                 lines.append(
-                    f"  {kind}: mean {mean:.2f}, standard deviation {deviation:.2f}, percentiles 0.5 and 99.5 "
-                    f"at {percentile(counts, 0.5):g} and {percentile(counts, 99.5):g} "
+                    f"  {part}: mean {found.mean:.2f}, standard deviation {found.deviation:.2f}, percentiles 0.5 and "
+                    f"99.5 at {found.percentiles[0.5]:g} and {found.percentiles[99.5]:g} "
                     f"(as stored, of every {ROW_STEP}th row)"
                 )
         lines += [f"  {note}: {count:,}" for note, count in facts.counter("notes", name).items()]
@@ -231,63 +214,109 @@ def _counted(found: list[tuple[str, Any]], most: int = 8) -> str:
     return shown + (f" and {len(found) - most:,} more" if len(found) > most else "")
 
 
-def describe_plan(plan: Mapping[str, Any]) -> str:
-    """Describe a plan: each split with its verdict and figures, the recommendation, and the reasons."""
-    topology, config = plan["topology"], plan["config"]
-    chip = topology["chip"]
-    unit = "MiB" if max(memory_totals(plan), default=0) < 2**28 else "GiB"
-    head = ("split", "verdict", "images", unit, *_MEMORY, "halos", "sums", "gathers", "TFLOP", "at best")
-    lines = [
-        f"{config['model']}, {' x '.join(map(str, plan['image_shape']))}, {config['compute_dtype']}, "
-        f"{config['optimizer']}{', rematerialized' if config['remat'] else ''}, on {topology['name']}: "
-        + plural(topology["cores"], "core")
-        + (f" of {gibibytes(chip['memory_bytes'])}" if chip else ""),
-        "",
-        *table(head, [_row(split, unit) for split in plan["splits"]], right=range(2, len(head))),
-        "",
-        recommendation(plan),
-    ]
-    for split in plan["splits"]:
-        if why := reasons(split):
-            lines += titled_lines(name_of_split(split), why)
-    if savings := plan.get("savings"):
-        lines += titled_lines("Options that save memory, compiled", list(_saving_lines(savings)))
-    if search := plan.get("search"):
-        lines += titled_lines(f"The largest {search['of']} that fits", search_lines(search))
-    if chip:
-        peaks = f"the published peaks ({chip['source']})"
-        bound = (
-            f"At best: FLOP, memory traffic and bytes sent, divided by {peaks}; a lower bound of the time."
-        )
-        lines += ["", bound]
-    compiler, versions = "libtpu" if topology["platform"] == "tpu" else "jaxlib", plan["versions"]
-    lines.append(
-        f"Reported by {compiler} {versions[compiler]} with jax {versions['jax']}; all figures are for one core."
+_FIXED_AXES = ("channel", "coordinate")
+_PROGRAM = '''\
+"""Reads {name} {version} with TensorFlow alone. Written by `halofeed inspect`."""
+
+import tensorflow as tf
+
+FEATURES = {{
+{features}
+}}
+
+
+def parse(record):
+    """Return the arrays of one serialized tf.train.Example.
+
+{arrays}
+    """
+    values = tf.io.parse_single_example(record, FEATURES)
+    return {{
+{values}
+    }}
+
+
+if __name__ == "__main__":
+    files = tf.data.Dataset.list_files({pattern!r}, shuffle=False)
+    for example in tf.data.TFRecordDataset(files).map(parse).take(1):
+        for name, value in example.items():
+            print(name, value.dtype.name, value.shape)
+'''
+
+
+def parser_code(path: str | os.PathLike[str]) -> str:
+    """Return a Python program that reads the data set at a path or address, with a function `parse`.
+
+    The arrays have the names, dtypes and values of the loader's batches. Lists and images of varying size are not
+    padded, and boxes are fractions of the stored image.
+
+    Raises:
+        UsageError, ManifestError: there is no data set.
+    """
+    place = address_of(path) or os.path.abspath(path)
+    manifest = open_manifest(path)
+    features = {key: _feature(field) for field in manifest.fields for key in field.keys}
+    split = next(iter(manifest.splits))
+    return _PROGRAM.format(
+        name=manifest.name,
+        version=manifest.version,
+        features="\n".join(f"    {json.dumps(key)}: {kind}," for key, kind in features.items()),
+        arrays="\n".join(f"    {_description(field)}" for field in manifest.fields),
+        values="\n".join(
+            f"        {json.dumps(field.name)}: {_expression(field, manifest)}," for field in manifest.fields
+        ),
+        pattern=f"{place}/{manifest.name}-{split}.tfrecord-*",
     )
-    return escape_unprintable("\n".join(lines))
 
 
-_MEMORY = {"params": "parameters", "optim.": "optimizer", "activ.": "activations", "padding": "padding"}
-_UNITS = {"GiB": 2**30, "MiB": 2**20}
+def _feature(field: Field) -> str:
+    """Return the feature of one key of a field."""
+    stored = {"str": "string", "float32": "float32", "float64": "float32", "bfloat16": "float32"}
+    number = "string" if field.encoding == "png_list" else stored.get(field.dtype, "int64")
+    if field.encoding == "value":
+        return f"tf.io.FixedLenFeature({list(field.shape)}, tf.{number})"
+    if field.encoding in ("list", "classes", "png_list"):
+        return f"tf.io.FixedLenSequenceFeature([], tf.{number}, allow_missing=True)"
+    return "tf.io.FixedLenFeature([], tf.string)"
 
 
-def _row(split: Mapping[str, Any], unit: str) -> tuple[str, ...]:
-    memory = split.get("memory", {})
-    sizes = [memory.get(name) for name in ("total", *_MEMORY.values())]
-    shown = ("" if size is None else f"{size / _UNITS[unit]:.2f}" for size in sizes)
-    step = figures(split) if split["fits"] else ("",) * 5
-    return (name_of_split(split), verdict(split), images_per_replica(split), *shown, *step)
+def _description(field: Field) -> str:
+    """Return a line that names an array, its dtype and axes, with their sizes where all records have the same."""
+    if field.encoding == "png_list":
+        return f"{field.name}: uint8 [box, height, width]"
+    if field.name == "id":
+        return "id: uint32 [2], the high and low half of a number"
+    is_static = field.encoding not in ("list", "jpeg", "png")
+    sizes = zip(field.axes, field.shape, strict=True)
+    fixed = (f"{axis} {size}" if is_static or axis in _FIXED_AXES else axis for axis, size in sizes)
+    return f"{field.name}: {field.dtype} [{', '.join(fixed)}]"
 
 
-def _saving_lines(savings: Mapping[str, Any]) -> Iterator[str]:
-    before = savings["before"]
-    yield f"{name_of_split(before)} as it is: {verdict(before)}, {gibibytes(before['memory']['total'])}"
-    for entry in savings["changes"]:
-        after = entry["split"]
-        if "memory" not in after:
-            yield f"{entry['change']}: {after['refused']}"
-            continue
-        line = f"{entry['change']}: {verdict(after)}, {gibibytes(after['memory']['total'])}"
-        if after["fits"] and before["fits"] and before["flops"]:
-            line += f", {percent(after['flops'] / before['flops'] - 1)} more FLOP"
-        yield line
+def _expression(field: Field, manifest: Manifest) -> str:
+    """Return the expression for a field's array."""
+    values = [f"values[{json.dumps(key)}]" for key in field.keys]
+    value = values[0] if len(values) == 1 else f"tf.stack([{', '.join(values)}], axis=-1)"
+    if field.is_raw:
+        value = f"tf.reshape(tf.io.decode_raw({value}, tf.{field.stored_dtype}), {list(field.stored_shape)})"
+        if not field.holds_sets:
+            return value
+        bits = f"tf.range({field.shape[-1]})"
+        return f"tf.cast(tf.bitwise.right_shift(tf.cast({value}, tf.int32)[..., None], {bits}) & 1, tf.uint8)"
+    if field.encoding in ("jpeg", "png"):
+        channels = field.shape[-1] if field.axes[-1] == "channel" else 1
+        depth = f", dtype=tf.{field.dtype}" if field.encoding == "png" else ""
+        depth = depth or ', dct_method="INTEGER_ACCURATE"'
+        decoded = f"tf.io.decode_{field.encoding}({value}, channels={channels}{depth})"
+        return decoded if field.axes[-1] == "channel" else f"{decoded}[..., 0]"
+    if field.encoding == "png_list":
+        decode = "lambda png: tf.io.decode_png(png, channels=1)[..., 0]"
+        return f"tf.map_fn({decode}, {value}, fn_output_signature=tf.uint8)"
+    if field.encoding == "classes":
+        ids = sorted(manifest.labels)
+        return f"tf.cast(tf.reduce_any({value}[:, None] == tf.constant({ids}, tf.int64), axis=0), tf.{field.dtype})"
+    if field.name == "id":
+        return f"tf.reverse(tf.bitcast(tf.strings.to_number({value}, tf.int64), tf.uint32), [0])"
+    if field.encoding == "text" and field.dtype != "str":
+        return f"tf.strings.to_number({value}, tf.{field.dtype})"
+    is_stored = field.dtype in ("str", "float32", "int64")
+    return value if is_stored else f"tf.cast({value}, tf.{field.dtype})"

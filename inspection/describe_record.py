@@ -15,6 +15,7 @@ from halofeed.errors import UsageError
 from halofeed.inspection.dataset_files import open_files, open_manifest
 from halofeed.inspection.stored_records import (
     VOLUME_AXES,
+    StoredShard,
     affine_of,
     array_of,
     bytes_of,
@@ -28,7 +29,6 @@ from halofeed.inspection.stored_records import (
     stored_image,
     text_of,
 )
-from halofeed.inspection.stored_shard import StoredShard
 from halofeed.inspection.words import escape_unprintable, percent, table, titled_lines
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys

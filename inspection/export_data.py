@@ -21,8 +21,8 @@ from halofeed.inspection.export_grid import GRIDS, SourcePictures
 from halofeed.inspection.export_parquet import ParquetExporter
 from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, VocExporter
 from halofeed.inspection.export_records import ExportedData, Exporter
+from halofeed.inspection.export_shards import WebDatasetExporter
 from halofeed.inspection.export_volumes import NiftiExporter
-from halofeed.inspection.export_webdataset import WebDatasetExporter
 from halofeed.inspection.export_yolo import YoloExporter
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.result_folder import ResultFolder

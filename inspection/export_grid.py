@@ -1,16 +1,13 @@
-"""Grids of exported records: the stored one, or that of the source file where a record proves it.
+"""Grids of exported pictures: the stored one, or that of the source file where a record proves it.
 
 A picture's record keeps sizes and a transform to the pixels that were annotated: those of the file, or the displayed
 ones. Only one EXIF orientation gives that transform, so its exact form is known again:
 
     stored pixels --resize--> displayed pixels --EXIF orientation--> pixels of the file
-
-A label volume is sampled at the centers of the source's voxels (nearest voxel).
 """
 
 from __future__ import annotations
 
-import itertools
 import posixpath
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError, UsageError
-from halofeed.inspection.stored_records import affine_of, array_of, extent_of, integer_of, text_of
+from halofeed.inspection.stored_records import array_of, integer_of, text_of
 from halofeed.prep.formats.picture.table import FORMATS, sniff
-from halofeed.prep.geometry.orientation import FIELD_OF_VIEW_VOXELS, plan_onto
 from halofeed.prep.geometry.resize import (
     PixelAffine,
     ResizePlan,
@@ -32,11 +28,8 @@ from halofeed.prep.geometry.resize import (
     stored_to_displayed,
     stored_to_file,
 )
-from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.volume import triple
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.voxels.resample import apply_mask
 from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Decoded
 
@@ -175,57 +168,6 @@ class SourcePictures:
                 f"{shown[1]}x{shown[0]} and {opened.orientation}; name the folder that was converted"
             )
         return posixpath.splitext(path)[1].lower(), data, opened.orientation
-
-
-def label_in_source(
-    label: NDArray[Any], features: Decoded, ignored: int | None
-) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Return a record's label on the grid of its source, and the affine of the source.
-
-    Args:
-        label: class indices [depth, height, width] of the record.
-        features: features of the record.
-        ignored: class index for voxels that the record does not show; None if the data set has none.
-
-    Returns:
-        Class indices in the source's shape, with the axes of its file, the slowest first; and float64 [4, 4].
-
-    Raises:
-        UsageError: the record lacks the grid of its source, or shows only a part of it, so that the class of the other
-            voxels is not known.
-    """
-    affine, source_affine = affine_of(features), affine_of(features, keys.SOURCE_AFFINE)
-    shape = array_of(features, keys.SOURCE_SHAPE, "i")
-    if affine is None or source_affine is None or shape is None or shape.shape != (3,) or shape.min() < 1:
-        raise UsageError("it lacks the shape or the affine of its source")
-    extent = extent_of(features)
-    low, high = ([0, 0, 0], label.shape) if extent is None else extent.tolist()
-    shown = label[tuple(slice(first, last) for first, last in zip(low, high, strict=True))]
-    source = Grid(shape=triple(shape.tolist()), affine=source_affine)
-    if ignored is None:
-        _check_all_shown(Grid(shape=triple(shown.shape), affine=_moved(affine, low)), source)
-        # The voxels at the ends are repeated: a conversion may have rounded the field of view.
-        shown, low = np.pad(shown, 1, mode="edge"), [first - 1 for first in low]
-    stored = Grid(shape=triple(shown.shape), affine=_moved(affine, low))
-    return apply_mask(plan_onto(stored, source), shown, fill=ignored or 0), source_affine
-
-
-def _check_all_shown(shown: Grid, source: Grid) -> None:
-    ends = np.array([[*end, 1] for end in itertools.product(*((0, side - 1) for side in source.shape))])
-    places = (ends @ np.linalg.solve(shown.affine, source.affine).T)[:, :3]
-    beyond = float(np.maximum(-places, places - np.array(shown.shape) + 1).max())
-    if beyond > FIELD_OF_VIEW_VOXELS:
-        raise UsageError(
-            f"it shows a part of its source, which reaches {beyond:.1f} voxels beyond it, and the class of these "
-            "voxels is not known; convert the scans with --fit stretch"
-        )
-
-
-def _moved(affine: NDArray[np.float64], first: Any) -> NDArray[np.float64]:
-    """Return the affine of the voxels that begin at `first`."""
-    moved = affine.copy()
-    moved[:3, 3] += affine[:3, :3] @ np.asarray(first)
-    return moved
 
 
 def points_on(grid: PictureGrid, shares: NDArray[np.float64]) -> NDArray[np.float64]:

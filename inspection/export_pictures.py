@@ -32,7 +32,6 @@ from halofeed.inspection.export_records import (
     Exporter,
     ExportRecord,
     folder_names,
-    text_names,
 )
 from halofeed.inspection.stored_records import decode_stored
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
@@ -67,9 +66,8 @@ class FoldersExporter(Exporter):
                 f"{data.files}: a picture may have several classes, and a file lies in one folder; read the data set "
                 "with halofeed.loader"
             )
-        self._names = folder_names(data.manifest.labels)
+        self._names = self._spelled(folder_names)
         self._filled: set[tuple[str, int]] = set()
-        self._count_renamed(self._names)
         self._extensions: set[str] = set()
         if not all(map(is_split_name, data.manifest.splits)):
             self.notes.append(
@@ -374,8 +372,7 @@ class VocExporter(BoxExporter):
 
     def __init__(self, folder: Path, data: ExportedData) -> None:
         super().__init__(folder, data)
-        self._names = text_names(data.manifest.labels)
-        self._count_renamed(self._names)
+        self._names = self._spelled()
         wanted = (*keys.BOX_CORNERS, *PICTURE_GRID_KEYS)
         if not any(
             ":" in name for name in self._names.values()

@@ -6,7 +6,7 @@ import json
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +18,12 @@ from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.export_grid import PictureGrid, SourcePictures, picture_grid
 from halofeed.inspection.stored_records import (
+    StoredShard,
     bytes_of,
-    class_counts,
-    label_map,
     stored_image,
     text_of,
 )
-from halofeed.inspection.stored_shard import StoredShard
-from halofeed.inspection.verify_record import record_problems, segmentation_problems
+from halofeed.inspection.verify_record import record_problems
 from halofeed.prep.sources.file_names import safe_name
 from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas import keys
@@ -78,18 +76,12 @@ class ExportedData:
                 stored = StoredShard(self.files, shard)
                 for row in range(shard.records):
                     features = stored.features(row)
-                    for problem in self._problems(features):
+                    for problem in record_problems(features, self.manifest):
                         place = f"{self.files.path(shard.file)}: record {row}"
                         raise CorruptFileError(f"{place}: {problem}; run `halofeed verify {self.files}`")
                     identity = int(text_of(features, keys.SOURCE_ID) or 0)
                     name = unique_name(safe_name(text_of(features, keys.KEY_SOURCE) or ""), identity, used)
                     yield ExportRecord(id=identity, split=split, name=name, features=features)
-
-    def _problems(self, features: Decoded) -> Iterator[str]:
-        yield from record_problems(features, self.manifest)
-        label = label_map(features, self.manifest)
-        counts = None if label is None else class_counts(label, self.manifest)
-        yield from segmentation_problems(features, self.manifest, counts)
 
     def small_features(self, wanted: Collection[str]) -> Iterator[Decoded]:
         """Yield the values of a few small features of every record."""
@@ -201,9 +193,12 @@ class Exporter(ExitStack):
     def finish(self) -> None:
         """Write the files that describe all records."""
 
-    def _count_renamed(self, names: Mapping[int, str]) -> None:
-        labels = self._manifest.labels
+    def _spelled(self, spell: Callable[[Mapping[int, str]], dict[int, str]] = text_names) -> dict[int, str]:
+        """Return the class names as the target spells them, by id; names that it changes count as left out."""
+        labels = dict(sorted(self._manifest.labels.items()))
+        names = spell(labels)
         self.left_out["spellings of class names"] += sum(names[label] != labels[label] for label in labels)
+        return names
 
     def _grid(self, record: ExportRecord) -> PictureGrid:
         """Return the grid to which a picture is exported."""

@@ -1,10 +1,13 @@
-"""Pictures of any task as exporters of shards see them: a file, and a class, classes, objects or a label image.
+"""Exporters into large shards of pictures of any task, and WebDataset's tar files, the simplest of them.
 
 Classes and categories count from 0 in the order of the data set's ids, as readers expect; a label image has the ids.
 """
 
 from __future__ import annotations
 
+import io
+import json
+import tarfile
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from halofeed.inspection.export_pictures import BoxExporter
-from halofeed.inspection.export_records import ExportedData, ExportRecord, text_names
+from halofeed.inspection.export_records import ExportedData, ExportRecord, unique_name
 from halofeed.inspection.stored_records import integer_of, label_map
 from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas import keys
@@ -61,8 +64,7 @@ class ShardsExporter(BoxExporter):
     def __init__(self, folder: Path, data: ExportedData) -> None:
         super().__init__(folder, data)
         manifest = data.manifest
-        names = text_names(dict(sorted(manifest.labels.items())))
-        self._count_renamed(names)
+        names = self._spelled()
         if manifest.task == "segmentation":
             self.kind, self._numbers = "mask", {label: label for label in names}
         else:
@@ -124,3 +126,49 @@ class ShardsExporter(BoxExporter):
     @abstractmethod
     def close_shard(self) -> None:
         """Complete the open shard, if there is one."""
+
+
+class WebDatasetExporter(ShardsExporter):
+    """Exporter of tar files in which the files of a record follow each other."""
+
+    def __init__(self, folder: Path, data: ExportedData) -> None:
+        super().__init__(folder, data)
+        self._tar: tarfile.TarFile | None = None
+        self._used: set[str] = set()
+        self.callback(self.close_shard)
+
+    def open_shard(self, split: str, number: int) -> None:
+        """Begin SPLIT-000000.tar."""
+        path = self._folder / f"{split}-{number:06d}.tar"
+        self._tar = tarfile.open(path, "x", format=tarfile.GNU_FORMAT)  # noqa: SIM115 - closed by close_shard
+
+    def write(self, record: ExportRecord, picture: ExportedPicture) -> None:
+        """Add the files of a record in the order of their names."""
+        assert self._tar is not None
+        key = unique_name(record.name.replace(".", "_"), record.id, self._used)
+        height, width = self._grid(record).size
+        about = {"id": record.id, "height": height, "width": width}
+        files = {picture.extension[1:]: picture.data}
+        for kind, value in picture.values.items():
+            if kind == "label":
+                files["cls"] = str(value).encode()
+            elif kind == "mask":
+                files |= {} if value is None else {"mask.png": value}
+            else:
+                files["json"] = json.dumps(about | {kind: value}).encode()
+        for extension, data in sorted(files.items()):
+            member = tarfile.TarInfo(f"{key}.{extension}")
+            member.size = len(data)
+            self._tar.addfile(member, io.BytesIO(data))
+
+    def close_shard(self) -> None:
+        """Complete the open tar file."""
+        if self._tar is not None:
+            self._tar.close()
+
+    def finish(self) -> None:
+        """Complete the last tar file, and write classes.json."""
+        self.close_shard()
+        names = {str(number): name for number, name in self.names.items()}
+        text = json.dumps(names, indent=1, ensure_ascii=False) + "\n"
+        (self._folder / "classes.json").write_text(text, encoding="utf-8")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
 from halofeed.inspection.export_pictures import BoxedObjects, BoxExporter
-from halofeed.inspection.export_records import ExportedData, ExportRecord, text_names, yaml_text
+from halofeed.inspection.export_records import ExportedData, ExportRecord, yaml_text
 from halofeed.schemas import keys
 
 _YOLO_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
@@ -53,9 +53,8 @@ class YoloExporter(BoxExporter):
                 f"{data.files}: expected the splits train, val and test, which YOLO's data.yaml has, got "
                 f"{', '.join(splits)}; say --to voc"
             )
-        self._names = text_names(dict(sorted(data.manifest.labels.items())))
+        self._names = self._spelled()
         self._places = {label: place for place, label in enumerate(self._names)}
-        self._count_renamed(self._names)
         keypoints = self._keypoint_names(data)
         has_masks = any(field.name == "masks" for field in data.manifest.fields)
         self._write_object = self._pose if keypoints else self._segment if has_masks else self._box

@@ -1,55 +1,231 @@
-"""Thumbnails of records before and after the conversion: the source picture, and what is stored."""
+"""Records that a report shows: their choice, and their pictures before and after the conversion."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError, SourceError, UsageError
-from halofeed.inspection.candidates import MAX_OBJECTS, Candidate, clamped_side
 from halofeed.inspection.dataset_files import DatasetFiles
-from halofeed.inspection.overlay import overlay, png_uri
+from halofeed.inspection.planes import Display, Plane, center_of, cut_planes
 from halofeed.inspection.record_words import kind_words
 from halofeed.inspection.stored_records import (
+    ClassCounts,
+    StoredShard,
+    affine_of,
+    array_of,
     class_counts,
+    extent_of,
     integer_of,
     label_map,
+    orientation_of,
     shown_classes,
+    spacing_of,
     stored_image,
     text_of,
 )
-from halofeed.inspection.stored_shard import StoredShard
+from halofeed.inspection.thumbnails import overlay, thumbnail, thumbnail_size
 from halofeed.loader.picture import contact_sheet, shown_frames
 from halofeed.pipelines.source_registry import SourceLocations
 from halofeed.prep.formats.clip.clip import FrameOptions, choose_frames
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions, read_image
-from halofeed.prep.formats.picture.image import apply_orientation, scale_depth
-from halofeed.prep.geometry.resize import apply_to_boxes
+from halofeed.prep.formats.picture.image import apply_orientation
+from halofeed.prep.geometry.resize import apply_to_boxes, displayed_to_file
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles, SourceFiles
-from halofeed.prep.voxels.encode import encode_jpeg
 from halofeed.schemas import keys
-from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.limits import SIDE
+from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tfexample import Decoded
 
-_FULL_SIZE_PICTURES = 24
-"""Most pictures at full size; more are drawn smaller, so that a page stays below 5 MB."""
-_JPEG_QUALITY = 84
+CANDIDATES_PER_SPLIT = 1000
+"""Records per split whose labels and sizes are read to choose from; evenly spaced over the split."""
+MAX_OBJECTS = 10_000
+"""Most boxes of one record that are counted and drawn."""
+_CHOICE_KEYS = frozenset(
+    {
+        keys.CLASS_LABEL,
+        keys.OBJECT_CLASS_LABEL,
+        keys.TRANSFORM,
+        keys.LABELLED,
+        keys.DEPTH,
+        keys.EXTENT,
+        keys.SPACING_MM,
+        *keys.SIDES,
+        *keys.UNPADDED_SIDES,
+        *keys.SOURCE_SIDES,
+    }
+)
 _LONGEST_NAME = 4096
-_COLORS = 3
-_EXACT_PIXELS = 96 * 96
-"""Pictures up to this many pixels are shown as PNG, because blocks of JPEG would be visible."""
 _TURN_BACK = {6: 8, 8: 6}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Properties of a record that need no decoding of its picture.
+
+    Args:
+        split, number: position in the data set, as in `split:number`.
+        shard, row: the shard and the number of the record within it.
+        labels: classes of its first `MAX_OBJECTS` boxes, or its class or classes.
+        padding: share of the stored pixels that is padding.
+        elongation: |log2(width / height)| of the source.
+        orientation: EXIF orientation between the annotations and the picture, 1 to 8.
+        labelled: False if a segmentation record has no label.
+        anisotropy: largest spacing of a volume over its smallest.
+    """
+
+    split: str
+    number: int
+    shard: Shard
+    row: int
+    labels: tuple[int, ...]
+    padding: float
+    elongation: float
+    orientation: int
+    labelled: bool = True
+    anisotropy: float = 1.0
+
+
+def find_candidates(folder: Path | DatasetFiles, manifest: Manifest) -> list[Candidate]:
+    """Read the small features of evenly spaced records of each split."""
+    found = []
+    for split, content in manifest.splits.items():
+        step = max(1, math.ceil(content.records / CANDIDATES_PER_SPLIT))
+        first = 0
+        for shard in content.shards:
+            rows = range(-first % step, shard.records, step)
+            if rows:
+                stored = StoredShard(folder, shard)
+                for row in rows:
+                    features = stored.small_features(row, _CHOICE_KEYS)
+                    found.append(_candidate(features, split, first + row, shard, row))
+            first += shard.records
+    return found
+
+
+def choose_samples(
+    candidates: Sequence[Candidate], count: int, *, detection: bool
+) -> list[tuple[Candidate, str | None]]:
+    """Choose the records to show: typical ones, spread over splits and classes, then unusual ones.
+
+    Up to half of the records are unusual. The same candidates always give the same choice.
+
+    Args:
+        candidates: records in the data set's order.
+        count: most records to choose.
+        detection: whether records have boxes, so that a record with the most and one without are shown.
+
+    Returns:
+        each record with the reason why it is unusual; None for a typical one.
+    """
+    unusual: dict[tuple[str, int], tuple[Candidate, str]] = {}
+    for candidate, reason in _unusual(candidates, detection):
+        if len(unusual) < count // 2:
+            unusual.setdefault((candidate.split, candidate.number), (candidate, reason))
+    left = [item for item in candidates if (item.split, item.number) not in unusual]
+    splits: Counter[str] = Counter()
+    labels: Counter[int] = Counter()
+    typical: list[tuple[Candidate, str | None]] = []
+    while left and len(typical) < count - len(unusual):
+        best = min(
+            range(len(left)),
+            key=lambda at: (
+                splits[left[at].split],
+                min((labels[label] for label in left[at].labels), default=len(typical)),
+                -len(set(left[at].labels) - set(labels)),
+                at,
+            ),
+        )
+        chosen = left.pop(best)
+        splits[chosen.split] += 1
+        labels.update(set(chosen.labels))
+        typical.append((chosen, None))
+    return [*typical, *unusual.values()]
+
+
+def _unusual(candidates: Sequence[Candidate], detection: bool) -> Iterator[tuple[Candidate, str]]:
+    """Yield unusual records with the reason, the most interesting first; a record may occur several times."""
+    if not candidates:
+        return
+    if detection:
+        most = max(candidates, key=lambda item: len(item.labels))
+        yield most, f"most boxes: {len(most.labels)}"
+    for candidate in candidates:
+        if candidate.orientation != 1:
+            yield candidate, f"EXIF orientation {candidate.orientation}"
+            break
+    padded = max(candidates, key=lambda item: item.padding)
+    if padded.padding >= 0.05:
+        yield padded, f"most padding: {100 * padded.padding:.0f} %"
+    longest = max(candidates, key=lambda item: item.elongation)
+    if longest.elongation >= 1:
+        yield longest, f"longest sides: {2**longest.elongation:.1f} to 1"
+    if unlabelled := next((item for item in candidates if not item.labelled), None):
+        yield unlabelled, "no label: for prediction"
+    flattest = max(candidates, key=lambda item: item.anisotropy)
+    if flattest.anisotropy >= 3:
+        yield flattest, f"thickest slices: {flattest.anisotropy:.1f} times the spacing within"
+    if detection and (empty := next((item for item in candidates if not item.labels), None)):
+        yield empty, "no boxes"
+    seen = {1}
+    for candidate in candidates:
+        if candidate.orientation not in seen:
+            seen.add(candidate.orientation)
+            yield candidate, f"EXIF orientation {candidate.orientation}"
+
+
+def clamped_side(features: Decoded, key: str) -> int:
+    """Return the integer of a key, limited to a valid side length."""
+    return min(max(1, integer_of(features, key) or 1), SIDE)
+
+
+def _candidate(features: Decoded, split: str, number: int, shard: Shard, row: int) -> Candidate:
+    stored, unpadded, source = (
+        [clamped_side(features, key) for key in sides]
+        for sides in (keys.SIDES, keys.UNPADDED_SIDES, keys.SOURCE_SIDES)
+    )
+    objects = features.get(keys.OBJECT_CLASS_LABEL)
+    labels = features.get(keys.CLASS_LABEL, []) if objects is None else objects
+    padding = 1 - math.prod(unpadded) / math.prod(stored)
+    elongation = abs(math.log2(source[1] / source[0]))
+    extent, spacing = extent_of(features), spacing_of(features)
+    if extent is not None:
+        depth = clamped_side(features, keys.DEPTH)
+        padding = 1 - math.prod((extent[1] - extent[0]).tolist()) / (depth * math.prod(stored))
+    return Candidate(
+        split=split,
+        number=number,
+        shard=shard,
+        row=row,
+        labels=tuple(labels[:MAX_OBJECTS].tolist()) if isinstance(labels, np.ndarray) else (),
+        padding=padding,
+        elongation=elongation,
+        orientation=_orientation_of(features.get(keys.TRANSFORM)),
+        labelled=integer_of(features, keys.LABELLED) != 0,
+        anisotropy=float(spacing.max() / spacing.min())
+        if spacing is not None and (spacing > 0).all()
+        else 1.0,
+    )
+
+
+def _orientation_of(transform: Any) -> int:
+    """Return the EXIF orientation of a stored transform; each orientation has its own signs in the matrix."""
+    if isinstance(transform, np.ndarray) and transform.shape == (6,):
+        for orientation in range(1, 9):
+            turn = displayed_to_file(orientation, (1, 1))
+            if (np.sign(transform.reshape(2, 3)[:, :2]) == turn.reshape(2, 3)[:, :2]).all():
+                return orientation
+    return 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,18 +270,6 @@ def open_source_files(origin: SourceLocations | None, named: str | None) -> tupl
     return LocalFiles(origin.images), ""
 
 
-def thumbnail_side(pictures: int, largest: int, smallest: int) -> int:
-    """Return the longer side of each of `pictures` thumbnails; many thumbnails are smaller, to keep the page small."""
-    shrunk = math.sqrt(min(1.0, _FULL_SIZE_PICTURES / max(1, pictures)))
-    return max(smallest, round(largest * shrunk))
-
-
-def thumbnail_size(size: tuple[int, int], side: int) -> tuple[int, int]:
-    """Return the (height, width) of a thumbnail whose longer side is at most `side`."""
-    scale = min(1.0, side / max(size))
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-
-
 def _read_picture(sources: SourceFiles, path: str, tile: int, manifest: Manifest, side: int) -> SourcePicture:
     data = sources.read(path)
     most = int(manifest.recipe.get("max_pixels", ReadOptions.max_pixels))
@@ -143,7 +307,7 @@ SOURCES: dict[str, Callable[[SourceFiles, str, int, Manifest, int], SourcePictur
     "clip": _read_frames,
 }
 """Reader of a source for each kind of image: (files, path, tile, manifest, longer side of the thumbnail); SourceError.
-`halofeed.inspection.planes` shows scans, without their sources."""
+`load_scan` shows scans, without their sources."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +420,7 @@ def load_sample(
         reason=reason,
         source=source,
         stored=Picture(
-            uri=_thumbnail(pixels, side), size=size, boxes=boxes, content=content, mask=mask, shape=shape
+            uri=thumbnail(pixels, side), size=size, boxes=boxes, content=content, mask=mask, shape=shape
         ),
         before=before,
         problem=problem,
@@ -281,7 +445,7 @@ def _before(
     """Return the source in the orientation of its annotations, with the stored `boxes` in pixels mapped to it."""
     if source.shape:
         size = (source.pixels.shape[0], source.pixels.shape[1])
-        uri = _thumbnail(source.pixels, side)
+        uri = thumbnail(source.pixels, side)
         return Picture(uri=uri, size=size, boxes=np.zeros((0, 4)), shape=source.shape)
     pixels = apply_orientation(source.pixels, _TURN_BACK.get(orientation, orientation))
     height, width = (clamped_side(features, key) for key in keys.SOURCE_SIDES)
@@ -295,55 +459,74 @@ def _before(
             "boxes", "the boxes cannot be mapped through the record's transform", str(error)
         ) from error
     return Picture(
-        uri=_thumbnail(pixels, side),
+        uri=thumbnail(pixels, side),
         size=(height, width),
         boxes=mapped / np.array([height, width, height, width], np.float64),
     )
 
 
-def _thumbnail(pixels: NDArray[Any], side: int) -> str:
-    """Encode pixels [height, width, 1, 3 or 4] as a data: URI whose longer side is at most `side`."""
-    channels = pixels.shape[2]
-    small = scale_depth(np.ascontiguousarray(pixels), "uint8")
-    size = thumbnail_size((pixels.shape[0], pixels.shape[1]), side)
-    if size != pixels.shape[:2]:
-        small = cv2.resize(small, size[::-1], interpolation=cv2.INTER_AREA).reshape(*size, channels)
-    if channels == 4:
-        small = _over_checkerboard(small)
-    return picture_uri(small)
+@dataclass(frozen=True, kw_only=True)
+class ScanSample:
+    """One record to show: its planes, and the facts for its caption."""
+
+    candidate: Candidate
+    reason: str | None
+    source: str
+    planes: list[Plane]
+    classes: ClassCounts
+    spacing_mm: tuple[float, ...]
+    source_shape: tuple[int, ...]
+    source_spacing_mm: tuple[float, ...]
+    tile: int
 
 
-def picture_uri(small: NDArray[np.uint8]) -> str:
-    """Encode uint8 pixels [height, width, 1 or 3] as a data: URI."""
-    if small.shape[0] * small.shape[1] <= _EXACT_PIXELS:
-        return png_uri(small)
-    return f"data:image/jpeg;base64,{base64.b64encode(encode_jpeg(small, _JPEG_QUALITY)).decode()}"
+def load_scan(
+    folder: Path | DatasetFiles,
+    manifest: Manifest,
+    chosen: tuple[Candidate, str | None],
+    display: Display,
+    ranks: Mapping[int, int],
+    side: int,
+) -> ScanSample:
+    """Read one record and cut planes through the centroid of its label, or through its middle; see `cut_planes`.
 
-
-def image_thumbnail(image: NDArray[Any], side: int) -> tuple[str, tuple[int, int]]:
-    """Return an image [height, width, channel] as a data: URI whose longer side is at most `side`, and its size.
-
-    Three channels and more are shown as red, green and blue; of fewer, the first is shown. Numbers other than uint8
-    and uint16 are scaled from black at the least to white at the greatest.
+    Raises:
+        CorruptFileError: the record is not what was written.
     """
-    shown = image[..., :_COLORS] if image.shape[-1] >= _COLORS else image[..., :1]
-    pixels = shown if shown.dtype in (np.uint8, np.uint16) else scale_to_uint8(shown)
-    return _thumbnail(pixels, side), (pixels.shape[0], pixels.shape[1])
-
-
-def scale_to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Scale numbers to uint8, from the least to the greatest finite one."""
-    numbers = values.astype(np.float64)
-    finite = numbers[np.isfinite(numbers)]
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-    scaled = (np.nan_to_num(numbers, nan=low, posinf=high, neginf=low) - low) * (255 / max(high - low, 1e-12))
-    return np.rint(scaled).astype(np.uint8)
-
-
-def _over_checkerboard(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Blend colors with alpha over a gray checkerboard."""
-    rows, columns = (np.arange(length) // 8 for length in pixels.shape[:2])
-    ground = np.where((rows[:, None] + columns) % 2, 205, 235)[..., None]
-    alpha = pixels[..., 3:].astype(np.uint32)
-    blended = (pixels[..., :3] * alpha + ground * (255 - alpha) + 127) // 255
-    return np.ascontiguousarray(blended, np.uint8)
+    candidate, reason = chosen
+    features = StoredShard(folder, candidate.shard).features(candidate.row)
+    volume, label = stored_image(features, manifest), label_map(features, manifest)
+    affine, extent = affine_of(features), extent_of(features)
+    spacing = spacing_of(features)
+    source = text_of(features, keys.FILENAME) or ""
+    if volume is None or label is None or affine is None or extent is None or spacing is None:
+        raise CorruptFileError(
+            f"{source}: the record is not a volume with a label; run `halofeed verify {folder}`"
+        )
+    if (extent[1] <= extent[0]).any():
+        raise CorruptFileError(f"{source}: image/extent is empty; run `halofeed verify {folder}`")
+    planes = cut_planes(
+        volume,
+        [lambda at: shown_classes(label[at], manifest)],
+        center_of(label, extent),
+        tuple(slice(int(first), int(last)) for first, last in zip(*extent, strict=True)),
+        [float(value) if np.isfinite(value) and value > 0 else 1.0 for value in spacing],
+        orientation_of(affine) if np.isfinite(affine).all() else (("?", "?"),) * 3,
+        display,
+        ranks,
+        side,
+    )
+    source_affine = affine_of(features, keys.SOURCE_AFFINE)
+    shape = array_of(features, keys.SOURCE_SHAPE, "i")
+    lengths = np.zeros(0) if source_affine is None else np.linalg.norm(source_affine[:3, :3], axis=0)
+    return ScanSample(
+        candidate=candidate,
+        reason=reason,
+        source=source,
+        planes=planes,
+        classes=class_counts(label, manifest),
+        spacing_mm=tuple(spacing.tolist()),
+        source_shape=() if shape is None else tuple(shape.tolist()),
+        source_spacing_mm=tuple(lengths.tolist()),
+        tile=integer_of(features, keys.TILE) or 0,
+    )

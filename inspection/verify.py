@@ -22,19 +22,15 @@ from halofeed.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.inspection.dataset_files import DatasetFiles, check_recipe, open_files
 from halofeed.inspection.record_words import task_words
 from halofeed.inspection.stored_records import (
-    ClassCounts,
+    SequentialShard,
     bytes_of,
-    class_counts,
     integer_of,
-    label_map,
     text_of,
 )
-from halofeed.inspection.stored_shard import SequentialShard
 from halofeed.inspection.verify_record import (
     ShardCounts,
     block_problems,
     record_problems,
-    segmentation_problems,
 )
 from halofeed.schemas import keys
 from halofeed.schemas.bounded_json import parse_json
@@ -227,6 +223,14 @@ class _Verification:
         message = f"expected {expected[around]!r} there as the manifest says, got {data[around]!r}"
         self.add(name, message, offset=at)
 
+    def same_size(self, name: str, size: int, stated: int) -> None:
+        if size != stated:
+            self.add(name, f"expected {plural(stated, 'byte')} as the manifest says, got {size:,}")
+
+    def same_checksum(self, name: str, checksum: int, stated: int) -> None:
+        if checksum != stated:
+            self.add(name, f"its checksum is {checksum:#010x}, the manifest says {stated:#010x}")
+
     def check(self, manifest: Manifest) -> None:
         shards = [shard for split in manifest.splits.values() for shard in split.shards]
         self.bytes_total = sum(shard.bytes for shard in shards)
@@ -271,14 +275,8 @@ class _Verification:
         """Read the index of a shard and check it against the manifest."""
         name = shard.index
         data = self.read(name, INDEX_BYTES)
-        if len(data) != shard.index_bytes:
-            self.add(
-                name, f"expected {plural(shard.index_bytes, 'byte')} as the manifest says, got {len(data):,}"
-            )
-        if crc32c(data) != shard.index_crc32c:
-            self.add(
-                name, f"its checksum is {crc32c(data):#010x}, the manifest says {shard.index_crc32c:#010x}"
-            )
+        self.same_size(name, len(data), shard.index_bytes)
+        self.same_checksum(name, crc32c(data), shard.index_crc32c)
         index = ShardIndex.from_bytes(data, name)
         for what, ours, theirs in (
             ("records", len(index), shard.records),
@@ -312,10 +310,7 @@ class _Verification:
         file = self.files.in_order(shard)
         self.files_read += 1
         self.bytes_read += file.bytes
-        if file.bytes != shard.bytes:
-            self.add(
-                shard.file, f"expected {plural(shard.bytes, 'byte')} as the manifest says, got {file.bytes:,}"
-            )
+        self.same_size(shard.file, file.bytes, shard.bytes)
         counts, all_sound = ShardCounts(manifest=manifest), True
         previous = (-1, 0)
         # A file that is too long, perhaps endless, is read up to the manifest's size only.
@@ -333,7 +328,7 @@ class _Verification:
                 found.append(str(error).removeprefix(f"{shard.file}: record at byte {offset:,}: "))
                 all_sound = False
             else:
-                found += _record_problems(features, manifest, counts)
+                found += record_problems(features, manifest, counts)
                 if index is not None:
                     found += _index_problems(features, stored, offset, index, record)
                 position = _sort_key(features)
@@ -348,9 +343,8 @@ class _Verification:
                 self.add(shard.file, message, record=record, offset=offset, id=identity)
             self.progress(self.bytes_done + offset, self.bytes_total)
         # The damaged record was reported already.
-        checksum = frames.checksum() if all_sound else shard.crc32c
-        if checksum != shard.crc32c:
-            self.add(shard.file, f"its checksum is {checksum:#010x}, the manifest says {shard.crc32c:#010x}")
+        if all_sound:
+            self.same_checksum(shard.file, frames.checksum(), shard.crc32c)
         if all_sound and counts.records != shard.records:
             self.add(
                 shard.file, f"holds {plural(counts.records, 'record')}, the manifest says {shard.records}"
@@ -408,15 +402,6 @@ class _Verification:
         elif complete and number < len(self.rejected) and entry != dict(self.rejected[number]):
             problem = f"{entry!r:.200}, the index says {self.rejected[number]!r:.200}"
             self.add(REJECTED, problem, record=number)
-
-
-def _record_problems(features: Decoded, manifest: Manifest, counts: ShardCounts) -> Iterator[str]:
-    """Yield each problem of a record's content, and add the record to `counts`."""
-    label = label_map(features, manifest)
-    classes = None if label is None else class_counts(label, manifest)
-    counts.add(features, classes or ClassCounts())
-    yield from record_problems(features, manifest)
-    yield from segmentation_problems(features, manifest, classes)
 
 
 def _index_problems(

@@ -25,12 +25,14 @@ from halofeed.inspection.stored_records import (
     alignment,
     array_of,
     bytes_of,
+    class_counts,
     decode_stored,
     direction_cosines,
     extent_of,
     integer_of,
     is_volumetric,
     label_field,
+    label_map,
     orientation_of,
     text_of,
 )
@@ -126,7 +128,9 @@ _ALIGNMENT_TOLERANCE = 1e-3
 """Rounding at 45 degrees may make another order of axes closer to the patient's by up to this much."""
 
 
-def segmentation_problems(features: Decoded, manifest: Manifest, counts: ClassCounts | None) -> Iterator[str]:
+def _segmentation_problems(
+    features: Decoded, manifest: Manifest, counts: ClassCounts | None
+) -> Iterator[str]:
     """Yield each problem of the label map, the geometry and the values of a record.
 
     Args:
@@ -226,8 +230,18 @@ _KEYPOINT_PARTS = ("x", "y", "visibility", "text")
 _KEYPOINT_KINDS = {"x": "float32", "y": "float32", "visibility": "int64", "num": "int64", "text": "bytes"}
 
 
-def record_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
-    """Yield each difference between a record and the fields of the manifest."""
+def record_problems(
+    features: Decoded, manifest: Manifest, counts: ShardCounts | None = None
+) -> Iterator[str]:
+    """Yield each difference between a record and the manifest.
+
+    Args:
+        counts: counts to which the record is added before anything is yielded.
+    """
+    label = label_map(features, manifest)
+    classes = None if label is None else class_counts(label, manifest)
+    if counts is not None:
+        counts.add(features, classes or ClassCounts())
     for stored_field in manifest.fields:
         for key in stored_field.keys:
             if key not in features:
@@ -249,6 +263,7 @@ def record_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
     yield from kept_problems(features, manifest)
     yield from _label_problems(features, manifest)
     yield from _identity_problems(features)
+    yield from _segmentation_problems(features, manifest, classes)
 
 
 def block_problems(data: memoryview, expected: NDArray[np.uint32]) -> Iterator[str]:

@@ -108,8 +108,8 @@ def histogram(
     return chart(f"histogram of {unit}", drawn, ticks, unit)
 
 
-def spread(values: Mapping[float, SeriesCounts], *, unit: str, what: str = "scans") -> Markup:
-    """Draw a histogram of fractional values in up to 24 bins, stacked by series."""
+def spread(values: Mapping[float, SeriesCounts], *, unit: str) -> Markup:
+    """Draw a histogram of scans by a fractional value, in up to 24 bins, stacked by series."""
     if not values:
         return Markup("")
     lowest, highest = min(values), max(values)
@@ -121,7 +121,7 @@ def spread(values: Mapping[float, SeriesCounts], *, unit: str, what: str = "scan
 
     def title(number: int, count: int) -> str:
         low = (first + number) * width
-        return f"{low:.4g} to {low + width:.4g} {unit}: {count:,} {what}"
+        return f"{low:.4g} to {low + width:.4g} {unit}: {count:,} scans"
 
     drawn = _stacked(values, lambda value: math.floor(value / width + 1e-6) - first, step, 0.08 * step, title)
     start, end = first * width, (first + bins) * width
@@ -206,11 +206,11 @@ def densities(
     return chart("values", drawn, ticks, unit)
 
 
-def bubbles(sizes: Mapping[tuple[int, int], int], stored: tuple[int, int] | None) -> Markup:
+def bubbles(sizes: Mapping[tuple[int, int], int], stored: tuple[int, int]) -> Markup:
     """Draw sizes (height, width) as circles whose area is their count, and the `stored` size as a frame."""
     if not sizes:
         return Markup("")
-    shown = [*sizes, *([stored] if stored else [])]
+    shown = [*sizes, stored]
     # One scale for both axes, so that squares are square.
     unit = max(
         1.08 * max(w for _, w in shown) / (WIDTH - LEFT - RIGHT),
@@ -222,9 +222,8 @@ def bubbles(sizes: Mapping[tuple[int, int], int], stored: tuple[int, int] | None
         grid_y(axis_y),
         path(f"M{LEFT:.1f} {FLOOR:.1f}L{x_at(guide, axis_x):.1f} {y_at(guide, axis_y):.1f}", "guide"),
     ]
-    if stored:
-        top = y_at(stored[0], axis_y)
-        drawn.append(_rect(LEFT, top, x_at(stored[1], axis_x) - LEFT, FLOOR - top, "frame"))
+    top = y_at(stored[0], axis_y)
+    drawn.append(_rect(LEFT, top, x_at(stored[1], axis_x) - LEFT, FLOOR - top, "frame"))
     most = max(sizes.values())
     for (height, width), count in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_MAX_BUBBLES]:
         radius = max(2.2, 12 * math.sqrt(count / most))

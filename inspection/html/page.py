@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,54 +14,12 @@ from jinja2.ext import Extension
 from markupsafe import Markup
 
 from halofeed.errors import UsageError
-from halofeed.inspection.candidates import Candidate, choose_samples, find_candidates
-from halofeed.inspection.dataset_facts import DatasetFacts
-from halofeed.inspection.dataset_files import DatasetFiles
-from halofeed.inspection.display import Display, display_of
 from halofeed.inspection.html import charts
-from halofeed.inspection.samples import thumbnail_side
 from halofeed.inspection.words import escape_unprintable, percent
 from halofeed.loader.picture import color_of
 from halofeed.system.atomic_files import atomic_write
 from halofeed.system.console import human_bytes
 from halofeed.system.wording import plural
-
-_LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL = 360, 160
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """Input of each section of a data set's report.
-
-    Args:
-        facts: facts from the manifest.
-        files: files of the data set.
-        sources: folder of the source pictures, if the user names one.
-        samples: number of records to show.
-    """
-
-    facts: DatasetFacts
-    files: DatasetFiles
-    sources: str | None
-    samples: int
-
-    @cached_property
-    def chosen(self) -> list[tuple[Candidate, str | None]]:
-        """Return the records to show, each with the reason why it is unusual, or None."""
-        if not self.samples:
-            return []
-        found = find_candidates(self.files, self.facts.manifest)
-        return choose_samples(found, self.samples, detection=self.facts.task.has_boxes)
-
-    @property
-    def side(self) -> int:
-        """Return the longer side of a sample's picture, in pixels."""
-        return thumbnail_side(len(self.chosen), _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL)
-
-    @cached_property
-    def display(self) -> Display:
-        """Return the display of its volumes."""
-        return display_of(self.facts.manifest, self.facts.total)
 
 
 class _LineBreaks(Extension):

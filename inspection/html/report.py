@@ -7,6 +7,8 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,23 @@ import numpy as np
 from markupsafe import Markup
 
 from halofeed.errors import CorruptFileError, UsageError
-from halofeed.inspection.dataset_facts import CORES, DatasetFacts, padding_choices, source_sizes, split_reason
+from halofeed.inspection.dataset_facts import (
+    CORES,
+    VALUE_PARTS,
+    DatasetFacts,
+    counts_of,
+    padding_choices,
+    pixel_figures,
+    source_shapes,
+    source_sizes,
+    source_spacings,
+    split_reason,
+    value_figures,
+    volume_sizings,
+)
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
+from halofeed.inspection.html import charts
 from halofeed.inspection.html.page import (
-    Report,
     check_output,
     rendered,
     setting_text,
@@ -25,25 +40,35 @@ from halofeed.inspection.html.page import (
     times,
     write_page,
 )
-from halofeed.inspection.html.plan_page import plan_section_values
-from halofeed.inspection.html.scan_sections import findings, grids, values
-from halofeed.inspection.overlay import lay_out_boxes
-from halofeed.inspection.planes import load_scan
-from halofeed.inspection.samples import Sample, load_sample, open_source_files
+from halofeed.inspection.plan_report import plan_section_values
+from halofeed.inspection.planes import Display, display_of
+from halofeed.inspection.samples import (
+    Candidate,
+    Sample,
+    choose_samples,
+    find_candidates,
+    load_sample,
+    load_scan,
+    open_source_files,
+)
 from halofeed.inspection.stored_records import class_channels
+from halofeed.inspection.thumbnails import lay_out_boxes, thumbnail_side
 from halofeed.inspection.words import percent
 from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.voxels.counts import percentile
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.files import OBJECT, REJECTED, SELECTION, read_plan
+from halofeed.schemas.findings import TREATMENTS
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import nearest_multiples, splits_that_divide
 from halofeed.system.addresses import Address, address_of
 from halofeed.system.console import human_bytes
 from halofeed.system.wording import plural
 
+_LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL = 360, 160
 _MAX_LABELS, _LAST_LABELS, _FEW_LABELS = 90, 20, 14
 _MAX_VOXEL_ROWS = 130
 _MAX_SPLITS = 8
@@ -53,6 +78,48 @@ _CHANNELS = {1: ("gray",), 3: ("red", "green", "blue"), 4: ("red", "green", "blu
 EXAMPLES_PER_REASON = 4
 _LONGEST_TEXT = 2000
 _MAX_LINE_VALUES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Input of each section of a data set's report.
+
+    Args:
+        facts: facts from the manifest.
+        files: files of the data set.
+        sources: folder of the source pictures, if the user names one.
+        samples: number of records to show.
+    """
+
+    facts: DatasetFacts
+    files: DatasetFiles
+    sources: str | None
+    samples: int
+
+    @cached_property
+    def chosen(self) -> list[tuple[Candidate, str | None]]:
+        """Return the records to show, each with the reason why it is unusual, or None."""
+        if not self.samples:
+            return []
+        found = find_candidates(self.files, self.facts.manifest)
+        return choose_samples(found, self.samples, detection=self.facts.task.has_boxes)
+
+    @property
+    def side(self) -> int:
+        """Return the longer side of a sample's picture, in pixels."""
+        return thumbnail_side(len(self.chosen), _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL)
+
+    @cached_property
+    def core_splits(self) -> dict[int, list[tuple[int, ...]]]:
+        """Return the even splits of an image over each number of cores."""
+        return splits_that_divide(
+            (1, *self.facts.image.shape), CORES, axes=range(1, len(self.facts.size) + 1)
+        )
+
+    @cached_property
+    def display(self) -> Display:
+        """Return the display of its volumes."""
+        return display_of(self.facts.manifest, self.facts.total)
 
 
 def write_report(
@@ -150,9 +217,9 @@ def conversion(report: Report) -> dict[str, Any]:
     entries += [("left", f"left out on purpose {left_out:,}")] if left_out else []
     rows = []
     for name in facts.splits:
-        records, size = splits[name].records, facts.bytes_of(name)
-        each = human_bytes(size // records) if records else "–"
-        rows.append((name, f"{records:,}", f"{len(splits[name].shards):,}", human_bytes(size), each))
+        records = splits[name].records
+        each = human_bytes(facts.bytes_of(name) // records) if records else "–"
+        rows.append((*facts.split_cells(name), each))
     reasons = facts.reasons()
     return {
         "failures": failures,
@@ -254,25 +321,22 @@ def labels(report: Report) -> dict[str, Any]:
 
 def _class_voxels(facts: DatasetFacts) -> dict[str, Any]:
     """Return the table of pixels or voxels of each class, with their shares."""
-    source, cut = facts.integers("label_mm3"), facts.integers("label_cut_mm3")
-    counted = {**dict.fromkeys(source, 0), **facts.integers("label_voxels")}
-    records, foreground, everything = facts.integers("labels"), facts.foreground, facts.labelled_voxels
+    source = facts.integers("label_mm3")
     noun, without = facts.noun[0], facts.records - facts.labelled
-    order = sorted(counted.keys() - {0}, key=lambda value: (-counted[value], value))
+    found = [one for one in facts.class_voxels() if one.label and one.is_counted]
     rows = []
-    for value in order[:_MAX_VOXEL_ROWS] if facts.labelled else ():
-        count = counted[value]
+    for one in found[:_MAX_VOXEL_ROWS] if facts.labelled else ():
         row = [
-            swatched(facts.label_name(value), facts.ranks.get(value, 0)),
-            str(value),
-            f"{records.get(value, 0):,}",
-            f"{count:,}",
-            f"{count / records[value] if records.get(value) else 0:,.0f}",
-            percent(count / foreground),
-            percent(count / everything),
+            swatched(facts.label_name(one.label), facts.ranks.get(one.label, 0)),
+            str(one.label),
+            f"{one.records:,}",
+            f"{one.voxels:,}",
+            f"{one.voxels / one.records if one.records else 0:,.0f}",
+            percent(one.of_foreground or 0),
+            percent(one.of_everything or 0),
         ]
         if source:
-            row.append(percent(cut.get(value, 0) / source[value]) if source.get(value) else "–")
+            row.append("–" if one.cut is None else percent(one.cut))
         rows.append(row)
     shares = ["of the foreground", "of everything"]
     head = ["class", "id", facts.noun[1], facts.kind.unit, f"each {noun}", *shares]
@@ -287,8 +351,8 @@ def _class_voxels(facts: DatasetFacts) -> dict[str, Any]:
         notes.append(
             "Classes overlap: a voxel counts for each of its classes, so shares may add up to more than 100 %."
         )
-    if facts.labelled and len(order) > _MAX_VOXEL_ROWS:
-        notes.append(f"{len(order) - _MAX_VOXEL_ROWS:,} smaller classes are not shown.")
+    if facts.labelled and len(found) > _MAX_VOXEL_ROWS:
+        notes.append(f"{len(found) - _MAX_VOXEL_ROWS:,} smaller classes are not shown.")
     if facts.labelled and source:
         head.append("cut off")
         notes.append(
@@ -350,9 +414,7 @@ def pixels(report: Report) -> dict[str, Any]:
     peak = int(np.iinfo(facts.image.dtype).max)
     means, deviations = counted.mean_and_deviation()
     per_split = [
-        (split, *sums.mean_and_deviation())
-        for split in facts.splits
-        if (sums := facts.manifest.splits[split].statistics.pixels) and sums.count
+        (split, *of_channels) for split in facts.splits if (of_channels := pixel_figures(facts, split))
     ]
     scaled = [
         f"{what} = ({', '.join(f'{value / peak:.4f}' for value in values)}{',' * (len(names) == 1)})"
@@ -375,10 +437,8 @@ def pixels(report: Report) -> dict[str, Any]:
 
 def partitions(report: Report) -> dict[str, Any]:
     """Show how an image can be split over each number of cores."""
-    size = report.facts.size
-    found = splits_that_divide((1, *report.facts.image.shape), CORES, axes=range(1, len(size) + 1))
-    rows = []
-    for cores, every in found.items():
+    size, rows = report.facts.size, []
+    for cores, every in report.core_splits.items():
         shown = [
             (dims, [side // parts for side, parts in zip(size, dims[1:-1], strict=True)])
             for dims in every[:_MAX_SPLITS]
@@ -404,7 +464,6 @@ def recipe(report: Report) -> dict[str, Any]:
     return {
         "changed": [entry for is_default, entry in options if not is_default],
         "defaults": [entry for is_default, entry in options if is_default],
-        "software": ", ".join(f"{name} {version}" for name, version in manifest.software.items()),
     }
 
 
@@ -415,7 +474,7 @@ def commands(report: Report) -> dict[str, Any]:
     split = filled[0] if filled else "train"
     records = manifest.splits[split].records if split in manifest.splits else 0
     batch = next((size for size in (64, 32, 16, 8, 4, 2) if size * 4 <= records), 1)
-    found = splits_that_divide((1, *shape), CORES, axes=range(1, len(shape)))
+    found = report.core_splits
     cores = next((count for count in (4, 2, 8, 16) if found[count]), 1)
     whole = (1,) * (len(shape) + 1)
     by_rows = (*whole[: len(shape) - 2], cores, 1, 1)
@@ -450,25 +509,6 @@ def commands(report: Report) -> dict[str, Any]:
     }
 
 
-VALUES: Mapping[str, Callable[[Report], dict[str, Any] | None]] = {
-    "conversion": conversion,
-    "samples": samples,
-    "scans": scans,
-    "labels": labels,
-    "boxes": boxes,
-    "sizes": sizes,
-    "pixels": pixels,
-    "findings": findings,
-    "grids": grids,
-    "values": values,
-    "partitions": partitions,
-    "plan": stored_plan,
-    "recipe": recipe,
-    "use": commands,
-}
-"""Function that returns the values of each section's template, or None to omit the section."""
-
-
 def _missing_in_splits(facts: DatasetFacts) -> str:
     """Return a sentence on the classes that a split lacks; "" if none does."""
     found = []
@@ -487,3 +527,147 @@ def _missing_in_splits(facts: DatasetFacts) -> str:
 def _listed(facts: DatasetFacts, found: Sequence[int]) -> str:
     more = f" and {len(found) - _MAX_NAMES:,} more" if len(found) > _MAX_NAMES else ""
     return ", ".join(map(facts.label_name, found[:_MAX_NAMES])) + more
+
+
+def findings(report: Report) -> dict[str, Any]:
+    """List the findings about the sources: name, treatment, count, and count in each split."""
+    found = []
+    for one in report.facts.findings():
+        split_counts = zip(report.facts.splits, one.per_split, strict=True)
+        by_split = ", ".join(f"{split} {count:,}" for split, count in split_counts if count)
+        found.append((*one.parts, one.meaning, one.count, by_split))
+    return {"found": found, "treatments": TREATMENTS}
+
+
+def grids(report: Report) -> dict[str, Any]:
+    """Show spacing and size of the sources, and the cost of cropping and padding to the static shape."""
+    facts = report.facts
+    spacings, sizings = source_spacings(facts), volume_sizings(facts)
+    planes = Counter[tuple[int, int]]()
+    for (_, height, width), count in source_shapes(facts).items():
+        planes[height, width] += count
+    common = min(spacings, key=lambda spacing: (-sum(spacings[spacing]), spacing), default=None)
+    rows = [
+        (
+            name,
+            times(shape),
+            percent(padded),
+            "–" if cut is None else percent(cut),
+            f"{math.prod(shape) / math.prod(facts.size):.2f}×",
+        )
+        for name, shape, padded, cut in sizings
+    ]
+    bodies = {int(percent): count for percent, count in (facts.total.body_cut_percents or {}).items()}
+    cut_bodies = sum(count for percent, count in bodies.items() if percent > 1)
+    return {
+        "cut_bodies": (cut_bodies, sum(bodies.values()), max(bodies)) if cut_bodies else None,
+        "through": _summed(spacings, lambda spacing: spacing[0]),
+        "within": _summed(spacings, lambda spacing: spacing[1]),
+        "slices": _summed(facts.per_split("source_shapes"), lambda shape: int(shape.split("x")[0])),
+        "planes": planes,
+        "common": (common, sum(spacings[common])) if common else None,
+        "sizings": sizings,
+        "rows": rows,
+    }
+
+
+def values(report: Report) -> dict[str, Any]:
+    """Show the distribution of values in the body and in labelled voxels, with the window and figures."""
+    facts, display = report.facts, report.display
+    body, foreground = counts_of(facts.total, "body"), counts_of(facts.total, "foreground")
+    if not body.total:
+        return {"display": display, "body": body}
+    known = [("gray", body), *([("red", foreground)] if foreground.total else [])]
+    low, high = (
+        display.value(pick(percentile(counts, at) for _, counts in known))
+        for pick, at in ((min, 0.1), (max, 99.9))
+    )
+    window = display.window
+    if window:
+        low, high = min(low, window.low), max(high, window.high)
+    room = max((high - low) * 0.02, 1e-6)
+    series = [
+        (kind, [display.value(value) for value in counts.values.tolist()], counts.counts.tolist())
+        for kind, counts in known
+    ]
+    curves = charts.densities(
+        series,
+        (window.low, window.high) if window else None,
+        (low - room, high + room),
+        unit="Hounsfield units" if display.unit == "HU" else "stored value",
+        step=display.slope if display.dtype in ("uint8", "int16", "uint16") else 0.0,
+        origin=display.intercept,
+    )
+    split = next((name for name in facts.splits if name.startswith("train")), facts.splits[0])
+    chosen = value_figures(facts, split, "foreground")
+    which = f"Stored values of the labelled voxels of {split}"
+    if chosen is None:
+        chosen = value_figures(facts, split, "body")
+        which = f"Stored values of all voxels of {split}, because none are labelled"
+    z_scores = f"mean = {chosen.mean:.4f}\nstd = {chosen.deviation:.4f}" if chosen else ""
+    return {
+        "display": display,
+        "body": body,
+        "foreground": foreground,
+        "curves": curves,
+        "band": _band(report),
+        "figures": _value_figures(facts, display),
+        "which": which,
+        "z_scores": z_scores,
+        "row_step": ROW_STEP,
+    }
+
+
+def _band(report: Report) -> str:
+    """Explain the band in the chart of values, or why there is none."""
+    window = report.display.window
+    if window is None:
+        ends: Sequence[float] = report.facts.manifest.recipe.get("window_percentiles") or ()
+        if len(ends) != 2:
+            return "The recipe has no window, so the chart has no band."
+        return (
+            f"Each scan has its own window, from its {ends[0]:g}th to its {ends[1]:g}th percentile, so the chart shows "
+            "stored values."
+        )
+    stored = " It is stored as 0 to 255." if report.display.dtype == "uint8" else ""
+    band = f"The band is the recipe's window, {window.low:g} to {window.high:g} HU."
+    return f"{band}{stored} Values outside are clipped to its ends."
+
+
+def _value_figures(facts: DatasetFacts, display: Display) -> list[tuple[str, ...]]:
+    rows = []
+    for part, name in VALUE_PARTS.items():
+        for split in facts.splits:
+            if found := value_figures(facts, split, part):
+                ends = (f"{display.value(value):,.5g}" for value in found.percentiles.values())
+                spread = f"{found.deviation * display.slope:,.2f}"
+                rows.append((name, split, f"{display.value(found.mean):,.2f}", spread, *ends))
+    return rows
+
+
+def _summed(counts: Mapping[Any, list[int]], key: Callable[[Any], Any]) -> dict[Any, list[int]]:
+    """Add up the counts of each split by `key` of their names."""
+    summed: dict[Any, list[int]] = {}
+    for name, per_split in counts.items():
+        known = summed.setdefault(key(name), [0] * len(per_split))
+        known[:] = map(sum, zip(known, per_split, strict=True))
+    return summed
+
+
+VALUES: Mapping[str, Callable[[Report], dict[str, Any] | None]] = {
+    "conversion": conversion,
+    "samples": samples,
+    "scans": scans,
+    "labels": labels,
+    "boxes": boxes,
+    "sizes": sizes,
+    "pixels": pixels,
+    "findings": findings,
+    "grids": grids,
+    "values": values,
+    "partitions": partitions,
+    "plan": stored_plan,
+    "recipe": recipe,
+    "use": commands,
+}
+"""Function that returns the values of each section's template, or None to omit the section."""

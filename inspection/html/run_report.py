@@ -19,7 +19,6 @@ from halofeed.errors import PartitionError
 from halofeed.inspection.html.charts import MAX_SERIES, LineSeries, line_chart, smoothing_width, tiling
 from halofeed.inspection.html.page import check_output, rendered, setting_text, swatched, write_page
 from halofeed.inspection.html.run_gallery import examples
-from halofeed.inspection.overlay import png_uri
 from halofeed.inspection.run_facts import (
     PerClass,
     RunFacts,
@@ -30,6 +29,7 @@ from halofeed.inspection.run_facts import (
     read_run_facts,
     scalar_metrics,
 )
+from halofeed.inspection.thumbnails import png_uri
 from halofeed.inspection.words import percent
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.partition import REPLICA_AXIS, Partition

@@ -39,6 +39,7 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import MAX_CLASS, merge_class_masks, merge_labels
 from halofeed.prep.voxels.resample import apply_mask, view_of
 from halofeed.schemas.fields import MOST_CLASSES, count_overlaps
+from halofeed.schemas.findings import FindingName
 from halofeed.system.wording import plural
 
 Voxels = NDArray[Any]
@@ -100,7 +101,7 @@ class LabelReader:
             return found
         sets = found.values.astype(self.labels.stored_dtype(sets=True), copy=False)
         shared = count_overlaps(count_labels(sets))
-        finding = Finding(name="voxels of several classes", treatment="noted", detail=plural(shared, "voxel"))
+        finding = Finding.noted(FindingName.VOXELS_OF_SEVERAL_CLASSES, plural(shared, "voxel"))
         return Labels(values=sets, findings=(*found.findings, finding) if shared else found.findings)
 
     @property
@@ -140,7 +141,7 @@ class LabelReader:
             pairs = {one: by_name[stem_of(one)] for one in slices}
         elif tuple(slices) in (self.slices, self.slices[::-1]):
             detail = f"{pictures[0]} is the label of {slices[0]}, and so on"
-            findings = (Finding.noted("label pictures in order of their names", detail),)
+            findings = (Finding.noted(FindingName.LABEL_PICTURES_BY_NAME, detail),)
         else:
             detail = f"{pictures[0]} and {slices[0]}; give each picture the name of its slice"
             raise SourceError("annotation", "label pictures have other names than the slices", detail)
@@ -187,10 +188,7 @@ class LabelReader:
         if merged is None:
             return None
         if overlapped:
-            finding = Finding(
-                name="classes overlap", treatment="corrected", detail=plural(overlapped, "voxel")
-            )
-            found.append(finding)
+            found.append(Finding.corrected(FindingName.CLASSES_OVERLAP, plural(overlapped, "voxel")))
         found += _unnamed_findings(self.recipe, self.labels, named)
         return Labels(values=merged, findings=tuple(found))
 
@@ -213,8 +211,7 @@ class LabelReader:
         repeats = bool(self.recipe.map_classes)
         merged, overlapped = merge_class_masks(each(), self._overlap, may_repeat=repeats)
         if overlapped:
-            detail = plural(overlapped, "voxel")
-            found.append(Finding(name="class masks overlap", treatment="corrected", detail=detail))
+            found.append(Finding.corrected(FindingName.CLASS_MASKS_OVERLAP, plural(overlapped, "voxel")))
         return Labels(values=merged, findings=tuple(found))
 
     def _check_name(self, mask: MaskScan, name: str) -> None:
@@ -238,8 +235,7 @@ class LabelReader:
             found = [*mask.findings, *findings]
             if lost := [value for value, identity in ids.items() if value and not identity]:
                 listed = f"values {', '.join(map(str, lost[:20]))}"
-                finding = Finding(name="classes left out by choice", treatment="noted", detail=listed)
-                found.append(finding)
+                found.append(Finding.noted(FindingName.CLASSES_LEFT_OUT, listed))
             return renumbered(values, ids, labels.stored_dtype(sets=self._as_sets)), found, 0, None
         targets = {
             number: choice.target(name, mask.values.get(number)) or name
@@ -299,11 +295,7 @@ class LabelReader:
             if self.recipe.mask_grid == "resample":
                 return _resampled(turned.target, values, self.canonical, fix)
             if self.recipe.mask_grid == "voxels" and same_shape:
-                finding = Finding(
-                    name="mask's affine is not its image's",
-                    treatment="corrected",
-                    detail="taken voxel for voxel",
-                )
+                finding = Finding.corrected(FindingName.MASK_AFFINE_DIFFERS, "taken voxel for voxel")
                 return view_of(plan_canonical(self.grid), stored), (finding,)
             if not same_shape:
                 raise
@@ -311,7 +303,7 @@ class LabelReader:
         if offset <= _NOTED_VOXELS:
             return values, ()
         detail = f"up to {offset:.2g} voxels, taken as it lies"
-        return values, (Finding(name="mask slightly off its image's grid", treatment="noted", detail=detail),)
+        return values, (Finding.noted(FindingName.MASK_SLIGHTLY_OFF, detail),)
 
 
 def _unnamed_findings(
@@ -333,7 +325,7 @@ def _unnamed_findings(
     if absent and len(absent) == len(wanted) and recipe.missing_classes == "refuse":
         fix = "--missing-classes empty takes the scan as one without them"
         raise SourceError("annotation", "label has none of the classes", f"{listed}; {fix}")
-    finding = Finding(name="classes that the label does not name", treatment="noted", detail=listed)
+    finding = Finding.noted(FindingName.CLASSES_NOT_IN_LABEL, listed)
     return [finding] if absent else []
 
 
@@ -388,7 +380,7 @@ def _resampled(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Vo
     on_scan = apply_mask(onto, values)
     if values.any() and not on_scan.any():
         raise SourceError("geometry", "mask lies outside of its image", fix)
-    finding = Finding(name="mask on another grid", treatment="corrected", detail="resampled, nearest voxel")
+    finding = Finding.corrected(FindingName.MASK_ON_ANOTHER_GRID, "resampled, nearest voxel")
     return on_scan, (finding, *_outside_findings(source, onto, values))
 
 
@@ -398,7 +390,7 @@ def _outside_findings(grid: Grid, onto: VolumePlan, values: Voxels) -> tuple[Fin
     share = sum(coverage.class_cut_mm3.values()) / max(1, sum(coverage.class_mm3.values()))
     if share <= NOTED_SHARE:
         return ()
-    return (Finding(name="mask reaches beyond its image", treatment="noted", detail=f"{share:.1%} of it"),)
+    return (Finding.noted(FindingName.MASK_BEYOND_IMAGE, f"{share:.1%} of it"),)
 
 
 def _sampled(values: Voxels) -> Voxels:

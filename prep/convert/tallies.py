@@ -21,6 +21,7 @@ from halofeed.prep.voxels.counts import ValueCounts, count_intensities, merge_co
 from halofeed.prep.voxels.intensity import as_numbers, in_memory_order
 from halofeed.prep.voxels.label_volumes import CT_FOREGROUND_HU
 from halofeed.schemas.fields import count_set_members
+from halofeed.schemas.findings import FindingName, finding_key
 from halofeed.schemas.statistics import Cut, Intensities, Padding, PixelSums, Statistics
 
 ROW_STEP = 8
@@ -205,8 +206,6 @@ class PictureTally:
         )
 
 
-CLASS_CUT: Final = "a class is cut off"
-"""Name of the finding."""
 NOTED_SHARE: Final = 0.01
 """Share of a class outside the records above which a scan gets the finding."""
 
@@ -236,7 +235,7 @@ class Coverage:
         worst = max(shares.values(), default=0.0)
         if worst <= NOTED_SHARE:
             return ()
-        return (Finding(name=CLASS_CUT, treatment="noted", detail=f"up to {worst:.1%} of one"),)
+        return (Finding.noted(FindingName.CLASS_CUT_OFF, f"up to {worst:.1%} of one"),)
 
 
 def shown_by(plan: VolumePlan) -> Ranges:
@@ -459,7 +458,7 @@ class VolumeTally:
         if not facts.first_of_scan:
             sums["tiles"] += 1
             return
-        counts["findings"].update(f"{finding.name} ({finding.treatment})" for finding in facts.findings)
+        counts["findings"].update(finding_key(finding.name, finding.treatment) for finding in facts.findings)
         counts["modalities"][facts.modality or "unknown"] += 1
         counts["spacings_mm"]["x".join(f"{side:.2f}" for side in facts.source.spacing_mm)] += 1
         counts["source_shapes"]["x".join(map(str, facts.source.shape))] += 1

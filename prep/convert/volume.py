@@ -70,6 +70,7 @@ from halofeed.prep.voxels.label_volumes import (
 from halofeed.prep.voxels.resample import apply_image, apply_mask, apply_sets, view_of
 from halofeed.schemas import keys
 from halofeed.schemas.fields import count_set_members
+from halofeed.schemas.findings import FindingName
 from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import ReserveMemory
 
@@ -532,7 +533,7 @@ def _check_rounding(
                 )
             raise SourceError("intensity", "whole numbers would flatten the values", f"{detail}; {fix}")
         if window is None:
-            found = (Finding.corrected("fractions rounded to whole numbers", detail),)
+            found = (Finding.corrected(FindingName.FRACTIONS_ROUNDED, detail),)
     return found
 
 

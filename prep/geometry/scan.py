@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from halofeed.schemas.findings import FindingName
+
 VolumeShape = tuple[int, int, int]
 Triple = tuple[float, float, float]
 GRID_TOLERANCE_VOXELS = 0.05
@@ -64,22 +66,22 @@ class Finding:
     """Fact about a scan that users need to know; the manifest counts findings by name.
 
     Args:
-        name: fixed text for all findings of this kind, e.g. "gantry tilt".
+        name: name of all findings of this kind.
         treatment: "corrected": the voxels or the grid were changed; "noted": nothing was changed.
         detail: figures and action, without anything that identifies the patient.
     """
 
-    name: str
+    name: FindingName
     treatment: Literal["corrected", "noted"]
     detail: str = ""
 
     @classmethod
-    def corrected(cls, name: str, detail: str) -> Finding:
+    def corrected(cls, name: FindingName, detail: str) -> Finding:
         """Create a finding for which the voxels or the grid were changed."""
         return cls(name=name, treatment="corrected", detail=detail)
 
     @classmethod
-    def noted(cls, name: str, detail: str) -> Finding:
+    def noted(cls, name: FindingName, detail: str) -> Finding:
         """Create a finding for which nothing was changed."""
         return cls(name=name, treatment="noted", detail=detail)
 
@@ -178,4 +180,4 @@ class MaskScan:
 def left_out_findings(names: Mapping[int, str], kept: Collection[int]) -> tuple[Finding, ...]:
     """Return the finding that lists the classes which the user's choice leaves out of a mask, if there are any."""
     others = [name for number, name in names.items() if number not in kept]
-    return (Finding.noted("classes left out by choice", ", ".join(others[:20])),) if others else ()
+    return (Finding.noted(FindingName.CLASSES_LEFT_OUT, ", ".join(others[:20])),) if others else ()

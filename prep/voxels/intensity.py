@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Finding, Scan
+from halofeed.schemas.findings import FindingName
 from halofeed.system.wording import did_you_mean
 
 STORES: Final = ("int16", "uint8", "float32", "bfloat16")
@@ -281,7 +282,7 @@ def check_values_are_hu(scans: Sequence[Scan], image: NDArray[Any]) -> tuple[Fin
     if not lowest:
         return ()
     detail = f"the file does not say its unit; its least value is {min(lowest):g}"
-    return (Finding(name="values taken for Hounsfield units", treatment="noted", detail=detail),)
+    return (Finding.noted(FindingName.HOUNSFIELD_UNITS_ASSUMED, detail),)
 
 
 def check_channels_are_ct(names: Sequence[str]) -> None:

@@ -106,7 +106,7 @@ def test_arrays_take_no_more_memory_than_they_have_bytes(tmp_path: Path, array: 
 
 
 def test_arrays_that_unpack_to_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halofeed.inspection.run_examples.ARRAY_BYTES", 1000)
+    monkeypatch.setattr("halofeed.inspection.html.run_gallery.ARRAY_BYTES", 1000)
     folder = write_run(tmp_path / "run", "detection")
     with pytest.raises(CorruptFileError, match="at most 1,000 are read"):
         write_run_report(folder)

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from halofeed.errors import CorruptFileError
-from halofeed.inspection.describe_dataset import describe_plan
-from halofeed.inspection.html.plan_page import write_plan_page
 from halofeed.inspection.html.report import write_report
+from halofeed.inspection.plan_report import describe_plan, write_plan_page
 from halofeed.inspection.verify import verify
 from halofeed.schemas.files import PLAN_FORMAT, plan_file, read_plan
 from halofeed.trainer.config import TrainConfig

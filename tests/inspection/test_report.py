@@ -16,10 +16,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from halofeed.errors import CorruptFileError, UsageError
-from halofeed.inspection.candidates import Candidate, choose_samples, find_candidates
 from halofeed.inspection.dataset_facts import DatasetFacts, padding_choices
 from halofeed.inspection.html.report import write_report
-from halofeed.inspection.samples import Picture, load_sample
+from halofeed.inspection.samples import (
+    Candidate,
+    Picture,
+    choose_samples,
+    find_candidates,
+    load_sample,
+)
 from halofeed.inspection.verify import verify
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.sources.files import LocalFiles

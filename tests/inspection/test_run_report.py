@@ -16,9 +16,13 @@ from PIL import Image
 
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.html.report import write_report
+from halofeed.inspection.html.run_gallery import (
+    MIN_SCORE,
+    ExampleBoxes,
+    match_predictions,
+)
 from halofeed.inspection.html.run_report import config_as_toml, write_run_report
 from halofeed.inspection.planes import find_worst_planes
-from halofeed.inspection.run_examples import MIN_SCORE, ExampleBoxes, match_predictions
 from tests.support.clip_mask_writer import convert_masked_clips, draw_masked
 from tests.support.level_rows import others
 from tests.support.pages import Page, assert_a_browser_shows, assert_self_contained, picture

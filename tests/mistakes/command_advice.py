@@ -226,7 +226,7 @@ def compiled_and_ready() -> Iterator[None]:
 
 @contextlib.contextmanager
 def many_gathers() -> Iterator[None]:
-    with compiled(), patched("inspection.plan_words._MAX_GATHERS", new=-1)():
+    with compiled(), patched("inspection.plan_report._MAX_GATHERS", new=-1)():
         yield
 
 

@@ -109,7 +109,7 @@ EXCEPTIONS: dict[str, str] = {
     "loader/device/photometric.py: device augmentation HUWindow: expected Hounsfield units, the images are": OF_LAYOUTS,
     **dict.fromkeys(
         (
-            "inspection/plan_words.py: --set model.images_at_once=1",
+            "inspection/plan_report.py: --set model.images_at_once=1",
             "trainer/plan/search.py: --set model.images_at_once=1",
             "trainer/models/norm.py: norm_scope core: needs all images at once; take --set",
         ),

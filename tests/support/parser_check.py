@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halofeed.inspection.parser_code import parser_code
+from halofeed.inspection.describe_dataset import parser_code
 from halofeed.loader import Loader
 from halofeed.schemas.manifest import read_manifest
 from tests.support.conversions import shard_paths

@@ -22,6 +22,7 @@ from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.formats.volume.voxel_values import LABELS
 from halofeed.prep.geometry.scan import Grid, MaskScan, ScanIdentity
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.findings import FindingName
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 from halofeed.system.wording import plural
 
@@ -93,7 +94,7 @@ def open_label_series(files: SourceFiles, members: Iterable[str], policy: Series
         grid=scan.grid,
         names={},
         # Every series of labels of modality CT has this one.
-        findings=tuple(one for one in scan.findings if one.name != "no rescale slope"),
+        findings=tuple(one for one in scan.findings if one.name is not FindingName.NO_RESCALE_SLOPE),
         files=scan.files,
         read=read,
         read_bytes=scan.read_bytes + 4 * math.prod(scan.grid.shape),

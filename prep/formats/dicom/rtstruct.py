@@ -23,6 +23,7 @@ from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS_SIGNS
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, left_out_findings
 from halofeed.prep.voxels.label_volumes import overlap_error
 from halofeed.prep.voxels.masks import fill_polygons
+from halofeed.schemas.findings import FindingName
 from halofeed.system.wording import plural
 
 PointArray = NDArray[np.float64]
@@ -44,12 +45,12 @@ FAR_VOXELS, EDGE_VOXELS = 1e6, 0.01
 CONTOUR_BYTES, POINT_BYTES = 500, 200
 """Memory of a contour without its points, and of each point of the contour that is drawn."""
 
-OTHER, THIN = "contours that enclose no area", "contours of fewer than three points"
-DUPLICATE, MOVED = "repeated contours", "contours off their slice"
-BEYOND, CUT = "contours beyond the slices", "contours cut at the image's edge"
-SKIPPED, EMPTY = "structures that skip slices", "structures without contours"
-UNNAMED, RENUMBERED = "structures without a name", "structures renumbered"
-TREATMENTS: Mapping[str, tuple[Literal["corrected", "noted"], str]] = {
+OTHER, THIN = FindingName.CONTOURS_WITHOUT_AREA, FindingName.CONTOURS_TOO_SHORT
+DUPLICATE, MOVED = FindingName.REPEATED_CONTOURS, FindingName.CONTOURS_OFF_SLICE
+BEYOND, CUT = FindingName.CONTOURS_BEYOND_SLICES, FindingName.CONTOURS_CUT
+SKIPPED, EMPTY = FindingName.STRUCTURES_SKIP_SLICES, FindingName.STRUCTURES_WITHOUT_CONTOURS
+UNNAMED, RENUMBERED = FindingName.STRUCTURES_WITHOUT_NAME, FindingName.STRUCTURES_RENUMBERED
+TREATMENTS: Mapping[FindingName, tuple[Literal["corrected", "noted"], str]] = {
     OTHER: ("noted", "points and open contours left out: {}"),
     THIN: ("noted", "left out: {}"),
     DUPLICATE: ("corrected", "drawn once: {} left out"),

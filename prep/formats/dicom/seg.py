@@ -37,6 +37,7 @@ from halofeed.prep.formats.dicom.slice_geometry import (
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, left_out_findings
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import overlap_error
+from halofeed.schemas.findings import FindingName
 from halofeed.system.wording import plural
 
 BITS = {"BINARY": (1, 8), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
@@ -94,9 +95,9 @@ def read_segmentation(
         kind = headers.text(mask.elements, headers.FRACTION_TYPE).lower()
         meaning = f"{kind} " if kind in ("probability", "occupancy") else ""
         detail = f"{meaning}fractions of one half and more, stored as {header.threshold} and more, are inside"
-        findings.append(Finding.corrected("fractional segmentation", detail))
+        findings.append(Finding.corrected(FindingName.FRACTIONAL_SEGMENTATION, detail))
     if unnamed := sum(not name for name in header.names.values()):
-        findings.append(Finding.noted("segments without a label", f"{unnamed} called by number"))
+        findings.append(Finding.noted(FindingName.SEGMENTS_WITHOUT_LABEL, f"{unnamed} called by number"))
     placement = None if image_grid is None else place_frames(header.frames, image_grid, tolerance_voxels)
     if placement is None:
         grid = own_grid(header.frames, header.slice_spacing_mm)

@@ -68,6 +68,7 @@ from halofeed.prep.geometry.scan import Finding, Grid, Scan, ScanIdentity, affin
 from halofeed.prep.geometry.volume import grids_agree
 from halofeed.prep.sources.file_names import folder_of
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.findings import FindingName
 
 __all__ = ["group_series", "open_series"]
 
@@ -129,14 +130,14 @@ def open_series(
         raise _several_scans(scans, joins=joins)
     if volume is not None:
         detail = f"{volume[0]} of {volume[1]}, distinguished by {volume[2]}"
-        findings.append(Finding.noted("one of several volumes in a series", detail))
+        findings.append(Finding.noted(FindingName.ONE_OF_SEVERAL_VOLUMES, detail))
     if problem := scan_problem(chosen, policy):
         raise SourceError(*problem)
     opened = [_open_volume(files, part, policy, labels) for part in chosen.parts]
     if len(opened) == 1:
         return replace(opened[0], findings=(*findings, *opened[0].findings))
     detail = f"{len(opened)}, distinguished by {chosen.by}"
-    findings.append(Finding.noted("volumes of a series as channels", detail))
+    findings.append(Finding.noted(FindingName.VOLUMES_AS_CHANNELS, detail))
     return _as_channels(opened, findings)
 
 
@@ -315,7 +316,7 @@ def _check_other_files(apart: Sequence[OtherFile]) -> Iterable[Finding]:
         if item.error is not None and item.may_be_slice:
             raise item.error.at(item.path)
     if apart:
-        yield Finding.noted("other files left out", _count_kinds(apart))
+        yield Finding.noted(FindingName.OTHER_FILES, _count_kinds(apart))
 
 
 def _count_kinds(apart: Sequence[OtherFile]) -> str:
@@ -381,7 +382,7 @@ def _drop_duplicates(
     if policy.duplicates == "refuse":
         raise series_error("slices are duplicated", f"{dropped} of {len(slices)}")
     detail = f"{dropped} of {len(slices)} slices are the same image at the same position; one of each is kept"
-    return [slices[alike[0]] for alike in sets], [Finding.corrected("duplicates", detail)]
+    return [slices[alike[0]] for alike in sets], [Finding.corrected(FindingName.DUPLICATES, detail)]
 
 
 def _is_same_image(reader: _SliceReader, one: Slice, other: Slice) -> bool:

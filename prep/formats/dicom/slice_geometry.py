@@ -23,6 +23,7 @@ from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.headers import Elements
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding, Grid, affine_matrix
+from halofeed.schemas.findings import FindingName
 
 Floats = NDArray[np.float64]
 
@@ -271,22 +272,22 @@ def _plan_gap(
     findings = []
     if missing:
         detail = f"{sum(missing.values())} interpolated, at gaps of {listed} mm"
-        findings.append(Finding.corrected("slices are missing", detail))
+        findings.append(Finding.corrected(FindingName.MISSING_SLICES, detail))
     if complete.size and float(complete.max() - complete.min()) > 2 * tolerance_mm(typical):
         span = f"{complete.min():.1f} to {complete.max():.1f} mm"
         if policy.unequal_gaps == "refuse":
             raise series_error("gaps between slices are unequal", span)
         detail = f"{span}; resampled every {gap:.2f} mm"
-        findings.append(Finding.corrected("unequal gaps", detail))
+        findings.append(Finding.corrected(FindingName.UNEQUAL_GAPS, detail))
         wide = [f"{one:.1f}" for one in complete if one > 3 * typical]
         if wide:
             detail = f"{', '.join(wide[:8])} mm, where {typical:.1f} mm is typical; interpolated, no slice lies there"
-            findings.append(Finding.noted("wide gaps", detail))
+            findings.append(Finding.noted(FindingName.WIDE_GAPS, detail))
     elif not missing:
         detail = f"by up to {np.abs(gaps - typical).max():.2f} mm; resampled every {gap:.2f} mm"
         if policy.unequal_gaps == "refuse":
             raise series_error("gaps between slices are unequal", f"{gaps.min():.2f} to {gaps.max():.2f} mm")
-        findings.append(Finding.corrected("unequal gaps", detail))
+        findings.append(Finding.corrected(FindingName.UNEQUAL_GAPS, detail))
     return gap, findings
 
 
@@ -326,7 +327,7 @@ def plan_slices(
             weight=(0.0,),
             origin_mm=positions[0],
             step_mm=normal * thickness_mm,
-            findings=(Finding.noted("single slice", f"{thickness_mm:g} mm thick"),),
+            findings=(Finding.noted(FindingName.SINGLE_SLICE, f"{thickness_mm:g} mm thick"),),
         )
     gaps = np.diff(along)
     length = float(along[-1] - along[0])
@@ -361,12 +362,12 @@ def plan_slices(
         if policy.tilt == "refuse":
             raise series_error("gantry is tilted", f"{tilt:.1f} degrees")
         detail = f"{tilt:.1f} degrees; sheared back by resampling"
-        findings.append(Finding.corrected("gantry tilt", detail))
+        findings.append(Finding.corrected(FindingName.GANTRY_TILT, detail))
     if thickness_mm and thickness_mm > 1.05 * float(gaps.min()):
         detail = f"slices {thickness_mm:g} mm thick lie {gaps.min():.2f} mm apart"
         if policy.overlapping == "refuse":
             raise series_error("slices overlap", detail)
-        findings.append(Finding.noted("overlapping slices", detail))
+        findings.append(Finding.noted(FindingName.OVERLAPPING_SLICES, detail))
     return SlicePlan(
         order=tuple(order.tolist()),
         lower=tuple(lower.tolist()),

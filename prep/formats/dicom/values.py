@@ -19,6 +19,7 @@ from halofeed.prep.formats.dicom.pixels import extract_values
 from halofeed.prep.formats.dicom.series_splitting import Slice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding
+from halofeed.schemas.findings import FindingName
 
 PADDING_AIR_HU = -1000.0
 TISSUE_HU = (-900.0, 3000.0)
@@ -76,13 +77,13 @@ def _is_hounsfield(modality: str, slices: Sequence[Slice], findings: list[Findin
         return False
     if slices[0].frame.rescale is None:
         detail = "a CT without a slope; values as stored, not in Hounsfield units"
-        findings.append(Finding.noted("no rescale slope", detail))
+        findings.append(Finding.noted(FindingName.NO_RESCALE_SLOPE, detail))
         return False
     # PS3.3 C.8.2.1: the type may be left out only where the values are Hounsfield units.
     kinds = sorted({part.frame.rescale.kind for part in slices if part.frame.rescale} - {"", "HU"})
     if kinds:
         detail = f"rescale type {', '.join(kinds)}"
-        findings.append(Finding.noted("values are not certain to be Hounsfield units", detail))
+        findings.append(Finding.noted(FindingName.HOUNSFIELD_UNITS_NOT_CERTAIN, detail))
     return not kinds
 
 
@@ -91,7 +92,7 @@ _PaddingPlan = tuple[float | None, tuple[float, float] | None, list[Finding]]
 
 
 def _keep_padding(detail: str) -> _PaddingPlan:
-    return None, None, [Finding.noted("padding values", detail)]
+    return None, None, [Finding.noted(FindingName.PADDING_VALUES, detail)]
 
 
 def _plan_padding(slices: Sequence[Slice], unit: str, policy: SeriesPolicy) -> _PaddingPlan:
@@ -121,7 +122,7 @@ def _plan_padding(slices: Sequence[Slice], unit: str, policy: SeriesPolicy) -> _
         why = "lossy compression has changed them, and no real value is far enough from them"
         return _keep_padding(f"{span} declared; left as they are: {why}")
     detail = f"voxels of {span} are set to {air:g}" + (" HU" if unit else "")
-    return air, None, [Finding.corrected("padding values", detail)]
+    return air, None, [Finding.corrected(FindingName.PADDING_VALUES, detail)]
 
 
 def _real_range(padding: set[float]) -> tuple[float, float] | None:
@@ -142,7 +143,7 @@ def _spread_padding(what: str, real: tuple[float, float]) -> Finding:
     outside = f"below {real[0]:g}" if real[0] > -math.inf else f"above {real[1]:g}"
     done = f"voxels {outside} HU are set to {PADDING_AIR_HU:g} HU, others may be off"
     detail = f"{what}, spread by lossy compression; {done}"
-    return Finding.corrected("padding values", detail)
+    return Finding.corrected(FindingName.PADDING_VALUES, detail)
 
 
 def padding_range(stored: PixelFormat) -> tuple[int, int]:
@@ -182,11 +183,11 @@ def plan_series_values(slices: Sequence[Slice], corners: Sequence[int], policy: 
     if len(known) > 1:
         slopes = sorted({slope for slope, _ in known})
         detail = f"slopes {slopes[0]:g} to {slopes[-1]:g}; each slice by its own"
-        findings.append(Finding.noted("slices differ in rescale", detail))
+        findings.append(Finding.noted(FindingName.SLICES_DIFFER_IN_RESCALE, detail))
     if any(fields.stored.photometric == "MONOCHROME1" for fields in files):
         # PS3.3 C.7.6.3.1.2: this is about the display of values and does not change them.
         detail = "low values are for display in white; the values are kept"
-        findings.append(Finding.noted("MONOCHROME1", detail))
+        findings.append(Finding.noted(FindingName.MONOCHROME1, detail))
     air, real, padding_findings = _plan_padding(slices, unit, policy)
     undeclared = None
     if real is None and unit and len(known) == 1 and corners:
@@ -205,7 +206,7 @@ def plan_series_values(slices: Sequence[Slice], corners: Sequence[int], policy: 
             else:
                 undeclared = corners[0]
                 detail = f"{said} at all corners, not declared; voxels of it are set to {air:g} HU"
-                padding_findings.append(Finding.corrected("padding values", detail))
+                padding_findings.append(Finding.corrected(FindingName.PADDING_VALUES, detail))
     return ValuePlan(
         dtype=_exact_dtype(slices, air),
         unit=unit,

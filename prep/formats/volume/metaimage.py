@@ -51,6 +51,7 @@ from halofeed.prep.geometry.scan import Finding, affine_matrix
 from halofeed.prep.sources.example import MAX_HEADER_BYTES
 from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.findings import FindingName
 
 METAIMAGE_TYPES = {
     **dict.fromkeys(("MET_CHAR", "MET_ASCII_CHAR"), "i1"),
@@ -149,7 +150,7 @@ def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
     if dtype.itemsize == 1 or not _flag(fields, "BinaryData", default=True):
         return dtype, ()
     if big is None:
-        return dtype, (Finding.noted("order of bytes is not given", "taken to be little-endian"),)
+        return dtype, (Finding.noted(FindingName.NO_BYTE_ORDER, "taken to be little-endian"),)
     return dtype.newbyteorder(">" if big else "<"), ()
 
 
@@ -166,7 +167,7 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> PlacedAffine:
     sizes = fields.get("ElementSpacing", fields.get("ElementSize"))
     if sizes is None:
         detail = "neither ElementSpacing nor ElementSize: 1 mm, the default of the format"
-        findings += (Finding.noted("voxel size is not given", detail),)
+        findings += (Finding.noted(FindingName.NO_VOXEL_SIZE, detail),)
     sides = parse_numbers("ElementSpacing", sizes or "1 " * count, count)
     origin = parse_numbers(ORIGIN[0], fields.first(*ORIGIN) or "0 " * count, count)
     center = parse_numbers("CenterOfRotation", fields.get("CenterOfRotation", "0 " * count), count)
@@ -175,7 +176,7 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> PlacedAffine:
     affine[:3] *= scale
     if any(center[:3]) and not np.array_equal(rows, np.eye(count)):
         detail = "the matrix turns the axes about the first voxel, as ITK reads it"
-        findings += (Finding.noted("center of rotation is ignored", detail),)
+        findings += (Finding.noted(FindingName.CENTER_OF_ROTATION, detail),)
     named = _named_orientation(fields, count)
     if written is None and named is None:
         affine, noted = orient_as_itk(affine, f"no {MATRIX[0]}", options)
@@ -186,7 +187,7 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> PlacedAffine:
         detail = f"AnatomicalOrientation means axes to {named}, the lack of a {MATRIX[0]} axes to LPS; write that too"
         raise SourceError("decode", "orientation contradicts itself", detail)
     detail = f"AnatomicalOrientation states that the axes run to {named}; the matrix is used"
-    return affine, (*findings, Finding.noted("orientations disagree", detail))
+    return affine, (*findings, Finding.noted(FindingName.ORIENTATIONS_DISAGREE, detail))
 
 
 def _named_orientation(fields: Fields, count: int) -> str | None:

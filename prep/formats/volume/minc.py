@@ -42,6 +42,7 @@ from halofeed.prep.formats.volume.volume_header import (
 )
 from halofeed.prep.geometry.scan import Finding, affine_matrix
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.findings import FindingName
 
 HDF5_MAGIC: Final = b"\x89HDF\r\n\x1a\n"
 SPACE: Final = {"xspace": (1.0, 0.0, 0.0), "yspace": (0.0, 1.0, 0.0), "zspace": (0.0, 0.0, 1.0)}
@@ -342,7 +343,7 @@ def _affine(image: MincImage, spatial: tuple[str, ...]) -> PlacedAffine:
     affine[:3] *= scale
     if missing:
         detail = f"step or start of {', '.join(missing)}: 1 mm and 0, the defaults of the format"
-        findings += (Finding.noted("voxel size is not given", detail),)
+        findings += (Finding.noted(FindingName.NO_VOXEL_SIZE, detail),)
     return affine, findings
 
 

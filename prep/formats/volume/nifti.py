@@ -47,6 +47,7 @@ from halofeed.prep.formats.volume.volume_header import (
 )
 from halofeed.prep.geometry.scan import Finding, affine_matrix
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.findings import FindingName
 from halofeed.system.atomic_files import create_replacing
 from halofeed.system.wording import plural
 
@@ -129,7 +130,7 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
     slope, inter, findings = _rescale(header, kind, parts)
     if parts > 1:
         detail = f"red, green, blue{' and alpha' if parts == 4 else ''} become {plural(parts, 'channel')}"
-        findings += (Finding.noted("color voxels", detail),)
+        findings += (Finding.noted(FindingName.COLOR_VOXELS, detail),)
     return NiftiHeader(
         fields=header,
         kind=kind,
@@ -206,7 +207,7 @@ def _rescale(header: NibabelHeader, kind: FileKind, parts: int) -> tuple[float, 
     if slope == 0 or math.isnan(slope):  # both mean that there is no rescaling
         ignored = math.isfinite(inter) and inter != 0
         detail = f"slope {slope:g} means no rescaling, so the intercept {inter:g} is not applied"
-        return 1.0, 0.0, (Finding.noted("rescale ignored", detail),) * ignored
+        return 1.0, 0.0, (Finding.noted(FindingName.RESCALE_IGNORED, detail),) * ignored
     if kind == "analyze" and math.isnan(inter):
         inter = 0.0
     if not (math.isfinite(slope) and math.isfinite(inter)):
@@ -261,7 +262,7 @@ def _with_positive_sizes(fields: NibabelHeader) -> tuple[NibabelHeader, tuple[Fi
     sizes = fields["pixdim"][1:4]
     negative = bool((sizes < 0).any())
     detail = f"{' x '.join(f'{size:g}' for size in sizes)}; the sign is dropped"
-    dropped = Finding.corrected("negative voxel size", detail)
+    dropped = Finding.corrected(FindingName.NEGATIVE_VOXEL_SIZE, detail)
     fields["pixdim"][1:4] = np.abs(sizes)
     if fields["pixdim"][0] == 0:
         fields["pixdim"][0] = 1  # the standard interprets 0 as 1
@@ -276,7 +277,7 @@ def _unit(code: int) -> tuple[tuple[Finding, ...], float]:
         return (converted_unit_finding(name),), scale
     if code not in (UNIT_UNKNOWN, UNIT_MM):
         detail = f"code {code} is not in the standard; millimeters are assumed"
-        return (Finding.noted("unit of length is unknown", detail),), 1.0
+        return (Finding.noted(FindingName.LENGTH_UNIT_UNKNOWN, detail),), 1.0
     return (), 1.0
 
 
@@ -323,7 +324,7 @@ def _choose_affine(
         cure = "--sform-qform sform or qform says which counts"
     if options.sform_qform == "refuse":
         raise SourceError("decode", "sform and qform disagree", f"{detail}; {cure}")
-    return affine, (Finding.noted("sform and qform disagree", f"{detail}; the {used} is used"),)
+    return affine, (Finding.noted(FindingName.SFORM_AND_QFORM_DISAGREE, f"{detail}; the {used} is used"),)
 
 
 def _checked(

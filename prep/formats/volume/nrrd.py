@@ -51,6 +51,7 @@ from halofeed.prep.geometry.scan import Finding, VolumeShape, affine_matrix
 from halofeed.prep.sources.example import MAX_HEADER_BYTES
 from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.findings import FindingName
 from halofeed.system.wording import plural
 
 NRRD_TYPES = {
@@ -198,7 +199,7 @@ def _parse_axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
     if channel is None or kinds[channel] not in COLORS:
         return axes, ()
     detail = f"{COLORS[kinds[channel]]} become {plural(sizes[channel], 'channel')}"
-    return axes, (Finding.noted("color voxels", detail),)
+    return axes, (Finding.noted(FindingName.COLOR_VOXELS, detail),)
 
 
 def _space_axes(fields: Fields, kinds: list[str], sizes: list[int]) -> list[int]:
@@ -270,7 +271,7 @@ def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> PlacedAffine:
     if "spaceorigin" in fields:
         affine[:3, 3] = _vector("space origin", fields["spaceorigin"], dimension)[:3]
     else:
-        findings += (Finding.noted("no origin given", "the first voxel is taken to lie at 0"),)
+        findings += (Finding.noted(FindingName.NO_ORIGIN, "the first voxel is taken to lie at 0"),)
     affine[:3] *= scale
     if name in PATIENT_SPACES:
         return np.diag([*PATIENT_SPACES[name], 1.0]) @ affine, findings
@@ -356,4 +357,4 @@ def _unused_range(fields: Fields) -> tuple[Finding, ...]:
     if not {"oldmin", "oldmax"} & fields.keys():
         return ()
     detail = "the range of values before they were quantized; voxels are taken as stored"
-    return (Finding.noted("old min and old max are not applied", detail),)
+    return (Finding.noted(FindingName.OLD_RANGE_NOT_APPLIED, detail),)

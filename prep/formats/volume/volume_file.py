@@ -48,6 +48,7 @@ from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, Sc
 from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import classes_of_colors, merge_labels
+from halofeed.schemas.findings import FindingName
 from halofeed.system.wording import plural
 
 
@@ -95,7 +96,7 @@ class VolumeFile:
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_values(stored, content, conversion)
             detail = f"{plural(replaced, 'voxel')} set to {options.non_finite_value:g}"
-            findings += (Finding.corrected("voxels that are no number", detail),) * (replaced > 0)
+            findings += (Finding.corrected(FindingName.VOXELS_NOT_FINITE, detail),) * (replaced > 0)
         in_place = reads_in_place(stored, content, conversion)
         return Scan(
             grid=self.grid,
@@ -132,7 +133,7 @@ class VolumeFile:
             # The finding about replaced voxels must be known now, so all voxels are read.
             held, replaced = read_labels(stored, content, non_finite_is_background=True)
             detail = f"{plural(replaced, 'voxel')} became background"
-            findings += (Finding.corrected("mask voxels that are no number", detail),) * (replaced > 0)
+            findings += (Finding.corrected(FindingName.MASK_VOXELS_NOT_FINITE, detail),) * (replaced > 0)
 
         def read() -> NDArray[Any]:
             return read_labels(stored, content)[0] if held is None else held

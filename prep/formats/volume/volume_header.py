@@ -29,6 +29,7 @@ from halofeed.prep.geometry.scan import Finding, Grid, VolumeShape
 from halofeed.prep.sources.example import MAX_HEADER_BYTES, parse_data_file, resolve_data_path
 from halofeed.prep.sources.file_names import FormatExtensions
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.findings import FindingName
 from halofeed.system.wording import plural
 
 AffineMatrix = NDArray[np.float64]
@@ -181,14 +182,14 @@ def grid_of(shape: VolumeShape, affine: AffineMatrix) -> tuple[Grid, tuple[Findi
     """
     check_affine(affine)
     shear = _shear_degrees(affine)
-    sheared = Finding.noted("sheared axes", f"the axes meet at {90 - shear:.2f} degrees, not at 90")
+    sheared = Finding.noted(FindingName.SHEARED_AXES, f"the axes meet at {90 - shear:.2f} degrees, not at 90")
     grid = Grid(shape=shape, affine=np.ascontiguousarray(affine[:, [2, 1, 0, 3]]))
     return grid, (sheared,) * (shear > SHEAR_DEGREES)
 
 
 def converted_unit_finding(name: str) -> Finding:
     """Return the finding that lengths were converted into millimeters."""
-    return Finding.corrected("unit of length is not mm", f"lengths in {name} are turned into millimeters")
+    return Finding.corrected(FindingName.LENGTH_UNIT_NOT_MM, f"lengths in {name} are turned into millimeters")
 
 
 def first_axis_side(cause: str, options: ScanOptions) -> tuple[str, float]:
@@ -211,7 +212,7 @@ def first_axis_side(cause: str, options: ScanOptions) -> tuple[str, float]:
 
 def orientation_finding(detail: str) -> Finding:
     """Return the finding that a file has no orientation in the patient."""
-    return Finding.noted("no orientation given", detail)
+    return Finding.noted(FindingName.NO_ORIENTATION, detail)
 
 
 def orient_as_itk(affine: AffineMatrix, cause: str, options: ScanOptions) -> PlacedAffine:
@@ -375,7 +376,7 @@ def unit_scale(units: list[str]) -> tuple[float, tuple[Finding, ...]]:
     scale = scales.pop()
     if scale is None:
         detail = f"{quote(named[0])} is not a known unit; millimeters are assumed"
-        return 1.0, (Finding.noted("unit of length is unknown", detail),)
+        return 1.0, (Finding.noted(FindingName.LENGTH_UNIT_UNKNOWN, detail),)
     return scale, (converted_unit_finding(named[0]),) * (scale != 1.0)
 
 

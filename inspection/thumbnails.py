@@ -1,4 +1,4 @@
-"""Layers over a picture: classes as transparent fills with outlines, and boxes with name tags."""
+"""Pictures of a page as data: URIs, and layers over them: classes as fills with outlines, boxes with tags."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import cv2
 import numpy as np
+from halofeed.prep.formats.picture.pixels import scale_depth
 from numpy.typing import NDArray
 
 from halofeed.loader.picture import rgb_of
-from halofeed.prep.voxels.encode import encode_png
+from halofeed.prep.voxels.encode import encode_jpeg, encode_png
 
+_FULL_SIZE_PICTURES = 24
+"""Most pictures at full size; more are drawn smaller, so that a page stays below 5 MB."""
+_JPEG_QUALITY = 84
+_COLORS = 3
+_EXACT_PIXELS = 96 * 96
+"""Pictures up to this many pixels are shown as PNG, because blocks of JPEG would be visible."""
 _FILL = 80
 """Opacity inside a class, of 255; the outline has 255."""
 _MIN_SIDE = 240
@@ -138,3 +146,63 @@ def lay_out_boxes(
 
 def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def thumbnail_side(pictures: int, largest: int, smallest: int) -> int:
+    """Return the longer side of each of `pictures` thumbnails; many thumbnails are smaller, to keep the page small."""
+    shrunk = math.sqrt(min(1.0, _FULL_SIZE_PICTURES / max(1, pictures)))
+    return max(smallest, round(largest * shrunk))
+
+
+def thumbnail_size(size: tuple[int, int], side: int) -> tuple[int, int]:
+    """Return the (height, width) of a thumbnail whose longer side is at most `side`."""
+    scale = min(1.0, side / max(size))
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+def thumbnail(pixels: NDArray[Any], side: int) -> str:
+    """Encode pixels [height, width, 1, 3 or 4] as a data: URI whose longer side is at most `side`."""
+    channels = pixels.shape[2]
+    small = scale_depth(np.ascontiguousarray(pixels), "uint8")
+    size = thumbnail_size((pixels.shape[0], pixels.shape[1]), side)
+    if size != pixels.shape[:2]:
+        small = cv2.resize(small, size[::-1], interpolation=cv2.INTER_AREA).reshape(*size, channels)
+    if channels == 4:
+        small = _over_checkerboard(small)
+    return picture_uri(small)
+
+
+def picture_uri(small: NDArray[np.uint8]) -> str:
+    """Encode uint8 pixels [height, width, 1 or 3] as a data: URI."""
+    if small.shape[0] * small.shape[1] <= _EXACT_PIXELS:
+        return png_uri(small)
+    return f"data:image/jpeg;base64,{base64.b64encode(encode_jpeg(small, _JPEG_QUALITY)).decode()}"
+
+
+def image_thumbnail(image: NDArray[Any], side: int) -> tuple[str, tuple[int, int]]:
+    """Return an image [height, width, channel] as a data: URI whose longer side is at most `side`, and its size.
+
+    Three channels and more are shown as red, green and blue; of fewer, the first is shown. Numbers other than uint8
+    and uint16 are scaled from black at the least to white at the greatest.
+    """
+    shown = image[..., :_COLORS] if image.shape[-1] >= _COLORS else image[..., :1]
+    pixels = shown if shown.dtype in (np.uint8, np.uint16) else scale_to_uint8(shown)
+    return thumbnail(pixels, side), (pixels.shape[0], pixels.shape[1])
+
+
+def scale_to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Scale numbers to uint8, from the least to the greatest finite one."""
+    numbers = values.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    scaled = (np.nan_to_num(numbers, nan=low, posinf=high, neginf=low) - low) * (255 / max(high - low, 1e-12))
+    return np.rint(scaled).astype(np.uint8)
+
+
+def _over_checkerboard(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Blend colors with alpha over a gray checkerboard."""
+    rows, columns = (np.arange(length) // 8 for length in pixels.shape[:2])
+    ground = np.where((rows[:, None] + columns) % 2, 205, 235)[..., None]
+    alpha = pixels[..., 3:].astype(np.uint32)
+    blended = (pixels[..., :3] * alpha + ground * (255 - alpha) + 127) // 255
+    return np.ascontiguousarray(blended, np.uint8)
