@@ -1,8 +1,9 @@
 """Writer of large local files that bypasses the page cache (O_DIRECT) and writes in the background.
 
-Copying pixels into the page cache takes the kernel 0.6 to 2 ms per megabyte, up to a quarter of a conversion, and
-evicts everything else. A file that fits into the first buffer is written like any file, and so is every file where the
-file system does not support direct writes.
+The kernel needs 0.03 ms per megabyte for a direct write, and 0.5 to 2 ms to copy it into the page cache, which also evicts
+everything else (`python -m benchmarks.overlap`). A file that fits into the first buffer is written like any file. Where
+the file system does not support direct writes, each buffer starts its way to the disk at once. The kernel would begin after
+30 s, so that the fsync of a commit would write most of a data set while nothing converts.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ except ImportError:  # not a Unix
 
 BUFFER_BYTES = 8 << 20
 """Size of a buffer, a multiple of every device's block size."""
+_BLOCK_BYTES = 4096
+"""Unit of direct writes at the end of a file; a device with larger blocks refuses it, and the end is written normally."""
 
 
 class DirectFile:
@@ -81,7 +84,7 @@ class DirectFile:
         self._filled = 0
 
     def _write_all(self, buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Write the buffer and return it."""
+        """Write the buffer and return it; what a large file has in the page cache starts its way to the disk."""
         view = buffer.data
         while view:
             try:
@@ -90,6 +93,9 @@ class DirectFile:
                 # The last write may have ended inside one of the device's blocks.
                 if not self._set_direct(False):
                     raise
+        if self._is_large and hasattr(os, "posix_fadvise"):
+            # Writes dirty pages without waiting, and drops clean ones.
+            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
         return buffer
 
     def _set_direct(self, direct: bool) -> bool:
@@ -114,8 +120,10 @@ class DirectFile:
         try:
             while self._under_way:
                 self._under_way.popleft().result()
+            blocks = self._filled // _BLOCK_BYTES * _BLOCK_BYTES if self._is_large else 0
+            self._write_all(self._current[:blocks])
             self._set_direct(False)
-            self._write_all(self._current[: self._filled])
+            self._write_all(self._current[blocks : self._filled])
         finally:
             self._thread.shutdown()
             os.close(self._file)
