@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1290)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--disk", type=Path, default=Path(), help="folder on a disk")
-    parser.add_argument("--ram", type=Path, default=Path("/dev/shm"), help="folder on a RAM disk")  # noqa: S108
+    parser.add_argument("--ram", type=Path, default=Path("/dev/shm"), help="folder on a RAM disk")
     given = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(dir=given.disk) as disk_folder,
