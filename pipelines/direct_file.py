@@ -61,16 +61,15 @@ class DirectFile:
     def write(self, data: Any, /) -> int:
         """Write all of `data`, which may be changed afterwards."""
         view = np.frombuffer(data, np.uint8)
-        taken = 0
-        while taken < len(view):
-            size = min(len(view) - taken, BUFFER_BYTES - self._filled)
-            self._current[self._filled : self._filled + size] = view[taken : taken + size]
-            taken += size
-            self._filled += size
+        self._position += (size := len(view))
+        while len(view):
+            piece = view[: BUFFER_BYTES - self._filled]
+            self._current[self._filled : self._filled + len(piece)] = piece
+            self._filled += len(piece)
+            view = view[len(piece) :]
             if self._filled == BUFFER_BYTES:
                 self._hand_over()
-        self._position += len(view)
-        return len(view)
+        return size
 
     def _hand_over(self) -> None:
         """Write the full buffer in the background, and continue in another one."""
