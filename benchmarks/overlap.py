@@ -36,7 +36,7 @@ PIXELS = bytes(SIZE * SIZE * 3)
 def write_file(path: str, records: int, cached: bool) -> float:
     """Write a file of zeros as a shard is written; return the seconds of system time."""
     if cached:
-        direct_file.fcntl = None  # type: ignore[assignment]
+        direct_file.fcntl = None  # type: ignore[assignment, attr-defined]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_stime
     file = DirectFile(path)
     for _ in range(records):
