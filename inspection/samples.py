@@ -42,6 +42,7 @@ from halofeed.prep.voxels.encode import encode_jpeg
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
+from halofeed.system.addresses import is_remote
 
 _FULL_SIZE_PICTURES = 24
 """Most pictures at full size; more are drawn smaller, so that a page stays below 5 MB."""
@@ -88,7 +89,7 @@ def open_source_files(origin: SourceLocations | None, named: str | None) -> tupl
         return None, (
             "A data set does not name the folder of its source pictures, and you did not convert this one at this path"
         )
-    if "://" in origin.images:
+    if is_remote(origin.images):
         return None, f"The source pictures are at {origin.images}, and reports read local folders only"
     if not Path(origin.images).is_dir():
         return None, f"The source pictures are no longer at {origin.images}"

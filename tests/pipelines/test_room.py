@@ -15,10 +15,10 @@ import pytest
 
 from halofeed.errors import UsageError
 from halofeed.pipelines import direct_file
-from halofeed.pipelines.direct_file import BUFFER_BYTES, DirectFile
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.plan import bytes_per_record, check_disk_space, make_plan, open_sources
 from halofeed.prep.options.recipe import Recipe
+from halofeed.storage.local import BUFFER_BYTES, DirectFile
 from tests.support.conversions import convert_words, draw_folders, halofeed_here, run_convert, shard_bytes
 
 PROGRAM = """

@@ -21,10 +21,10 @@ from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.plan import ConversionPlan, make_plan, open_sources
 from halofeed.pipelines.references import NumberedFiles, read_file
-from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import read_records
+from halofeed.storage.output_folder import OutputFolder
 
 CLASSES = ("hat", "shirt")
 

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from halofeed.pipelines import storage
-from halofeed.pipelines.storage import source_files
 from halofeed.prep.sources import walk
+from halofeed.prep.sources.files import source_files
 from halofeed.prep.sources.walk import FileSizes
 from tests.support.allocations import traced
 from tests.support.conversions import all_bytes, draw_folders, run_convert

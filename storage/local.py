@@ -1,8 +1,8 @@
-"""Writer of large local files that bypasses the page cache (O_DIRECT) and writes in the background.
+"""Local disk: files of a store, and a writer of large files that bypasses the page cache (O_DIRECT).
 
-Copying pixels into the page cache takes the kernel 0.6 to 2 ms per megabyte, up to a quarter of a conversion, and
-evicts everything else. A file that fits into the first buffer is written like any file, and so is every file where the
-file system does not support direct writes.
+The writer works in the background. Copying pixels into the page cache takes the kernel 0.6 to 2 ms per megabyte, up to
+a quarter of a conversion, and evicts everything else. A file that fits into the first buffer is written like any file,
+and so is every file where the file system does not support direct writes.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import stat
 from collections import deque
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.storage.base import ANY, ObjectInfo, ObjectStore
 from halofeed.system.atomic_files import copy_mode, create_replacing
 
 try:
@@ -26,6 +29,51 @@ except ImportError:  # not a Unix
 
 BUFFER_BYTES = 8 << 20
 """Size of a buffer, a multiple of every device's block size."""
+
+
+class LocalDisk(ObjectStore):
+    """Files by their paths, without conditional writes; see `ObjectStore`."""
+
+    def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
+        with self.open(address) as stream:
+            stream.seek(start)
+            return bytes(stream.read(-1 if stop is None else stop - start))
+
+    def open(self, address: str) -> Any:
+        return open(address, "rb")
+
+    def stat(self, address: str) -> ObjectInfo | None:
+        try:
+            found = os.stat(address)
+        except (OSError, ValueError):
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return ObjectInfo(size=found.st_size, version=ANY, age_seconds=0)
+
+    def files_in(self, folder: str, inside: str = "") -> dict[str, int]:
+        found = dict(_sizes(folder))
+        if inside:
+            with contextlib.suppress(FileNotFoundError):
+                found.update(
+                    (f"{inside}/{name}", size) for name, size in _sizes(os.path.join(folder, inside))
+                )
+        return found
+
+    def delete(self, addresses: Iterable[str]) -> None:
+        for path in addresses:
+            if os.path.isfile(path):
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(path)
+
+
+def _sizes(folder: str) -> Iterator[tuple[str, int]]:
+    """Yield the files directly in a folder with their sizes, without those deleted meanwhile."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_file():
+                    yield entry.name, entry.stat().st_size
 
 
 class DirectFile:
