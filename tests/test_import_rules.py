@@ -327,7 +327,7 @@ CEILINGS = {
     "storage": (12, 2400),
     "prep": (140, 36710),
     "pipelines": (23, 6180),
-    "loader": (45, 10050),
+    "loader": (45, 10070),
     "trainer": (58, 12130),
     "inspection": (39, 9300),
 }

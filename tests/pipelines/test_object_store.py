@@ -23,7 +23,6 @@ from halofeed.errors import CorruptFileError, JobError, StoreError, UsageError
 from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
-from halofeed.pipelines import lease
 from halofeed.pipelines.beam_pipeline import Commit, SumUp, build_pipeline
 from halofeed.pipelines.convert import convert as convert_here
 from halofeed.pipelines.job import JobOptions, ShardJob
@@ -32,7 +31,7 @@ from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.layouts import find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import source_files
-from halofeed.storage import base, choose
+from halofeed.storage import base, choose, lease
 from halofeed.storage.choose import store_of, use_settings
 from halofeed.storage.lease import held, leased, lock_of
 from halofeed.storage.output_folder import OutputFolder

@@ -22,6 +22,7 @@ from halofeed.loader.store.base import HeldFile
 from halofeed.loader.store.remote import FetchWindow
 from halofeed.schemas.shard_file import OpenFile
 from halofeed.storage import choose, web
+from tests.support import stores
 from tests.support.batches import joined, same
 from tests.support.faulty_server import serving
 from tests.support.forks import forks
@@ -238,31 +239,10 @@ def test_a_remote_file_has_all_methods_of_a_local_one():
 
 
 @pytest.fixture(scope="module")
-def bucket():
+def bucket(tmp_path_factory):
     """Puts the files of a folder into a bucket on an S3 server at loopback, and gives their address."""
-    boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
-    listening = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    listening.start()
-    host, port = listening.get_host_and_port()
-    settings = {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in settings.items():
-            patch.setenv(name, value)
-        client = boto3.client("s3")
-        client.create_bucket(Bucket="bucket")
-
-        def upload(folder: Path, prefix: str) -> str:
-            for path in folder.iterdir():
-                client.upload_file(str(path), "bucket", f"{prefix}/{path.name}")
-            return f"s3://bucket/{prefix}"
-
-        yield upload
-    listening.stop()
+    with stores.serving("s3", tmp_path_factory.mktemp("s3")) as place:
+        yield place.upload
 
 
 @pytest.mark.parametrize("kind", others(KINDS, ("crops",), pytest.mark.exhaustive))
@@ -341,3 +321,10 @@ def test_redirects_are_followed_and_kept_connections_that_were_closed_are_made_a
         server.fault = lambda name, number: "" if "moved" in name else "moved"
         same(far.batch(9), Loader(folder, batch_size=6).batch(9))
         assert far.retries == 0
+
+
+def test_a_size_is_that_of_a_range_where_the_server_refuses_head(sets):
+    folder = sets["jpeg"][0]
+    with serving(folder) as server:
+        server.refuses_head = True
+        same(Loader(server.address, batch_size=6).batch(0), Loader(folder, batch_size=6).batch(0))
