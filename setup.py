@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("system", "inspection", "loader", "pipelines", "prep", "schemas", "trainer")
+PARTS = ("system", "storage", "inspection", "loader", "pipelines", "prep", "schemas", "trainer")
 
 folders = {part: f"halofeed/{part}" if (HERE / "halofeed" / part).is_dir() else part for part in PARTS}
 packages = ["halofeed"]

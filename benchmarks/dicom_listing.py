@@ -72,8 +72,8 @@ def plan(source: str, workers: int) -> dict[str, float]:
     from halofeed.pipelines.options import choose_runner
     from halofeed.pipelines.plan import make_plan, open_sources
     from halofeed.pipelines.references import NumberedFiles, reference_file
-    from halofeed.pipelines.storage import OutputFolder
     from halofeed.prep.options.recipe import Recipe
+    from halofeed.storage.output_folder import OutputFolder
     from halofeed.system.scratch import scratch_folder
 
     received = 0

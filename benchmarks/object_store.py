@@ -1,6 +1,6 @@
 """Measure a loader that reads from an object store, beside as many plain range reads, in one run.
 
-    pip install 'halofeed[test]'
+    pip install 'halofeed[test]' s3fs
     python benchmarks/object_store.py
 
 A real S3 server (moto's) runs in a process of its own on loopback and takes 20 ms longer for each answer. On it lie

@@ -26,8 +26,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.convert import SHARDS, SIZE, collect, measure
-from halofeed.pipelines import direct_file
-from halofeed.pipelines.direct_file import DirectFile
+from halofeed.storage import local
+from halofeed.storage.local import DirectFile
 from halofeed.system.atomic_files import fsync_paths
 
 PIXELS = bytes(SIZE * SIZE * 3)
@@ -36,7 +36,7 @@ PIXELS = bytes(SIZE * SIZE * 3)
 def write_file(path: str, records: int, cached: bool) -> float:
     """Write a file of zeros as a shard is written; return the seconds of system time."""
     if cached:
-        direct_file.fcntl = None  # type: ignore[assignment, attr-defined]
+        local.fcntl = None  # type: ignore[assignment, attr-defined]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_stime
     file = DirectFile(path)
     for _ in range(records):

@@ -34,7 +34,7 @@ from halofeed.options import (
 )
 from halofeed.streams import output_error, output_status
 from halofeed.system import signals
-from halofeed.system.addresses import Address, address_of, meant_address, redacted
+from halofeed.system.addresses import Address, address_of, is_remote, meant_address, redacted
 from halofeed.system.console import NORMAL, QUIET, VERBOSE, print_error, print_status, status_level
 from halofeed.system.resource_errors import check_least_memory, describe_error
 from halofeed.system.wording import did_you_mean
@@ -209,7 +209,7 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
 
 def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
     _refuse_addresses(parsed)
-    if hasattr(parsed, "redirects") and "://" in parsed.path:
+    if hasattr(parsed, "redirects") and is_remote(parsed.path):
         hosts = tuple(filter(None, map(str.strip, parsed.redirects.split(","))))
         parsed.path = Address(parsed.path, hosts)
     for name in ("path", "data"):
@@ -666,7 +666,7 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     file = getattr(parsed, "recipe", None)
     parsed.repeated = repeated = read_recipe(file) if file else None
     given = given_options(Recipe, parsed)
-    if beam_arguments or any("://" in path for path in (options.source, options.images or "", options.out)):
+    if beam_arguments or any(is_remote(path) for path in (options.source, options.images or "", options.out)):
         with require_extra("convert", "apache_beam"), unlogged():
             from halofeed.pipelines.convert import prepare_stores
         prepare_stores(options, beam_arguments)

@@ -46,6 +46,7 @@ from halofeed.schemas import keys
 from halofeed.schemas.limits import SIDE
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tfexample import Decoded
+from halofeed.system.addresses import is_remote
 
 CANDIDATES_PER_SPLIT = 1000
 """Records per split whose labels and sizes are read to choose from; evenly spaced over the split."""
@@ -263,7 +264,7 @@ def open_source_files(origin: SourceLocations | None, named: str | None) -> tupl
         return None, (
             "A data set does not name the folder of its source pictures, and you did not convert this one at this path"
         )
-    if "://" in origin.images:
+    if is_remote(origin.images):
         return None, f"The source pictures are at {origin.images}, and reports read local folders only"
     if not Path(origin.images).is_dir():
         return None, f"The source pictures are no longer at {origin.images}"

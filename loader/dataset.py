@@ -74,9 +74,9 @@ class Loader(Stream):
 
     Args:
         path: the version's folder, such as data/cards/1.0.0; or its address, such as s3://bucket/cards/1.0.0, with
-            gs://, s3://, http://, https:// or another scheme of fsspec's. fsspec's settings choose the credentials and
-            the connection; see `halofeed.loader.store.remote`. An `Address` also names the hosts to which a web
-            server may redirect requests; by default that is only the server itself.
+            gs://, s3://, http://, https:// or another scheme of fsspec's. Credentials are found as docs/stores.md says;
+            settings of fsspec for a scheme are used where there are any. An `Address` also names the hosts to which a
+            web server may redirect requests; by default that is only the server itself.
         split: name of the split.
         batch_size: rows of the global batch, over all hosts.
         seed: 0 to 2**64 - 1; determines the order and the augmentations.

@@ -15,6 +15,7 @@ from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import MAX_CLASS
 from halofeed.schemas.fields import MOST_CLASSES
+from halofeed.system.addresses import is_remote
 from halofeed.system.wording import did_you_mean
 
 _MAX_WITHOUT_NAMES = 16
@@ -43,7 +44,7 @@ class NamesInLabels:
             if path in self._read or not path.lower().endswith(VOLUME_FILE_EXTENSIONS):
                 continue
             is_nrrd = path.lower().endswith((".nrrd", ".nhdr"))
-            may_skip = "://" in self.files.root and not is_nrrd and not self.named
+            may_skip = is_remote(self.files.root) and not is_nrrd and not self.named
             if may_skip and self._count_without_names >= _MAX_WITHOUT_NAMES:
                 continue
             self._read.add(path)

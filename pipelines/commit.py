@@ -17,7 +17,6 @@ from halofeed.errors import JobError
 from halofeed.pipelines.heartbeat import check_alive
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.replace import delete_unnamed
-from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.annotations.contract import is_mostly_bad
 from halofeed.prep.convert.label_image import VOC_VOID, void_problem
 from halofeed.schemas import keys
@@ -37,6 +36,7 @@ from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import metadata_files
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES
+from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.checksum import crc32c
 from halofeed.system.wording import plural
 

@@ -19,9 +19,7 @@ from halofeed.pipelines.beam_pipeline import build_pipeline
 from halofeed.pipelines.commit import check_committed_budget
 from halofeed.pipelines.heartbeat import start_heartbeat
 from halofeed.pipelines.job import JobOptions, ShardJob
-from halofeed.pipelines.lease import held
 from halofeed.pipelines.listing import TRANSFERRED_CLASSES, ListingInJob
-from halofeed.pipelines.objects.choose import use_options
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
 from halofeed.pipelines.plan import (
     ConversionPlan,
@@ -52,16 +50,19 @@ from halofeed.pipelines.replace import (
 from halofeed.pipelines.run_distributed import RunDistributed, SeriesSearch, find_series_in_job, run_on_beam
 from halofeed.pipelines.shard_writer import changed_input
 from halofeed.pipelines.source_registry import SourceLocations, recall, remember
-from halofeed.pipelines.storage import OutputFolder, check_reachable, for_workers, is_remote, source_files
 from halofeed.pipelines.workers import SHARD_KEPT, Workers, available_cores, workers_in
 from halofeed.prep.convert.normalize_like import normalized_like
 from halofeed.prep.formats.dicom.series_listing import LISTING_CLASSES, SeriesListing
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import SourceFiles, source_files
 from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, index_file
 from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
+from halofeed.storage.choose import check_reachable, for_workers, use_options
+from halofeed.storage.lease import held
+from halofeed.storage.output_folder import OutputFolder
 from halofeed.system import signals
+from halofeed.system.addresses import is_remote
 from halofeed.system.console import VERBOSE, print_error, print_status
 from halofeed.system.memory import MEBIBYTE
 from halofeed.system.resource_errors import describe_error
@@ -414,7 +415,7 @@ def _check_output_outside_sources(options: JobOptions, sources: Sources) -> None
     for flag, root in (("--source", sources.annotations.root), ("--images", sources.images.root)):
         if os.path.realpath(root) == "/":
             continue  # the root folder is never listed
-        if "://" in root or "://" in options.folder:
+        if is_remote(root) or is_remote(options.folder):
             inside = options.folder.startswith(root.rstrip("/") + "/")
         else:
             inside = os.path.commonpath([folder, os.path.realpath(root)]) == os.path.realpath(root)

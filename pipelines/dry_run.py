@@ -21,7 +21,6 @@ from halofeed.pipelines.plan import (
     open_sources,
 )
 from halofeed.pipelines.references import SampledReferences
-from halofeed.pipelines.storage import is_remote
 from halofeed.pipelines.summary import outcome_lines, reason_lines
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.convert.normalize_like import foreground_scheme
@@ -33,6 +32,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.voxels.counts import ValueCounts
 from halofeed.schemas.statistics import Intensities, Statistics
+from halofeed.system.addresses import is_remote
 from halofeed.system.console import QUIET, human_bytes, status_level
 from halofeed.system.wording import plural
 

@@ -23,11 +23,9 @@ from typing import Any
 import numpy as np
 
 from halofeed.errors import Problem, UsageError
-from halofeed.pipelines.objects.choose import store_of
 from halofeed.pipelines.plan import Sources
 from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, write_file
 from halofeed.pipelines.run_distributed import Place, RunDistributed, write_pieces
-from halofeed.pipelines.storage import OutputFolder, RemoteFiles, for_workers, is_remote, source_files
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations.contract import LayoutOptions, PartwiseListing, reject_lone_surrogates
 from halofeed.prep.annotations.splits import SplitOptions, assign_splits
@@ -35,10 +33,13 @@ from halofeed.prep.layouts import Layout, find_layout, folders
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import FileSelection, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
-from halofeed.prep.sources.files import LocalFiles, settled_stamp
+from halofeed.prep.sources.files import LocalFiles, RemoteFiles, settled_stamp, source_files
 from halofeed.prep.sources.walk import PartialListing
 from halofeed.schemas.files import TEMPORARY_FOLDER
 from halofeed.schemas.identity import ID_LIMIT, refuse_repeated
+from halofeed.storage.choose import for_workers, store_of
+from halofeed.storage.output_folder import OutputFolder
+from halofeed.system.addresses import is_remote
 from halofeed.system.checksum import with_checksum, without_checksum
 from halofeed.system.console import print_status
 

@@ -29,9 +29,8 @@ from apache_beam.runners.runner import create_runner
 from halofeed import __version__
 from halofeed.errors import UsageError
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.storage import is_remote
 from halofeed.pipelines.workers import SHARE_OF_MEMORY, available_cores, count_workers
-from halofeed.system.addresses import keep_secret
+from halofeed.system.addresses import is_remote, keep_secret
 from halofeed.system.memory import machine_memory
 
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner")

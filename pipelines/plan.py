@@ -27,7 +27,6 @@ from halofeed.pipelines.classes import (
 )
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.references import ReferenceWriter
-from halofeed.pipelines.storage import RemoteFiles, is_remote, source_files
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, sort_class_names
@@ -46,13 +45,21 @@ from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.example import FileSelection, SourceExample
-from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source_path, settled_stamp
+from halofeed.prep.sources.files import (
+    LocalFiles,
+    RemoteFiles,
+    SourceFiles,
+    check_source_path,
+    settled_stamp,
+    source_files,
+)
 from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
 from halofeed.prep.voxels.intensity import check_channels_are_ct
 from halofeed.schemas.files import check_split
 from halofeed.schemas.identity import refuse_repeated
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.tasks import task_named
+from halofeed.system.addresses import is_remote
 from halofeed.system.atomic_files import decode_name, read_regular
 from halofeed.system.console import human_bytes, print_status
 from halofeed.system.memory import machine_memory

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from halofeed.errors import JobError
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
-from halofeed.pipelines.storage import OutputFolder, TemporaryFile, reporting_disk_errors
 from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas.files import TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shards_of
+from halofeed.storage.output_folder import OutputFolder, TemporaryFile, reporting_disk_errors
 from halofeed.system.checksum import crc32c, with_checksum, without_checksum
 
 REFERENCES_PER_FILE = 10_000

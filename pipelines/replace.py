@@ -16,7 +16,6 @@ import stat
 from collections.abc import Iterable
 
 from halofeed.errors import CorruptFileError, UsageError
-from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.croissant import MARK
 from halofeed.schemas.files import (
@@ -34,6 +33,8 @@ from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.limits import MANIFEST_VALUES
 from halofeed.schemas.manifest import Manifest, is_intact
 from halofeed.schemas.tfds import metadata_files
+from halofeed.storage.output_folder import OutputFolder
+from halofeed.system.addresses import is_remote
 from halofeed.system.atomic_files import copy_modes, fsync_paths, swap_paths
 from halofeed.system.console import print_status
 

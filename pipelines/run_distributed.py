@@ -17,10 +17,8 @@ from halofeed.errors import UsageError
 from halofeed.pipelines.beam_pipeline import Numbers
 from halofeed.pipelines.heartbeat import Heartbeat, start_heartbeat
 from halofeed.pipelines.job import check_software
-from halofeed.pipelines.objects.choose import use_settings
 from halofeed.pipelines.options import RunnerChoice, new_pipeline
 from halofeed.pipelines.remote import restarted, run_remote
-from halofeed.pipelines.storage import OutputFolder, RemoteFiles, source_files
 from halofeed.prep.formats.dicom.grouping import DicomSeries, OtherFile, read_headers, sort_by_first_path
 from halofeed.prep.formats.dicom.series_listing import (
     FolderListing,
@@ -31,8 +29,10 @@ from halofeed.prep.formats.dicom.series_listing import (
     listing_to_bytes,
 )
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
-from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.sources.files import LocalFiles, RemoteFiles, source_files
 from halofeed.schemas.files import TEMPORARY_FOLDER
+from halofeed.storage.choose import use_settings
+from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.pickles import from_bytes, to_bytes
 
 RunDistributed = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]

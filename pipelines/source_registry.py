@@ -17,6 +17,7 @@ from pathlib import Path
 
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.schemas.manifest import Manifest
+from halofeed.system.addresses import is_remote
 from halofeed.system.atomic_files import open_regular
 
 MOST_KEPT = 1000
@@ -81,7 +82,7 @@ def recall(folder: str, manifest: Manifest) -> SourceLocations | None:
 
 
 def _place(folder: str) -> str:
-    return folder.rstrip("/") if "://" in folder else os.path.realpath(folder)
+    return folder.rstrip("/") if is_remote(folder) else os.path.realpath(folder)
 
 
 def _digest(manifest: Manifest) -> str:

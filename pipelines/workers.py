@@ -115,7 +115,7 @@ def _serve(reading: BinaryIO, writing: BinaryIO) -> NoReturn:
 def _answer_requests(requests: queue.SimpleQueue[Any], writing: BinaryIO) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from halofeed.pipelines.objects.choose import use_options
+    from halofeed.storage.choose import use_options
 
     tempfile.tempdir, beam_arguments = requests.get()
     use_options(PipelineOptions(beam_arguments))

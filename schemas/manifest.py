@@ -19,7 +19,7 @@ from halofeed.schemas.kinds import Kind, kind_of, with_current_option_names
 from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tasks import TASKS, field_problems
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
-from halofeed.system.addresses import meant_address
+from halofeed.system.addresses import is_remote, meant_address
 from halofeed.system.atomic_files import read_regular
 from halofeed.system.wording import did_you_mean, nearest_name, plural
 
@@ -437,7 +437,7 @@ class _Reader:
 def only_version(path: str | os.PathLike[str]) -> str:
     """Return the folder of a data set's only version, data/cards/1.0.0 for data/cards; any other path as it is."""
     folder = Path(path)
-    if "://" in os.fspath(path) or (folder / files.MANIFEST).exists():
+    if is_remote(os.fspath(path)) or (folder / files.MANIFEST).exists():
         return os.fspath(path)
     found = list(folder.glob(f"[!.]*/{files.MANIFEST}"))
     return str(found[0].parent) if len(found) == 1 else os.fspath(path)
@@ -453,7 +453,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     if (meant := meant_address(os.fspath(path))) is not None:
         raise UsageError(f"{path}: an address has two slashes; write {meant}")
     folder = Path(path)
-    if "://" in os.fspath(path):
+    if is_remote(os.fspath(path)):
         raise UsageError(
             f"{path}: this command reads data sets from local disk; copy the folder there first, with "
             "`aws s3 sync`, `gcloud storage rsync -r` or `wget -r -np`, and name the copy"

@@ -109,12 +109,17 @@ class Address:
         return hash(self.full)
 
 
+def is_remote(path: str) -> bool:
+    """Return whether a path is an address such as gs://, s3:// or hdfs://."""
+    return "://" in path
+
+
 def address_of(path: str | os.PathLike[str]) -> Address | None:
     """Return a path as an address; None for a path of this machine."""
     if isinstance(path, Address):
         return path
     text = os.fspath(path)
-    return Address(text) if "://" in text else None
+    return Address(text) if is_remote(text) else None
 
 
 def meant_address(path: str) -> str | None:

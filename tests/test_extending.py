@@ -12,7 +12,7 @@ import pytest
 from tests.support.level_rows import others
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("system", "schemas", "prep", "pipelines", "loader", "trainer", "inspection", "halofeed")
+PARTS = ("system", "schemas", "storage", "prep", "pipelines", "loader", "trainer", "inspection", "halofeed")
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 QUICK = ("A layout",)
 

@@ -159,6 +159,18 @@ class RemoteShard:
         pass
 
 
+def check_size(file: str, found: int | None, size: int) -> None:
+    """Compare the size of a file with the manifest's; None is a missing file.
+
+    Raises:
+        CorruptFileError: they differ.
+    """
+    if found is None:
+        raise CorruptFileError(f"{file}: it is missing, and the manifest names it; {CURE}")
+    if found != size:
+        raise CorruptFileError(f"{file}: expected {size:,} bytes, found {found:,}; {CURE}")
+
+
 def checked_pieces(store: Store, shard: Shard) -> Iterator[Piece]:
     """Yield all bytes of a shard, and verify its checksum at the end.
 

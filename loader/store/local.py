@@ -25,6 +25,7 @@ from halofeed.loader.store.base import (
     Span,
     Store,
     StoreWrapper,
+    check_size,
     checked_pieces,
 )
 from halofeed.schemas.limits import INDEX_BYTES
@@ -109,14 +110,14 @@ class LocalStore:
 
     def _check_size(self, name: str, size: int) -> None:
         path = self._folder / name
+        found: int | None = None
         try:
             found = path.stat().st_size
         except FileNotFoundError:
-            raise CorruptFileError(f"{path}: it is missing, and the manifest names it; {CURE}") from None
+            pass
         except OSError as error:
             raise CorruptFileError(f"{path}: cannot be read: {error.strerror or error}; {CURE}") from error
-        if found != size:
-            raise CorruptFileError(f"{path}: expected {size:,} bytes, found {found:,}; {CURE}")
+        check_size(str(path), found, size)
 
 
 def _read_ahead(path: Path, places: Sequence[tuple[int, int]]) -> None:

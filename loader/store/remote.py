@@ -1,4 +1,4 @@
-"""Remote store: a data set's files in an object store or on a web server, read in byte ranges through fsspec.
+"""Remote store: a data set's files in an object store or on a web server, read in byte ranges.
 
 Close ranges are merged into one request, and large ones are split:
 
@@ -13,26 +13,32 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import logging
 import os
 import threading
-import time
-import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
-from urllib.parse import urljoin
 
-from halofeed.errors import CorruptFileError, HalofeedError, StoreError, UsageError, require_extra
-from halofeed.loader.store.base import PIECE_BYTES, HeldFile, Item, Piece, RemoteShard, Result, Span
-from halofeed.loader.store.web import RangeReader, RefusedRedirectError, WebError, check_redirect
+from halofeed.errors import CorruptFileError, HalofeedError, StoreError, UsageError
+from halofeed.loader.store.base import (
+    PIECE_BYTES,
+    HeldFile,
+    Item,
+    Piece,
+    RemoteShard,
+    Result,
+    Span,
+    check_size,
+)
 from halofeed.schemas.files import MANIFEST
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import CURE
-from halofeed.system.addresses import NO_USER, Address, printable_cause, redacted
-from halofeed.system.retry import LONGEST_PAUSE_SECONDS, is_final, retry
+from halofeed.storage.choose import reader_of
+from halofeed.storage.retry import LONGEST_PAUSE_SECONDS, Fault, retry
+from halofeed.storage.web import RefusedRedirectError
+from halofeed.system.addresses import Address, printable_cause, redacted
 from halofeed.system.wording import plural
 
 GAP_BYTES = 128 << 10
@@ -123,11 +129,6 @@ REQUEST_SECONDS = 30.0
 PIECES_AHEAD = 16
 """Concurrent requests while a complete shard is read."""
 _MAX_PREFETCHED = 4
-_WEB, _S3, _GCS = ("http", "https"), ("s3", "s3a"), ("gs", "gcs")
-_SIGNED_SECONDS = 3600
-_UNSIGNED = (400, 401, 403)
-"""A store's answers to an address whose signature it does not accept."""
-_PACKAGES = ("fsspec", "s3fs", "gcsfs", "aiohttp", "adlfs", "aiobotocore")
 
 
 class RemoteStore:
@@ -147,8 +148,6 @@ class RemoteStore:
     def __init__(self, address: Address, concurrent_reads: int) -> None:
         if concurrent_reads < 1:
             raise UsageError(f"concurrent_reads: expected 1 or more, got {concurrent_reads}")
-        if address.has_user and address.scheme in (*_S3, *_GCS):
-            raise UsageError(f"{address}: {NO_USER}")
         self._address, self.place = address, str(address)
         self.threads = self._concurrent = concurrent_reads
         self.retries = 0
@@ -172,14 +171,7 @@ class RemoteStore:
         expected |= {shard.index: shard.index_bytes for shard in shards}
         sizes = self._sizes(list(expected))
         for name, size in expected.items():
-            if (found := sizes.get(name)) is None:
-                raise CorruptFileError(
-                    f"{self.place}/{name}: it is missing, and the manifest names it; {CURE}"
-                )
-            if found != size:
-                raise CorruptFileError(
-                    f"{self.place}/{name}: expected {size:,} bytes, found {found:,}; {CURE}"
-                )
+            check_size(f"{self.place}/{name}", sizes.get(name), size)
 
     def read(self, name: str, size: int) -> bytes:
         return bytes(self._get(name, 0, min(size, INDEX_BYTES)))
@@ -296,16 +288,16 @@ class RemoteStore:
             return data
 
         try:
-            data = retry(request, _is_transient, RANGE_ATTEMPTS, before_retry=self.count_retry)
+            data = retry(request, process.files.fault_of, RANGE_ATTEMPTS, before_retry=self.count_retry)
         except Exception as error:
-            if _is_absent(error):
+            fault = process.files.fault_of(error)
+            if fault is Fault.ABSENT:
                 raise CorruptFileError(f"{place}: it is missing; {CURE}") from None
-            cause = _cause_of(error)
-            problem = _described(cause)
-            if _is_final(cause):
+            problem = _described(error)
+            if fault is not Fault.TRANSIENT:
                 raise StoreError(
-                    f"{place}: {what} are refused: {problem}{_cure_of(cause)}"
-                ) from printable_cause(cause)
+                    f"{place}: {what} are refused: {problem}{_cure_of(error, fault)}"
+                ) from printable_cause(error)
             size = None
             with contextlib.suppress(HalofeedError):
                 size = self.size(name)
@@ -326,15 +318,33 @@ class RemoteStore:
         return data
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes; None if it does not exist."""
-        try:
-            return self._retried(name, lambda process: process.size(name))
-        except FileNotFoundError:
-            return None
+        """Return the size of a file in bytes; None if it does not exist, or the server does not say it."""
+        return self._retried(name, lambda process: process.size(name))
 
     def listed(self) -> Mapping[str, int] | None:
         """Return the size in bytes of every file by name; None if the store cannot list files."""
         return self._retried("", lambda process: process.sizes())
+
+    def _retried(self, name: str, act: Callable[[_Process], Result | None]) -> Result | None:
+        """Return what a request returns, and retry if necessary; None if the file is missing.
+
+        Raises:
+            StoreError: the store refuses or does not answer.
+        """
+        process = self._here()
+        try:
+            return retry(
+                lambda: act(process), process.files.fault_of, RANGE_ATTEMPTS, before_retry=self.count_retry
+            )
+        except HalofeedError:
+            raise
+        except Exception as error:
+            fault = process.files.fault_of(error)
+            if fault in (Fault.ABSENT, Fault.BUCKET):
+                return None
+            raise StoreError(
+                f"{self.place}/{name}: cannot be reached: {_described(error)}{_cure_of(error, fault)}"
+            ) from printable_cause(error)
 
     def _sizes(self, names: Sequence[str]) -> dict[str, int]:
         """Return the sizes of those files that exist, from one listing if the store can list."""
@@ -343,19 +353,6 @@ class RemoteStore:
             return {name: listed[name] for name in names if name in listed}
         found = zip(names, self.for_each(self.size, names), strict=True)
         return {name: size for name, size in found if size is not None}
-
-    def _retried(self, name: str, act: Callable[[_Process], Result]) -> Result:
-        """Call `act`, and retry if necessary; FileNotFoundError if a file is missing, otherwise StoreError."""
-        process = self._here()
-        try:
-            return retry(lambda: act(process), _is_transient, RANGE_ATTEMPTS, before_retry=self.count_retry)
-        except Exception as error:
-            if _is_absent(error):
-                raise
-            cause = _cause_of(error)
-            raise StoreError(
-                f"{self.place}/{name}: cannot be reached: {_described(cause)}{_cure_of(cause)}"
-            ) from printable_cause(cause)
 
     def _here(self) -> _Process:
         """Return this process' connections and threads, which do not survive a fork."""
@@ -378,36 +375,7 @@ class _Process:
 
     def __init__(self, place: Address, concurrent_reads: int) -> None:
         self.number, self._place = os.getpid(), place
-        self._is_web, self._signs = place.scheme in _WEB, place.scheme in _S3
-        with require_extra("remote", *_PACKAGES):
-            try:
-                import fsspec
-
-                self._files, self._path = fsspec.core.url_to_fs(
-                    place.full, **_options(place, concurrent_reads)
-                )
-            except ImportError as error:
-                # fsspec's message names the package to install.
-                raise ModuleNotFoundError(str(error), name=_missing(error)) from error
-            except (
-                TypeError,
-                ValueError,
-            ) as error:  # TypeError: a file system that needs settings of its own
-                raise UsageError(
-                    f"{place}: {error}; expected a local folder, gs://, s3://, http:// or https://"
-                ) from printable_cause(error)
-        logging.getLogger("fsspec.http").addFilter(_hide_secrets)
-        self._files.invalidate_cache()
-        if hasattr(self._files, "retries"):
-            self._files.retries = 1  # `RemoteStore` retries
-        self._path = self._path.rstrip("/")
-        self._is_plain = self._is_web and not (
-            self._files.client_kwargs or self._files.kwargs or place.has_secrets
-        )
-        if self._is_web:
-            _follow_allowed_redirects(self._files, place.redirects)
-        self._web = RangeReader(place.redirects)
-        self._signed: dict[str, tuple[str, float]] = {}
+        self.files = reader_of(place)
         self.executor = ThreadPoolExecutor(concurrent_reads, "halofeed-store")
         self._slots = threading.BoundedSemaphore(concurrent_reads)
         self.answered = 0
@@ -417,66 +385,35 @@ class _Process:
 
     def request(self, name: str, start: int, stop: int) -> bytes | bytearray:
         """Request bytes of a file once."""
-        path = self._below(name)
-        if (address := self._address(name, path)) is not None:
-            try:
-                with self._slots:
-                    return self._web.get(address, start, stop, _timeout_seconds(stop - start))
-            except WebError as error:
-                is_moved = isinstance(error, RefusedRedirectError)  # for example a bucket of another region
-                if self._is_web or not (is_moved or error.status in _UNSIGNED):
-                    raise
-                self._signs = False  # the bucket requires more than a signature
-            finally:
-                self.answered += 1
-        return bytes(self._call("cat_file", path, stop - start, start=start, end=stop))
-
-    def _below(self, name: str) -> str:
-        """Return the file system's name of a file."""
-        return (self._place / name).full if self._is_web else f"{self._path}/{name}"
-
-    def _address(self, name: str, path: str) -> str | None:
-        """Return the address for plain requests; None if only fsspec, with the user's settings, can read the file."""
-        if self._is_web:
-            return path if self._is_plain else None
-        if not self._signs:
-            return None
-        address, until = self._signed.get(name, ("", 0.0))
-        if time.monotonic() > until:
-            try:
-                address = str(self._files.sign(path, expiration=_SIGNED_SECONDS))
-            except Exception:
-                self._signs = False
-                return None
-            self._signed[name] = address, time.monotonic() + _SIGNED_SECONDS / 2
-        return address
+        try:
+            with self._slots:
+                return self.files.read_range(self._below(name), start, stop, _timeout_seconds(stop - start))
+        finally:
+            self.answered += 1
 
     def size(self, name: str) -> int | None:
-        """Return the size of one file in bytes; FileNotFoundError if it does not exist."""
-        size = self._call("info", self._below(name), 0).get("size")
-        return None if size is None else int(size)
+        """Request the size of one file once."""
+        try:
+            with self._slots:
+                found = self.files.stat_once(self._below(name))
+            return None if found is None else found.size
+        finally:
+            self.answered += 1
 
     def sizes(self) -> dict[str, int] | None:
         """Return the sizes of all files in the folder; None if the store cannot list files."""
-        if self._is_web:
-            return None
-        try:
-            entries = self._call("ls", self._path, 0, detail=True)
-        except FileNotFoundError:
-            return {}
-        return {entry["name"].rpartition("/")[2]: int(entry["size"] or 0) for entry in entries}
+        folder = self._below("")
+        with self._slots:
+            if (entries := self.files.list_dir(folder)) is None:
+                return None
+            # The scheme of the names may be another one than the user's: s3:// for s3a://.
+            start = len(folder.partition("://")[2])
+            return {name.partition("://")[2][start:].rstrip("/"): size or 0 for name, size in entries}
 
-    def _call(self, method: str, path: str, size: int, **options: Any) -> Any:
-        try:
-            with self._slots:
-                if not self._files.async_impl:
-                    return getattr(self._files, method)(path, **options)
-                from fsspec.asyn import sync
-
-                call = getattr(self._files, f"_{method}")
-                return sync(self._files.loop, call, path, timeout=_timeout_seconds(size), **options)
-        finally:
-            self.answered += 1
+    def _below(self, name: str) -> str:
+        """Return the address of a file, for requests."""
+        is_web = self._place.scheme in ("http", "https")
+        return (self._place / name).full if is_web else f"{self._place.full.rstrip('/')}/{name}"
 
 
 class RemoteFile(HeldFile):
@@ -536,64 +473,9 @@ class RemoteFile(HeldFile):
         return True
 
 
-def _options(place: Address, concurrent_reads: int) -> dict[str, Any]:
-    """Return the file system's options, in addition to the user's settings of fsspec."""
-    if place.scheme in _S3:
-        wait = {"connect_timeout": REQUEST_SECONDS, "read_timeout": REQUEST_SECONDS}
-        once = {"retries": {"total_max_attempts": 1}, "max_pool_connections": concurrent_reads}
-        return {"config_kwargs": {**wait, **once}}
-    # The web's file system is modified below, so it must not be shared with other users of fsspec.
-    return {"skip_instance_cache": True} if place.scheme in _WEB else {}
-
-
-def _hide_secrets(record: logging.LogRecord) -> bool:
-    """Remove secrets of addresses from fsspec's log messages."""
-    lines = [record.getMessage()]
-    if record.exc_info:
-        lines += traceback.format_exception(record.exc_info[1])
-    record.msg, record.args, record.exc_info = redacted("\n".join(lines).strip()), None, None
-    return True
-
-
-def _follow_allowed_redirects(files: Any, redirects: Sequence[str]) -> None:
-    """Make fsspec follow only those web redirects that `check_redirect` permits."""
-    import aiohttp
-
-    async def check(session: object, context: object, redirect: Any) -> None:
-        response = redirect.response
-        target = response.headers.get("Location") or response.headers.get("URI", "")
-        check_redirect(response.status, str(response.url), urljoin(str(response.url), target), redirects)
-
-    trace = aiohttp.TraceConfig()
-    trace.on_request_redirect.append(check)
-    files.client_kwargs = {
-        **files.client_kwargs,
-        "trace_configs": [*files.client_kwargs.get("trace_configs", ()), trace],
-    }
-
-
-def _missing(error: ImportError) -> str:
-    """Return the name of the package that is not installed."""
-    return error.name or next((name for name in _PACKAGES if name in str(error).lower()), "fsspec")
-
-
 def _timeout_seconds(size: int) -> float:
     """Return the timeout of a request for `size` bytes."""
     return REQUEST_SECONDS + size / (1 << 20)
-
-
-def _is_absent(error: Exception) -> bool:
-    """Return whether a file does not exist; fsspec also reports unreachable web servers as missing files."""
-    cause = error.__cause__
-    return (
-        isinstance(error, FileNotFoundError) and getattr(cause, "status", 404 if cause is None else 0) == 404
-    )
-
-
-def _cause_of(error: Exception) -> Exception:
-    """Return the real error: fsspec reports a web server that refuses or does not answer as a missing file."""
-    cause = error.__cause__
-    return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) else error
 
 
 def _described(error: Exception) -> str:
@@ -601,27 +483,12 @@ def _described(error: Exception) -> str:
     return redacted(f"{type(error).__name__}: {error}".rstrip(": "))
 
 
-def _cure_of(error: Exception) -> str:
+def _cure_of(error: Exception, fault: Fault) -> str:
     """Return what to do about an error of a store; "" where the error says it."""
     if isinstance(error, RefusedRedirectError | HalofeedError):
         return ""
     if "WRONG_VERSION_NUMBER" in str(error):
         return "; its server has no TLS: write http://"
-    if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403):
+    if fault is Fault.CREDENTIALS:
         return "; see whether the credentials are valid and allow it (docs/stores.md), and run again"
     return "; see whether the address is right and its server can be reached, and run again"
-
-
-def _is_transient(error: Exception) -> bool:
-    """Return whether another attempt may succeed."""
-    return not _is_absent(error) and not _is_final(_cause_of(error))
-
-
-def _is_final(error: Exception) -> bool:
-    """Return whether a retry cannot succeed: missing permission, or a request that the store always refuses."""
-    if isinstance(error, RefusedRedirectError):
-        return True
-    status = getattr(error, "status", None) or vars(error).get("code")
-    if isinstance(status, int):
-        return is_final(status)
-    return isinstance(error, PermissionError | HalofeedError)

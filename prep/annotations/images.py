@@ -25,6 +25,7 @@ from halofeed.prep.sources.files import (
     path_exists,
     path_from,
 )
+from halofeed.system.addresses import is_remote
 from halofeed.system.atomic_files import decode_name
 
 ImageKey = TypeVar("ImageKey", bound=Hashable)
@@ -118,7 +119,7 @@ class ImageIndex:
         self._annotations_root = annotations_root
         self._folded: dict[str, dict[str, list[str]]] = {}
         # The real path, so that a symbolic link to the folder has no effect.
-        is_url = "://" in images.root
+        is_url = is_remote(images.root)
         self._root_parts = _split_path(images.root if is_url else decode_name(os.path.realpath(images.root)))
 
     @property
@@ -202,7 +203,7 @@ class ImageIndex:
                 self._check_listable([below])
                 raise SourceError("annotation", "image file not found", f"{below!r} {BELOW_IMAGES_FOLDER}")
             return found
-        is_absolute = name.startswith(("/", "\\")) or "://" in name
+        is_absolute = name.startswith(("/", "\\")) or is_remote(name)
         path = posixpath.normpath("/".join(_split_path(name, keep_up=True)))
         leads_up = path.split("/")[0] == ".."
         if not is_absolute and not leads_up:
@@ -215,11 +216,11 @@ class ImageIndex:
                     raise SourceError("annotation", "file name is ambiguous", f"{name!r}: {', '.join(hits)}")
                 if hits:
                     return hits[0]
-        is_local = "://" not in self.root
+        is_local = not is_remote(self.root)
         if is_local and os.path.isabs(name) and path_exists(name, regular=True):
             return os.path.normpath(name)
         outside = None
-        if self._annotations_root and "://" not in self._annotations_root and not is_absolute:
+        if self._annotations_root and not is_remote(self._annotations_root) and not is_absolute:
             below = path_from(self._annotations_root, path, self.root)
             if len(parts) > 1 and self._is_file(below):
                 if not below.startswith("../"):

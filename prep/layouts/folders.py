@@ -20,6 +20,7 @@ from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.addresses import is_remote
 from halofeed.system.wording import plural
 
 IMAGE_FOLDER = re.compile(
@@ -180,7 +181,7 @@ def _resolve_rules(seen: FolderSummary, others: Iterable[str], root: str, option
 
 def _above(root: str) -> str:
     """Return the folder above a local one, for a message."""
-    return "" if "://" in root else f", {os.path.dirname(os.path.abspath(root))}"
+    return "" if is_remote(root) else f", {os.path.dirname(os.path.abspath(root))}"
 
 
 def _deep_notes(firsts: Iterable[str], first_is_split: bool) -> dict[str, str]:

@@ -35,6 +35,7 @@ from halofeed.prep.sources.file_names import (
     volume_files,
 )
 from halofeed.prep.sources.files import SourceFiles, path_from
+from halofeed.system.addresses import is_remote
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _from_the_root(row: TableRow, annotations_root: str, root: str) -> TableRow:
     cells = {}
     for column in ("image", "label"):
         paths = _split_cell(row.cell(column))
-        if "://" in annotations_root or not any(path.startswith(("../", "..\\")) for path in paths):
+        if is_remote(annotations_root) or not any(path.startswith(("../", "..\\")) for path in paths):
             continue
         cells[column] = json.dumps(
             [path_from(annotations_root, path.replace("\\", "/"), root) for path in paths]

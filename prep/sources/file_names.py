@@ -24,6 +24,7 @@ from halofeed.prep.sources.files import (
     path_exists,
 )
 from halofeed.prep.sources.members import parse_member
+from halofeed.system.addresses import is_remote
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 _IMAGE_EXTENSIONS = frozenset(IMAGE_EXTENSIONS)
@@ -244,7 +245,7 @@ def find_annotated_file(written: str, what: str, files: SourceFiles, folder: str
         SourceError: there is no such file.
     """
     path = relative_path(written, files.root, folder)
-    is_local = "://" not in files.root
+    is_local = not is_remote(files.root)
     if path.startswith("..") or (path.startswith("/") and not is_local) or files.size(path) is None:
         leads_out = os.path.isabs(written) or path.startswith("../")
         if leads_out and is_local and path_exists(os.path.join(absolute_path(files.root), path)):

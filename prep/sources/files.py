@@ -1,24 +1,28 @@
-"""Source files: the protocol through which prep reads a folder, and its implementation for local folders."""
+"""Source files: the protocol through which prep reads a folder, for local folders and for stores."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import io
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from halofeed.errors import Problem, SourceError, UsageError
 from halofeed.prep.sources.members import Member, parse_member
 from halofeed.prep.sources.parquet import RangeFiles, read_cell
 from halofeed.prep.sources.walk import (
     ACCESS_ERRORS,
+    FILES_NEAR_TOP,
+    FileSizes,
     PartialListing,
     folder_fault,
     has_many_files,
@@ -26,6 +30,8 @@ from halofeed.prep.sources.walk import (
     list_below,
     list_part,
 )
+from halofeed.storage.choose import store_of
+from halofeed.system.addresses import is_remote
 from halofeed.system.atomic_files import decode_name, encode_name, file_type, open_regular, read_regular
 from halofeed.system.memory import machine_memory
 from halofeed.system.wording import nearest_name
@@ -149,7 +155,7 @@ def path_below(root: str, written: str) -> str | None:
     >>> path_below("/data/images", "/data/images/a/b.jpg"), path_below("/data", "a.jpg"), path_below("/", "/a.jpg")
     ('a/b.jpg', None, 'a.jpg')
     """
-    if "://" in root or "://" in written:
+    if is_remote(root) or is_remote(written):
         start = root.rstrip("/") + "/"
         return written.removeprefix(start) if written.startswith(start) else None
     if not os.path.isabs(written):
@@ -449,3 +455,146 @@ def _size_of(file: str) -> int | None:
     if stat.S_ISDIR(found.st_mode):
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+_Size = TypeVar("_Size", int, int | None)
+
+
+class RemoteFiles:
+    """Source files below an address; see `LocalFiles` for the methods.
+
+    Attributes:
+        stamps: digest of all versions once all files were listed; "" before.
+    """
+
+    stamps = ""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+        self._listing = FileSizes()
+        self._sizes: Mapping[str, int] | None = None
+        self._adopted_sizes: dict[str, int] = {}
+
+    def sizes(self) -> Mapping[str, int]:
+        if self._sizes is None:
+            self._set_sizes(self._all())
+            assert self._sizes is not None
+        return self._sizes
+
+    def lists_within(self, count: int) -> bool:
+        """Return whether there are at most `count` files."""
+        if self._sizes is None:
+            found = list(islice(self._all(), count + 1))
+            if len(found) > count:
+                return False
+            self._set_sizes(found)
+        return len(self.sizes()) <= count
+
+    def list_folder(self, folder: str) -> PartialListing | None:
+        """Return the files and folders directly in a folder; None for too many, or if the store lists recursively."""
+        listed = store_of(self.root).list_dir(f"{self.root}/{_start(folder)}")
+        if listed is None:
+            return None
+        folders: list[str] = []
+        files: dict[str, int] = {}
+        for path, size in self._visible(listed):
+            if size is None:
+                folders.append(path.rstrip("/"))
+            elif not path.endswith("/"):
+                files[path] = size
+            if len(files) > FILES_NEAR_TOP:
+                return None
+        return PartialListing(files=files.items(), folders=tuple(folders))
+
+    def below(self, folder: str) -> PartialListing:
+        """Return the files below a folder, listed during the iteration."""
+        return PartialListing(files=self._below(_start(folder)))
+
+    def _all(self) -> Iterator[tuple[str, int]]:
+        """Yield every file, and set `stamps` at the end."""
+        total = 0
+
+        def listed() -> Iterator[tuple[str, int]]:
+            nonlocal total
+            for address, size, version in store_of(self.root).versions(f"{self.root}/"):
+                entry = f"{address} {size} {version}".encode("utf-8", "surrogateescape")
+                total = (total + int.from_bytes(hashlib.sha256(entry).digest(), "big")) % 2**256
+                yield address, size
+
+        yield from ((path, size) for path, size in self._visible(listed()) if not path.endswith("/"))
+        self.stamps = f"{total:064x}"
+
+    def _below(self, start: str) -> Iterator[tuple[str, int]]:
+        """Yield the files whose paths have this prefix."""
+        listed = store_of(self.root).listed(f"{self.root}/{start}")
+        return ((path, size) for path, size in self._visible(listed) if not path.endswith("/"))
+
+    def _visible(self, listed: Iterable[tuple[str, _Size]]) -> Iterator[tuple[str, _Size]]:
+        found = ((address[len(self.root) + 1 :], size) for address, size in listed)
+        return ((path, size) for path, size in found if path and not is_hidden(path))
+
+    def _set_sizes(self, files: Iterable[tuple[str, int]]) -> None:
+        self._listing.add_files(files)
+        if not self._listing:
+            endpoint = getattr(store_of(self.root), "endpoint", None)
+            where = f" (asked at {endpoint})" if endpoint else ""
+            raise UsageError(
+                f"{self.root}: no files there{where}; name the folder that holds the source files"
+            )
+        self._sizes = self._listing.quickest()
+
+    def faults(self) -> Mapping[str, Problem]:
+        return {}
+
+    def size(self, path: str) -> int | None:
+        if (member := parse_member(path)) is not None:
+            return None if self.size(member.container) is None else member.size
+        return self._adopted_sizes[path] if path in self._adopted_sizes else self.sizes().get(path)
+
+    def stamp(self, path: str) -> Stamp | None:
+        return None
+
+    def refusal(self, path: str) -> str:
+        return ""
+
+    def files_in(self, folder: str) -> list[str]:
+        self.sizes()
+        return self._listing.in_folder(folder)
+
+    def has_folder(self, folder: str) -> bool:
+        return folder == "." or any(path.startswith(f"{folder}/") for path in self.sizes())
+
+    def read(self, path: str) -> bytes:
+        return self.head(path, None)
+
+    def open(self, path: str) -> SourceStream:
+        if (member := parse_member(path)) is not None:
+            return io.BytesIO(read_member(self, member))
+        address = f"{self.root}/{path}"
+        stream: SourceStream = store_of(address).open(address)
+        return stream
+
+    def adopt(self, sizes: Mapping[str, int], faults: Mapping[str, Problem]) -> None:
+        """Take over sizes that another process listed."""
+        self._adopted_sizes.update(sizes)
+
+    def head(self, path: str, size: int | None) -> bytes:
+        if (member := parse_member(path)) is not None:
+            return read_member(self, member, size)
+        return self.read_range(path, 0, size)
+
+    def read_range(self, path: str, start: int, stop: int | None) -> bytes:
+        address = f"{self.root}/{path}"
+        try:
+            return store_of(address).read(address, start, stop)
+        except FileNotFoundError as error:
+            raise SourceError("read", "file cannot be read", "no such file") from error
+
+
+def _start(folder: str) -> str:
+    return f"{folder}/" if folder else ""
+
+
+def source_files(root: str) -> LocalFiles | RemoteFiles:
+    """Return the files below a local folder or an address."""
+    return RemoteFiles(root) if is_remote(root) else LocalFiles(root)

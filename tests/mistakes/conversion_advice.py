@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image
 
 from halofeed.pipelines import remote
-from halofeed.pipelines.lease import leased
-from halofeed.pipelines.objects.base import ChangedError
 from halofeed.pipelines.workers import _Worker
+from halofeed.storage.lease import leased
+from halofeed.storage.retry import ChangedError
 from tests.pipelines.test_names_in_labels import LIVER, SPLEEN, table_of
 from tests.support.advice import Advice, noted, refused, usage
 from tests.support.annotation_writer import boxed, draw, write_annotations
@@ -201,7 +201,7 @@ def leased_by_another() -> Iterator[None]:
     store = mock.Mock(
         write=mock.Mock(side_effect=ChangedError), stat=mock.Mock(return_value=mock.Mock(age_seconds=5))
     )
-    lease = patched("pipelines.lease.store_of", return_value=store)
+    lease = patched("storage.lease.store_of", return_value=store)
     with (
         lease(),
         mock.patch.object(store, "read", return_value=b"{}"),
@@ -401,12 +401,12 @@ ADVICE: dict[str, Advice] = {
     "a full disk": refused_4(
         pictures(),
         (r"Free some space .* (--out) names the folder", "elsewhere"),
-        around=patched("pipelines.storage._rename", side_effect=OSError(errno.ENOSPC, "full")),
+        around=patched("storage.output_folder._rename", side_effect=OSError(errno.ENOSPC, "full")),
     ),
     "a disk that fails": refused_4(
         pictures(),
         (r"The disk failed.* (--out) names the folder", "elsewhere"),
-        around=patched("pipelines.storage._rename", side_effect=OSError(errno.EIO, "fails")),
+        around=patched("storage.output_folder._rename", side_effect=OSError(errno.EIO, "fails")),
     ),
     # what has come of it
     "more is rejected than all workers may": refused(

@@ -83,7 +83,7 @@ EXCEPTIONS: dict[str, str] = {
     "system/memory.py: has less left; take fewer --workers": (
         "it depends on this machine's memory; tests/prep/sources/test_memory.py limits that"
     ),
-    "loader/store/web.py: the server sends to another host, {}; if that is meant, allow it:": (
+    "storage/web.py: the server sends to another host, {}; if that is meant, allow it:": (
         "it needs a server that redirects; tests/loader/store/test_addresses.py types it"
     ),
     "system/resource_errors.py: Run the command with --debug to see where it failed": "it shows more of a failure",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.system import retry
+from halofeed.storage import retry
 from tests.support.conversions import draw_folders
 from tests.support.engines.processes import MissingError
 from tests.support.stores import Place, serving

@@ -16,9 +16,9 @@ from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.listing import ListingInJob
 from halofeed.pipelines.plan import make_plan, open_sources
 from halofeed.pipelines.references import NumberedFiles, read_file
-from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas import identity
+from halofeed.storage.output_folder import OutputFolder
 from tests.support.conversions import all_bytes, draw_folders
 from tests.support.stores import Place
 

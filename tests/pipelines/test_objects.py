@@ -9,10 +9,12 @@ from collections import Counter
 import pytest
 
 from halofeed.errors import StoreError
-from halofeed.pipelines.objects import base
-from halofeed.pipelines.objects.base import ABSENT, ChangedError, ObjectReader, ObjectWriter
-from halofeed.pipelines.objects.choose import store_of
-from halofeed.pipelines.storage import OutputFolder, source_files
+from halofeed.prep.sources.files import source_files
+from halofeed.storage import base, retry
+from halofeed.storage.base import ABSENT, ObjectReader, ObjectWriter
+from halofeed.storage.choose import store_of
+from halofeed.storage.output_folder import OutputFolder
+from halofeed.storage.retry import ChangedError
 from tests.support.fault_proxy import between
 from tests.support.stores import Place, found_by
 
@@ -109,8 +111,8 @@ def test_the_late_writer_of_the_same_is_content_and_of_another_is_refused(clean,
 
 DIE_IN_THE_MIDDLE = """
 import os, signal, sys
-from halofeed.pipelines.objects import base
-from halofeed.pipelines.storage import OutputFolder
+from halofeed.storage import base
+from halofeed.storage.output_folder import OutputFolder
 base.PART_BYTES = 5 << 20
 with OutputFolder(sys.argv[1]).temporary("shard") as file:
     file.stream.write(bytes(16 << 20))
@@ -167,13 +169,13 @@ def test_a_lasting_fault_names_the_object_after_a_few_attempts_and_expired_crede
             proxy.asked.clear()
             with pytest.raises(StoreError, match=rf"{clean.address}/cards/7.jpg: .*{told}"):
                 act(f"{clean.address}/cards/7.jpg")
-            assert len(proxy.asked) == (1 if kind == "403" else base.REQUEST_ATTEMPTS)
+            assert len(proxy.asked) == (1 if kind == "403" else retry.REQUEST_ATTEMPTS)
 
 
 def test_a_server_that_never_answers_is_not_waited_for(clean, monkeypatch):
     """The time-outs are the client's own, here a tenth of a second; whoever waited would get the answer."""
     monkeypatch.setattr(sys.modules[type(store_of(clean.address)).__module__], "SILENT_SECONDS", 0.1)
-    monkeypatch.setattr(base, "REQUEST_ATTEMPTS", 2)
+    monkeypatch.setattr(retry, "REQUEST_ATTEMPTS", 2)
     with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
         proxy.stall_seconds = 5
         proxy.fault = lambda method, path: "stall"

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from halofeed.inspection.verify import verify
-from halofeed.pipelines import storage
+from halofeed.storage import output_folder
 from halofeed.system import atomic_files
 from tests.support.conversions import all_bytes, convert_words, draw_folders, run_convert, start
 from tests.support.level_rows import levels
@@ -41,7 +41,7 @@ def test_the_manifest_is_named_after_all_it_names_is_on_the_disk(tmp_path, monke
         story.append(("as", os.path.realpath(target)))
 
     monkeypatch.setattr(atomic_files.os, "fsync", note_fsync)
-    monkeypatch.setattr(storage.os, "replace", note_replace)
+    monkeypatch.setattr(output_folder.os, "replace", note_replace)
     folder = Path(run_convert(tmp_path / "src", tmp_path / "a/b/out", **OPTIONS).folder).resolve()
     committed = story.index(("as", str(folder / "manifest.json")))
     for path in folder.iterdir():

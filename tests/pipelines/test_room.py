@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from halofeed.errors import UsageError
-from halofeed.pipelines import direct_file
-from halofeed.pipelines.direct_file import BUFFER_BYTES, DirectFile
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.plan import bytes_per_record, check_disk_space, make_plan, open_sources
 from halofeed.prep.options.recipe import Recipe
+from halofeed.storage import local
+from halofeed.storage.local import BUFFER_BYTES, DirectFile
 from tests.support.conversions import convert_words, draw_folders, halofeed_here, run_convert, shard_bytes
 
 PROGRAM = """
@@ -90,7 +90,7 @@ LENGTHS = [0, 1, BUFFER_BYTES - 1, BUFFER_BYTES, BUFFER_BYTES + 1, 3 * BUFFER_BY
 @pytest.mark.parametrize("direct", [True, False])
 def test_what_is_read_is_what_was_written(tmp_path: Path, monkeypatch, length: int, direct: bool) -> None:
     if not direct:
-        monkeypatch.setattr(direct_file, "fcntl", None)
+        monkeypatch.setattr(local, "fcntl", None)
     cached, begun, write = [], [], os.write
 
     def note_write(file: int, piece: memoryview) -> int:

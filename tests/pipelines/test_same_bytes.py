@@ -20,9 +20,9 @@ from halofeed.pipelines.plan import make_plan, open_sources
 from halofeed.pipelines.progress import job_counts
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.shard_writer import ShardWriter, write_shard
-from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
+from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.threads import OrderedThreads
 from tests.support.conversions import (
     all_bytes,

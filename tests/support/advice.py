@@ -19,7 +19,7 @@ from halofeed.errors import HalofeedError
 from tests.support.mistakes import Prepare, split_words, written_shards
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("system", "prep", "pipelines", "loader", "inspection", "trainer", "schemas", "halofeed")
+FOLDERS = ("system", "storage", "prep", "pipelines", "loader", "inspection", "trainer", "schemas", "halofeed")
 OPTION = r"(?<![\w-])--[a-z][a-z_-]*[a-z]"
 _HELP = {"add_argument", "add_parser", "option", "ArgumentParser", "command"}
 """Functions whose texts `--help` prints."""

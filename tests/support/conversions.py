@@ -21,10 +21,10 @@ from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.plan import ConversionPlan, make_plan, open_sources
 from halofeed.pipelines.references import NumberedFiles, read_file
-from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import read_records
+from halofeed.storage.output_folder import OutputFolder
 
 CLASSES = ("hat", "shirt")
 
@@ -167,9 +167,10 @@ def boxes_in_source(features: Mapping[str, Any]) -> NDArray[np.float64]:
 _DIE_AT = """
 import json, os, signal, sys
 from halofeed.cli import main
-from halofeed.pipelines import replace, storage
+from halofeed.pipelines import replace
+from halofeed.storage import output_folder
 import halofeed.pipelines.convert, halofeed.prep.convert.picture
-calls = {"take": storage.OutputFolder.take, "keep": storage.TemporaryFile.keep, "remove": os.remove,
+calls = {"take": output_folder.OutputFolder.take, "keep": output_folder.TemporaryFile.keep, "remove": os.remove,
          "exchange": replace.swap_paths, "rename": os.rename, "rmdir": os.rmdir}
 def deadly(name, place, before):
     call = calls[name]
@@ -186,8 +187,8 @@ for place, when, way, words in json.load(sys.stdin):
     child = os.fork()
     if not child:
         given = place, when == "before"
-        storage.OutputFolder.take = deadly("take", *given)
-        storage.TemporaryFile.keep = deadly("keep", *given)
+        output_folder.OutputFolder.take = deadly("take", *given)
+        output_folder.TemporaryFile.keep = deadly("keep", *given)
         replace.swap_paths = deadly("exchange", *given) if way == "exchange" else lambda one, other: False
         os.remove, os.rename, os.rmdir = (deadly(name, *given) for name in ("remove", "rename", "rmdir"))
         os._exit(main(words))

@@ -30,7 +30,9 @@ class Server:
     stall_seconds: float = 5.0
     latency_seconds: float = 0.0
     asked: list[tuple[str, int, int]] = field(default_factory=list)
+    users: set[str | None] = field(default_factory=set)
     most_at_once: int = 0
+    refuses_head: bool = False
 
     def __post_init__(self) -> None:
         self.lock, self.at_once = threading.Lock(), 0
@@ -82,7 +84,12 @@ def handler_of(folder: Path, server: Server) -> type[BaseHTTPRequestHandler]:
             if not path.is_file():
                 self.send(404, b"")
                 return
+            if self.command == "HEAD" and server.refuses_head:
+                self.send(405, b"")
+                return
+            server.users.add(self.headers.get("Authorization"))
             data, status = path.read_bytes(), 200
+            self.size = len(data)
             asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
             fault = ""
             if self.command == "GET":
@@ -122,6 +129,8 @@ def handler_of(folder: Path, server: Server) -> type[BaseHTTPRequestHandler]:
         def send(self, status: int, data: bytes, cut: bool = False) -> None:
             self.begin(status)
             self.send_header("Content-Length", str(len(data)))
+            if status == 206:
+                self.send_header("Content-Range", f"{self.headers['Range'].replace('=', ' ')}/{self.size}")
             self.end_headers()
             if self.command == "HEAD":
                 return

@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import fsspec
-
-from halofeed.pipelines.objects import choose
-from halofeed.pipelines.objects.base import ObjectStore
-from halofeed.pipelines.objects.gcs import GcsObjects
-from halofeed.pipelines.objects.s3 import S3Objects
+from halofeed.storage import choose
+from halofeed.storage.base import ObjectStore
+from halofeed.storage.gcs import GcsObjects
+from halofeed.storage.s3 import S3Objects
 from tests.support.engines import gcs, s3
 
 SCHEMES = ("s3", "gs")
@@ -96,22 +94,15 @@ def found_by(settings: Mapping[str, str]) -> Iterator[None]:
     """Have clients of this process, and of those that it starts, find a server by these settings."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
-    _forget_clients()
+    choose._stores.clear()
     try:
         yield
     finally:
-        _forget_clients()
+        choose._stores.clear()
         for name, value in before.items():
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
-
-
-def _forget_clients() -> None:
-    """Those of conversions and of the loader, which would go on with the server that they know."""
-    choose._stores.clear()
-    for scheme in SCHEMES:
-        fsspec.get_filesystem_class(scheme).clear_instance_cache()
 
 
 def convert_words(source: str | Path, out: str | Path, *more: str) -> list[str]:

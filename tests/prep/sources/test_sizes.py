@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from halofeed.pipelines import storage
-from halofeed.pipelines.storage import source_files
+from halofeed.prep.sources import files as source_module
 from halofeed.prep.sources import walk
+from halofeed.prep.sources.files import source_files
 from halofeed.prep.sources.walk import FileSizes
 from tests.support.allocations import traced
 from tests.support.conversions import all_bytes, draw_folders, run_convert
@@ -69,7 +69,7 @@ def test_what_a_store_lists_is_held_as_what_a_folder_lists(monkeypatch):
             yield from ((f"{prefix}{number // 40_000}/{number:08d}.jpg", 7, "1") for number in range(100_000))
             yield f"{prefix}2/.hidden", 1, "1"
 
-    monkeypatch.setattr(storage, "store_of", lambda address: Listed())
+    monkeypatch.setattr(source_module, "store_of", lambda address: Listed())
     monkeypatch.setattr(walk, "DICT_MAX_FILES", 0)
     monkeypatch.setattr(walk, "_FILES_PER_BATCH", 5_000)
     files = source_files("s3://bucket/all")

@@ -13,21 +13,19 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from halofeed.errors import StoreError
-from halofeed.pipelines.objects.base import (
+from halofeed.storage.base import (
     ABSENT,
     ANY,
     CONNECT_SECONDS,
     SILENT_SECONDS,
-    Fault,
     ObjectInfo,
     ObjectStore,
     age_seconds,
     read_body,
-    retry_request,
     split_url,
 )
+from halofeed.storage.retry import Fault, fault_of, retry_request
 from halofeed.system.checksum import crc32c
-from halofeed.system.retry import is_final
 from halofeed.system.wording import plural
 
 _CONNECTIONS: Final = 64
@@ -38,6 +36,8 @@ _SERVICE: Final = "https://storage.googleapis.com"
 
 class AnswerError(Exception):
     """Response that is no success, with its HTTP `status`."""
+
+    is_conditional = True
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status} {text}".strip())
@@ -58,43 +58,33 @@ class GcsObjects(ObjectStore):
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(pool_connections=4, pool_maxsize=_CONNECTIONS))
 
-    def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
-        if stop is not None and stop <= start:
-            return b""
+    def fault_of(self, error: Exception) -> Fault:
+        return _fault_of(error)
+
+    def read_once(self, address: str, start: int, stop: int | None) -> bytes:
         span = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop else {}
+        place = self._object(address)
+        with self.request("GET", place, params={"alt": "media"}, headers=span, stream=True) as answer:
+            if answer.status_code == 416:
+                return b""
+            _check(answer)
+            announced = answer.headers.get("Content-Length")
+            encoded = "Content-Encoding" in answer.headers
+            answer.raw.decode_content = True
+            data = read_body(answer.raw, int(announced or 0))
+            if announced is not None and not encoded and len(data) != int(announced):
+                raise ConnectionError(
+                    f"it was cut off after {len(data):,} of {plural(int(announced), 'byte')}"
+                )
+            return data
 
-        def get() -> bytes:
-            with self.request(
-                "GET", self._object(address), params={"alt": "media"}, headers=span, stream=True
-            ) as answer:
-                if answer.status_code == 416:
-                    return b""
-                _check(answer)
-                announced = answer.headers.get("Content-Length")
-                encoded = "Content-Encoding" in answer.headers
-                answer.raw.decode_content = True
-                data = read_body(answer.raw, int(announced or 0))
-                if announced is not None and not encoded and len(data) != int(announced):
-                    raise ConnectionError(
-                        f"it was cut off after {len(data):,} of {plural(int(announced), 'byte')}"
-                    )
-                return data
-
-        return retry_request(address, get, _fault_of)
-
-    def stat(self, address: str) -> ObjectInfo | None:
-        def get() -> ObjectInfo:
-            answer = _check(
-                self.request("GET", self._object(address), params={"fields": "size,generation,updated"})
-            )
-            found = answer.json()
-            age = age_seconds(datetime.fromisoformat(found["updated"]), answer.headers.get("Date"))
-            return ObjectInfo(size=int(found["size"]), version=str(found["generation"]), age_seconds=age)
-
-        try:
-            return retry_request(address, get, _fault_of)
-        except FileNotFoundError:
-            return None
+    def stat_once(self, address: str) -> ObjectInfo:
+        answer = _check(
+            self.request("GET", self._object(address), params={"fields": "size,generation,updated"})
+        )
+        found = answer.json()
+        age = age_seconds(datetime.fromisoformat(found["updated"]), answer.headers.get("Date"))
+        return ObjectInfo(size=int(found["size"]), version=str(found["generation"]), age_seconds=age)
 
     def write(self, address: str, data: bytes, expected: str = ANY) -> str:
         bucket, key = split_url(address)
@@ -146,9 +136,7 @@ class GcsObjects(ObjectStore):
         place = f"{self._object(source)}/rewriteTo/b/{bucket}/o/{quote(key, safe='')}"
         token: dict[str, str] = {}
         while True:
-            answer = retry_request(
-                source, lambda: _check(self.request("POST", place, params=token)).json(), _fault_of
-            )
+            answer = self.retried(source, lambda: _check(self.request("POST", place, params=token)).json())
             if answer.get("done", True):
                 return
             token["rewriteToken"] = answer["rewriteToken"]
@@ -156,9 +144,7 @@ class GcsObjects(ObjectStore):
     def delete(self, addresses: Iterable[str]) -> None:
         def one(address: str) -> None:
             with contextlib.suppress(FileNotFoundError):
-                retry_request(
-                    address, lambda: _check(self.request("DELETE", self._object(address))), _fault_of
-                )
+                self.retried(address, lambda: _check(self.request("DELETE", self._object(address))))
 
         with ThreadPoolExecutor(_DELETED_AT_ONCE, "delete") as threads:
             list(threads.map(one, addresses))
@@ -214,7 +200,7 @@ class _GcsUpload:
     def _send(self, data: bytes, place: str) -> Any:
         span = {"Content-Range": f"bytes {place}"}
         send = functools.partial(self._store.request, "PUT", self._upload, data=data, headers=span)
-        return retry_request(self._address, lambda: _check(send(), (308,)), _fault_of)
+        return self._store.retried(self._address, lambda: _check(send(), (308,)))
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):  # the store deletes it after a week anyway
@@ -264,17 +250,10 @@ def _check_arrived(answer: Any, size: int, checksum: int) -> str:
 
 
 def _fault_of(error: Exception) -> Fault:
-    status = getattr(error, "status", 0)
-    if status in (404, 410):
-        return Fault.ABSENT
-    if status == 412:
-        return Fault.CHANGED
     named = {kind.__name__ for kind in type(error).__mro__}
-    if status in (401, 403) or "RefreshError" in named or "InvalidOperation" in named:
+    if "RefreshError" in named or "InvalidOperation" in named:
         return Fault.CREDENTIALS
-    if status:
-        return Fault.FINAL if is_final(status) else Fault.TRANSIENT
-    return Fault.TRANSIENT if named & {"OSError", "HTTPError", "TransportError"} else Fault.FINAL
+    return fault_of(error, getattr(error, "status", 0))
 
 
 def _fault_of_bucket(error: Exception) -> Fault:

@@ -1,4 +1,4 @@
-"""Interface of an object store, the retry of its requests, and objects as readable and writable streams."""
+"""Interface of a store of files, and its objects as readable and writable streams."""
 
 from __future__ import annotations
 
@@ -8,24 +8,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from enum import Enum
-from typing import Any, Final, NoReturn, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 
-from halofeed.errors import HalofeedError, StoreError
-from halofeed.system.addresses import printable_cause
+from halofeed.storage.retry import Fault, Result, fault_of, retry_request
 from halofeed.system.checksum import crc32c
-from halofeed.system.retry import retry
 
-REQUEST_ATTEMPTS = 8
-"""Attempts of one request, with about 15 s of pauses between them."""
 CONNECT_SECONDS, SILENT_SECONDS = 10.0, 30.0
 """Timeouts for a connection and for the next byte."""
-MOST_SECONDS = 300.0
-"""Time after which a failed request is not repeated."""
 READ_AT_ONCE = 1 << 20
-Result = TypeVar("Result")
 ANY, ABSENT = "any", "absent"
 """Conditions of a write: any current object, or none. A version as the condition requires that version."""
 
@@ -37,10 +29,6 @@ class ObjectInfo:
     size: int
     version: str
     age_seconds: float
-
-
-class ChangedError(StoreError):
-    """Another run has written or deleted the object since it was read."""
 
 
 class MultipartUpload(Protocol):
@@ -56,23 +44,69 @@ class MultipartUpload(Protocol):
         """Delete the parts that were sent."""
 
 
-class ObjectStore(Protocol):
-    """Objects by their addresses, from several threads of one process.
+class ObjectStore:
+    """Files by their addresses, from several threads of one process.
 
-    Every method raises StoreError with the object's address where the store refuses a request or all attempts fail.
+    A store implements what its users need: web servers can only be read, for example. Methods without `_once` in
+    their names repeat a request after transient faults. They raise StoreError with the object's address where the
+    store refuses a request or all attempts fail.
+
+    Attributes:
+        endpoint: address of the server, for messages; None where the object's address says it.
+        is_conditional: whether `write` and uploads compare the current object with the expected one.
     """
+
+    endpoint: str | None = None
+    is_conditional = False
+
+    def fault_of(self, error: Exception) -> Fault:
+        """Return the meaning of an error of a single request."""
+        return fault_of(error)
+
+    def retried(self, address: str, act: Callable[[], Result]) -> Result:
+        """Return what a single request returns; see `retry_request`."""
+        return retry_request(address, act, self.fault_of)
+
+    def read_once(self, address: str, start: int, stop: int | None) -> bytes:
+        """Read as `read` does, by a single request that raises the client's own error."""
+        raise NotImplementedError
+
+    def stat_once(self, address: str) -> ObjectInfo | None:
+        """Stat as `stat` does, by a single request that raises the client's own error, or FileNotFoundError."""
+        raise NotImplementedError
+
+    def read_range(self, address: str, start: int, stop: int, seconds: float) -> bytes | bytearray:
+        """Read as `read_once` does, in the fastest way for many concurrent readers.
+
+        Args:
+            seconds: timeout of the request, as far as the client has one.
+        """
+        return self.read_once(address, start, stop)
 
     def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return the bytes from `start` to `stop`, fewer at the object's end; raise FileNotFoundError without one."""
+        if stop is not None and stop <= start:
+            return b""
+        return self.retried(address, lambda: self.read_once(address, start, stop))
+
+    def open(self, address: str) -> Any:
+        """Return a stream that reads an object in order; the first read may raise FileNotFoundError."""
+        return ObjectReader(self, address)
 
     def stat(self, address: str) -> ObjectInfo | None:
         """Return the size, version and age of an object; None where there is no object."""
+        try:
+            return self.retried(address, lambda: self.stat_once(address))
+        except FileNotFoundError:
+            return None
 
     def write(self, address: str, data: bytes, expected: str = ANY) -> str:
         """Write an object atomically and return its version; raise ChangedError where it fails the condition."""
+        raise NotImplementedError
 
     def start_upload(self, address: str, expected: str = ANY) -> MultipartUpload:
         """Start to write an object in parts."""
+        raise NotImplementedError
 
     def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Return the address and size of every object whose address has this prefix."""
@@ -80,76 +114,35 @@ class ObjectStore(Protocol):
 
     def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
         """Return address, size and version of the same objects; each write changes the version."""
+        raise NotImplementedError
+
+    def files_in(self, folder: str, inside: str = "") -> dict[str, int]:
+        """Return the sizes of the files directly in a folder, and of those in its folder `inside`, by path below it."""
+        prefix = f"{folder}/"
+        found = {address[len(prefix) :]: size for address, size in self.listed(prefix)}
+        return {
+            name: size
+            for name, size in found.items()
+            if name and ("/" not in name or (inside and name.startswith(f"{inside}/")))
+        }
 
     def list_dir(self, prefix: str) -> Iterator[tuple[str, int | None]] | None:
         """Yield the objects directly in a folder with their sizes, and its folders with size None.
 
-        A folder's address and `prefix` end with a slash. Return None where the store can list only recursively.
+        A folder's address and `prefix` end with a slash. Return None where the store cannot list one folder.
         """
+        return None
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object within this store."""
+        raise NotImplementedError
 
     def delete(self, addresses: Iterable[str]) -> None:
         """Delete objects; ignore missing ones."""
+        raise NotImplementedError
 
     def abort_uploads(self, prefix: str) -> None:
         """Delete the parts of unfinished uploads."""
-
-
-class Fault(Enum):
-    """Meaning of an error of a store's client."""
-
-    ABSENT = "there is no such object"
-    BUCKET = "there is no such bucket"
-    CHANGED = "it is not the expected version"
-    CREDENTIALS = "the store refuses the credentials"
-    FINAL = "another attempt would fail too"
-    TRANSIENT = "another attempt may succeed"
-
-
-def retry_request(address: str, act: Callable[[], Result], fault_of: Callable[[Exception], Fault]) -> Result:
-    """Return what a request returns, and repeat it after transient faults.
-
-    Raises:
-        FileNotFoundError: the object does not exist.
-        ChangedError: the object is not the expected version.
-        StoreError: the store refuses the request, or no attempt succeeded.
-    """
-    attempts = 0
-
-    def attempt() -> Result:
-        nonlocal attempts
-        attempts += 1
-        return act()
-
-    def is_transient(error: Exception) -> bool:
-        return not isinstance(error, HalofeedError) and fault_of(error) is Fault.TRANSIENT
-
-    try:
-        return retry(attempt, is_transient, REQUEST_ATTEMPTS, max_seconds=MOST_SECONDS)
-    except HalofeedError:
-        raise
-    except Exception as error:
-        _refuse(address, fault_of(error), error, attempts)
-
-
-def _refuse(address: str, fault: Fault, error: Exception, attempts: int) -> NoReturn:
-    problem = f"{type(error).__name__}: {error}".rstrip(": ")
-    cause = printable_cause(error)
-    if fault is Fault.ABSENT:
-        raise FileNotFoundError(address) from cause
-    if fault is Fault.CHANGED:
-        raise ChangedError(f"{address}: another run has written or deleted it meanwhile") from cause
-    reasons = {
-        Fault.BUCKET: "there is no such bucket; make it, or name another",
-        Fault.CREDENTIALS: f"the store refuses it: {problem}; see whether the credentials are still valid and allow "
-        "it (docs/stores.md), and run again",
-        Fault.FINAL: f"the store refuses it: {problem}",
-        Fault.TRANSIENT: f"the store did not answer as it should in {attempts} attempts; the last one: {problem}; see "
-        "whether it can be reached, and run again",
-    }
-    raise StoreError(f"{address}: {reasons[fault]}") from cause
 
 
 def read_body(stream: Any, size: int) -> bytes:

@@ -6,28 +6,28 @@ import contextlib
 import functools
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from halofeed.errors import StoreError
-from halofeed.pipelines.objects.base import (
+from halofeed.storage.base import (
     ABSENT,
     ANY,
     CONNECT_SECONDS,
     SILENT_SECONDS,
-    Fault,
     ObjectInfo,
     ObjectStore,
-    Result,
     age_seconds,
     read_body,
-    retry_request,
     split_url,
 )
-from halofeed.system.retry import is_final
+from halofeed.storage.retry import Fault, Result, fault_of, retry_request
+from halofeed.storage.web import RangeReader, RefusedRedirectError, WebError
 
 _CONNECTIONS: Final = 64
 _DELETED_AT_ONCE: Final = 1000
+_SIGNED_SECONDS: Final = 3600
 _ABSENT: Final = ("NoSuchKey", "404")
 _CREDENTIALS: Final = re.compile(r"Credential|Token|AccessDenied|AccessKey|Signature|Forbidden|Authori[sz]")
 _TRANSIENT: Final = (
@@ -45,6 +45,8 @@ class S3Objects(ObjectStore):
     Args:
         settings: arguments of boto3's client beyond its default chain: endpoint_url, aws_access_key_id, ...
     """
+
+    is_conditional = True
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         import boto3
@@ -64,6 +66,9 @@ class S3Objects(ObjectStore):
                 config["signature_version"] = UNSIGNED
             self._client = session.client("s3", config=Config(**config), **settings)
             self.endpoint = self._client.meta.endpoint_url
+            self._web = RangeReader()
+            self._signatures: dict[str, tuple[str, float]] = {}
+            self._unsigned: set[str] = set()
         except (BotoCoreError, ValueError) as error:  # ValueError: an endpoint without http://
             shown = ", ".join(
                 f"{name}={os.environ[name]}"
@@ -75,39 +80,61 @@ class S3Objects(ObjectStore):
                 "~/.aws/config, and an endpoint as http://HOST:PORT or https://HOST, or unset the variable"
             ) from error
 
-    def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
+    def fault_of(self, error: Exception) -> Fault:
+        return _fault_of(error)
+
+    def read_once(self, address: str, start: int, stop: int | None) -> bytes:
         bucket, key = split_url(address)
         span = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop else {}
-
-        def get() -> bytes:
-            if stop is not None and stop <= start:
-                return b""
-            try:
-                answer = self._client.get_object(Bucket=bucket, Key=key, **span)
-            except Exception as error:
-                if _status(error) == 416:
-                    return b""
-                raise
-            with answer["Body"] as body:
-                return read_body(body, answer["ContentLength"])
-
-        return retry_request(address, get, _fault_of)
-
-    def stat(self, address: str) -> ObjectInfo | None:
-        bucket, key = split_url(address)
         try:
-            found = retry_request(
-                address, lambda: self._client.head_object(Bucket=bucket, Key=key), _fault_of
-            )
-        except FileNotFoundError:
-            return None
+            answer = self._client.get_object(Bucket=bucket, Key=key, **span)
+        except Exception as error:
+            if _status(error) == 416:
+                return b""
+            raise
+        with answer["Body"] as body:
+            return read_body(body, answer["ContentLength"])
+
+    def read_range(self, address: str, start: int, stop: int, seconds: float) -> bytes | bytearray:
+        bucket, _ = split_url(address)
+        signed = None if bucket in self._unsigned else self._signed(address)
+        if signed is None:
+            return self.read_once(address, start, stop)
+        try:
+            return self._web.get(signed, start, stop, seconds)
+        except WebError as error:
+            is_moved = isinstance(error, RefusedRedirectError)  # a bucket of another region
+            if not (is_moved or error.status in (400, 401, 403)):
+                raise
+            self._unsigned.add(bucket)  # it requires more than a signature
+        return self.read_once(address, start, stop)
+
+    def _signed(self, address: str) -> str | None:
+        """Return an address for plain requests, signed at most once in half an hour; None without a signature."""
+        signed, until = self._signatures.get(address, ("", 0.0))
+        if time.monotonic() > until:
+            bucket, key = split_url(address)
+            wanted = {"Bucket": bucket, "Key": key}
+            try:
+                signed = str(
+                    self._client.generate_presigned_url("get_object", wanted, ExpiresIn=_SIGNED_SECONDS)
+                )
+            except Exception:
+                self._unsigned.add(bucket)
+                return None
+            self._signatures[address] = signed, time.monotonic() + _SIGNED_SECONDS / 2
+        return signed
+
+    def stat_once(self, address: str) -> ObjectInfo:
+        bucket, key = split_url(address)
+        found = self._client.head_object(Bucket=bucket, Key=key)
         age = age_seconds(found["LastModified"], found["ResponseMetadata"]["HTTPHeaders"].get("date"))
         return ObjectInfo(size=found["ContentLength"], version=found["ETag"], age_seconds=age)
 
     def write(self, address: str, data: bytes, expected: str = ANY) -> str:
         bucket, key = split_url(address)
         arguments = {"Bucket": bucket, "Key": key, "Body": data, **_condition(expected)}
-        return str(retry_request(address, lambda: self._client.put_object(**arguments), _fault_of)["ETag"])
+        return str(self.retried(address, lambda: self._client.put_object(**arguments))["ETag"])
 
     def start_upload(self, address: str, expected: str = ANY) -> _S3Upload:
         return _S3Upload(self, self._client, address, expected)
@@ -124,7 +151,7 @@ class S3Objects(ObjectStore):
 
     def copy(self, source: str, target: str) -> None:
         (bucket, key), there = split_url(source), split_url(target)
-        retry_request(source, lambda: self._client.copy({"Bucket": bucket, "Key": key}, *there), _fault_of)
+        self.retried(source, lambda: self._client.copy({"Bucket": bucket, "Key": key}, *there))
 
     def delete(self, addresses: Iterable[str]) -> None:
         by_bucket: dict[str, list[str]] = {}
@@ -145,7 +172,7 @@ class S3Objects(ObjectStore):
 
                 raise ClientError({"Error": failed}, "DeleteObjects")
 
-        retry_request(f"s3://{bucket}/{keys[0]}", act, _fault_of)
+        self.retried(f"s3://{bucket}/{keys[0]}", act)
 
     def abort_uploads(self, prefix: str) -> None:
         for page in list(self._pages(prefix, "list_multipart_uploads")):
@@ -157,7 +184,7 @@ class S3Objects(ObjectStore):
         bucket, key = split_url(address)
         arguments = {"Bucket": bucket, "Key": key, "UploadId": upload}
         with contextlib.suppress(FileNotFoundError, UploadEndedError):
-            retry_request(address, lambda: self._client.abort_multipart_upload(**arguments), _fault_of)
+            self.retried(address, lambda: self._client.abort_multipart_upload(**arguments))
 
     def _pages(self, prefix: str, method: str, **given: str) -> Iterator[Mapping[str, Any]]:
         bucket, key = split_url(prefix)
@@ -166,7 +193,7 @@ class S3Objects(ObjectStore):
             call = functools.partial(
                 getattr(self._client, method), Bucket=bucket, Prefix=key, **given, **more
             )
-            answer = retry_request(prefix, call, _fault_of)
+            answer = self.retried(prefix, call)
             yield answer
             if not answer.get("IsTruncated"):
                 return
@@ -259,6 +286,31 @@ def _code(error: Exception) -> str:
 def _status(error: Exception) -> int:
     response = getattr(error, "response", None)
     known = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+    return int(known.get("HTTPStatusCode", getattr(error, "status", 0)))
+
+
+def _fault_of(self, error: Exception) -> Fault:
+    if _code(error) == "NoSuchUpload":
+        raise UploadEndedError(
+            f"{self._address}: its upload was ended by another run that took over"
+        ) from error
+    return _fault_of(error)
+
+
+def _condition(expected: str) -> dict[str, str]:
+    if expected == ANY:
+        return {}
+    return {"IfNoneMatch": "*"} if expected == ABSENT else {"IfMatch": expected}
+
+
+def _code(error: Exception) -> str:
+    response = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+
+
+def _status(error: Exception) -> int:
+    response = getattr(error, "response", None)
+    known = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
     return int(known.get("HTTPStatusCode", 0))
 
 
@@ -270,11 +322,6 @@ def _fault_of(error: Exception) -> Fault:
         return Fault.CHANGED
     if code in _TRANSIENT or code.startswith(("Throttl", "5")):
         return Fault.TRANSIENT
-    if status in (401, 403) or _CREDENTIALS.search(code or type(error).__name__):
+    if _CREDENTIALS.search(code or type(error).__name__):
         return Fault.CREDENTIALS
-    if code or is_final(status):
-        return Fault.TRANSIENT if status >= 500 or status in (408, 429) else Fault.FINAL
-    # Refused, reset or cut connections are transient; other errors of the client mean wrong arguments.
-    named = {kind.__name__ for kind in type(error).__mro__}
-    transient = {"OSError", "HTTPClientError", "ConnectionError", "IncompleteReadError", "ClientError"}
-    return Fault.TRANSIENT if named & transient else Fault.FINAL
+    return Fault.FINAL if code and status < 400 else fault_of(error, status)

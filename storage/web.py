@@ -1,19 +1,22 @@
-"""Reader of byte ranges from web servers, with one plain request per range on a reused connection.
+"""Web servers: byte ranges and sizes of files, with one plain request each on a reused connection.
 
-The stores' own libraries sign and wrap every request in one thread, which takes longer than the transfer for ranges
-of a megabyte. So an address is signed once per object, and this module requests its ranges.
+The stores' own libraries wrap every request, which takes longer than the transfer for ranges of a megabyte. So `s3.py`
+signs an address once per object, and this module requests its ranges.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import ssl
 import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
-from urllib.parse import SplitResult, quote, urljoin, urlsplit
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
+from halofeed.storage.base import ANY, SILENT_SECONDS, ObjectInfo, ObjectStore
+from halofeed.storage.retry import Fault, fault_of
 from halofeed.system.addresses import Address
 
 _MOST_REDIRECTS = 5
@@ -97,26 +100,55 @@ class RangeReader:
             OSError, http.client.HTTPException: the server does not answer in time, or ends the connection.
         """
         deadline = time.monotonic() + seconds
+        span = {"Range": f"bytes={start}-{stop - 1}"}
+        with self._answer("GET", address, span, deadline) as (connection, response):
+            return _body(connection, response, start, stop, deadline)
+
+    def size(self, address: str, seconds: float) -> int | None:
+        """Return the size of an object in bytes; None if the server does not say it. Errors are those of `get`."""
+        deadline = time.monotonic() + seconds
+        with self._answer("HEAD", address, {}, deadline) as (_, response):
+            if response.status in _ABSENT:
+                raise FileNotFoundError(response.reason)
+            size = _size_in(response) if response.status == 200 else None
+            response.read()
+        if size is not None:
+            return size
+        # Some servers refuse HEAD, and signed addresses are often valid for GET only.
+        with self._answer("GET", address, {"Range": "bytes=0-0"}, deadline) as (_, response):
+            _check(response, (200, 206, _NO_SUCH_RANGE))
+            return _size_in(response)
+
+    @contextlib.contextmanager
+    def _answer(
+        self, method: str, address: str, headers: Mapping[str, str], deadline: float
+    ) -> Iterator[tuple[http.client.HTTPConnection, http.client.HTTPResponse]]:
+        """Provide the response to a request, whose redirects are followed."""
+        user = _authorization(urlsplit(address))
         for _ in range(_MOST_REDIRECTS):
             parts = urlsplit(address)
-            connection = self._connection(parts.scheme, parts.netloc)
+            place = parts.scheme, parts.netloc.rpartition("@")[2]
+            connection = self._connection(*place)
             try:
-                response = _answer(connection, parts, start, stop, deadline)
+                response = _request(connection, method, parts, {**headers, **user}, deadline)
                 if response.status in _REDIRECTS:
                     target = urljoin(address, response.getheader("Location", ""))
                     check_redirect(response.status, address, target, self._redirects)
+                    after = urlsplit(target)
+                    is_same = place == (after.scheme, after.netloc.rpartition("@")[2])
+                    user = _authorization(after) or (user if is_same else {})
                     address = target
                     connection.close()
                     continue
-                data = _body(connection, response, start, stop, deadline)
+                yield connection, response
             except BaseException:
                 connection.close()
                 raise
             if response.isclosed():
-                self._idle[parts.scheme, parts.netloc].append(connection)
+                self._idle[place].append(connection)
             else:  # unneeded bytes are left
                 connection.close()
-            return data
+            return
         raise WebError(310, "too many redirects")
 
     def _connection(self, scheme: str, host: str) -> http.client.HTTPConnection:
@@ -127,16 +159,69 @@ class RangeReader:
         return http.client.HTTPConnection(host)
 
 
-def _answer(
-    connection: http.client.HTTPConnection, parts: SplitResult, start: int, stop: int, deadline: float
+class WebFiles(ObjectStore):
+    """Files of web servers, which can be read by ranges and not listed; see `ObjectStore`.
+
+    Args:
+        redirects: allowed hosts, as of an `Address`.
+    """
+
+    def __init__(self, redirects: Sequence[str] = ()) -> None:
+        self._reader = RangeReader(redirects)
+
+    def fault_of(self, error: Exception) -> Fault:
+        if isinstance(error, RefusedRedirectError):
+            return Fault.FINAL
+        return fault_of(error, getattr(error, "status", 0))
+
+    def read_range(self, address: str, start: int, stop: int, seconds: float) -> bytearray:
+        return self._reader.get(address, start, stop, seconds)
+
+    def stat_once(self, address: str) -> ObjectInfo | None:
+        size = self._reader.size(address, SILENT_SECONDS)
+        return None if size is None else ObjectInfo(size=size, version=ANY, age_seconds=0)
+
+
+def _authorization(parts: SplitResult) -> dict[str, str]:
+    """Return the header for the user and password of an address."""
+    user, mark, _ = parts.netloc.rpartition("@")
+    if not mark:
+        return {}
+    name, _, password = map(unquote, user.partition(":"))
+    return {"Authorization": f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"}
+
+
+def _size_in(response: http.client.HTTPResponse) -> int | None:
+    """Return the size of the complete object by the headers of a response."""
+    found = response.getheader("Content-Length", "")
+    if response.status != 200:
+        found = response.getheader("Content-Range", "").rpartition("/")[2]
+    elif response.getheader("Content-Encoding", "identity") != "identity":
+        return None
+    return int(found) if found.isdecimal() else None
+
+
+def _check(response: http.client.HTTPResponse, allowed: tuple[int, ...]) -> None:
+    """Raise FileNotFoundError or WebError for any other status."""
+    if response.status in _ABSENT:
+        raise FileNotFoundError(response.reason)
+    if response.status not in allowed:
+        raise WebError(response.status, response.reason)
+
+
+def _request(
+    connection: http.client.HTTPConnection,
+    method: str,
+    parts: SplitResult,
+    headers: Mapping[str, str],
+    deadline: float,
 ) -> http.client.HTTPResponse:
     target = quote(parts.path or "/", _UNRESERVED) + (f"?{parts.query}" if parts.query else "")
-    headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
     while True:
         is_kept = connection.sock is not None
         try:
             _wait_until(connection, deadline)
-            connection.request("GET", target, headers=headers)
+            connection.request(method, target, headers={"Accept-Encoding": "identity", **headers})
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
@@ -152,12 +237,9 @@ def _body(
     stop: int,
     deadline: float,
 ) -> bytearray:
-    if response.status in _ABSENT:
-        raise FileNotFoundError(response.reason)
+    _check(response, (200, 206, _NO_SUCH_RANGE))
     if response.status == _NO_SUCH_RANGE:
         return bytearray()
-    if response.status not in (200, 206):
-        raise WebError(response.status, response.reason)
     size = stop - start
     if (response.status == 200 and start) or (response.length or 0) > size:
         raise WebError(

@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from halofeed.errors import JobError, StoreError
-from halofeed.pipelines.objects.base import ABSENT, ChangedError
-from halofeed.pipelines.objects.choose import store_of
+from halofeed.storage.base import ABSENT
+from halofeed.storage.choose import store_of
+from halofeed.storage.retry import ChangedError
+from halofeed.system.addresses import is_remote
 from halofeed.system.locks import FolderLock
 from halofeed.system.signals import CleanupOnExit
 from halofeed.system.threads import run_in_thread, wait_until_done
@@ -193,12 +195,12 @@ def held(folder: str) -> Iterator[str | None]:
     Raises:
         JobError: another run holds the folder.
     """
-    if folder.startswith(("s3://", "gs://")):
+    if store_of(folder).is_conditional:
         with leased(folder) as token:
             yield token
         return
     lock = FolderLock("is converting into", "take another --name or --version")
-    if "://" not in folder:
+    if not is_remote(folder):
         lock.take(folder)
     try:
         yield None

@@ -1,226 +1,29 @@
-"""Files of a conversion: source folders and the output folder, on local disk or in a store."""
+"""Output folder of a conversion, on local disk or in a store, whose files appear complete or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import importlib.util
-import io
 import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from apache_beam.io.filesystems import FileSystems
-
-from halofeed.errors import JobError, MissingExtraError, Problem, SourceError, UsageError, install_command
-from halofeed.pipelines.direct_file import DirectFile
-from halofeed.pipelines.lease import check_holder
-from halofeed.pipelines.objects.base import ChangedError, ObjectReader, ObjectWriter
-from halofeed.pipelines.objects.choose import store_of
-from halofeed.prep.sources.files import LocalFiles, SourceStream, Stamp, read_member
-from halofeed.prep.sources.members import parse_member
-from halofeed.prep.sources.walk import FILES_NEAR_TOP, FileSizes, PartialListing, is_hidden
+from halofeed.errors import JobError, UsageError
 from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST, is_temporary_name
+from halofeed.storage.base import ObjectStore, ObjectWriter
+from halofeed.storage.choose import store_of
+from halofeed.storage.lease import check_holder
+from halofeed.storage.local import DirectFile
+from halofeed.storage.retry import ChangedError
 from halofeed.system import owned_files
+from halofeed.system.addresses import is_remote
 from halofeed.system.atomic_files import fsync_paths
 from halofeed.system.resource_errors import FIXES
-
-
-def is_remote(path: str) -> bool:
-    """Return whether a path is an address such as gs://, s3:// or hdfs://."""
-    return "://" in path
-
-
-def for_workers(path: str) -> str:
-    """Return a path that is valid in every working directory."""
-    return path if is_remote(path) else os.path.abspath(path)
-
-
-_EXTRAS = {"gs": ("gcp", "google.cloud.storage"), "s3": ("aws", "boto3")}
-
-
-def check_reachable(flag: str, path: str) -> None:
-    """Refuse an address whose scheme Beam does not know, or whose library is not installed.
-
-    Raises:
-        UsageError: names the known schemes, or the missing extra.
-    """
-    scheme, mark, rest = path.partition("://")
-    if not mark:
-        return
-    if scheme == "file":
-        raise UsageError(f"{flag} {path}: expected a path, got an address; write {flag} {rest}")
-    if scheme in ("http", "https"):
-        raise UsageError(
-            f"{flag} {path}: a conversion uses no web addresses; download the files and name their folder, or name "
-            "a bucket as gs://BUCKET/FOLDER or s3://BUCKET/FOLDER"
-        )
-    if rest.startswith("/") and scheme in _EXTRAS:
-        raise UsageError(f"{flag} {path}: names no bucket; write {scheme}://BUCKET/{rest.strip('/')}")
-    extra, module = _EXTRAS.get(scheme, ("", ""))
-    if module and not _is_installed(module):
-        raise MissingExtraError(
-            f"{flag} {path}: {module} is not installed, which {scheme}:// needs; {install_command(extra)}"
-        )
-    try:
-        FileSystems.get_filesystem(path)
-    except ValueError as error:
-        raise UsageError(
-            f"{flag} {path}: {scheme}:// is an unknown file system; expected a local path, or one of "
-            f"{', '.join(f'{known}://' for known in _EXTRAS)}, hdfs://"
-        ) from error
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the module's package
-        return False
-
-
-_Size = TypeVar("_Size", int, int | None)
-
-
-class RemoteFiles:
-    """Source files below an address; see `LocalFiles` for the methods.
-
-    Attributes:
-        stamps: digest of all versions once all files were listed; "" before.
-    """
-
-    stamps = ""
-
-    def __init__(self, root: str) -> None:
-        self.root = root.rstrip("/")
-        self._listing = FileSizes()
-        self._sizes: Mapping[str, int] | None = None
-        self._adopted_sizes: dict[str, int] = {}
-
-    def sizes(self) -> Mapping[str, int]:
-        if self._sizes is None:
-            self._set_sizes(self._all())
-            assert self._sizes is not None
-        return self._sizes
-
-    def lists_within(self, count: int) -> bool:
-        """Return whether there are at most `count` files."""
-        if self._sizes is None:
-            found = list(islice(self._all(), count + 1))
-            if len(found) > count:
-                return False
-            self._set_sizes(found)
-        return len(self.sizes()) <= count
-
-    def list_folder(self, folder: str) -> PartialListing | None:
-        """Return the files and folders directly in a folder; None for too many, or if the store lists recursively."""
-        listed = store_of(self.root).list_dir(f"{self.root}/{_start(folder)}")
-        if listed is None:
-            return None
-        folders: list[str] = []
-        files: dict[str, int] = {}
-        for path, size in self._visible(listed):
-            if size is None:
-                folders.append(path.rstrip("/"))
-            elif not path.endswith("/"):
-                files[path] = size
-            if len(files) > FILES_NEAR_TOP:
-                return None
-        return PartialListing(files=files.items(), folders=tuple(folders))
-
-    def below(self, folder: str) -> PartialListing:
-        """Return the files below a folder, listed during the iteration."""
-        return PartialListing(files=self._below(_start(folder)))
-
-    def _all(self) -> Iterator[tuple[str, int]]:
-        """Yield every file, and set `stamps` at the end."""
-        total = 0
-
-        def listed() -> Iterator[tuple[str, int]]:
-            nonlocal total
-            for address, size, version in store_of(self.root).versions(f"{self.root}/"):
-                entry = f"{address} {size} {version}".encode("utf-8", "surrogateescape")
-                total = (total + int.from_bytes(hashlib.sha256(entry).digest(), "big")) % 2**256
-                yield address, size
-
-        yield from ((path, size) for path, size in self._visible(listed()) if not path.endswith("/"))
-        self.stamps = f"{total:064x}"
-
-    def _below(self, start: str) -> Iterator[tuple[str, int]]:
-        """Yield the files whose paths have this prefix."""
-        listed = store_of(self.root).listed(f"{self.root}/{start}")
-        return ((path, size) for path, size in self._visible(listed) if not path.endswith("/"))
-
-    def _visible(self, listed: Iterable[tuple[str, _Size]]) -> Iterator[tuple[str, _Size]]:
-        found = ((address[len(self.root) + 1 :], size) for address, size in listed)
-        return ((path, size) for path, size in found if path and not is_hidden(path))
-
-    def _set_sizes(self, files: Iterable[tuple[str, int]]) -> None:
-        self._listing.add_files(files)
-        if not self._listing:
-            endpoint = getattr(store_of(self.root), "endpoint", None)
-            where = f" (asked at {endpoint})" if endpoint else ""
-            raise UsageError(
-                f"{self.root}: no files there{where}; name the folder that holds the source files"
-            )
-        self._sizes = self._listing.quickest()
-
-    def faults(self) -> Mapping[str, Problem]:
-        return {}
-
-    def size(self, path: str) -> int | None:
-        if (member := parse_member(path)) is not None:
-            return None if self.size(member.container) is None else member.size
-        return self._adopted_sizes[path] if path in self._adopted_sizes else self.sizes().get(path)
-
-    def stamp(self, path: str) -> Stamp | None:
-        return None
-
-    def refusal(self, path: str) -> str:
-        return ""
-
-    def files_in(self, folder: str) -> list[str]:
-        self.sizes()
-        return self._listing.in_folder(folder)
-
-    def has_folder(self, folder: str) -> bool:
-        return folder == "." or any(path.startswith(f"{folder}/") for path in self.sizes())
-
-    def read(self, path: str) -> bytes:
-        return self.head(path, None)
-
-    def open(self, path: str) -> SourceStream:
-        if (member := parse_member(path)) is not None:
-            return io.BytesIO(read_member(self, member))
-        address = f"{self.root}/{path}"
-        return ObjectReader(store_of(address), address)
-
-    def adopt(self, sizes: Mapping[str, int], faults: Mapping[str, Problem]) -> None:
-        """Take over sizes that another process listed."""
-        self._adopted_sizes.update(sizes)
-
-    def head(self, path: str, size: int | None) -> bytes:
-        if (member := parse_member(path)) is not None:
-            return read_member(self, member, size)
-        return self.read_range(path, 0, size)
-
-    def read_range(self, path: str, start: int, stop: int | None) -> bytes:
-        address = f"{self.root}/{path}"
-        try:
-            return store_of(address).read(address, start, stop)
-        except FileNotFoundError as error:
-            raise SourceError("read", "file cannot be read", "no such file") from error
-
-
-def _start(folder: str) -> str:
-    return f"{folder}/" if folder else ""
-
 
 _COPIED_AT_ONCE = 4 << 20
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
@@ -244,20 +47,6 @@ def reporting_disk_errors(folder: str) -> Iterator[None]:
         ) from error
 
 
-def source_files(root: str) -> LocalFiles | RemoteFiles:
-    """Return the files below a local folder or an address."""
-    return RemoteFiles(root) if is_remote(root) else LocalFiles(root)
-
-
-def _local_sizes(folder: str) -> Iterator[tuple[str, int]]:
-    """Yield the files directly in a folder with their sizes, without those deleted meanwhile."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                if entry.is_file():
-                    yield entry.name, entry.stat().st_size
-
-
 class OutputFolder:
     """Folder of one version of a data set, whose files appear complete or not at all.
 
@@ -275,31 +64,25 @@ class OutputFolder:
         """Return the full path of a file of this folder."""
         return f"{self.root}/{name}" if is_remote(self.root) else os.path.join(self.root, name)
 
+    @property
+    def _store(self) -> ObjectStore:
+        return store_of(self.root)
+
     def exists(self, name: str) -> bool:
         """Return whether a regular file of this name exists; it is then complete."""
-        if not is_remote(self.root):
-            return os.path.isfile(self.path(name))
-        return store_of(self.root).stat(self.path(name)) is not None
+        return self._store.stat(self.path(name)) is not None
 
     def open(self, name: str) -> Any:
         """Open a file for reading bytes."""
-        if is_remote(self.root):
-            return ObjectReader(store_of(self.root), self.path(name))
-        return open(self.path(name), "rb")
+        return self._store.open(self.path(name))
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return the bytes of a small file, or those from `start` to `stop` of a large one."""
-        if is_remote(self.root):
-            return store_of(self.root).read(self.path(name), start, stop)
-        with self.open(name) as stream:
-            stream.seek(start)
-            return bytes(stream.read(-1 if stop is None else stop - start))
+        return self._store.read(self.path(name), start, stop)
 
     def size(self, name: str) -> int:
         """Return the bytes of one file."""
-        if not is_remote(self.root):
-            return os.path.getsize(self.path(name))
-        info = store_of(self.root).stat(self.path(name))
+        info = self._store.stat(self.path(name))
         if info is None:
             raise FileNotFoundError(self.path(name))
         return info.size
@@ -310,21 +93,7 @@ class OutputFolder:
         Args:
             unfinished: include the files of the temporary folder, from the same listing.
         """
-        if is_remote(self.root):
-            prefix = f"{self.root}/"
-            listed = ((address[len(prefix) :], size) for address, size in store_of(self.root).listed(prefix))
-            below = f"{TEMPORARY_FOLDER}/"
-            return {
-                name: size
-                for name, size in listed
-                if name and ("/" not in name or (unfinished and name.startswith(below)))
-            }
-        found = dict(_local_sizes(self.root))
-        if unfinished:
-            with contextlib.suppress(FileNotFoundError):
-                inside = _local_sizes(self.path(TEMPORARY_FOLDER))
-                found.update((f"{TEMPORARY_FOLDER}/{name}", size) for name, size in inside)
-        return found
+        return self._store.files_in(self.root, TEMPORARY_FOLDER if unfinished else "")
 
     def make(self, mode: int = 0o777) -> None:
         """Create the folder and its parents, with at most these permissions."""
@@ -385,7 +154,7 @@ class OutputFolder:
             JobError: the disk has no space or fails, or somebody else made the file.
         """
         if is_remote(self.root):
-            writer = ObjectWriter(store_of(self.root), self.path(name))
+            writer = ObjectWriter(self._store, self.path(name))
             with closing(TemporaryFile(name, writer, lambda _: self._keep(writer), writer.abort)) as file:
                 yield file
             return
@@ -467,7 +236,7 @@ class OutputFolder:
         """
         if is_remote(self.root):
             self._check_holder()
-            store_of(self.root).copy(other.path(other_name or name), self.path(name))
+            self._store.copy(other.path(other_name or name), self.path(name))
             return
         linked = self.path(f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
         self.begin()
@@ -481,12 +250,7 @@ class OutputFolder:
 
     def delete(self, names: list[str]) -> None:
         """Delete files of this folder; ignore missing ones."""
-        if is_remote(self.root):
-            store_of(self.root).delete(self.path(name) for name in names)
-            return
-        for name in names:
-            if self.exists(name):
-                _remove(self.path(name))
+        self._store.delete([self.path(name) for name in names])
 
     def sweep(self) -> None:
         """Delete the temporary files of interrupted runs; in an object store, those whose names halofeed gives."""
@@ -499,10 +263,9 @@ class OutputFolder:
             if self.is_begun():
                 owned_files.delete_owned(folder)
             return
-        store = store_of(folder)
-        listed = (address for address, _ in store.listed(f"{folder}/"))
-        store.delete([address for address in listed if is_temporary_name(address[len(folder) + 1 :])])
-        store.abort_uploads(f"{self.root}/")
+        listed = (address for address, _ in self._store.listed(f"{folder}/"))
+        self._store.delete([address for address in listed if is_temporary_name(address[len(folder) + 1 :])])
+        self._store.abort_uploads(f"{self.root}/")
 
     def withdraw(self) -> None:
         """Delete the temporary files, and the folders that `make` made."""

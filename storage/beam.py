@@ -1,0 +1,126 @@
+"""Files of other file systems that Beam knows, such as hdfs://, without conditional writes and leases."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from halofeed.storage.base import ANY, ObjectInfo, ObjectStore
+
+_CLIENT_ARGUMENTS = {
+    "s3_access_key_id": "aws_access_key_id",
+    "s3_secret_access_key": "aws_secret_access_key",
+    "s3_session_token": "aws_session_token",
+    "s3_endpoint_url": "endpoint_url",
+    "s3_region_name": "region_name",
+    "s3_api_version": "api_version",
+    "s3_verify": "verify",
+}
+"""Arguments of boto3's client by Beam's options."""
+
+
+def apply_options(options: Any) -> dict[str, Any]:
+    """Apply Beam's `PipelineOptions` to its file systems; return the same settings as arguments of boto3's client."""
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.options.pipeline_options import S3Options
+
+    FileSystems.set_options(options)
+    given = options.view_as(S3Options).get_all_options(drop_default=True)
+    settings = {
+        argument: given[name] for name, argument in _CLIENT_ARGUMENTS.items() if given.get(name) is not None
+    }
+    if given.get("s3_disable_ssl"):
+        settings["use_ssl"] = False
+    return settings
+
+
+class BeamFiles(ObjectStore):
+    """Files of Beam's file systems; a subclass of Beam's `FileSystem` is found by its scheme. See `ObjectStore`."""
+
+    def __init__(self) -> None:
+        from apache_beam.io.filesystem import CompressionTypes
+        from apache_beam.io.filesystems import FileSystems
+
+        self.systems = FileSystems
+        self.as_they_are = {"compression_type": CompressionTypes.UNCOMPRESSED}
+
+    def knows(self, address: str) -> bool:
+        """Return whether Beam has a file system for a scheme."""
+        try:
+            self.systems.get_filesystem(address)
+        except ValueError:
+            return False
+        return True
+
+    def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
+        try:
+            with self.systems.open(address, **self.as_they_are) as stream:
+                stream.seek(start)
+                return bytes(stream.read(-1 if stop is None else stop - start))
+        except Exception as error:
+            if self.systems.exists(address):
+                raise
+            raise FileNotFoundError(address) from error
+
+    def stat(self, address: str) -> ObjectInfo | None:
+        found = [entry for entry in self._match(address) if entry.path == address]
+        return ObjectInfo(size=found[0].size_in_bytes, version=ANY, age_seconds=0) if found else None
+
+    def write(self, address: str, data: bytes, expected: str = ANY) -> str:
+        parts = self.start_upload(address, expected)
+        try:
+            parts.finish(data)
+        except BaseException:
+            parts.abort()
+            raise
+        return ANY
+
+    def start_upload(self, address: str, expected: str = ANY) -> _BeamUpload:
+        return _BeamUpload(self, address)
+
+    def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
+        for entry in self._match(prefix + "**"):
+            yield entry.path, entry.size_in_bytes, str(entry.last_updated_in_seconds)
+
+    def copy(self, source: str, target: str) -> None:
+        self.systems.copy([source], [target])
+
+    def delete(self, addresses: Iterable[str]) -> None:
+        present = [address for address in addresses if self.systems.exists(address)]
+        if present:
+            self.systems.delete(present)
+
+    def abort_uploads(self, prefix: str) -> None:
+        """Do nothing: an unfinished upload is a file, and listings show it."""
+
+    def _match(self, pattern: str) -> list[Any]:
+        return [entry for match in self.systems.match([pattern]) for entry in match.metadata_list]
+
+
+class _BeamUpload:
+    """A file with a temporary name until it is complete; see `MultipartUpload`."""
+
+    def __init__(self, files: BeamFiles, address: str) -> None:
+        folder, _, name = address.rpartition("/")
+        self._systems = files.systems
+        self._address, self._temporary = address, f"{folder}/.{name}.{uuid.uuid4().hex}"
+        if not self._systems.exists(folder):
+            with contextlib.suppress(OSError):  # another worker made it
+                self._systems.mkdirs(folder)
+        self._stream = self._systems.create(self._temporary, **files.as_they_are)
+
+    def send(self, data: bytes) -> None:
+        self._stream.write(data)
+
+    def finish(self, data: bytes) -> None:
+        self._stream.write(data)
+        self._stream.close()
+        self._systems.rename([self._temporary], [self._address])
+
+    def abort(self) -> None:
+        with contextlib.suppress(Exception):  # the caller reports the first error
+            self._stream.close()
+        with contextlib.suppress(OSError):  # BeamIOError is one
+            self._systems.delete([self._temporary])
