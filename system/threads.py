@@ -66,6 +66,12 @@ class ThreadTask(Generic[Result]):
             self._call, self._is_over = None, True
         return self._is_over
 
+    def is_lost(self) -> bool:
+        """Return whether no thread will give a result, because an interrupt came while a thread made the call."""
+        if self._is_over:
+            return self._error is not None and not isinstance(self._error, Exception)
+        return self._claim.locked() and self._thread not in self._running
+
     def wait(self) -> None:
         """Return once the call has ended; make it here if no thread is free for it.
 
@@ -119,9 +125,14 @@ class InterruptibleThreads:
 
     def submit(self, call: Callable[[], Result]) -> ThreadTask[Result]:
         """Queue a call and return its task."""
+        if not self._started:
+            # Handlers run last in, first out: the threads end before JAX, imported by now, takes its devices down.
+            atexit.unregister(_end_all)
+            atexit.register(_end_all)
         while self._started < self.count:
             try:
-                _thread.start_new_thread(_work, (self._queue, self.running))
+                # Added here too, so that the caller leaves the call to a thread that has not begun yet.
+                self.running.add(_thread.start_new_thread(_work, (self._queue, self.running)))
             except (MemoryError, RuntimeError):
                 break
             self._started += 1
@@ -151,6 +162,13 @@ class InterruptibleThreads:
         """End the threads after the submitted calls."""
         self._queue.put(None)
 
+    def join(self, seconds: float) -> None:
+        """End the threads after the submitted calls, and wait up to this long for all but the caller's own."""
+        self.close()
+        deadline = time.monotonic() + seconds
+        while self.running - {_thread.get_ident()} and time.monotonic() < deadline:
+            time.sleep(0.001)
+
     def __del__(self) -> None:
         if hasattr(self, "_queue"):  # an interrupt may have ended __init__
             self.close()
@@ -170,15 +188,14 @@ def _work(queue: SimpleQueue[ThreadTask[Any] | None], running: set[int]) -> None
         running.discard(_thread.get_ident())
 
 
-@atexit.register
 def _end_all() -> None:
     """Finish all calls before the interpreter ends."""
     own = [threads for threads in _all if threads.process == os.getpid()]
     for threads in own:
         threads.close()
     deadline = time.monotonic() + _SECONDS_TO_FINISH
-    while any(threads.running for threads in own) and time.monotonic() < deadline:
-        time.sleep(0.001)
+    for threads in own:
+        threads.join(deadline - time.monotonic())
 
 
 def run_in_thread(call: Callable[[], Result], name: str) -> Future[Result]:
