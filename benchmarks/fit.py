@@ -24,8 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.trainer.config import load_config
-from halofeed.trainer.plan.compile_cache import CompileCache, cache_folder
-from halofeed.trainer.plan.compile_pool import UNKNOWN, jobs_at_once
+from halofeed.trainer.plan.compiling import UNKNOWN, CompileCache, cache_folder, jobs_at_once
 from halofeed.trainer.plan.document import per_core_share, plan_config
 from halofeed.trainer.plan.requests import Request
 
