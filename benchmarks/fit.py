@@ -25,7 +25,7 @@ from typing import Any
 
 from halofeed.trainer.config import load_config
 from halofeed.trainer.plan.compiling import UNKNOWN, CompileCache, cache_folder, jobs_at_once
-from halofeed.trainer.plan.document import per_core_share, plan_config
+from halofeed.trainer.plan.document import plan_config
 from halofeed.trainer.plan.requests import Request
 
 GIB = 2**30
@@ -212,6 +212,12 @@ def verdict_cells(split: dict[str, Any]) -> list[str]:
         f"{finest} at most" if finest else "none",
         f"{1000 * split['bound']['step']:.0f} ms",
     ]
+
+
+def per_core_share(fewer: dict[str, Any], more: dict[str, Any]) -> float:
+    """Return the power of p/q by which memory falls from p to q cores; 1 is proportional."""
+    ratio = more["memory"]["total"] / fewer["memory"]["total"]
+    return math.log(ratio) / math.log(fewer["cores"] / more["cores"])
 
 
 def print_scaling(known: Any, only: Sequence[str]) -> None:

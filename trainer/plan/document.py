@@ -263,12 +263,6 @@ def _split(
     return {**split, **verdict_of(result.compiled, topology, shape)}
 
 
-def per_core_share(fewer: dict[str, Any], more: dict[str, Any]) -> float:
-    """Return the power of p/q by which memory falls from p to q cores; 1 is proportional."""
-    ratio = more["memory"]["total"] / fewer["memory"]["total"]
-    return math.log(ratio) / math.log(fewer["cores"] / more["cores"])
-
-
 def plan_own_step(
     step: Callable[..., Any], shapes: Sequence[Any], topology: str, *, remember: bool = True
 ) -> dict[str, Any]:
