@@ -17,6 +17,7 @@ more than a tenth of the step.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.trainer.config import load_config
-from halofeed.trainer.plan.compile_cache import CompileCache, cache_folder
-from halofeed.trainer.plan.compile_pool import UNKNOWN, jobs_at_once
-from halofeed.trainer.plan.document import per_core_share, plan_config
+from halofeed.trainer.plan.compiling import UNKNOWN, CompileCache, cache_folder, jobs_at_once
+from halofeed.trainer.plan.document import plan_config
 from halofeed.trainer.plan.requests import Request
 
 GIB = 2**30
@@ -213,6 +213,12 @@ def verdict_cells(split: dict[str, Any]) -> list[str]:
         f"{finest} at most" if finest else "none",
         f"{1000 * split['bound']['step']:.0f} ms",
     ]
+
+
+def per_core_share(fewer: dict[str, Any], more: dict[str, Any]) -> float:
+    """Return the power of p/q by which memory falls from p to q cores; 1 is proportional."""
+    ratio = more["memory"]["total"] / fewer["memory"]["total"]
+    return math.log(ratio) / math.log(fewer["cores"] / more["cores"])
 
 
 def print_scaling(known: Any, only: Sequence[str]) -> None:

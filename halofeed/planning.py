@@ -137,7 +137,7 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _make_plan(parsed: argparse.Namespace, request: Request) -> dict[str, Any]:
-    from halofeed.trainer.plan.compile_cache import CompileCache, cache_folder
+    from halofeed.trainer.plan.compiling import CompileCache, cache_folder
     from halofeed.trainer.plan.document import plan_config
 
     how: dict[str, Any] = {"cache": CompileCache(cache_folder()), "jobs": parsed.jobs}

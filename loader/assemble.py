@@ -21,19 +21,16 @@ from halofeed.loader.augment import (
     augment,
     draw_uniforms,
 )
+from halofeed.loader.augment.example import Windows, draw_windows_alone
 from halofeed.loader.augment.view import LazyArray, Ranges, SourceArray, View, copy_view
-from halofeed.loader.augment.windows import Windows, draw_windows_alone
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, array_specs, split_id
-from halofeed.loader.chunks import is_little_endian
 from halofeed.loader.copy_plan import MappedRecords, plan_moves
 from halofeed.loader.decode import read_text, stored_dtype
-from halofeed.loader.field_cache import ObjectLists
 from halofeed.loader.native import kernel
 from halofeed.loader.reading import (
     AREA,
     BOXES,
     EXTENT,
-    FILE_SPAN,
     FOLLOWING,
     IMAGE,
     LABEL,
@@ -43,8 +40,8 @@ from halofeed.loader.reading import (
     concatenate_lists,
     is_label_map,
 )
-from halofeed.loader.record import StoredRecord
-from halofeed.loader.shards import Integers, Shards
+from halofeed.loader.record import StoredRecord, is_little_endian
+from halofeed.loader.shards import Integers, ObjectLists, Shards
 from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import splitmix64
 from halofeed.schemas.manifest import Manifest
@@ -264,23 +261,11 @@ class Assembler:
             CorruptFileError: as `write`.
         """
         record.features(frozenset(), self._raw_targets(batch, row))
-        if self.decodes:
-            return self._decode_planned(batch, row, record, view) and record.is_unchanged()
-        if not self._is_direct:
-            self._copy(IMAGE, view, self._reader.stored_array(self._image, record), batch[IMAGE][row])
-            if self._label is not None:
-                self._write_label(view, self._reader.stored_array(self._label, record), batch[LABEL][row])
-        return record.is_unchanged()
-
-    def _decode_planned(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
-        """Decode a planned row's picture into the batch; False if its size is not the cached one."""
-        cached, out = record.cached_fields((FILE_SPAN,)), batch[IMAGE][row]
-        if cached is None:
+        arrays = self._reader.read_planned(record, self._picture_target(batch, row))
+        if arrays is None:
             return False
-        pixels = self._reader.decode(record, cached[FILE_SPAN].tolist(), out if self._is_direct else None)
-        if pixels is not None and pixels is not out:
-            self._copy(IMAGE, view, pixels, out)
-        return pixels is not None
+        self._write_arrays(batch, row, view, *arrays)
+        return record.is_unchanged()
 
     def write(
         self,
@@ -327,8 +312,7 @@ class Assembler:
         epoch: int,
     ) -> list[ReadExample]:
         """Write the record, and return it and its partners."""
-        out = batch[IMAGE][row] if self._is_direct else None
-        read = self._reader.read(record, self._raw_targets(batch, row), out)
+        read = self._reader.read(record, self._raw_targets(batch, row), self._picture_target(batch, row))
         example, reads = read.example, [read]
 
         def read_partner(position: float) -> Example:
@@ -343,10 +327,7 @@ class Assembler:
             partners = PartnerSampler(seed=seed, epoch=epoch, identity=record.id, find=read_partner)
         example = augment(self._augmentations, example, uniforms, partners)
         lists, objects = concatenate_lists(reads), example.objects
-        if example.pixels is not None:
-            self._copy(IMAGE, example.view, example.pixels, batch[IMAGE][row])
-        if example.label is not None:
-            self._write_label(example.view, example.label, batch[LABEL][row])
+        self._write_arrays(batch, row, example.view, example.pixels, example.label)
         for field in self._fields:
             if field.name == ID:
                 batch[ID][row] = split_id(record.id)
@@ -376,6 +357,10 @@ class Assembler:
     def _raw_targets(self, batch: Batch, row: int) -> dict[str, NDArray[np.uint8]]:
         """Return a row's memory for raw values that are used as stored, by their keys."""
         return {key: batch[name][row].reshape(-1).view(np.uint8) for name, key in self._as_stored.items()}
+
+    def _picture_target(self, batch: Batch, row: int) -> NDArray[Any] | None:
+        """Return a row's memory for a picture that is used as it is decoded."""
+        return batch[IMAGE][row] if self._is_direct else None
 
     def addresses(self, batch: Batch, rows: Integers) -> dict[str, Integers]:
         """Return the memory addresses of rows for raw values that are used as stored, int64 [row], by key."""
@@ -415,6 +400,15 @@ class Assembler:
             scale = np.concatenate([shown, shown], axis=-1) / np.array(self._frame * 2)
             return np.asarray(objects.boxes * scale, np.float32)
         return objects.areas if field.name == AREA else lists[field.name][objects.kept]
+
+    def _write_arrays(
+        self, batch: Batch, row: int, view: View, pixels: SourceArray | None, label: SourceArray | None
+    ) -> None:
+        """Copy image and label as shown; None is in the row already."""
+        if pixels is not None:
+            self._copy(IMAGE, view, pixels, batch[IMAGE][row])
+        if label is not None:
+            self._write_label(view, label, batch[LABEL][row])
 
     def _write_label(self, view: View, label: SourceArray, out: NDArray[Any]) -> None:
         """Copy the label as shown; class sets are expanded last, because one number per voxel is cheaper to copy."""

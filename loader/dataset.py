@@ -25,11 +25,10 @@ from halofeed.loader.record import (
     StoredRecord,
     stored_record,
 )
-from halofeed.loader.sampler import Sampler, Where, id_of, subset, unknown_key
+from halofeed.loader.sampler import DrawBy, Sampler, Where, id_of, plan_draws, subset, unknown_key
 from halofeed.loader.shards import Shards
 from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store
 from halofeed.loader.stream import Stream, check_hosts, digest, fingerprint
-from halofeed.loader.weighted_sampling import DrawBy, plan_draws
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.addresses import address_of
 from halofeed.system.arguments import explains_calls, path_text, truth_value, whole_number

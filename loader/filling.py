@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError
 from halofeed.loader.assemble import Assembler
+from halofeed.loader.augment.example import Windows
 from halofeed.loader.augment.view import View
-from halofeed.loader.augment.windows import Windows
 from halofeed.loader.batch import Batch, BufferPool, allocate
-from halofeed.loader.copy_plan import MappedRecords
+from halofeed.loader.copy_plan import MappedRecords, VerifiedReads
 from halofeed.loader.record import StoredRecord, stored_record, stored_records
 from halofeed.loader.sampler import BatchRows
 from halofeed.loader.shards import Integers, Shards
-from halofeed.loader.verified_reads import VerifiedReads
 from halofeed.schemas.identity import splitmix64
 from halofeed.system.threads import InterruptibleThreads
 from halofeed.system.wording import plural

@@ -6,13 +6,17 @@ import functools
 import itertools
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from typing import Generic, NoReturn, Self, TypeVar
 
 from halofeed.system.threads import InterruptibleThreads, ThreadTask
 
 Item = TypeVar("Item")
+_SECONDS_TO_END = 10.0
+"""How long `close` waits for the items that are being made."""
 
 
 class Prefetcher(Iterator[Item], Generic[Item]):
@@ -21,13 +25,18 @@ class Prefetcher(Iterator[Item], Generic[Item]):
     One thread plans with the interpreter's lock while another copies without it. An exception of `make` is raised by
     the `next` of its step, and the next item follows. An interrupt loses no item that was not returned yet. Several
     threads may take items; each item goes to one of them. After a fork, the child makes its parent's unfinished items
-    itself.
+    itself. Threads end with the last item, with `close`, or when the iterator is no longer referred to.
+
+    A `with` block makes items ahead from its beginning on, and closes the iterator.
 
     Args:
-        make: returns the item of a step; called from several threads.
+        make: returns the item of a step; called from several threads. StopIteration ends the iteration.
         steps: the steps in order.
         ahead: number of items that are made or ready while one is used; 0 makes each item on request.
         prefetch: called before the first item, with its step and each later step that is made ahead.
+
+    Attributes:
+        waited_seconds: how long callers have waited for items, in total.
 
     >>> "".join(Prefetcher(str, range(5), 2))
     '01234'
@@ -49,20 +58,62 @@ class Prefetcher(Iterator[Item], Generic[Item]):
         self._process = os.getpid()
         # Callers who take only one item do not pay for the next ones.
         self._makes_ahead = False
+        self.waited_seconds = 0.0
+
+    @classmethod
+    def of(cls, items: Iterable[Item], ahead: int = 2) -> Self:
+        """Return a prefetcher of the items of another iterator, which one thread at a time advances.
+
+        A forked process cannot continue it. After `close` nothing refers to the other iterator, which closes a
+        generator.
+
+        >>> with Prefetcher.of("abc") as letters:
+        ...     "".join(letters)
+        'abc'
+        """
+        return cls(_ByNumber(items), itertools.count(), ahead)
 
     def __next__(self) -> Item:
+        self._check_process()
+        began = time.perf_counter()
+        with self._lock:
+            try:
+                return self._next_ahead() if self._makes_ahead else self._next_here()
+            except StopIteration:
+                self._end()
+                raise
+            finally:
+                self.waited_seconds += time.perf_counter() - began
+
+    def close(self) -> None:
+        """End the iteration, and wait for the items that are being made."""
+        self._check_process()
+        with self._lock:
+            workers = self._workers
+            self._end()
+        if workers is not None:
+            workers.join(_SECONDS_TO_END)
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            self._makes_ahead = self._ahead > 0
+            if self._makes_ahead:
+                self._take_steps(self._ahead)
+                self._begin()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def _check_process(self) -> None:
         if self._process != os.getpid():
             self._process, self._lock = os.getpid(), threading.Lock()
             self._workers, self._tasks = None, {}
-        with self._lock:
-            return self._next_ahead() if self._makes_ahead else self._next_here()
 
-    def close(self) -> None:
-        """Stop making items, and end the iteration."""
-        with self._lock:
-            self._steps, self._waiting = iter(()), deque()
-            self._cancel()
-            self._workers = None
+    def _end(self) -> None:
+        self._steps, self._waiting = iter(()), deque()
+        self._cancel()
+        self._make, self._workers = _no_item, None
 
     def _next_here(self) -> Item:
         self._take_steps(1 + self._ahead)
@@ -83,14 +134,15 @@ class Prefetcher(Iterator[Item], Generic[Item]):
         if not self._waiting:
             raise StopIteration
         self._begin()
-        step = self._waiting[0]
+        task = self._tasks[self._waiting[0]]
         try:
-            item = self._tasks[step].result()
+            item = task.result()
         except Exception:
             self._pass_first()
             raise
         except BaseException:
-            self._tasks.pop(step, None)  # an interrupt; the next call makes it again
+            if task.is_lost():  # the next call makes it again
+                self._tasks.pop(self._waiting[0], None)
             raise
         self._take_steps(self._ahead + 1)
         self._begin()
@@ -120,3 +172,33 @@ class Prefetcher(Iterator[Item], Generic[Item]):
     def __del__(self) -> None:
         if hasattr(self, "_tasks"):  # an interrupt may have ended __init__
             self._cancel()
+
+
+def _no_item(step: int) -> NoReturn:
+    raise StopIteration
+
+
+class _ByNumber(Generic[Item]):
+    """Function from a number, 0, 1, 2, ..., to that item of an iterator, for threads that ask in any order."""
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        self._iterator, self._count = iter(items), 0
+        self._lock = threading.Lock()
+        self._made: dict[int, Callable[[], Item]] = {}
+        """Outcomes of the items that were not asked for yet: `result` of each."""
+
+    def __call__(self, number: int) -> Item:
+        with self._lock:
+            while self._count <= number:
+                self._made[self._count] = self._advance()
+                self._count += 1
+            item = self._made.pop(number)
+        return item()
+
+    def _advance(self) -> Callable[[], Item]:
+        made: Future[Item] = Future()
+        try:
+            made.set_result(next(self._iterator))
+        except Exception as error:
+            made.set_exception(error)
+        return made.result

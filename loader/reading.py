@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError
 from halofeed.loader.augment import NO_OBJECTS, Example, Objects, to_view
+from halofeed.loader.augment.example import Windows
 from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges, SourceArray, View
-from halofeed.loader.augment.windows import Windows
-from halofeed.loader.chunks import StoredArray
 from halofeed.loader.decode import (
     decode_image,
     decode_label,
@@ -23,8 +22,8 @@ from halofeed.loader.decode import (
     read_numbers,
     stored_dtype,
 )
-from halofeed.loader.field_cache import ObjectLists
-from halofeed.loader.record import StoredRecord
+from halofeed.loader.record import StoredArray, StoredRecord
+from halofeed.loader.shards import ObjectLists
 from halofeed.prep.geometry.resize import compose_affines
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
@@ -146,21 +145,29 @@ class RecordReader:
         if self._image.encoding == "raw" and not needs_extent:
             self._unchanged_example = Example.whole(self._image.shape[:-1])
 
-    def decode(
-        self, record: StoredRecord, span: Sequence[int], out: NDArray[Any] | None
-    ) -> NDArray[Any] | None:
-        """Decode the image of a record after `features`; None if its size is not the cached one.
+    def read_planned(
+        self, record: StoredRecord, out: NDArray[Any] | None
+    ) -> tuple[SourceArray | None, LabelArray | None] | None:
+        """Return image and label of a record whose values are cached, after `features`.
 
         Args:
-            record: a record whose image is a file.
-            span: the cached value of `FILE_SPAN`.
+            record: the record.
             out: as of `decode_image`, which also says what it raises.
+
+        Returns:
+            Each array, or None if the batch has it already; None for both if the picture's size is not the cached one.
         """
-        start, stop, *size = span
-        decoded = decode_image(
-            record.frame_part(start, stop), self._image, record, out, fast=self._decodes_fast
-        )
-        return decoded if list(decoded.shape[:2]) == size else None
+        if self._image.is_raw:
+            return self._stored_unless_direct(self._image, record), self._stored_unless_direct(
+                self.label, record
+            )
+        cached = record.cached_fields((FILE_SPAN,))
+        if cached is None:
+            return None
+        start, stop, *size = cached[FILE_SPAN].tolist()
+        file = record.frame_part(start, stop)
+        decoded = decode_image(file, self._image, record, out, fast=self._decodes_fast)
+        return (None if decoded is out else decoded, None) if list(decoded.shape[:2]) == size else None
 
     def read(
         self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]], out: NDArray[Any] | None
@@ -189,18 +196,16 @@ class RecordReader:
         field = self._image
         pixels: SourceArray | None = None
         if field.encoding == "raw":
-            stored = field.shape[:-1]
-            if IMAGE not in self._as_stored:
-                pixels = self.stored_array(field, record)
+            stored, pixels = field.shape[:-1], self._stored_unless_direct(field, record)
         else:
             file = one_file(field, features, record)
             decoded = decode_image(file, field, record, out, fast=self._decodes_fast)
             stored, pixels = decoded.shape[:-1], None if decoded is out else decoded
             if FILE_SPAN in self.cached_names and not is_cached:
                 values = {**values, FILE_SPAN: np.array([*record.span_of(file), *stored])}
-        label: LabelArray | None = None
-        if self.label is not None and LABEL not in self._as_stored:
-            label = self._read_label(self.label, stored, features, record)
+        label: LabelArray | None = self._stored_unless_direct(self.label, record)
+        if self.label is not None and not self.label.is_raw:
+            label = decode_label(one_file(self.label, features, record), self.label, stored, record)
         if lists is None:
             lists = self._read_lists(features, record)
         masks = self._read_masks(features, record, stored, len(lists.get(BOXES, ())))
@@ -219,16 +224,11 @@ class RecordReader:
         example = replace(example, objects=objects, pixels=pixels, label=label)
         return ReadExample(record, features, values, example, stored, lists, is_cached)
 
-    def stored_array(self, field: Field, record: StoredRecord) -> StoredArray:
-        """Return a raw field's array, without reading it."""
+    def _stored_unless_direct(self, field: Field | None, record: StoredRecord) -> StoredArray | None:
+        """Return a raw field's array, without reading it; None if the batch has it already, or it is not raw."""
+        if field is None or not field.is_raw or field.name in self._as_stored:
+            return None
         return StoredArray(record, field.keys[0], field.stored_shape, stored_dtype(field), self._axes)
-
-    def _read_label(
-        self, field: Field, stored: ImageShape, features: Decoded, record: StoredRecord
-    ) -> LabelArray:
-        if field.is_raw:
-            return self.stored_array(field, record)
-        return decode_label(one_file(field, features, record), field, stored, record)
 
     def _read_values(self, features: Decoded, record: StoredRecord) -> dict[str, NDArray[Any]]:
         return {

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -33,22 +33,22 @@ class ThreadTask(Generic[Result]):
     caller was interrupted.
     """
 
-    __slots__ = ("_call", "_claim", "_ended", "_error", "_is_over", "_result", "_running", "_thread")
+    __slots__ = ("_call", "_claim", "_ended", "_error", "_result", "_running", "_thread", "is_over")
 
     def __init__(self, call: Callable[[], Result], running: set[int]) -> None:
         self._call: Callable[[], Result] | None = call
         self._running = running
         self._claim, self._ended = threading.Lock(), threading.Lock()
         self._ended.acquire()
-        self._is_over = False
+        self.is_over = False
         self._thread = 0
         self._result: Any = None
         self._error: BaseException | None = None
 
-    def run(self) -> None:
-        """Make the call in this thread, unless another thread makes it or it was canceled."""
+    def run(self) -> bool:
+        """Make the call in this thread; return False if another thread makes it or it was canceled."""
         if not self._claim.acquire(blocking=False):
-            return
+            return False
         self._thread = threading.get_ident()
         try:
             if self._call is not None:
@@ -57,14 +57,21 @@ class ThreadTask(Generic[Result]):
             self._error = error
         finally:
             self._call = None
-            self._is_over = True
+            self.is_over = True
             self._ended.release()
+        return True
 
     def cancel(self) -> bool:
         """Prevent a call that no thread has begun; return False if a thread is making it."""
         if self._claim.acquire(blocking=False):
-            self._call, self._is_over = None, True
-        return self._is_over
+            self._call, self.is_over = None, True
+        return self.is_over
+
+    def is_lost(self) -> bool:
+        """Return whether no thread will give a result, because an interrupt came while a thread made the call."""
+        if self.is_over:
+            return self._error is not None and not isinstance(self._error, Exception)
+        return self._claim.locked() and self._thread not in self._running
 
     def wait(self) -> None:
         """Return once the call has ended; make it here if no thread is free for it.
@@ -74,10 +81,10 @@ class ThreadTask(Generic[Result]):
         """
         if not self._running:
             self.run()
-        while not self._is_over:
+        while not self.is_over:
             if not self._ended.acquire(timeout=_POLL_SECONDS):
                 self.run()
-                if not self._is_over and self._thread and self._thread not in self._running:
+                if not self.is_over and self._thread and self._thread not in self._running:
                     raise RuntimeError(
                         "a thread of the loader was ended from outside; ask for the batch again"
                     )
@@ -119,14 +126,20 @@ class InterruptibleThreads:
 
     def submit(self, call: Callable[[], Result]) -> ThreadTask[Result]:
         """Queue a call and return its task."""
+        if self.count and not self._started:
+            # Handlers run last in, first out: the threads end before JAX, imported by now, takes its devices down.
+            atexit.unregister(_end_all)
+            atexit.register(_end_all)
         while self._started < self.count:
             try:
-                _thread.start_new_thread(_work, (self._queue, self.running))
+                # Added here too, so that the caller leaves the call to a thread that has not begun yet.
+                self.running.add(_thread.start_new_thread(_work, (self._queue, self.running)))
             except (MemoryError, RuntimeError):
                 break
             self._started += 1
         task = ThreadTask(call, self.running)
-        self._queue.put(task)
+        if self._started:
+            self._queue.put(task)
         return task
 
     def together(self, call: Callable[[], object], most: int) -> None:
@@ -151,6 +164,13 @@ class InterruptibleThreads:
         """End the threads after the submitted calls."""
         self._queue.put(None)
 
+    def join(self, seconds: float) -> None:
+        """End the threads after the submitted calls, and wait up to this long for all but the caller's own."""
+        self.close()
+        deadline = time.monotonic() + seconds
+        while self.running - {_thread.get_ident()} and time.monotonic() < deadline:
+            time.sleep(0.001)
+
     def __del__(self) -> None:
         if hasattr(self, "_queue"):  # an interrupt may have ended __init__
             self.close()
@@ -170,15 +190,14 @@ def _work(queue: SimpleQueue[ThreadTask[Any] | None], running: set[int]) -> None
         running.discard(_thread.get_ident())
 
 
-@atexit.register
 def _end_all() -> None:
     """Finish all calls before the interpreter ends."""
     own = [threads for threads in _all if threads.process == os.getpid()]
     for threads in own:
         threads.close()
     deadline = time.monotonic() + _SECONDS_TO_FINISH
-    while any(threads.running for threads in own) and time.monotonic() < deadline:
-        time.sleep(0.001)
+    for threads in own:
+        threads.join(deadline - time.monotonic())
 
 
 def run_in_thread(call: Callable[[], Result], name: str) -> Future[Result]:
@@ -200,26 +219,6 @@ def wait_until_done(future: Future[Any], seconds: float) -> bool:
     return bool(wait([future], seconds).done)
 
 
-class _Call(Generic[Result]):
-    """Call that the first free thread makes once."""
-
-    def __init__(self, call: Callable[[], Result]) -> None:
-        self._call = call
-        self._claim = threading.Lock()
-        self.future: Future[Result] = Future()
-
-    def run(self) -> bool:
-        """Make the call in this thread; return False if another thread has claimed it."""
-        if not self._claim.acquire(blocking=False):
-            return False
-        _complete(self.future, self._call)
-        return True
-
-    def cancel(self) -> None:
-        """Claim the call without making it."""
-        self._claim.acquire(blocking=False)
-
-
 class OrderedThreads:
     """Threads, including the caller's own, that map a function over items in order.
 
@@ -234,7 +233,7 @@ class OrderedThreads:
 
     def __init__(self, threads: int) -> None:
         self._ahead = threads + 2
-        self._executor = ThreadPoolExecutor(threads - 1, "decode") if threads > 1 else None
+        self._others = InterruptibleThreads(threads - 1)
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], ahead: int | None = None
@@ -248,29 +247,25 @@ class OrderedThreads:
                 threads.
         """
         ahead = self._ahead if ahead is None else ahead
-        waiting: deque[_Call[Result]] = deque()
+        waiting: deque[ThreadTask[Result]] = deque()
         try:
             for item in items:
-                call = _Call(partial(function, item))
-                waiting.append(call)
-                if self._executor is not None:
-                    self._executor.submit(call.run)
+                waiting.append(self._others.submit(partial(function, item)))
                 if len(waiting) > ahead:
                     yield _take(waiting)
             while waiting:
                 yield _take(waiting)
         finally:
-            for call in waiting:
-                call.cancel()
+            for task in waiting:
+                task.cancel()
 
     def close(self) -> None:
         """End the threads after their current calls."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
+        self._others.close()
 
 
-def _take(waiting: deque[_Call[Result]]) -> Result:
+def _take(waiting: deque[ThreadTask[Result]]) -> Result:
     """Return the first result; until it is there, make calls in this thread that no other thread has begun."""
-    while not waiting[0].future.done() and any(call.run() for call in waiting):
+    while not waiting[0].is_over and any(task.run() for task in waiting):
         pass
-    return waiting.popleft().future.result()
+    return waiting.popleft().result()

@@ -10,29 +10,50 @@ OUT/.halofeed           list of the files that halofeed wrote (halofeed.system.o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+import csv
+import json
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
-from halofeed.errors import JobError
+from halofeed.errors import JobError, UsageError
 from halofeed.loader.batch import join_id
+from halofeed.prep.formats.volume.nifti import write_nifti
+from halofeed.prep.sources.file_names import safe_name
+from halofeed.system.atomic_files import atomic_write
 from halofeed.system.console import StatusLine
 from halofeed.system.result_folder import ResultFolder
 from halofeed.system.wording import plural
 from halofeed.trainer.loaded_run import LoadedRun
-from halofeed.trainer.prediction_files import WRITERS, label_entries
-from halofeed.trainer.record_metadata import SplitMetadata
+from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
 from halofeed.trainer.run_folder import Run, write_json
+from halofeed.trainer.source_grid import (
+    boxes_in_source,
+    coco_results,
+    labels_in_source,
+    picture_labels_in_source,
+    write_png,
+)
 from halofeed.trainer.task import DataFacts, Host, valid_host
+from halofeed.trainer.windows import ScanBlender
 
 PREDICTIONS = "predictions.json"
 PREDICTIONS_FORMAT = 1
 SOURCE_NOUNS = {"picture": "picture", "volume": "scan", "clip": "clip"}
 """What is predicted, by the kind of image; a scan may be several records, its tiles."""
+DETECTIONS, IMAGES, CATEGORIES = "detections.json", "images.json", "categories.json"
+CLASSES = "classes.csv"
+_PROBABILITY_DECIMALS = 6
+
+PredictionRow = Mapping[str, NDArray[Any]]
+"""Predictions of one record by name, without the batch axis."""
 
 
 def predict(
@@ -150,3 +171,254 @@ def predict_batches(
 
 def _result_folder(folder: Path, overwrite: bool) -> ResultFolder:
     return ResultFolder(path=folder, marker=PREDICTIONS, holds="predictions", overwrite=overwrite)
+
+
+class PredictionWriter(ExitStack):
+    """Base class of writers: a context manager that gets one record at a time and closes its files at the end.
+
+    Args:
+        folder: output folder.
+        metadata: metadata of the split.
+        labels: class names by id.
+    """
+
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__()
+        self._folder, self._metadata, self._labels = folder, metadata, labels
+        self.total = len(metadata)
+        """Number of pictures, scans or clips to write."""
+
+    @abstractmethod
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
+        """Write the predictions of a record and return True, or keep them until its scan is complete."""
+
+    @abstractmethod
+    def finish(self) -> dict[str, Any]:
+        """Write the rest and return the members of predictions.json that describe the files."""
+
+
+class _JsonList:
+    """List in a JSON file, written entry by entry."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.count = 0
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Write an entry."""
+        self._stream.write(f"{',' if self.count else '['}\n{json.dumps(entry)}")
+        self.count += 1
+
+    def end(self) -> None:
+        """Write the end of the list."""
+        self._stream.write("\n]\n" if self.count else "[]\n")
+
+
+class DetectionWriter(PredictionWriter):
+    """Writer of `detections.json`, a COCO results file, and of the lists that its ids refer to.
+
+    `images.json` has COCO's entry of each picture, with the path of its file, and `categories.json` the class names.
+    """
+
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        self._size = metadata.manifest.field("image").shape[:2]
+        atomic_write(folder / CATEGORIES, (json.dumps(label_entries(labels), indent=1) + "\n").encode())
+        self._boxes, self._images = (
+            _JsonList(self.enter_context((folder / name).open("x", encoding="utf-8")))
+            for name in (DETECTIONS, IMAGES)
+        )
+
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
+        """Write the first `num_detections` boxes."""
+        count, (height, width) = int(row["num_detections"]), record.source_size
+        self._images.add({"id": record.id, "file_name": record.source, "height": height, "width": width})
+        boxes = boxes_in_source(
+            row["boxes"][:count], record.numbers["transform"], self._size, record.source_size
+        )
+        for entry in coco_results(record.id, boxes, row["classes"][:count], row["scores"][:count]):
+            self._boxes.add(entry)
+        return True
+
+    def finish(self) -> dict[str, Any]:
+        """Close the JSON lists."""
+        self._boxes.end()
+        self._images.end()
+        files = {"detections": DETECTIONS, "images": IMAGES, "categories": CATEGORIES}
+        return {**files, "boxes": self._boxes.count}
+
+
+class ClassificationWriter(PredictionWriter):
+    """Writer of `classes.csv`: id, key, most probable class, its probability, and the probability of every class."""
+
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        self._names = [labels.get(label, f"class {label}") for label in range(max(labels) + 1)]
+        file = folder / CLASSES
+        stream = self.enter_context(file.open("x", newline="", encoding="utf-8", errors="surrogateescape"))
+        self._writer = csv.writer(stream)
+        self._writer.writerow(["id", "key", "class", "probability", *(f"p({name})" for name in self._names)])
+
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
+        """Write one line."""
+        probabilities = row["probabilities"].astype(float).tolist()
+        rounded = [round(value, _PROBABILITY_DECIMALS) for value in probabilities]
+        label = int(row["label"])
+        self._writer.writerow([record.id, record.key, self._names[label], rounded[label], *rounded])
+        return True
+
+    def finish(self) -> dict[str, Any]:
+        """Return the name of the file."""
+        return {"classes": CLASSES}
+
+
+class SegmentationWriter(PredictionWriter):
+    """Writer of class indices on the source's own grid: `KEY.nii.gz` for a scan, `KEY.png` for a picture.
+
+    The probabilities of a scan's tiles are blended. Memory: one scan at a time if tiles come scan by scan, else all
+    incomplete scans; see `ScanBlender` and `labels_in_source`.
+
+    Raises:
+        UsageError: two sources would have the same file name.
+    """
+
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        keys: dict[str, int] = {}
+        for record in metadata:
+            keys.setdefault(record.key, record.id)
+        self._scans: ScanBlender | None = None
+        if metadata.manifest.kind.name == "volume":
+            self._scans = ScanBlender(metadata.tiles(), max(labels) + 1)
+        self._names = file_names(keys, ".png" if self._scans is None else ".nii.gz")
+        self.total = len(keys)
+        self._files: list[dict[str, Any]] = []
+
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
+        """Write the file of a picture, or of a scan after its last tile."""
+        predicted = _predicted(row)
+        if self._scans is None:
+            write_png(self._file(record), _picture_labels(record, predicted))
+            return True
+        scan = self._scans.add(record.key, int(record.numbers["tile"]), predicted)
+        if scan is None:
+            return False
+        predicted, stored, extent = scan
+        label = labels_in_source(predicted, stored, record.source_grid, extent)
+        write_nifti(self._file(record), label, record.numbers["source_affine"])
+        return True
+
+    def finish(self) -> dict[str, Any]:
+        """Return the list of files; raise JobError if a tile of a scan was not predicted."""
+        if self._scans is not None and self._scans.incomplete:
+            key, blender = next(iter(self._scans.incomplete.items()))
+            raise JobError(f"{key}: tiles {blender.missing} were not predicted; its mask cannot be made")
+        return {"masks": self._files}
+
+    def _file(self, record: RecordMetadata) -> Path:
+        name = self._names[record.key]
+        self._files.append({"file": name, **_source_names(record)})
+        return self._folder / name
+
+
+class ClipMaskWriter(PredictionWriter):
+    """Writer of a PNG of class indices for each frame of a clip, in the source's size: `KEY/CLIP/FRAME.png`.
+
+    CLIP counts the clips of a source from 0, FRAME the frames of a clip. predictions.json has the time of each frame
+    (`times_s`), -1 if unknown.
+
+    Raises:
+        UsageError: two sources would have the same file name.
+    """
+
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        self._names = file_names({record.key: record.id for record in metadata}, "")
+        self._files: list[dict[str, Any]] = []
+
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
+        """Write the frames of a clip."""
+        name = f"{self._names[record.key]}/{int(record.numbers['tile'])}"
+        (self._folder / name).mkdir(parents=True)
+        for number, frame in enumerate(_predicted(row)):
+            write_png(self._folder / name / f"{number:04d}.png", _picture_labels(record, frame))
+        times = record.numbers["times_s"].tolist()
+        self._files.append({"folder": name, **_source_names(record), "times_s": times})
+        return True
+
+    def finish(self) -> dict[str, Any]:
+        """Return the list of folders."""
+        return {"masks": self._files}
+
+
+def _predicted(row: PredictionRow) -> NDArray[Any]:
+    return row["probabilities" if "probabilities" in row else "label"]
+
+
+def _picture_labels(record: RecordMetadata, predicted: NDArray[Any]) -> NDArray[Any]:
+    transform = record.numbers["transform"]
+    return picture_labels_in_source(predicted, transform, record.source_size, record.picture_size)
+
+
+def _source_names(record: RecordMetadata) -> dict[str, str]:
+    return {"key": printable(record.key), "source": printable(record.source)}
+
+
+MASK_WRITERS: dict[str, type[PredictionWriter]] = {
+    "picture": SegmentationWriter,
+    "volume": SegmentationWriter,
+    "clip": ClipMaskWriter,
+}
+"""Writers of masks by kind of image."""
+
+WRITERS: dict[str, Callable[[Path, SplitMetadata, Mapping[int, str]], PredictionWriter]] = {
+    "detection": DetectionWriter,
+    "classification": ClassificationWriter,
+    "segmentation": lambda folder, metadata, labels: MASK_WRITERS[metadata.manifest.kind.name](
+        folder, metadata, labels
+    ),
+}
+"""Writers by task."""
+
+
+def printable(text: str) -> str:
+    """Return text that can be written as UTF-8; undecodable bytes of a file name become \\xNN.
+
+    >>> printable("a" + chr(0xDCFF))
+    'a\\\\xff'
+    """
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def file_names(keys: Mapping[str, int], extension: str) -> dict[str, str]:
+    """Return a safe file name for each key: no name contains a path separator.
+
+    The key's extension is removed, and characters except letters, digits, dots, dashes and underscores become an
+    underscore. The record's id is appended to names that would be equal, ignoring case.
+
+    Args:
+        keys: record id by key.
+        extension: extension of the files.
+
+    Raises:
+        UsageError: two names are equal even with their ids.
+
+    >>> file_names({"a/b.nii.gz": 1, "../B": 2, "a_b": 3}, ".png")
+    {'a/b.nii.gz': 'a_b-1.png', '../B': 'B.png', 'a_b': 'a_b-3.png'}
+    """
+    plain = {key: safe_name(key) for key in keys}
+    counts = Counter(name.casefold() for name in plain.values())
+    names = {
+        key: name if counts[name.casefold()] == 1 else f"{name}-{keys[key]}" for key, name in plain.items()
+    }
+    owners: dict[str, str] = {}
+    for key, name in names.items():
+        other = owners.setdefault(name.casefold(), key)
+        if other != key:
+            raise UsageError(f"{other} and {key}: would both become {name}{extension}; give one another id")
+    return {key: f"{name}{extension}" for key, name in names.items()}
+
+
+def label_entries(labels: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Return class ids and names as a JSON list."""
+    return [{"id": label, "name": name} for label, name in sorted(labels.items())]

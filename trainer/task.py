@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.loader.device.normalize import Normalization
+from halofeed.loader.device.photometric import Normalization
 from halofeed.prep.convert.normalize_like import foreground_scheme
 from halofeed.schemas.kinds import KIND_BY_RANK
 from halofeed.schemas.manifest import Manifest

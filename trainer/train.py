@@ -19,12 +19,12 @@ from jax.sharding import Mesh
 
 from halofeed.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.loader.batch import join_id
+from halofeed.loader.prefetcher import Prefetcher
 from halofeed.schemas.files import CHECKPOINTS, EXAMPLES, RUN_FILE
 from halofeed.system import owned_files, signals
 from halofeed.system.atomic_files import restricted_umask
 from halofeed.system.console import VERBOSE, print_status
 from halofeed.system.wording import plural
-from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.checkpoint import DIGITS, Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
@@ -110,7 +110,7 @@ def train(
             progress.say(f"resuming after step {start}")
         evaluate = _Evaluation(config, data, setup, writer, progress)
 
-        with StopRequest() as stop, Ahead(iter(data.batches.on_mesh(mesh, partition, start))) as batches:
+        with StopRequest() as stop, Prefetcher.of(data.batches.on_mesh(mesh, partition, start)) as batches:
             step_number, batch = start, next(batches, None) if start < config.steps else None
             if batch is None and not start:
                 raise TrainingError("the loader gave no batch; the split is smaller than one batch, or empty")
@@ -182,7 +182,7 @@ class _RunningSteps:
         config: TrainConfig,
         progress: Progress,
         writer: RunWriter,
-        batches: Ahead[DeviceBatch],
+        batches: Prefetcher[DeviceBatch],
         mesh: Mesh,
     ) -> None:
         self.losses: list[float] = []

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from halofeed.errors import UsageError
+from halofeed.loader.augment.crop_and_resize import RandomCropImage, ScaleJitter, SsdRandomCrop
 from halofeed.loader.augment.example import (
     DEPTH,
     HEIGHT,
@@ -28,11 +29,8 @@ from halofeed.loader.augment.example import (
     draw_uniforms,
     to_view,
 )
-from halofeed.loader.augment.flips import FlipDepth, FlipLeftRight, FlipUpDown, Rotate90
+from halofeed.loader.augment.flips_and_crops import FlipDepth, FlipLeftRight, FlipUpDown, RandomCrop, Rotate90
 from halofeed.loader.augment.mosaic import MixUp, Mosaic
-from halofeed.loader.augment.random_crop import RandomCrop
-from halofeed.loader.augment.random_crop_image import RandomCropImage, SsdRandomCrop
-from halofeed.loader.augment.scale_jitter import ScaleJitter
 from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
 from halofeed.system.wording import did_you_mean, nearest_name
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
+from halofeed.loader.augment.crop_and_resize import scaled
 from halofeed.loader.augment.example import (
     Example,
     Frame,
@@ -22,7 +23,6 @@ from halofeed.loader.augment.example import (
     check_share,
     check_sides,
 )
-from halofeed.loader.augment.scale_jitter import scaled
 from halofeed.loader.augment.view import (
     ImageShape,
     LazyArray,

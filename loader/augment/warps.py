@@ -20,8 +20,7 @@ from halofeed.loader.augment.example import (
     check_share,
     check_space,
 )
-from halofeed.loader.augment.resampled import PointWarp, Positions, sampling_box
-from halofeed.loader.augment.view import ImageShape, Ranges
+from halofeed.loader.augment.view import ImageShape, PointWarp, Positions, Ranges, sampling_box
 from halofeed.system.arguments import explains_fields
 
 

@@ -9,7 +9,6 @@ from halofeed.loader.device.augmentation import (
     check_device_augmentations,
     device_keys,
 )
-from halofeed.loader.device.normalize import Normalization
 from halofeed.loader.device.photometric import (
     BiasField,
     Brightness,
@@ -19,6 +18,7 @@ from halofeed.loader.device.photometric import (
     GaussianNoise,
     Hue,
     HUWindow,
+    Normalization,
     Saturation,
 )
 from halofeed.system.arguments import explains_fields

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import Loader, Mixture
 from halofeed.loader.batch import join_id
-from halofeed.loader.sampler import Sampler
-from halofeed.loader.weighted_sampling import Draws
+from halofeed.loader.sampler import Draws, Sampler
 from tests.support.batches import flip, joined
 from tests.support.volume_writer import draw_scans, write_scans
 

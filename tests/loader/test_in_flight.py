@@ -1,11 +1,15 @@
 """Batches made ahead come in order, no more of them than is said, with their errors in their turn."""
 
+import gc
 import itertools
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -72,7 +76,8 @@ def test_an_error_comes_in_its_turn_and_the_next_item_follows():
     assert seen == ["error 0", 1, 2, "error 3", "error 4", 5, 6]
 
 
-def test_an_interrupt_while_waiting_loses_nothing():
+@pytest.mark.parametrize("of_iterator", [False, True])
+def test_an_interrupt_while_waiting_loses_nothing(of_iterator):
     goes = threading.Event()
 
     def make(step):
@@ -80,7 +85,7 @@ def test_an_interrupt_while_waiting_loses_nothing():
             goes.wait(20)
         return step
 
-    items = Prefetcher(make, range(4), 2)
+    items = Prefetcher.of(map(make, range(4))) if of_iterator else Prefetcher(make, range(4), 2)
     assert next(items) == 0
     interrupt = threading.Timer(0.05, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the workers of xdist ignore it
@@ -106,6 +111,90 @@ def test_several_threads_share_the_items_and_a_closed_iterator_ends():
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     items.close()
     assert list(items) == []
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 7])
+def test_items_of_an_iterator_come_in_order_from_the_beginning_of_a_block_on(ahead):
+    made = []
+    source = (made.append(number) or number for number in range(100))
+    with Prefetcher.of(source, ahead) as items:
+        for taken in range(4):
+            wait_until(lambda: len(made) == ahead + taken, 60, "items are made")  # noqa: B023
+            time.sleep(0.02)
+            assert made == list(range(ahead + taken))
+            assert next(items) == taken
+        began, waited = time.perf_counter(), items.waited_seconds
+        assert list(items) == list(range(4, 100))
+        assert 0 < items.waited_seconds - waited < time.perf_counter() - began
+        running = items._workers
+    assert running is None and list(items) == []
+
+
+def test_an_error_of_an_iterator_comes_after_the_items_before_it():
+    def numbers():
+        yield 1
+        yield 2
+        raise OSError("the disk is gone")
+
+    with Prefetcher.of(numbers(), 5) as items:
+        assert [next(items), next(items)] == [1, 2]
+        with pytest.raises(OSError, match="the disk is gone"):
+            next(items)
+        assert list(items) == []
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+@pytest.mark.parametrize("end", [Prefetcher.close, lambda items: None])
+def test_a_closed_or_lost_prefetcher_ends_its_threads_and_closes_a_generator(taken, end):
+    begun, closed = threading.Event(), []
+
+    def numbers():
+        begun.set()
+        try:
+            yield from range(1000)
+        finally:
+            closed.append(True)
+
+    items = Prefetcher.of(numbers()).__enter__()
+    running = items._workers.running
+    assert begun.wait(60) and [next(items) for _ in range(taken)] == list(range(taken))
+    end(items)
+    if end is Prefetcher.close:
+        assert not running and closed == [True]
+        items.close()
+        assert list(items) == []
+    del items
+    gc.collect()
+    wait_until(lambda: not running and closed == [True], 60, "the threads end")
+
+
+def test_an_item_that_was_taken_is_not_kept_alive_while_the_next_is_made():
+    class Item:
+        pass
+
+    release = threading.Event()
+
+    def numbers():
+        yield Item()
+        release.wait(60)
+
+    with Prefetcher.of(numbers()) as items:
+        reference = weakref.ref(next(items))
+        wait_until(lambda: reference() is None, 60, "the item is freed")
+        release.set()
+
+
+@pytest.mark.parametrize("rest", ["next(items)", "pass", "raise SystemExit(3)"])
+def test_the_interpreter_ends_after_the_items_and_before_handlers_that_were_registered_earlier(rest):
+    program = (
+        "import atexit, itertools, time\nfrom halofeed.loader.prefetcher import Prefetcher\n"
+        "made = []\natexit.register(lambda: (time.sleep(0.2), print(len(made) == 2 + (len(made) > 2))))\n"
+        "slow = (time.sleep(0.05) or made.append(number) for number in itertools.count())\n"
+        f"items = Prefetcher.of(slow).__enter__()\n{rest}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == (3 if "3" in rest else 0)
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_threads_end_with_the_iterator():

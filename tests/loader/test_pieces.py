@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.loader import FlipLeftRight, Loader, RandomCrop, Rotate90, chunks, record, shards
-from halofeed.loader.augment.random_crop import draw_foreground
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop, Rotate90, record, shards
+from halofeed.loader.augment.flips_and_crops import draw_foreground
 from halofeed.loader.augment.view import View
-from halofeed.loader.chunks import StoredArray
+from halofeed.loader.record import StoredArray
 from halofeed.system import checksum
 from tests.support.batches import same
 from tests.support.volume_writer import draw_scans, write_scans
@@ -101,14 +101,14 @@ def test_any_view_is_copied_as_from_the_whole_array(drawn, piece_bytes, gap_byte
     region = tuple(slice(0, size) for size in view.shape)
     out = frame[region] if framed else np.zeros(expected.shape, dtype)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(chunks, "CHUNK_BYTES", piece_bytes)
-        patched.setattr(chunks, "_GAP_BYTES", gap_bytes)
-        source, record = stored(array, axes, shard)
+        patched.setattr(record, "CHUNK_BYTES", piece_bytes)
+        patched.setattr(record, "_GAP_BYTES", gap_bytes)
+        source, reads = stored(array, axes, shard)
         source.copy(view, out)
         assert np.array_equal(out, expected)
-        assert record.read <= (0 if shard == "mapped" else array.nbytes)
+        assert reads.read <= (0 if shard == "mapped" else array.nbytes)
         if gap_bytes == 0 and shard != "mapped":
-            assert record.read == expected.nbytes
+            assert reads.read == expected.nbytes
         # Every number of a box, in the order in which it is stored.
         seen = [part.copy() for _, part in source.chunks(view.box)]
     inside = array[tuple(slice(*side) for side in view.box)]
@@ -132,7 +132,7 @@ def test_foreground_is_drawn_as_from_the_whole_label(shape, seed, uniform, piece
     inside = np.argwhere(label[tuple(slice(*side) for side in box)])
     expected = tuple(inside[int(uniform * len(inside))] + [low for low, _ in box]) if len(inside) else None
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(chunks, "CHUNK_BYTES", piece_bytes)
+        patched.setattr(record, "CHUNK_BYTES", piece_bytes)
         assert draw_foreground(stored(label, label.ndim)[0], box, uniform) == expected
         assert draw_foreground(label, box, uniform) == expected
 
@@ -160,7 +160,7 @@ def test_blocks_pieces_and_gaps_change_no_batch(tmp_path, monkeypatch, verify):
         monkeypatch.setattr(module, "BLOCK_BYTES", 700)
     folder = write_scans(tmp_path / "b/1.0.0", scans)
     for piece_bytes, gap_bytes in ((100, 0), (3000, 100), (1 << 20, 1 << 13)):
-        monkeypatch.setattr(chunks, "CHUNK_BYTES", piece_bytes)
-        monkeypatch.setattr(chunks, "_GAP_BYTES", gap_bytes)
+        monkeypatch.setattr(record, "CHUNK_BYTES", piece_bytes)
+        monkeypatch.setattr(record, "_GAP_BYTES", gap_bytes)
         for found, right in zip(Loader(folder, **options, verify=verify), expected, strict=True):
             same(found, right)

@@ -10,7 +10,7 @@ from halofeed.loader import (
     Mosaic,
     RandomCrop,
     ScaleJitter,
-    field_cache,
+    shards,
 )
 from halofeed.loader import record as record_module
 from halofeed.loader.assemble import Assembler
@@ -103,7 +103,7 @@ def test_batches_of_known_records_are_those_of_parsed_ones(draw, write, monkeypa
 
 
 def test_objects_that_found_no_room_are_parsed_each_time(draw, write, monkeypatch):
-    monkeypatch.setattr(field_cache, "MAX_OBJECT_BYTES", 1000)
+    monkeypatch.setattr(shards, "MAX_OBJECT_BYTES", 1000)
     folder = write(draw(23), encoding="jpeg", pad=False)
     loader, parsing = Loader(folder, batch_size=5), Loader(folder, batch_size=5, verify="always")
     for step in range(15):

@@ -20,7 +20,7 @@ from halofeed.loader import Mixture
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.new_files import recipe_for_new_files
-from halofeed.trainer.plan.compile_pool import CompileResult
+from halofeed.trainer.plan.compiling import CompileResult
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.run_folder import open_run
 from halofeed.trainer.task import data_facts

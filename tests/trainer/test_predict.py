@@ -35,8 +35,7 @@ from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.new_files import list_new_files, rejected_new_files
 from halofeed.trainer.optimizers import build_optimizer
-from halofeed.trainer.predict import predict, predict_batches
-from halofeed.trainer.prediction_files import file_names
+from halofeed.trainer.predict import file_names, predict, predict_batches
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run, begin_run, open_run
 from halofeed.trainer.step import new_state

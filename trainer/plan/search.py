@@ -9,12 +9,10 @@ from typing import Any
 from halofeed.errors import UsageError
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.models import model_named
-from halofeed.trainer.plan.compile_cache import CompileCache
-from halofeed.trainer.plan.compile_pool import compile_all
-from halofeed.trainer.plan.document import cases, image_shape_of, plan_config
+from halofeed.trainer.plan.compiling import CompileCache, compile_all
+from halofeed.trainer.plan.document import cases, image_shape_of, plan_config, verdict_of
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.plan.topologies import Topology, topology_named
-from halofeed.trainer.plan.verdict import verdict_of
 
 Tell = Callable[[str], None]
 STEPS = {"side": 64, "depth": 16, "batch": 1}

@@ -22,7 +22,7 @@ from halofeed.loader.device import (
     augment_on_device,
     device_keys,
 )
-from halofeed.loader.device.draws import draw_all
+from halofeed.loader.device.augmentation import draw_all
 from halofeed.loader.device.ops import jax_ops
 from tests.support.device_oracles import augmented
 from tests.support.level_rows import others

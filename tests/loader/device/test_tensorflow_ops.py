@@ -9,7 +9,7 @@ import tensorflow as tf
 from halofeed.loader import Loader
 from halofeed.loader.batch import split_id
 from halofeed.loader.device import AUGMENTATIONS, GaussianBlur, Normalization, augment_on_device
-from halofeed.loader.device.draws import draw_all
+from halofeed.loader.device.augmentation import draw_all
 from halofeed.loader.device.ops import jax_ops, tensorflow_ops
 from tests.support.level_rows import others
 

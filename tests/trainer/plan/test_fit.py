@@ -10,8 +10,7 @@ import importlib.util
 import pytest
 
 from benchmarks.fit import FIT, Row, compiled
-from halofeed.trainer.plan.compile_cache import CompileCache, cache_folder
-from halofeed.trainer.plan.compile_pool import UNKNOWN
+from halofeed.trainer.plan.compiling import UNKNOWN, CompileCache, cache_folder
 
 pytestmark = [
     pytest.mark.long,

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from halofeed.trainer.plan.document import whole_gathers
 from halofeed.trainer.plan.hlo import Module, arrays_of, collectives, peak, repeated_costs
-from halofeed.trainer.plan.verdict import whole_gathers
 
 TEXT = """HloModule jit_step, is_scheduled=true
 

@@ -14,7 +14,7 @@ from halofeed.schemas.files import read_plan
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.plan import plan
-from halofeed.trainer.plan.compile_cache import CompileCache
+from halofeed.trainer.plan.compiling import CompileCache
 from halofeed.trainer.plan.document import cases, plan_config
 from halofeed.trainer.plan.requests import Request, build_lowered, trace, usual_arrays, usual_facts
 from halofeed.trainer.plan.topologies import devices_of, topology_named

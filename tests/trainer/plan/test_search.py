@@ -10,8 +10,7 @@ from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan import document
 from halofeed.trainer.plan import search as savings_module
 from halofeed.trainer.plan import search as search_module
-from halofeed.trainer.plan.compile_cache import CompileCache
-from halofeed.trainer.plan.compile_pool import CompileResult
+from halofeed.trainer.plan.compiling import CompileCache, CompileResult
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.plan.search import resized
 from halofeed.trainer.plan.topologies import GENERATIONS, topology_named

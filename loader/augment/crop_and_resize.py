@@ -1,7 +1,8 @@
-"""ScaleJitter: a picture resized by a random scale, then cropped or padded to a fixed frame, as detectors train."""
+"""Pictures that are resized and cropped to a frame (ScaleJitter), or cropped and stretched to their size."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -151,3 +152,139 @@ class ScaleWarp:
             line[low:high] - first for line, (low, high), first in zip(lines, box, start, strict=True)
         )
         out[...] = source.take(rows, axis=0).take(columns, axis=1)
+
+
+ATTEMPTS = 100
+_ROUNDING = 1e-7
+_CHOICE_NUMBER, _COEFFICIENT_NUMBER, _SEED_NUMBER = 0, 1, 2
+"""Indices of the random numbers that choose a window of `SsdRandomCrop`, keep the picture, and draw a window."""
+
+
+@explains_fields
+@dataclass(frozen=True)
+class RandomCropImage:
+    """Shows a window of random area and aspect ratio, stretched to the size of the picture before.
+
+    A window is drawn up to 100 times until it covers enough of any object; the picture stays as it is if none does.
+    Boxes are clipped to the window. Pixels are resized as by `ScaleJitter`.
+
+    Args:
+        min_object_covered: required share of the area of one object in the window; a picture without objects counts as
+            one.
+        aspect_ratio_range: smallest and largest width / height of a window, in pixels of the stored picture.
+        area_range: smallest and largest area of a window as a share of the picture's.
+        overlap_thresh: boxes with a smaller share of their area in the window are dropped.
+        random_coef: probability that the picture stays as it is.
+
+    Source: `random_crop_image` of the TensorFlow Object Detection API with `tf.image.sample_distorted_bounding_box`.
+    Its configurations write each range as two fields, such as min_area and max_area.
+    """
+
+    min_object_covered: float = 1.0
+    aspect_ratio_range: tuple[float, float] = (0.75, 1.33)
+    area_range: tuple[float, float] = (0.1, 1.0)
+    overlap_thresh: float = 0.3
+    random_coef: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("aspect_ratio_range", "area_range"):
+            low, high = check_range(f"RandomCropImage: {name}", getattr(self, name))
+            object.__setattr__(self, name, (low, high))
+            if low <= 0:
+                raise UsageError(f"RandomCropImage: {name}: expected values above 0, got {(low, high)}")
+        for name in ("min_object_covered", "overlap_thresh", "random_coef"):
+            check_share(f"RandomCropImage: {name}", getattr(self, name))
+        check_share("RandomCropImage: area_range", self.area_range[1])
+
+    def frame(self, frame: Frame) -> Frame:
+        """Return the same frame; only for pictures."""
+        check_pictures("RandomCropImage", frame)
+        return frame
+
+    def apply(self, example: Example, uniform: Uniform) -> Example:
+        if uniform[_COEFFICIENT_NUMBER] < self.random_coef:
+            return example
+        shape = example.view.shape
+        sides = np.array([*shape, *shape])
+        boxes = example.objects.boxes if len(example.objects.kept) else np.array([[0.0, 0.0, 1.0, 1.0]])
+        draws = np.random.default_rng(int(uniform[_SEED_NUMBER] * 2**53)).random((ATTEMPTS, 4))
+        window = self.draw_window(shape, (boxes * sides).astype(np.int64), draws)
+        if window is None:
+            return example
+        start, size = window
+        return resize_view(example.crop(start, size, self.overlap_thresh), shape)
+
+    def draw_window(
+        self, shape: ImageShape, boxes: NDArray[np.int64], draws: NDArray[np.float64]
+    ) -> tuple[ImageShape, ImageShape] | None:
+        """Return the start and the shape of the first window that covers enough of a box; None if there is none.
+
+        Args:
+            shape: height and width of the picture.
+            boxes: int64 [n, 4], ymin, xmin, ymax, xmax in pixels; those without a pixel do not count.
+            draws: random numbers, float64 [attempt, 4].
+        """
+        areas = (boxes[:, 2:] - boxes[:, :2]).clip(0).prod(-1)
+        boxes, areas = boxes[areas > 0], areas[areas > 0]
+        low, high = self.aspect_ratio_range
+        for ratio, side, y, x in draws.tolist():
+            size = self._draw_size(shape, low + ratio * (high - low), side)
+            if size is None:
+                continue
+            # The last start is left out, as in the source.
+            start = int(y * (shape[0] - size[0])), int(x * (shape[1] - size[1]))
+            end = start[0] + size[0], start[1] + size[1]
+            common = np.minimum(boxes[:, 2:], end) - np.maximum(boxes[:, :2], start)
+            if (common.clip(0).prod(-1) >= self.min_object_covered * areas).any():
+                return start, size
+        return None
+
+    def _draw_size(self, shape: ImageShape, ratio: float, uniform: float) -> ImageShape | None:
+        """Return a height and a width; None if no window of this ratio has an area within the range."""
+        height, width = shape
+        least, most = (share * height * width for share in self.area_range)
+        low, high = round(math.sqrt(least / ratio)), round(math.sqrt(most / ratio))
+        if round(high * ratio) > width:
+            high = int((width + 0.5 - _ROUNDING) / ratio)
+            high -= round(high * ratio) > width
+        high = min(high, height)
+        side = min(low, high)
+        side += int(uniform * (high - side + 1))
+        if side * round(side * ratio) < least:
+            side += 1
+        if side * round(side * ratio) > most:
+            side -= 1
+        size = side, round(side * ratio)
+        fits = least <= size[0] * size[1] <= most and size[0] <= height and size[1] <= width
+        return size if fits and min(size) > 0 else None
+
+
+_SSD_SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+_SSD_CROPS = tuple(
+    RandomCropImage(
+        min_object_covered=share,
+        aspect_ratio_range=(0.5, 2.0),
+        area_range=(0.1, 1.0),
+        overlap_thresh=share,
+        random_coef=0.15,
+    )
+    for share in _SSD_SHARES
+)
+
+
+@explains_fields
+@dataclass(frozen=True)
+class SsdRandomCrop:
+    """Applies one of seven `RandomCropImage`, each with the same probability, that differ in the required overlap.
+
+    Source: Liu et al., SSD (arXiv 1512.02325), section 2.2; `ssd_random_crop` of the TensorFlow Object Detection API
+    with its defaults.
+    """
+
+    def frame(self, frame: Frame) -> Frame:
+        """Return the same frame; only for pictures."""
+        check_pictures("SsdRandomCrop", frame)
+        return frame
+
+    def apply(self, example: Example, uniform: Uniform) -> Example:
+        return _SSD_CROPS[int(uniform[_CHOICE_NUMBER] * len(_SSD_CROPS))].apply(example, uniform)
