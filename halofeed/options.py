@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import inspect
 import sys
 import types
 import typing
@@ -30,8 +29,10 @@ def add_options(parser: argparse.ArgumentParser, kind: type[Any], *, show_defaul
         kind: the dataclass.
         show_defaults: show the dataclass's defaults in the help.
     """
-    hints = typing.get_type_hints(kind)
-    for declaring_class, field in _fields_by_class(kind):
+    from halofeed.prep.options.option import fields_by_class
+
+    hints, order = typing.get_type_hints(kind), kind.__mro__.index
+    for declaring_class, field in sorted(fields_by_class(kind), key=lambda pair: order(pair[0])):
         if "help" in field.metadata:
             title = field.metadata["group"] or getattr(declaring_class, "OPTION_GROUP", "")
             group = option_group(parser, title) if title else parser
@@ -84,13 +85,6 @@ class _Help(argparse.Action):
         parser.epilog = self._epilog or parser.epilog
         parser.print_help()
         sys.exit()
-
-
-def _fields_by_class(kind: type[Any]) -> list[tuple[Any, dataclasses.Field[Any]]]:
-    """Return the fields with the classes that declare them, in method resolution order."""
-    classes = {name: base for base in reversed(kind.__mro__) for name in inspect.get_annotations(base)}
-    pairs = [(classes[field.name], field) for field in dataclasses.fields(kind)]
-    return sorted(pairs, key=lambda pair: kind.__mro__.index(pair[0]))
 
 
 def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_default: bool) -> None:
