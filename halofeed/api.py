@@ -335,7 +335,7 @@ def _run(
 ) -> tuple[argparse.Namespace, str]:
     """Run a command in this process; return its parsed options, and what it printed."""
     from halofeed.cli import options_of, run_words
-    from halofeed.options import is_beam_option, meant_option
+    from halofeed.parser import is_beam_option, meant_option
 
     known, words = options_of(command), [command, *(_path("path", path) for path in paths)]
     values = {}

@@ -8,10 +8,7 @@ import sys
 import types
 import typing
 import weakref
-from collections.abc import Iterable
-from typing import Any, Final, NoReturn, TypeVar
-
-from halofeed.system.wording import ELSEWHERE, did_you_mean
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 _METAVARS = {int: "N", float: "X"}
@@ -202,62 +199,3 @@ def _parser_of(hint: Any, separator: str) -> Any:
 
     split.__name__ = f"list of {item.__name__}"
     return split
-
-
-_BEAM_OPTIONS: Final = frozenset(
-    (
-        *(
-            "runner",
-            "project",
-            "region",
-            "temp-location",
-            "staging-location",
-            "template-location",
-            "job-name",
-        ),
-        *("job-endpoint", "parallelism", "environment-type", "environment-config", "sdk-container-image"),
-        *("extra-package", "setup-file", "requirements-file", "flink-master", "spark-master-url"),
-        *("worker-machine-type", "machine-type", "max-num-workers", "service-account-email", "streaming"),
-        *("prism-location", "network", "subnetwork", "experiments", "disk-size-gb", "no-use-public-ips"),
-    )
-)
-
-
-_OTHERWISE: Final = {
-    "source": "the folder is given without an option",
-    "split-shares": "`halofeed convert` makes the splits",
-}
-"""What to do in commands without these options."""
-
-
-def is_beam_option(flag: str) -> bool:
-    """Return whether Beam has an option of this name, which follows two dashes.
-
-    >>> is_beam_option("--temp_location"), is_beam_option("--height")
-    (True, False)
-    """
-    return flag.strip("-").replace("_", "-") in _BEAM_OPTIONS
-
-
-def meant_option(flag: str, known: Iterable[str]) -> str:
-    """Return the part of a message that names the option that a misspelled or foreign one may mean; "" for none.
-
-    >>> meant_option("--epochs", ["--steps", "--seed"]), meant_option("--sede", ["--steps", "--seed"])
-    ('did you mean --steps?', 'did you mean --seed?')
-    """
-    options = list(known)
-    meant = ELSEWHERE.get(flag.strip("-").replace("_", "-"))
-    if meant is None or f"--{meant}" in options:
-        return did_you_mean(flag, options).rstrip()
-    return _OTHERWISE.get(meant, "")
-
-
-def meant_setting(flag: str, known: Iterable[str]) -> str | None:
-    """Return the setting of a recipe that an option's name means; None if it means none.
-
-    >>> meant_setting("--lr", ["learning_rate"]), meant_setting("--batch", ["steps"])
-    ('learning_rate', None)
-    """
-    name = flag.strip("-").replace("_", "-")
-    name = ELSEWHERE.get(name, name).replace("-", "_")
-    return name if name in known else None

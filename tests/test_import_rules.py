@@ -96,7 +96,7 @@ LIGHT = {
     "halofeed",
     *(
         f"halofeed.{name}"
-        for name in ("errors", "options", "cli", "planning", "training", "streams", "completion")
+        for name in "errors options parser cli conversion planning training streams completion".split()
     ),
     "halofeed.schemas.files",
     *(
