@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 from halofeed.errors import UsageError
 from halofeed.options import meaning_of
 from halofeed.system.addresses import redacted
-from halofeed.system.wording import ELSEWHERE, did_you_mean
+from halofeed.system.wording import did_you_mean, meanings_of
 
 HELP_COLUMNS = 100
 AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
@@ -272,10 +272,10 @@ def meant_option(flag: str, known: Iterable[str]) -> str:
     ('did you mean --steps?', 'did you mean --seed?')
     """
     options = list(known)
-    meant = ELSEWHERE.get(flag.strip("-").replace("_", "-"))
-    if meant is None or f"--{meant}" in options:
+    meant = meanings_of(flag)
+    if not meant or any(f"--{one}" in options for one in meant):
         return did_you_mean(flag, options).rstrip()
-    return _OTHERWISE.get(meant, "")
+    return "".join(_OTHERWISE.get(one, "") for one in meant)
 
 
 def meant_setting(flag: str, known: Iterable[str]) -> str | None:
@@ -284,6 +284,5 @@ def meant_setting(flag: str, known: Iterable[str]) -> str | None:
     >>> meant_setting("--lr", ["learning_rate"]), meant_setting("--batch", ["steps"])
     ('learning_rate', None)
     """
-    name = flag.strip("-").replace("_", "-")
-    name = ELSEWHERE.get(name, name).replace("-", "_")
-    return name if name in known else None
+    fields = [one.replace("-", "_") for one in (*meanings_of(flag), flag.strip("-"))]
+    return next((name for name in fields if name in known), None)

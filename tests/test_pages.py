@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.cli import _parser
-from halofeed.parser import join_negative
+from halofeed.cli import _parser, join_negative
 from tests.support.engines import s3
 from tests.support.scripts import run_script
 
