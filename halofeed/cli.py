@@ -17,20 +17,12 @@ from halofeed import __version__, conversion, planning, training
 from halofeed.completion import COMPLETION_EXAMPLE, SHELLS, completion_script
 from halofeed.errors import HalofeedError, UsageError
 from halofeed.options import add_help, option_group
-from halofeed.parser import (
-    CommandParser,
-    HelpFormatter,
-    RaisingParser,
-    check_values,
-    join_negative,
-    subparsers,
-)
+from halofeed.parser import CommandParser, HelpFormatter, RaisingParser, join_values, subparsers
 from halofeed.streams import output_error, output_status
 from halofeed.system import signals
 from halofeed.system.addresses import Address, address_of, meant_address
 from halofeed.system.console import NORMAL, QUIET, VERBOSE, print_error, status_level
 from halofeed.system.resource_errors import check_least_memory, describe_error
-from halofeed.training import add_training_commands
 
 if TYPE_CHECKING:
     from halofeed.trainer.config import TrainConfig
@@ -105,10 +97,7 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
     parsed.command = next((word for word in given[:1] if word in _COMMANDS), "")
     check_least_memory(parsed.command)
     try:
-        given = join_negative(given)
-        if parsed.command == "convert":
-            check_values(given)
-        _parser(parsed.command).parse_args(given, parsed)
+        _parser(parsed.command).parse_args(join_values(given), parsed)
     except SystemExit as stop:
         return int(stop.code or 0)
     signals.set_stop_message(_who(parsed.command))
@@ -326,7 +315,7 @@ def _parser(only: str | None = None, kind: type[CommandParser] = CommandParser) 
         help="images/s that one accelerator consumes, to compute how many accelerators this host feeds",
     )
 
-    add_training_commands(command, only)
+    training.add_training_commands(command, only)
     planning.add_plan_command(command)
 
     demo = command(

@@ -176,14 +176,17 @@ class RaisingParser(CommandParser):
         raise UsageError(message.removeprefix("argument ")) from None
 
 
-def join_negative(given: Sequence[str]) -> list[str]:
+def join_values(given: Sequence[str]) -> list[str]:
     """Join values that begin with a minus to their options, so that argparse does not read them as options.
 
     Of a conversion, which has no positional arguments, numbers that follow a number are joined by commas.
 
-    >>> join_negative(["convert", "--window-hu", "-160", "240", "--spacing-mm", "2", "1.5", "1.5"])
+    Raises:
+        UsageError: other words than numbers follow one option of a conversion.
+
+    >>> join_values(["convert", "--window-hu", "-160", "240", "--spacing-mm", "2", "1.5", "1.5"])
     ['convert', '--window-hu=-160,240', '--spacing-mm', '2,1.5,1.5']
-    >>> join_negative(["convert", "--height=96", "--width=96"])
+    >>> join_values(["convert", "--height=96", "--width=96"])
     ['convert', '--height=96', '--width=96']
     """
     joined: list[str] = []
@@ -200,16 +203,18 @@ def join_negative(given: Sequence[str]) -> list[str]:
             joined[-1] += f",{word}"
         else:
             joined.append(word)
+    if joined[:1] == ["convert"]:
+        _check_values(joined)
     return joined
 
 
 _NUMBERS = re.compile(r"(--[a-z-]+=)?-?[\d.]+(,-?[\d.]+)*")
 
 
-def check_values(given: Sequence[str]) -> None:
+def _check_values(given: Sequence[str]) -> None:
     """Refuse several words after one option of a conversion, such as files for which the shell replaced a pattern.
 
-    >>> check_values(["convert", "--image-pattern", "ct/a.nii", "ct/b.nii"])  # doctest: +ELLIPSIS
+    >>> _check_values(["convert", "--image-pattern", "ct/a.nii", "ct/b.nii"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
     halofeed.errors.UsageError: --image-pattern takes one value, got ct/a.nii ct/b.nii; put ...
