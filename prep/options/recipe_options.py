@@ -27,7 +27,7 @@ _CLASS_TABLES = Need(
         and recipe.task in (None, "classification")
     ),
 )
-_PICTURES = Need("--depth", lambda recipe: recipe.depth is None, why="with {}; leave one of them out")
+_PICTURES = Need("", lambda recipe: recipe.depth is None, why="with --depth; leave one of them out")
 """Need of the options of pictures, which are those of the frames of a clip too."""
 _FIXED_SIZE = Need(
     "--resize fixed-shape or --depth",
