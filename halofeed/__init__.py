@@ -30,7 +30,7 @@ _API = (
 )
 _AUGMENTATIONS = (
     *("ElasticDeformation", "FlipDepth", "FlipLeftRight", "FlipUpDown", "MixUp", "Mosaic", "RandomCrop"),
-    *("RandomRotation", "Rotate90", "ScaleJitter"),
+    *("RandomCropImage", "RandomRotation", "Rotate90", "ScaleJitter", "SsdRandomCrop"),
 )
 _MODULES = {
     **dict.fromkeys(_API, "halofeed.api"),

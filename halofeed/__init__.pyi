@@ -20,9 +20,11 @@ from halofeed.loader import Mixture as Mixture
 from halofeed.loader import MixUp as MixUp
 from halofeed.loader import Mosaic as Mosaic
 from halofeed.loader import RandomCrop as RandomCrop
+from halofeed.loader import RandomCropImage as RandomCropImage
 from halofeed.loader import RandomRotation as RandomRotation
 from halofeed.loader import Rotate90 as Rotate90
 from halofeed.loader import ScaleJitter as ScaleJitter
+from halofeed.loader import SsdRandomCrop as SsdRandomCrop
 from halofeed.loader import join_id as join_id
 from halofeed.schemas.partition import Partition as Partition
 from halofeed.trainer.mesh import constrain as constrain

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import HalofeedError, UsageError
-from halofeed.system.arguments import explains_calls
+from halofeed.system.arguments import explains_calls, path_text
 
 if TYPE_CHECKING:
     from halofeed.inspection.verify import VerifyReport
@@ -111,8 +111,7 @@ def open(path: StrPath) -> Dataset:  # noqa: A001
     """
     from halofeed.schemas.manifest import only_version
 
-    _path("path", path)
-    return Dataset(only_version(path))
+    return Dataset(only_version(path_text("path", path)))
 
 
 @explains_calls
@@ -177,24 +176,18 @@ def dry_run(source: StrPath, out: StrPath, *, name: str = "", **options: Any) ->
 
 def _places(source: StrPath, out: StrPath, name: str) -> dict[str, str]:
     """Return the source, the output and the name; its default is the source's in the letters that names have."""
-    given = {"source": _path("source", source), "out": _path("out", out)}
+    fix = (
+        "save pictures as PNG files in a folder for each class, or a table as CSV, and name the folder above"
+    )
+    if isinstance(source, list | tuple) and all(isinstance(one, str) for one in source):
+        fix = "name the folder that holds them; limit=N takes a part"
+    given = {
+        "source": path_text("source", source, fix),
+        "out": path_text("out", out, "name a folder below which data sets lie, such as 'data'"),
+    }
     stem = re.sub(r"[^a-z0-9_]+", "_", Path(given["source"].rstrip("/")).stem.lower()).strip("_")
     stem = stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
     return {**given, "name": name or stem}
-
-
-def _path(name: str, value: Any) -> str:
-    """Return a path as text; raise UsageError for anything else."""
-    if isinstance(value, str) or (isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)):
-        return os.fspath(value)
-    fix = "name the folder of the data set"
-    if name == "out":
-        fix = "name a folder below which data sets lie, such as 'data'"
-    elif name == "source" and isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
-        fix = "name the folder that holds them; limit=N takes a part"
-    elif name == "source":
-        fix = "save pictures as PNG files in a folder for each class, or a table as CSV, and name the folder above"
-    raise UsageError(f"{name}: expected a path, got {type(value).__name__}; {fix}")
 
 
 def _check_value(name: str, value: Any, action: argparse.Action) -> Any:
@@ -335,9 +328,9 @@ def _run(
 ) -> tuple[argparse.Namespace, str]:
     """Run a command in this process; return its parsed options, and what it printed."""
     from halofeed.cli import options_of, run_words
-    from halofeed.options import is_beam_option, meant_option
+    from halofeed.parser import is_beam_option, meant_option
 
-    known, words = options_of(command), [command, *(_path("path", path) for path in paths)]
+    known, words = options_of(command), [command, *(path_text("path", path) for path in paths)]
     values = {}
     for name, value in options.items():
         if name == "recipe" and isinstance(value, Mapping):

@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from halofeed import demo_volumes
-from halofeed.errors import JobError, UsageError, install_command
+from halofeed.errors import JobError, UsageError
 from halofeed.system import signals
 from halofeed.system.wording import plural
 
@@ -185,24 +185,15 @@ def run_demo(folder: str, *, images: int = 400) -> int:
         "train", data, "--config", "retinanet_small", "--steps", "100", "--out", str(detector), "--overwrite",
         "--cores-per-replica", "4", "--partition", "image=1,4,1,1",
     )  # fmt: skip
-    reports = [root / "report.html", detector / "report.html"]
-    _command("report", data, "--output", str(reports[0]))
-    if (report := _run_volumes(root)) is not None:
-        reports += [report, _train_segmenter(root)]
+    _command("report", data, "--output", str(root / "report.html"))
+    reports = [root / "report.html", detector / "report.html", _run_volumes(root), _train_segmenter(root)]
     _say(f"done in {time.monotonic() - began:.0f} s. Open these in a browser:")
     print(*(f"  {report.resolve()}" for report in reports), sep="\n")
     return 0
 
 
-def _run_volumes(root: Path) -> Path | None:
-    """Draw CT scans, convert them at their own spacing and at a common one, verify and compare.
-
-    Returns:
-        the report; None if the readers of volumes are not installed.
-    """
-    if missing := demo_volumes.missing_readers():
-        _say(f"skipping the CT scans, because {', '.join(missing)} is missing: {install_command('convert')}")
-        return None
+def _run_volumes(root: Path) -> Path:
+    """Draw CT scans, convert them at their own spacing and at a common one, verify, compare, and return the report."""
     source, report = root / "volumes", root / "report-volumes.html"
     scans = demo_volumes.SCANS
     _say(

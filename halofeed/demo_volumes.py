@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ CENTER_MM, MEAN_HU = 0.5, 1.0
 """Largest distance and difference in HU between an organ of a record and the drawn one."""
 _AXES = {"S": (0, 1), "I": (0, -1), "A": (1, 1), "P": (1, -1), "R": (2, 1), "L": (2, -1)}
 """Axis of each letter (0 depth, 1 height, 2 width) and its direction."""
-_READERS = ("nibabel", "pydicom", "isal")
 _DICOM_AIR = -1024
 
 
@@ -119,11 +117,6 @@ SCANS = tuple(
 )
 TWINS = ("patient-1a", "patient-1b")
 """Two scans that differ only in how they are stored."""
-
-
-def missing_readers() -> tuple[str, ...]:
-    """Return the names of the packages for volumes that are not installed."""
-    return tuple(name for name in _READERS if find_spec(name) is None)
 
 
 def draw_scans(folder: Path) -> None:

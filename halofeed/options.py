@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import inspect
 import sys
 import types
 import typing
 import weakref
-from collections.abc import Iterable
-from typing import Any, Final, NoReturn, TypeVar
-
-from halofeed.system.wording import ELSEWHERE, did_you_mean
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 _METAVARS = {int: "N", float: "X"}
@@ -30,8 +26,10 @@ def add_options(parser: argparse.ArgumentParser, kind: type[Any], *, show_defaul
         kind: the dataclass.
         show_defaults: show the dataclass's defaults in the help.
     """
-    hints = typing.get_type_hints(kind)
-    for declaring_class, field in _fields_by_class(kind):
+    from halofeed.prep.options.option import fields_by_class
+
+    hints, order = typing.get_type_hints(kind), kind.__mro__.index
+    for declaring_class, field in sorted(fields_by_class(kind), key=lambda pair: order(pair[0])):
         if "help" in field.metadata:
             title = field.metadata["group"] or getattr(declaring_class, "OPTION_GROUP", "")
             group = option_group(parser, title) if title else parser
@@ -84,13 +82,6 @@ class _Help(argparse.Action):
         parser.epilog = self._epilog or parser.epilog
         parser.print_help()
         sys.exit()
-
-
-def _fields_by_class(kind: type[Any]) -> list[tuple[Any, dataclasses.Field[Any]]]:
-    """Return the fields with the classes that declare them, in method resolution order."""
-    classes = {name: base for base in reversed(kind.__mro__) for name in inspect.get_annotations(base)}
-    pairs = [(classes[field.name], field) for field in dataclasses.fields(kind)]
-    return sorted(pairs, key=lambda pair: kind.__mro__.index(pair[0]))
 
 
 def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_default: bool) -> None:
@@ -208,62 +199,3 @@ def _parser_of(hint: Any, separator: str) -> Any:
 
     split.__name__ = f"list of {item.__name__}"
     return split
-
-
-_BEAM_OPTIONS: Final = frozenset(
-    (
-        *(
-            "runner",
-            "project",
-            "region",
-            "temp-location",
-            "staging-location",
-            "template-location",
-            "job-name",
-        ),
-        *("job-endpoint", "parallelism", "environment-type", "environment-config", "sdk-container-image"),
-        *("extra-package", "setup-file", "requirements-file", "flink-master", "spark-master-url"),
-        *("worker-machine-type", "machine-type", "max-num-workers", "service-account-email", "streaming"),
-        *("prism-location", "network", "subnetwork", "experiments", "disk-size-gb", "no-use-public-ips"),
-    )
-)
-
-
-_OTHERWISE: Final = {
-    "source": "the folder is given without an option",
-    "split-shares": "`halofeed convert` makes the splits",
-}
-"""What to do in commands without these options."""
-
-
-def is_beam_option(flag: str) -> bool:
-    """Return whether Beam has an option of this name, which follows two dashes.
-
-    >>> is_beam_option("--temp_location"), is_beam_option("--height")
-    (True, False)
-    """
-    return flag.strip("-").replace("_", "-") in _BEAM_OPTIONS
-
-
-def meant_option(flag: str, known: Iterable[str]) -> str:
-    """Return the part of a message that names the option that a misspelled or foreign one may mean; "" for none.
-
-    >>> meant_option("--epochs", ["--steps", "--seed"]), meant_option("--sede", ["--steps", "--seed"])
-    ('did you mean --steps?', 'did you mean --seed?')
-    """
-    options = list(known)
-    meant = ELSEWHERE.get(flag.strip("-").replace("_", "-"))
-    if meant is None or f"--{meant}" in options:
-        return did_you_mean(flag, options).rstrip()
-    return _OTHERWISE.get(meant, "")
-
-
-def meant_setting(flag: str, known: Iterable[str]) -> str | None:
-    """Return the setting of a recipe that an option's name means; None if it means none.
-
-    >>> meant_setting("--lr", ["learning_rate"]), meant_setting("--batch", ["steps"])
-    ('learning_rate', None)
-    """
-    name = flag.strip("-").replace("_", "-")
-    name = ELSEWHERE.get(name, name).replace("-", "_")
-    return name if name in known else None

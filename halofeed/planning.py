@@ -6,12 +6,12 @@ import argparse
 import json
 import os
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import UsageError, require_extra
 from halofeed.options import add_settings
+from halofeed.parser import AddCommand
 from halofeed.system.console import print_status
 from halofeed.training import check_file
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorboardX", "libtpu")
 _OWN = ("model", "task")
-AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
 
 PLAN_EXAMPLE = """\
 examples:

@@ -7,12 +7,13 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halofeed.errors import UsageError, require_extra
 from halofeed.options import add_options, add_settings, not_in_brief
+from halofeed.parser import AddCommand
 from halofeed.system import signals
 from halofeed.system.addresses import address_of
 from halofeed.system.console import print_error, print_status
@@ -26,7 +27,6 @@ _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorboardX")
 _RUN_FIELDS = ("cores_per_replica", "partition", "model", "task")
 NEW_SPLIT = "train"
 """Split of a conversion whose source names no split."""
-AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
 
 TRAIN_EXAMPLE = """\
 examples:

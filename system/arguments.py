@@ -44,21 +44,6 @@ def explains_fields(kind: type[T]) -> type[T]:
     return kind
 
 
-_ELSEWHERE = {
-    **dict.fromkeys(("batch", "bs"), "batch_size"),
-    **dict.fromkeys(("drop_last",), "drop_remainder"),
-    **dict.fromkeys(("epochs", "repeat"), "num_epochs"),
-    **dict.fromkeys(("transform", "transforms", "augmentation", "augmentations"), "augment"),
-    **dict.fromkeys(("rank", "process_index", "index"), "shard_index"),
-    **dict.fromkeys(("world_size", "process_count", "num_shards", "num_replicas"), "shard_count"),
-    **dict.fromkeys(("sampler", "weights", "class_weight", "sample_weight"), "draw_by"),
-    **dict.fromkeys(("filter", "subset", "indices"), "where"),
-    **dict.fromkeys(("fields", "features", "columns"), "include"),
-    **dict.fromkeys(("p", "prob"), "probability"),
-}
-"""Arguments by their names in Keras, torch, TFDS and Grain."""
-
-
 def _call_problem(function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]) -> str:
     """Return what is wrong with the arguments of a call, and how to write it; "" if the signature takes them."""
     signature = inspect.signature(function)
@@ -78,7 +63,7 @@ def _call_problem(function: Callable[..., Any], given: Sequence[Any], named: Map
     takes = f"it takes {', '.join([*several, *known]) or 'none'}"
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     if not takes_any and (unknown := [name for name in named if name not in parameters]):
-        near = did_you_mean(_ELSEWHERE.get(unknown[0], unknown[0]), known) or "leave it out; "
+        near = did_you_mean(unknown[0], known) or "leave it out; "
         return f"{who}: {unknown[0]}: no such argument; {near}{takes}"
     if len(given) > len(by_place) and (by_name or takes_any):
         example = ", ".join(f"{name}=..." for name in by_name[:2] or ["name"])
@@ -111,17 +96,17 @@ def whole_number(name: str, value: Any, example: int = 8) -> int:
         raise UsageError(f"{name}: expected a whole number such as {likely}, got {value!r:.80}") from None
 
 
-def path_text(name: str, value: Any) -> str:
-    """Return a path as text.
+def path_text(name: str, value: Any, fix: str = "name the folder of the data set") -> str:
+    """Return a path as text; raise UsageError with the fix for anything else.
 
     >>> path_text("path", None)
     Traceback (most recent call last):
         ...
-    halofeed.errors.UsageError: path: expected a path, as text or pathlib.Path, got None
+    halofeed.errors.UsageError: path: expected a path, got NoneType; name the folder of the data set
     """
-    if not isinstance(value, str | os.PathLike):
-        raise UsageError(f"{name}: expected a path, as text or pathlib.Path, got {value!r:.80}")
-    return os.fspath(value)
+    if isinstance(value, str | os.PathLike) and isinstance(path := os.fspath(value), str):
+        return path
+    raise UsageError(f"{name}: expected a path, got {type(value).__name__}; {fix}")
 
 
 def truth_value(name: str, value: Any, reason: str = "") -> bool:

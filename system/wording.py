@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-ELSEWHERE: Final = {
-    other: ours
+_WORDS_OF_OTHERS: Final = {
+    ours: others.split()
     for ours, others in {
         # options and settings
         "backbone-weights": "pretrained",
@@ -61,10 +61,28 @@ ELSEWHERE: Final = {
         "flipupdown": "flipud randomverticalflip verticalflip",
         "randomcrop": "randomcropd randspatialcrop",
         "scalejitter": "randomaffine randomresizedcrop randomscale",
+        # parameters of the Python API
+        "augment": "augmentation augmentations transform transforms",
+        "draw-by": "class-weight sample-weight sampler weights",
+        "drop-remainder": "drop-last",
+        "include": "columns features fields",
+        "num-epochs": "epochs repeat",
+        "probability": "p prob",
+        "shard-count": "num-replicas num-shards process-count world-size",
+        "shard-index": "index process-index rank",
+        "where": "filter indices subset",
     }.items()
-    for other in others.split()
 }
-"""Names of options, settings and commands by those of Keras, Ultralytics, nnU-Net and others; words joined by -."""
+"""Names of Keras, torch, Ultralytics, nnU-Net and others by ours, of options, parameters, commands and values."""
+
+
+def meanings_of(name: str) -> list[str]:
+    """Return our names, words joined by -, that another tool's name means.
+
+    >>> meanings_of("--num_shards"), meanings_of("batch"), meanings_of("height")
+    (['shards', 'shard-count'], ['batch-size'], [])
+    """
+    return [ours for ours, others in _WORDS_OF_OTHERS.items() if _words(name) in others]
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
@@ -85,9 +103,9 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # it takes 3 ms to import, and most commands need no correction
 
     by_folded = {one.casefold().strip("-"): one for one in map(str, known)}
-    meant = ELSEWHERE.get(_words(str(name)))
-    if meant is not None and (same := [one for one in by_folded.values() if _words(one) == meant]):
-        return same[0]
+    for meant in meanings_of(str(name)):
+        if same := [one for one in by_folded.values() if _words(one) == meant]:
+            return same[0]
     near = get_close_matches(str(name).casefold().strip("-"), by_folded, 1)
     return by_folded[near[0]] if near else None
 

@@ -94,10 +94,8 @@ TOP_PACKAGES = {
 """What halofeed/*.py may import; parts of halofeed only inside functions, but for the light ones."""
 LIGHT = {
     "halofeed",
-    *(
-        f"halofeed.{name}"
-        for name in ("errors", "options", "cli", "planning", "training", "streams", "completion")
-    ),
+    *(f"halofeed.{name}" for name in ("errors", "options", "parser", "cli", "conversion", "planning")),
+    *(f"halofeed.{name}" for name in ("training", "streams", "completion")),
     "halofeed.schemas.files",
     *(
         f"halofeed.system.{name}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.cli import _join_negative, _parser
+from halofeed.cli import _parser, join_values
 from tests.support.engines import s3
 from tests.support.scripts import run_script
 
@@ -100,7 +100,7 @@ def test_commands_parse_and_python_compiles_and_quoted_messages_exist() -> None:
             if language == "python":
                 compile(code, str(page), "exec")
             for words in commands(code) if NOT_RUN.get(page.name) != "test_extending.py" else ():
-                parser.parse_args(_join_negative(words))  # an unknown option or value ends the test
+                parser.parse_args(join_values(words))  # an unknown option or value ends the test
     parts = ("system", "schemas", "storage", "prep", "pipelines", "loader", "trainer", "halofeed")
     sources = "".join(path.read_text() for part in parts for path in (ROOT / part).rglob("*.py"))
     page = (ROOT / "docs/troubleshooting.md").read_text()

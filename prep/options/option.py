@@ -1,9 +1,11 @@
-"""Declaration of dataclass fields that are options of the command line."""
+"""Declaration of dataclass fields that are options of the command line, and of what an option needs."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from halofeed.errors import UsageError
@@ -12,6 +14,29 @@ T = TypeVar("T")
 SOURCE, SHAPE, OUTPUT, RUNNING = "source", "shape", "output", "running"
 HELP_GROUPS = (SOURCE, SHAPE, OUTPUT, RUNNING)
 """Groups of the options of `halofeed convert`, in the order of its help; further groups follow."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Condition under which an option has an effect: in words, and as a test of a recipe.
+
+    >>> Need("--pad", lambda recipe: recipe.pad).message("pad_value")
+    '--pad-value has no effect without --pad; add that, or leave it out'
+    """
+
+    words: str
+    is_met: Callable[[Any], bool]
+    why: str = "without {}; add that, or leave it out"
+
+    def message(self, name: str) -> str:
+        """Return the message that refuses an option because the condition is not met."""
+        return f"{flag(name)} has no effect {self.why.format(self.words)}"
+
+
+def of_layouts(*layouts: str) -> Need:
+    """Return the condition that the layout is one of these."""
+    listed = " or ".join(filter(None, (", ".join(layouts[:-1]), layouts[-1])))
+    return Need(f"--layout {listed}", lambda recipe: recipe.layout in layouts)
 
 
 def option(
@@ -25,14 +50,28 @@ def option(
         brief: text of the short help (--help), which lists only options that have one; True: the same text.
         group: group in the help; default: that of the dataclass, its OPTION_GROUP.
         is_secret: leave the value out of the dataclass's repr.
-        **more: further metadata: `choices` lists the allowed values, `least` is the smallest one, and `omitted`
-            leaves the option out of a recipe's JSON form while it has its default.
+        **more: further metadata: `choices` lists the allowed values, `least` is the smallest one, `needs` is the
+            condition, or a tuple of conditions, under which the option has an effect (default: that of the dataclass,
+            its NEEDS), and `omitted` leaves the option out of a recipe's JSON form while it has its default.
     """
     return dataclasses.field(
         default=default,
         repr=not is_secret,
         metadata={"help": help, "brief": help if brief is True else brief or "", "group": group, **more},
     )
+
+
+def fields_by_class(kind: type[Any]) -> list[tuple[Any, dataclasses.Field[Any]]]:
+    """Return the fields of a dataclass with the classes that declare them, in the fields' order."""
+    classes = {name: base for base in reversed(kind.__mro__) for name in inspect.get_annotations(base)}
+    return [(classes[field.name], field) for field in dataclasses.fields(kind)]
+
+
+def unmet_need(declaring_class: Any, field: dataclasses.Field[Any], recipe: Any) -> Need | None:
+    """Return the first condition of an option that a recipe does not meet; None if the option has an effect."""
+    needs = field.metadata.get("needs", vars(declaring_class).get("NEEDS", ()))
+    every = needs if isinstance(needs, tuple) else (needs,)
+    return next((need for need in every if not need.is_met(recipe)), None)
 
 
 def refusal(check: Callable[[], object], start: str = "") -> list[str]:

@@ -1,4 +1,4 @@
-"""Recipe of a conversion: its checks, its JSON form, and the options that have no effect.
+"""Recipe of a conversion: its checks and its JSON form.
 
 RecipeOptions (recipe_options.py)   every option with its default
 KindRules (kind_rules.py)           rules of pictures, volumes and clips
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -18,8 +18,8 @@ from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.splits import compile_group_pattern
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.kind_rules import CLIP_RULES, PICTURE_RULES, VOLUME_RULES, KindRules
-from halofeed.prep.options.option import copy_options, flag, refusal
-from halofeed.prep.options.recipe_options import ClipOptions, RecipeOptions
+from halofeed.prep.options.option import copy_options, fields_by_class, flag, refusal, unmet_need
+from halofeed.prep.options.recipe_options import RecipeOptions
 from halofeed.prep.sources.example import FileSelection
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name, is_scan_or_array_name
 from halofeed.schemas.fields import SETS
@@ -81,7 +81,15 @@ class Recipe(RecipeOptions):
         Raises:
             UsageError: lists each such option and what it needs.
         """
-        if found := _unused_options(self, names):
+        given, blank = self.to_json(), self.of_defaults().to_json()
+        found = [
+            need.message(field.name)
+            for declaring_class, field in fields_by_class(type(self))
+            if given.get(field.name) != blank.get(field.name)
+            and (names is None or field.name in names)
+            and (need := unmet_need(declaring_class, field, self)) is not None
+        ]
+        if found:
             raise UsageError("\n".join(found))
 
     @property
@@ -228,131 +236,6 @@ class Recipe(RecipeOptions):
         ]
 
 
-@dataclass(frozen=True)
-class _Use:
-    """Condition under which some options have an effect: in words, and as a test of a recipe."""
-
-    names: tuple[str, ...]
-    needs: str
-    has_effect: Callable[[Recipe], bool]
-    why: str = "without {}; add that, or leave it out"
-
-
-def _is_of(*kinds: str) -> Callable[[Recipe], bool]:
-    return lambda recipe: recipe.rules.kind.name in kinds
-
-
-def _of_layouts(names: tuple[str, ...], *layouts: str) -> _Use:
-    listed = " or ".join(filter(None, (", ".join(layouts[:-1]), layouts[-1])))
-    return _Use(names, f"--layout {listed}", lambda recipe: recipe.layout in layouts)
-
-
-_BOX_OPTIONS = (
-    *("max_boxes", "boxes_outside", "boxes_zero_area", "boxes_crowd", "boxes_difficult", "on_bad_object"),
-    *("box_units", "keep"),
-)
-_PICTURE_OPTIONS = (
-    *("resize", "min_dimension", "max_dimension", "pad", "alpha", "background", "max_pixels"),
-    "annotation_grid",
-)
-_SERIES_OPTIONS = (
-    *("min_slices", "secondary_captures", "series_identity", "series_split", "alternating_slices"),
-    *("series_modality", "series_description", "series_choice"),
-)
-_VOLUME_OPTIONS = (
-    *("spacing_mm", "fit", "center", "crop_foreground", "tile_overlap", "mask_interpolation", "slice_wise"),
-    *("window", "window_hu", "window_percentiles", "normalize", "mask_grid", "mask_grid_tolerance"),
-    "mask_references",
-    *("refuse_flaws", "fill_missing_slices", "non_finite_value", "non_finite_labels", "sform_qform"),
-    *("unoriented", "array_spacing_mm", "max_voxels", *_SERIES_OPTIONS),
-)
-_CLIP_OPTIONS = tuple(field.name for field in fields(ClipOptions) if field.name != "frames")
-_CLASS_OPTIONS = ("class_overlap", "classes", "map_classes", "ignore_label")
-_TOOL_LAYOUTS = ("labelme", "cvat", "createml", "kitti", "via", "supervisely")
-"""Layouts of annotation tools that write boxes in pixels."""
-_is_volume = _is_of("volume")
-_USES = (
-    _of_layouts(("image_sets", "voc_images"), "voc"),
-    _of_layouts(("box_form", "box_units"), "csv", "jsonl", "webdataset", "coco", "voc", *_TOOL_LAYOUTS),
-    _of_layouts(("ignore_columns",), "csv", "jsonl", "webdataset", "coco", "voc", "cvat", "label-studio"),
-    _of_layouts(("box_origin",), "voc", "csv", "jsonl", "webdataset"),
-    _of_layouts(("folders_are_classes",), "folders"),
-    _of_layouts(("split_folders",), "folders", "pairs", "lits", "class-masks", "dicom"),
-    _Use(
-        ("height", "width"),
-        "--resize fixed-shape or --depth",
-        lambda recipe: recipe.resize == "fixed-shape" or _is_volume(recipe),
-    ),
-    _Use(
-        ("min_dimension", "max_dimension"),
-        "--resize keep-aspect (with --pad or --encoding jpeg)",
-        lambda recipe: recipe.resize == "keep-aspect",
-    ),
-    _Use(
-        ("interpolation",),
-        "--resize fixed-shape or keep-aspect",
-        lambda recipe: recipe.resize != "none" or _is_volume(recipe),
-    ),
-    _Use(
-        ("pad_value",),
-        "--resize keep-aspect --pad, or --depth",
-        lambda recipe: recipe.pad or _is_volume(recipe),
-    ),
-    _Use(_PICTURE_OPTIONS, "", _is_of("picture", "clip"), "with --depth; leave one of them out"),
-    _Use(
-        ("sample_bits",),
-        "pictures or clips stored as uint8",
-        lambda recipe: recipe.dtype == "uint8" and not _is_volume(recipe),
-    ),
-    _Use(_CLIP_OPTIONS, "--frames", _is_of("clip")),
-    _Use(_VOLUME_OPTIONS, "--depth", _is_volume),
-    _Use(("window_unit",), "--window or --window-hu", lambda recipe: recipe.fixed_window() is not None),
-    _Use(("center",), "--fit crop-or-pad", lambda recipe: recipe.fit == "crop-or-pad"),
-    _Use(("tile_overlap",), "--fit tiles", lambda recipe: recipe.fit == "tiles"),
-    _of_layouts(("missing_classes",), "class-masks", "bids", "dicom", "csv", "jsonl", "pairs"),
-    _of_layouts(_SERIES_OPTIONS, "dicom", "csv", "jsonl"),
-    _Use(
-        _CLASS_OPTIONS,
-        "labels for segmentation: --depth, or --task segmentation",
-        lambda recipe: recipe.may_hold_label_images(),
-    ),
-    _of_layouts(("regions",), "nnunet"),
-    _Use(
-        ("label_channels",),
-        "volumes whose labels are not a mask per class",
-        lambda recipe: _is_volume(recipe) and recipe.layout != "class-masks",
-    ),
-    _Use(
-        ("label_colors",),
-        "labels of volumes and pictures for segmentation",
-        lambda recipe: (
-            recipe.may_hold_label_images() and recipe.frames is None and recipe.layout != "class-masks"
-        ),
-    ),
-    _Use(
-        ("channel_order",),
-        "{channel} in --image-pattern, or BIDS",
-        lambda recipe: "{channel}" in (recipe.image_pattern or "") or recipe.layout == "bids",
-    ),
-    _of_layouts(("several_masks",), "pairs", "dicom"),
-    _of_layouts(("image_pattern", "label_pattern"), "pairs", "class-masks", "bids", "dicom"),
-    _Use(("alpha",), "--channels 1 or 3", lambda recipe: recipe.channels != 4),
-    _Use(("background",), "--alpha blend", lambda recipe: recipe.alpha == "blend"),
-    _Use(("jpeg_quality",), "--encoding jpeg", lambda recipe: recipe.encoding == "jpeg"),
-    _Use(_BOX_OPTIONS, "a layout with boxes and --task detection", lambda recipe: recipe.may_hold_boxes()),
-    _Use(
-        ("several_classes", "class_separator"),
-        "--layout csv, jsonl, tfrecord or webdataset and --task classification",
-        lambda recipe: (
-            recipe.layout in ("csv", "jsonl", "tfrecord", "webdataset")
-            and recipe.task in (None, "classification")
-        ),
-    ),
-    _Use(("split_seed",), "--split-shares", lambda recipe: bool(recipe.split_shares)),
-)
-"""Options that need another option. Combinations that `KindRules.problems` refuses are not listed."""
-
-
 def _value_problem(field: dataclasses.Field[Any], value: Any) -> str:
     """Return the problem of a value that is not among the choices of its option or too small, else ""."""
     choices, least = field.metadata.get("choices"), field.metadata.get("least")
@@ -360,19 +243,6 @@ def _value_problem(field: dataclasses.Field[Any], value: Any) -> str:
         near = did_you_mean(str(value), map(str, choices))
         return f"{near}expected one of {', '.join(map(str, choices))}"
     return f"expected {least} or more" if least is not None and value is not None and value < least else ""
-
-
-def _unused_options(recipe: Recipe, names: Container[str] | None) -> list[str]:
-    """Return a message for each option that differs from its default and has no effect."""
-    given, blank = recipe.to_json(), recipe.of_defaults().to_json()
-    why = {
-        name: use.why.format(use.needs) for use in _USES if not use.has_effect(recipe) for name in use.names
-    }
-    return [
-        f"{flag(name)} has no effect {why[name]}"
-        for name in given
-        if name in why and given[name] != blank.get(name) and (names is None or name in names)
-    ]
 
 
 def recipe_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

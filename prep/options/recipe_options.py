@@ -10,12 +10,32 @@ from halofeed.errors import UsageError
 from halofeed.prep.annotations.columns import BOX_FORMS
 from halofeed.prep.formats.clip.clip import INCOMPLETE_CLIP_CHOICES, SHORT_CLIP_CHOICES, FrameChoice
 from halofeed.prep.geometry.resize import KERNEL_NAMES
-from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, option, refusal
+from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, Need, of_layouts, option, refusal
 from halofeed.prep.options.volumes import INTERPOLATIONS, VolumeOptions
 from halofeed.schemas.tasks import TASKS
 from halofeed.system.memory import PICTURES_MIB, VOLUMES_MIB
 
 DEFAULT_JPEG_QUALITY = 95
+_TOOL_LAYOUTS = ("labelme", "cvat", "createml", "kitti", "via", "supervisely")
+"""Layouts of annotation tools that write boxes in pixels."""
+_BOX_FORMS = of_layouts("csv", "jsonl", "webdataset", "coco", "voc", *_TOOL_LAYOUTS)
+_BOXES = Need("a layout with boxes and --task detection", lambda recipe: recipe.may_hold_boxes())
+_CLASS_TABLES = Need(
+    "--layout csv, jsonl, tfrecord or webdataset and --task classification",
+    lambda recipe: (
+        recipe.layout in ("csv", "jsonl", "tfrecord", "webdataset")
+        and recipe.task in (None, "classification")
+    ),
+)
+_PICTURES = Need("", lambda recipe: recipe.depth is None, why="with --depth; leave one of them out")
+"""Need of the options of pictures, which are those of the frames of a clip too."""
+_FIXED_SIZE = Need(
+    "--resize fixed-shape or --depth",
+    lambda recipe: recipe.resize == "fixed-shape" or recipe.depth is not None,
+)
+_SCALED = Need(
+    "--resize keep-aspect (with --pad or --encoding jpeg)", lambda recipe: recipe.resize == "keep-aspect"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +43,7 @@ class ClipOptions:
     """Options of clips: videos, animations and folders of frames. --frames of them make a record."""
 
     OPTION_GROUP: ClassVar[str] = "clips"
+    NEEDS: ClassVar[Need] = Need("--frames", lambda recipe: recipe.frames is not None)
 
     frames: int | None = option(
         None,
@@ -110,12 +131,14 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below 1",
         choices=(0, 1),
         brief="boxes in pixels: the number of the first pixel",
+        needs=of_layouts("voc", "csv", "jsonl", "webdataset"),
     )
     box_units: str = option(
         "auto",
         "unit of boxes: pixels, or normalized, fractions of the picture's width and height; auto reads a file whose "
         "boxes are all within 0 to 1 as normalized",
         choices=("auto", "pixels", "normalized"),
+        needs=(_BOXES, _BOX_FORMS),
     )
     box_form: str = option(
         "auto",
@@ -123,11 +146,13 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "(xmin,ymin,xmax,ymax), corner-size (upper left x,y, then width,height, as in COCO), center-size (center x,y, "
         "then width,height); auto accepts columns whose names are unambiguous, and refuses others",
         choices=BOX_FORMS,
+        needs=_BOX_FORMS,
     )
     ignore_columns: tuple[str, ...] = option(
         (),
         "tables and COCO: columns or keys to ignore that would be refused because they may hold boxes or outlines; "
         "rotation (COCO, VOC, CVAT, Label Studio): use boxes as they are before their rotation",
+        needs=of_layouts("csv", "jsonl", "webdataset", "coco", "voc", "cvat", "label-studio"),
     )
     annotation_grid: str = option(
         "auto",
@@ -135,26 +160,31 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "them or to the picture as displayed; auto decides by declared sizes and the tool's own way, and warns where "
         "nothing shows it",
         choices=("auto", "stored", "displayed"),
+        needs=_PICTURES,
     )
     split_folders: str = option(
         "auto",
         "class folders: whether the first folder names a split; auto decides by its name",
         choices=("auto", "yes", "no"),
+        needs=of_layouts("folders", "pairs", "lits", "class-masks", "dicom"),
     )
     folders_are_classes: bool = option(
         False,
         "class folders: read each folder as a class even if annotations of another layout are beside the images",
+        needs=of_layouts("folders"),
     )
     voc_images: str = option(
         "auto",
         "VOC: which image an XML file describes if <filename> and the file's own name are those of two images; auto "
         "decides by the declared sizes and by the other XML files, and rejects those for which nothing proves it",
         choices=("auto", "filename", "xml-name"),
+        needs=of_layouts("voc"),
     )
     image_sets: tuple[str, ...] = option(
         (),
         "VOC: the lists of ImageSets/Main to follow, e.g. trainval,test; default: train, val and test, and none where "
         "--split-shares or --split-lists make the splits",
+        needs=of_layouts("voc"),
     )
     resize: str = option(
         "fixed-shape",
@@ -163,12 +193,23 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         choices=("fixed-shape", "keep-aspect", "none"),
         brief="stretch to --height x --width, scale into --max-dimension, or neither",
         group=SHAPE,
+        needs=_PICTURES,
     )
     height: int = option(
-        300, "rows of a fixed shape", least=1, brief="rows of a fixed shape (default: 300)", group=SHAPE
+        300,
+        "rows of a fixed shape",
+        least=1,
+        brief="rows of a fixed shape (default: 300)",
+        group=SHAPE,
+        needs=_FIXED_SIZE,
     )
     width: int = option(
-        300, "columns of a fixed shape", least=1, brief="columns of a fixed shape (default: 300)", group=SHAPE
+        300,
+        "columns of a fixed shape",
+        least=1,
+        brief="columns of a fixed shape (default: 300)",
+        group=SHAPE,
+        needs=_FIXED_SIZE,
     )
     min_dimension: int = option(
         600,
@@ -176,6 +217,7 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         least=1,
         brief="keep-aspect: the shorter side (default: 600)",
         group=SHAPE,
+        needs=(_PICTURES, _SCALED),
     )
     max_dimension: int = option(
         1024,
@@ -183,18 +225,23 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         least=1,
         brief="keep-aspect: limit of the longer side (default: 1024)",
         group=SHAPE,
+        needs=(_PICTURES, _SCALED),
     )
     pad: bool = option(
         False,
         "keep-aspect: pad to max x max at the bottom and right",
         brief="keep-aspect: pad to a square of --max-dimension",
         group=SHAPE,
+        needs=_PICTURES,
     )
     pad_value: tuple[int, ...] = option(
         (),
         "value of padding, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU (default: the "
         "scan's smallest value)",
         group=SHAPE,
+        needs=Need(
+            "--resize keep-aspect --pad, or --depth", lambda recipe: recipe.pad or recipe.depth is not None
+        ),
     )
     interpolation: str = option(
         "",
@@ -203,6 +250,10 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         choices=(*KERNEL_NAMES, *INTERPOLATIONS),
         earlier_flag="--kernel",
         group=SHAPE,
+        needs=Need(
+            "--resize fixed-shape or keep-aspect",
+            lambda recipe: recipe.resize != "none" or recipe.depth is not None,
+        ),
     )
     channels: int = option(
         0,
@@ -226,18 +277,30 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "black",
         choices=(0, *range(8, 17)),
         group=SHAPE,
+        needs=Need(
+            "pictures or clips stored as uint8",
+            lambda recipe: recipe.dtype == "uint8" and recipe.depth is None,
+        ),
     )
     alpha: str = option(
         "drop",
         "transparency: drop ignores it, blend puts --background behind it",
         choices=("drop", "blend"),
         group=SHAPE,
+        needs=(_PICTURES, Need("--channels 1 or 3", lambda recipe: recipe.channels != 4)),
     )
     background: tuple[int, ...] = option(
-        (0, 0, 0), "the color behind transparent pixels, 0 to 255", group=SHAPE
+        (0, 0, 0),
+        "the color behind transparent pixels, 0 to 255",
+        group=SHAPE,
+        needs=(_PICTURES, Need("--alpha blend", lambda recipe: recipe.alpha == "blend")),
     )
     max_pixels: int = option(
-        178_956_970, "a source with more pixels is rejected before it is decoded", least=1, group=RUNNING
+        178_956_970,
+        "a source with more pixels is rejected before it is decoded",
+        least=1,
+        group=RUNNING,
+        needs=_PICTURES,
     )
     max_memory: int = option(
         0,
@@ -260,6 +323,7 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "quality of stored JPEGs, 1 to 100; with the default, an unchanged JPEG keeps its own bytes, including EXIF "
         "data",
         group=OUTPUT,
+        needs=Need("--encoding jpeg", lambda recipe: recipe.encoding == "jpeg"),
     )
     max_boxes: int = option(
         100,
@@ -267,24 +331,26 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         least=1,
         brief="boxes that the loader pads to (default: 100)",
         group=OUTPUT,
+        needs=_BOXES,
     )
     boxes_outside: Literal["clip", "drop", "fail"] = option(
-        "clip", "boxes that leave the picture", choices=("clip", "drop", "fail")
+        "clip", "boxes that leave the picture", choices=("clip", "drop", "fail"), needs=_BOXES
     )
     boxes_zero_area: Literal["drop", "keep", "fail"] = option(
-        "drop", "boxes without height or width", choices=("drop", "keep", "fail")
+        "drop", "boxes without height or width", choices=("drop", "keep", "fail"), needs=_BOXES
     )
     boxes_crowd: Literal["keep", "drop"] = option(
-        "keep", "boxes that mark a crowd (kept ones are flagged)", choices=("keep", "drop")
+        "keep", "boxes that mark a crowd (kept ones are flagged)", choices=("keep", "drop"), needs=_BOXES
     )
     boxes_difficult: Literal["keep", "drop"] = option(
-        "keep", "boxes flagged as difficult", choices=("keep", "drop")
+        "keep", "boxes flagged as difficult", choices=("keep", "drop"), needs=_BOXES
     )
     on_bad_object: Literal["drop", "reject"] = option(
         "drop",
         "COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with --masks no usable "
         "segmentation): drop only the object and list it in rejected.jsonl, or reject its image",
         choices=("drop", "reject"),
+        needs=_BOXES,
     )
     keep: tuple[str, ...] = option(
         (),
@@ -292,17 +358,20 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; the same number for "
         "each object, missing ones with visibility 0). The loader gives them with include=, except view and "
         "keypoints, which are for readers of the TF Object Detection API's keys",
+        needs=_BOXES,
     )
     several_classes: Literal["refuse", "keep"] = option(
         "refuse",
         "tables of classes: refuse a picture with several classes (in several rows, or in a list), or keep all of "
         "them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed train` refuses such a data set",
         choices=("refuse", "keep"),
+        needs=_CLASS_TABLES,
     )
     class_separator: str = option(
         "auto",
         "tables of classes: the text that separates several classes in one cell, such as |; none: a cell is one "
         "class; auto refuses cells whose parts are classes of other rows",
+        needs=_CLASS_TABLES,
     )
     masks: bool = option(
         False,
@@ -332,7 +401,11 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "of --group-pattern",
         brief="split at random, e.g. train=0.8,validation=0.1,test=0.1",
     )
-    split_seed: int = option(0, "seed of the hash that makes the splits")
+    split_seed: int = option(
+        0,
+        "seed of the hash that makes the splits",
+        needs=Need("--split-shares", lambda recipe: bool(recipe.split_shares)),
+    )
     group_pattern: str | None = option(
         None,
         "regular expression with one (group) in the source's path, whose sources stay in one split, e.g. "

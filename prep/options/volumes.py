@@ -21,7 +21,7 @@ from halofeed.prep.formats.volume.reading_options import (
     SeriesPolicy,
 )
 from halofeed.prep.geometry.scan import GRID_TOLERANCE_VOXELS, MAX_GRID_TOLERANCE_VOXELS, Triple, VolumeShape
-from halofeed.prep.options.option import SHAPE, SOURCE, copy_options, option, refusal
+from halofeed.prep.options.option import SHAPE, SOURCE, Need, copy_options, of_layouts, option, refusal
 from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityWindow, Standardization, named_window
 from halofeed.schemas.fields import SETS
 from halofeed.system.memory import ReserveMemory, no_memory_limit
@@ -32,13 +32,20 @@ INTERPOLATIONS = ("linear", "cubic")
 """Interpolations of volumes, the default first."""
 _WINDOW_EXAMPLES = {"hu": "-160,240", "percentiles": "0.5,99.5"}
 FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
+VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None)
+_SERIES = (VOLUMES, of_layouts("dicom", "csv", "jsonl"))
+_PATTERNS = of_layouts("pairs", "class-masks", "bids", "dicom")
+_CLASS_MAPS = Need(
+    "labels for segmentation: --depth, or --task segmentation", lambda recipe: recipe.may_hold_label_images()
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeOptions:
-    """Options of volumes and of the labels of segmentation."""
+    """Options of volumes and of the labels of segmentation; those of labels state what they need."""
 
     OPTION_GROUP: ClassVar[str] = "CT and MR volumes, and label images"
+    NEEDS: ClassVar[Need] = VOLUMES
 
     depth: int | None = option(
         None,
@@ -66,9 +73,14 @@ class VolumeOptions:
         "crop-or-pad: center of the crop: the volume's, the foreground's (above -500 where the scan has air of "
         "-500 and less, else above its mean) or the label's",
         choices=("volume", "foreground", "label"),
+        needs=(VOLUMES, Need("--fit crop-or-pad", lambda recipe: recipe.fit == "crop-or-pad")),
     )
     crop_foreground: bool = option(False, "crop to the foreground before --fit")
-    tile_overlap: tuple[int, ...] = option((), "tiles: minimum overlap of neighbors in voxels, e.g. 8,64,64")
+    tile_overlap: tuple[int, ...] = option(
+        (),
+        "tiles: minimum overlap of neighbors in voxels, e.g. 8,64,64",
+        needs=(VOLUMES, Need("--fit tiles", lambda recipe: recipe.fit == "tiles")),
+    )
     mask_interpolation: str = option(
         "onehot-linear",
         "how masks are resampled: the class with the largest weight, or nearest, which is 40 times as fast and up to "
@@ -93,6 +105,7 @@ class VolumeOptions:
         "unit of --window and --window-hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT without "
         "rescale, a file that states no unit and has no value below -50); any applies the window to every scan",
         choices=("hu", "any"),
+        needs=(VOLUMES, Need("--window or --window-hu", lambda recipe: recipe.fixed_window() is not None)),
     )
     window_percentiles: tuple[float, ...] = option(
         (), "a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR)"
@@ -130,11 +143,13 @@ class VolumeOptions:
         "16 classes) keeps all: the loader gives each class, and each region of nnU-Net, as a channel of 0 and 1, the "
         "last axis of `label` (halofeed's trainer does not train on it)",
         choices=("refuse", "last", "first", SETS),
+        needs=_CLASS_MAPS,
     )
     several_masks: str = option(
         "refuse",
         "pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name",
         choices=("refuse", "merge"),
+        needs=of_layouts("pairs", "dicom"),
     )
     refuse_flaws: tuple[str, ...] = option(
         (), f"DICOM: refuse a series with any of these flaws instead of correcting it: {', '.join(FLAWS)}"
@@ -146,12 +161,14 @@ class VolumeOptions:
         3,
         "DICOM: a stack of fewer slices is listed and skipped: surveys, captures, files of one series UID each",
         least=1,
+        needs=_SERIES,
     )
     secondary_captures: str = option(
         "skip",
         "DICOM: images of the SOP class Secondary Capture, mostly screenshots, are listed and skipped; take: use them, "
         "since some programs write volumes in this form",
         choices=reading_options.SECONDARY_CAPTURES,
+        needs=_SERIES,
     )
     series_identity: str = option(
         "headers",
@@ -159,30 +176,37 @@ class VolumeOptions:
         "several scans where that is proven, and are refused otherwise; uid: files of one series UID are one series "
         "whatever their other headers are; folder: the files of a folder are one series whatever their series UIDs are",
         choices=reading_options.IDENTITIES,
+        needs=_SERIES,
     )
     series_split: str = option(
         "volumes",
         "DICOM: a series with several images at each position (phases, echoes, b-values, times) becomes one scan of "
         "each, or one scan with as many channels (give --channels), or is refused",
         choices=reading_options.SERIES_SPLITS,
+        needs=_SERIES,
     )
     alternating_slices: str = option(
         "refuse",
         "DICOM: a scan whose alternating slices show different content, as if two scans were mixed without a header "
         "that distinguishes them",
         choices=reading_options.ALTERNATING,
+        needs=_SERIES,
     )
-    series_modality: tuple[str, ...] = option((), "DICOM: use only series of these modalities, e.g. CT,MR")
+    series_modality: tuple[str, ...] = option(
+        (), "DICOM: use only series of these modalities, e.g. CT,MR", needs=_SERIES
+    )
     series_description: str | None = option(
         None,
         "DICOM: use only series whose description matches this regular expression in upper or lower case, e.g. "
         "'portal|venous'",
+        needs=_SERIES,
     )
     series_choice: str = option(
         "all",
         "DICOM: use all series of each study, or only the largest of them (slices x rows x columns) after the other "
         "options",
         choices=reading_options.SERIES_CHOICES,
+        needs=_SERIES,
     )
     non_finite_value: float | None = option(
         None,
@@ -225,6 +249,7 @@ class VolumeOptions:
         "subject and session",
         brief="pairs: path of the images, e.g. images/{id}.nii.gz",
         group=SOURCE,
+        needs=_PATTERNS,
     )
     label_pattern: str | None = option(
         None,
@@ -233,17 +258,23 @@ class VolumeOptions:
         "labels to take where there are several, e.g. derivatives/manual/**/{id}_dseg.nii.gz",
         brief="pairs: path of the labels, e.g. labels/{id}.nii.gz",
         group=SOURCE,
+        needs=_PATTERNS,
     )
     regions: str = option(
         "refuse",
         "nnU-Net: regions (classes of several values) are refused, or each value is a class that is named after all "
         "regions that contain it, e.g. tumor+core; with --class-overlap channels each region is a separate class",
         choices=("refuse", "combine"),
+        needs=of_layouts("nnunet"),
     )
     channel_order: tuple[str, ...] = option(
         (),
         "the values of {channel} in --image-pattern that become channels, in order, e.g. t1,t1ce,t2,flair; default: "
         "all, by name; bids: suffixes, also with entities, e.g. T1w,ce-gd_T1w; default: those of all sessions",
+        needs=Need(
+            "{channel} in --image-pattern, or BIDS",
+            lambda recipe: "{channel}" in (recipe.image_pattern or "") or recipe.layout == "bids",
+        ),
     )
     classes: tuple[str, ...] = option(
         (),
@@ -251,23 +282,35 @@ class VolumeOptions:
         "gives other ids); all others become background",
         brief="segmentation: the classes to keep, by name or value",
         group=SOURCE,
+        needs=_CLASS_MAPS,
     )
     map_classes: tuple[str, ...] = option(
         (),
         "segmentation: replace classes of the source, by name or value: FROM=TO, e.g. 'left kidney=kidney,right "
         "kidney=kidney,BODY=background,500=liver'; background removes a class before overlaps are counted",
+        needs=_CLASS_MAPS,
     )
     label_channels: tuple[str, ...] = option(
         (),
         "volumes: the class of each channel of label files with a channel per class (one-hot), in order, e.g. "
         "background,liver,spleen",
         omitted=True,
+        needs=Need(
+            "volumes whose labels are not a mask per class",
+            lambda recipe: recipe.depth is not None and recipe.layout != "class-masks",
+        ),
     )
     label_colors: tuple[str, ...] = option(
         (),
         "segmentation: the class of each color (RRGGBB, hexadecimal) of label files in color, e.g. "
         "ff0000=liver,00ff00=spleen; black is the background",
         omitted=True,
+        needs=Need(
+            "labels of volumes and pictures for segmentation",
+            lambda recipe: (
+                recipe.may_hold_label_images() and recipe.frames is None and recipe.layout != "class-masks"
+            ),
+        ),
     )
     ignore_label: int | None = option(
         None,
@@ -276,17 +319,20 @@ class VolumeOptions:
         "for label images with the palette of PASCAL VOC)",
         least=0,
         omitted=True,
+        needs=_CLASS_MAPS,
     )
     missing_masks: str = option(
         "refuse",
         "segmentation: images without a label are rejected, or kept for prediction",
         choices=("refuse", "prediction"),
+        needs=(),
     )
     missing_classes: str = option(
         "refuse",
         "class-masks, bids: a scan that lacks the mask of a class is rejected, or the class is empty there; SEG and "
         "RTSTRUCT: the same for a scan whose label names none of the classes",
         choices=("refuse", "empty"),
+        needs=of_layouts("class-masks", "bids", "dicom", "csv", "jsonl", "pairs"),
     )
 
     def volume_problems(self) -> Iterator[str]:

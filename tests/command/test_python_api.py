@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import halofeed
+from halofeed import api, loader
 from halofeed.errors import UsageError
 from tests.support.conversions import draw_folders, shard_bytes
 
@@ -27,10 +29,7 @@ def test_three_lines_give_batches_and_the_command_lines_bytes(tmp_path):
         ({"hieght": 3}, r"^hieght: convert has no such parameter; did you mean height\?$"),
         ({"layout": "yola"}, r"^layout 'yola' is not known; did you mean yolo\?"),
         ({"shards": "x"}, "^shards: expected a whole number, got 'x'; it is: files per split"),
-        (
-            {"resize": "keep-aspect"},
-            "keep-aspect without padding.* resize keep-aspect pad in place of height",
-        ),
+        ({"resize": "keep-aspect"}, "keep-aspect without padding.* keep-aspect pad in place of height"),
     ],
 )
 def test_errors_name_parameters(tmp_path, how, words):
@@ -45,5 +44,8 @@ def test_the_package_imports_nothing_and_has_every_name_of_its_stub():
     program = "import halofeed, sys; print(len({'numpy', 'argparse', 'jax'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "0"
+    stub = Path(f"{halofeed.__file__}i").read_text()
+    assert {*loader.__all__, *api.__all__} - {"split_id"} <= {*halofeed._MODULES}
+    assert all(f" as {name}" in stub for name in halofeed._MODULES)
     functions = [name for name in halofeed._MODULES if name not in halofeed._AUGMENTATIONS]
     assert all(">>> " in getattr(halofeed, name).__doc__ for name in functions), "a test runs these"

@@ -87,7 +87,7 @@ EXCEPTIONS: dict[str, str] = {
         "it needs a server that redirects; tests/loader/store/test_addresses.py types it"
     ),
     "system/resource_errors.py: Run the command with --debug to see where it failed": "it shows more of a failure",
-    "halofeed/cli.py: `{} --help` lists the options": "a text about --help",
+    "halofeed/parser.py: `{} --help` lists the options": "a text about --help",
     "halofeed/cli.py: `halofeed COMMAND --help` shows an example of each. `halofeed demo`": "a text of --help",
     "inspection/export_pictures.py: {} pictures have an EXIF orientation, and their boxes are in the pixels": (
         "tests/inspection/test_export_data.py types it"
@@ -101,7 +101,7 @@ EXCEPTIONS: dict[str, str] = {
     "pipelines/dry_run.py: scans {} to {}; at {} mm the median is {}, and the largest sides are {}": PROPOSED,
     "pipelines/dry_run.py: --window-hu {},{}": PROPOSED,
     "pipelines/options.py: --project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER": FACT,
-    "halofeed/cli.py: --depth: volumes have no default size; give --height and --width too.": PROPOSED,
+    "halofeed/conversion.py: --depth: volumes have no default size; give --height and --width too.": PROPOSED,
     "prep/layouts/folders.py: {}: all images lie in {}, so that its name would be the only class;": OF_LAYOUTS,
     "prep/layouts/coco.py: {}: a panoptic file, whose masks are pictures: take --task segmentation": OF_LAYOUTS,
     "prep/options/recipe_file.py: {} --recipe {}": "the file of another message's options, which has its case",

@@ -83,7 +83,9 @@ def _without_help(node: ast.AST) -> Iterator[ast.AST]:
         match child:
             case ast.Expr(value=ast.Constant() | ast.JoinedStr()):
                 continue
-            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _HELP:
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), keywords=more) if name in _HELP:
+                for needs in (one for one in more if one.arg == "needs"):
+                    yield from _without_help(needs)
                 continue
             case ast.Assign(targets=[ast.Attribute(attr="usage")]):
                 continue
