@@ -307,14 +307,25 @@ def default_config(manifest: Manifest) -> str:
 
 
 def load_config(name: str) -> TrainConfig:
-    """Load a config by its name, from a user's TOML file, or from a pipeline.config of the TF Object Detection API.
+    """Return the config of `read_config`."""
+    return read_config(name)[0]
+
+
+def read_config(name: str) -> tuple[TrainConfig, list[str]]:
+    """Read a config by its name, from a user's TOML file, or from a pipeline.config of the TF Object Detection API.
+
+    Returns:
+        The config, and a line for each field of a pipeline.config that was translated.
 
     Raises:
         UsageError: the name is unknown (with the known ones), or the file cannot be read or translated.
     """
     try:
         text = config_text(name)
-        return TrainConfig.from_json(read_pipeline(text)[0] if is_pipeline(name) else tomllib.loads(text))
+        if not name.endswith(".config"):
+            return TrainConfig.from_json(tomllib.loads(text)), []
+        settings, mapped = read_pipeline(text)
+        return TrainConfig.from_json(settings), mapped
     except tomllib.TOMLDecodeError as error:
         raise UsageError(
             f'--config {name}: {error}; TOML has name = value on each line, and text in quotes: model = "unet"'
@@ -323,9 +334,23 @@ def load_config(name: str) -> TrainConfig:
         raise UsageError(f"--config {name}: {error}") from error
 
 
-def is_pipeline(name: str) -> bool:
-    """Return whether a config is a pipeline.config of the TF Object Detection API, by its name."""
-    return name.endswith(".config")
+def configure(name: str, settings: Sequence[str], **changes: Any) -> tuple[TrainConfig, list[str]]:
+    """Return a config by its name with changes, as `TrainConfig.changed` makes them, and lines about it for people.
+
+    Where a change makes the run shorter than the warm-up of a cosine, the warm-up becomes a fifth of the run.
+
+    >>> short, lines = configure("retinanet_resnet50_fpn_640", ["steps=10"])
+    >>> lines
+    ["warmup_steps = 2, a fifth of this run's 10 updates, in place of 2000"]
+    """
+    config, lines = read_config(name)
+    changed, warmup = config.changed(settings, **changes), config.warmup_steps
+    before, updates = (one.steps // one.accumulate_steps for one in (config, changed))
+    if updates < warmup <= before and (changed.schedule, changed.warmup_steps) == ("cosine", warmup):
+        changed = changed.changed(warmup_steps=updates // 5)
+        line = f"a fifth of this run's {updates} updates, in place of {warmup}"
+        lines = [*lines, f"warmup_steps = {changed.warmup_steps}, {line}"]
+    return changed, lines
 
 
 def config_text(name: str) -> str:
