@@ -173,9 +173,7 @@ def _request(parsed: argparse.Namespace) -> Request:
 
         name = default_config(read_manifest(parsed.data))
     given = {key: value for key in (*_OWN, "remat") if (value := getattr(parsed, key))}
-    config, lines = configure(name, parsed.settings, **given)
-    for line in lines:
-        print_status(line)
+    config = configure(name, parsed.settings, **given)
     if parsed.data is None:
         return Request(config=config, topology=parsed.topology, classes=parsed.classes)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")

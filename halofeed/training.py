@@ -469,10 +469,7 @@ def _config_of(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
     given = {
         field: value for field, value in vars(parsed).items() if field in TrainConfig.__dataclass_fields__
     }
-    config, lines = configure(name, parsed.settings, **given)
-    for line in lines:
-        print_status(line)
-    return config, Path(name).stem
+    return configure(name, parsed.settings, **given), Path(name).stem
 
 
 def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:

@@ -208,9 +208,7 @@ class Message:
         """Add a problem for every field that was not taken, also of the messages inside."""
         for name in self.fields:
             if name not in self.taken:
-                self.problems.append(
-                    f"{self._named(name)}: has no counterpart in halofeed; remove it, or train without"
-                )
+                self.problems.append(f"{self._named(name)}: has no counterpart in halofeed; remove it")
         for message in self.inner:
             message.refuse_others()
 

@@ -22,6 +22,7 @@ from halofeed.schemas.kinds import KIND_BY_RANK
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 from halofeed.system.atomic_files import read_regular
+from halofeed.system.console import print_status
 from halofeed.system.wording import did_you_mean
 from halofeed.trainer.pipeline_config import read_pipeline
 
@@ -334,14 +335,13 @@ def read_config(name: str) -> tuple[TrainConfig, list[str]]:
         raise UsageError(f"--config {name}: {error}") from error
 
 
-def configure(name: str, settings: Sequence[str], **changes: Any) -> tuple[TrainConfig, list[str]]:
-    """Return a config by its name with changes, as `TrainConfig.changed` makes them, and lines about it for people.
+def configure(name: str, settings: Sequence[str], **changes: Any) -> TrainConfig:
+    """Return a config by its name with changes, as `TrainConfig.changed` makes them, and print what follows from them.
 
     Where a change makes the run shorter than the warm-up of a cosine, the warm-up becomes a fifth of the run.
 
-    >>> short, lines = configure("retinanet_resnet50_fpn_640", ["steps=10"])
-    >>> lines
-    ["warmup_steps = 2, a fifth of this run's 10 updates, in place of 2000"]
+    >>> configure("retinanet_resnet50_fpn_640", ["steps=10"]).warmup_steps
+    2
     """
     config, lines = read_config(name)
     changed, warmup = config.changed(settings, **changes), config.warmup_steps
@@ -350,7 +350,9 @@ def configure(name: str, settings: Sequence[str], **changes: Any) -> tuple[Train
         changed = changed.changed(warmup_steps=updates // 5)
         line = f"a fifth of this run's {updates} updates, in place of {warmup}"
         lines = [*lines, f"warmup_steps = {changed.warmup_steps}, {line}"]
-    return changed, lines
+    for line in lines:
+        print_status(line)
+    return changed
 
 
 def config_text(name: str) -> str:
