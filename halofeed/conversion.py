@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,8 @@ def add_convert_command(command: AddCommand, only: str | None = None) -> str | N
         "--recipe",
         metavar="FILE",
         default=argparse.SUPPRESS,
-        help="recipe of an earlier conversion: its manifest.json, or options in JSON or YAML; others given here win",
+        help="recipe of an earlier conversion: its manifest.json, or options in JSON or YAML; or a pipeline.config of "
+        "the TF Object Detection API, for its resizer; options given here win",
     )
     add_options(parser, JobOptions)
     add_options(parser, Recipe)
@@ -91,6 +93,9 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     options = from_options(JobOptions, parsed)
     file = getattr(parsed, "recipe", None)
     parsed.repeated = repeated = read_recipe(file) if file else None
+    if repeated and repeated.mapped:
+        options = dataclasses.replace(options, label_map=options.label_map or repeated.label_map)
+        print_status("\n".join(repeated.mapped))
     given = given_options(Recipe, parsed)
     if beam_arguments or any(is_remote(path) for path in (options.source, options.images or "", options.out)):
         with require_extra("convert", "apache_beam"), unlogged():

@@ -53,7 +53,7 @@ def add_plan_command(command: AddCommand) -> None:
     plan.add_argument(
         "--config",
         metavar="NAME",
-        help="a recipe of `halofeed configs`, or a .toml file (default: as of train)",
+        help="a recipe of `halofeed configs`, a .toml file, or a pipeline.config (default: as of train)",
     )
     add_settings(plan, "batch_size=16, image_shape=[512,512,3]")
     for name in _OWN:
@@ -157,7 +157,7 @@ def _make_plan(parsed: argparse.Namespace, request: Request) -> dict[str, Any]:
 
 def _request(parsed: argparse.Namespace) -> Request:
     """Return the request of the command line: a config, a machine, and a data set if one is named."""
-    from halofeed.trainer.config import default_config, load_config
+    from halofeed.trainer.config import configure, default_config
     from halofeed.trainer.plan.requests import Request, check_compiler
     from halofeed.trainer.plan.topologies import topology_named
 
@@ -172,7 +172,7 @@ def _request(parsed: argparse.Namespace) -> Request:
 
         name = default_config(read_manifest(parsed.data))
     given = {key: value for key in (*_OWN, "remat") if (value := getattr(parsed, key))}
-    config = load_config(name).changed(parsed.settings, **given)
+    config = configure(name, parsed.settings, **given)
     if parsed.data is None:
         return Request(config=config, topology=parsed.topology, classes=parsed.classes)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -463,18 +463,13 @@ def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
 def _config_of(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
     """Return the config of the command line and its name."""
     from halofeed.schemas.manifest import read_manifest
-    from halofeed.trainer.config import TrainConfig, config_text, default_config, is_pipeline, load_config
-    from halofeed.trainer.pipeline_config import read_pipeline
+    from halofeed.trainer.config import TrainConfig, configure, default_config
 
     name = parsed.config or default_config(read_manifest(parsed.path))
-    config = load_config(name)
-    if is_pipeline(name):
-        for line in read_pipeline(config_text(name))[1]:
-            print_status(line)
     given = {
         field: value for field, value in vars(parsed).items() if field in TrainConfig.__dataclass_fields__
     }
-    return config.changed(parsed.settings, **given), Path(name).stem
+    return configure(name, parsed.settings, **given), Path(name).stem
 
 
 def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:

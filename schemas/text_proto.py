@@ -1,13 +1,18 @@
 """Parser of protobuf's text format: label maps (.pbtxt) and configurations of training (.config).
 
-It needs no schema: every field is a list of what its occurrences say, scalars as text and messages as fields.
+It needs no schema: every field is a list of what its occurrences say, scalars as text and messages as fields. `Message`
+reads configurations, of which every field must be known.
 Source: the Text Format Language Specification of Protocol Buffers.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Union
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from halofeed.errors import UsageError
 
 ProtoFields = dict[str, list[Union[str, "ProtoFields"]]]
 _Tokens = list[tuple[str, str]]
@@ -108,3 +113,116 @@ def _decode_escape(match: re.Match[bytes]) -> bytes:
     if code[:1] in b"xX" and len(code) > 1:
         return bytes([int(code[1:], 16)])
     return _ESCAPED.get(code, code)
+
+
+@dataclass
+class Message:
+    """Fields of one message; each is taken by its name, and those that nobody took are refused.
+
+    Args:
+        path: names of the message and those around it.
+        fields: what the file says.
+        problems: list to which every problem is added.
+        mapped: list to which every translated field is added, as a line for people.
+    """
+
+    path: str
+    fields: ProtoFields
+    problems: list[str] = field(default_factory=list)
+    mapped: list[str] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+    inner: list[Message] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, text: str) -> Message:
+        """Read a file's text; UsageError if it is not in this format."""
+        try:
+            return cls("", parse_text_proto(text))
+        except ValueError as error:
+            raise UsageError(f"not a text proto{error}") from error
+
+    def messages(self, name: str) -> list[Message]:
+        """Return all messages of a name."""
+        self.taken.add(name)
+        found = []
+        for value in self.fields.get(name, ()):
+            if isinstance(value, str):
+                self.problems.append(f"{self._named(name)}: expected a message in {{ }}, got {value}")
+                value = {}
+            found.append(Message(self._named(name), value, self.problems, self.mapped))
+        self.inner += found
+        return found
+
+    def message(self, name: str) -> Message:
+        """Return the message of a name, empty if there is none."""
+        return (self.messages(name) or [Message(self._named(name), {}, self.problems, self.mapped)])[-1]
+
+    def only(self, *known: str) -> tuple[str, Message]:
+        """Return the name of the one message that is given, and the message; ("", empty) if it is not known."""
+        given = [name for name in known if name in self.fields]
+        if len(given) != 1:
+            got = ", ".join(self.fields) or "nothing"
+            self.problems.append(f"{self.path}: expected one of {', '.join(known)}, got {got}")
+            self.taken |= set(self.fields)
+            return "", Message(self.path, {}, self.problems, self.mapped)
+        return given[0], self.message(given[0])
+
+    def value(self, name: str, default: Any, to: str = "") -> Any:
+        """Return a scalar in the type of its default; `to` names the setting that it becomes."""
+        values = self.values(name, [default])
+        if to:
+            self.mapped.append(f"{self._named(name)} -> {to} = {values[-1]}")
+        return values[-1]
+
+    def choice(self, name: str, known: Iterable[str], default: str) -> str:
+        """Return a text that is one of the known ones; the first of these if it is not, which is a problem."""
+        if (found := self.value(name, default)) in known:
+            return str(found)
+        self.problems.append(
+            f"{self._named(name)}: expected one of {', '.join(known)}, got {found or 'nothing'}"
+        )
+        return next(iter(known))
+
+    def values(self, name: str, default: Sequence[Any]) -> list[Any]:
+        """Return all scalars of a name in the type of the first default; the default if there is none."""
+        self.taken.add(name)
+        kind, found = type(default[0]), []
+        for value in self.fields.get(name, ()):
+            try:
+                found.append(_CONVERT[kind](value))
+            except (KeyError, ValueError, TypeError):
+                self.problems.append(f"{self._named(name)}: expected a {kind.__name__}, got {value}")
+        return found or list(default)
+
+    def expect(self, name: str, expected: Any, default: Any) -> None:
+        """Refuse any other value than the one that the trainer has."""
+        if (found := self.value(name, default)) != expected:
+            only = f"expected {_written(expected)}, the only one that halofeed has"
+            self.problems.append(f"{self._named(name)}: {only}, got {_written(found)}")
+
+    def ignore(self, *names: str) -> None:
+        """Take fields that have no effect here."""
+        self.taken |= set(names)
+
+    def refuse_others(self) -> None:
+        """Add a problem for every field that was not taken, also of the messages inside."""
+        for name in self.fields:
+            if name not in self.taken:
+                self.problems.append(f"{self._named(name)}: has no counterpart in halofeed; remove it")
+        for message in self.inner:
+            message.refuse_others()
+
+    def _named(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
+
+
+_CONVERT: dict[type, Callable[[Any], Any]] = {
+    bool: lambda text: {"true": True, "false": False, "1": True, "0": False}[text],
+    int: int,
+    float: lambda text: float(text.rstrip("fF") if not text.lower().endswith("inf") else text),
+    str: str,
+}
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -22,6 +22,7 @@ from halofeed.schemas.kinds import KIND_BY_RANK
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 from halofeed.system.atomic_files import read_regular
+from halofeed.system.console import print_status
 from halofeed.system.wording import did_you_mean
 from halofeed.trainer.pipeline_config import read_pipeline
 
@@ -307,14 +308,25 @@ def default_config(manifest: Manifest) -> str:
 
 
 def load_config(name: str) -> TrainConfig:
-    """Load a config by its name, from a user's TOML file, or from a pipeline.config of the TF Object Detection API.
+    """Return the config of `read_config`."""
+    return read_config(name)[0]
+
+
+def read_config(name: str) -> tuple[TrainConfig, list[str]]:
+    """Read a config by its name, from a user's TOML file, or from a pipeline.config of the TF Object Detection API.
+
+    Returns:
+        The config, and a line for each field of a pipeline.config that was translated.
 
     Raises:
         UsageError: the name is unknown (with the known ones), or the file cannot be read or translated.
     """
     try:
         text = config_text(name)
-        return TrainConfig.from_json(read_pipeline(text)[0] if is_pipeline(name) else tomllib.loads(text))
+        if not name.endswith(".config"):
+            return TrainConfig.from_json(tomllib.loads(text)), []
+        settings, mapped = read_pipeline(text)
+        return TrainConfig.from_json(settings), mapped
     except tomllib.TOMLDecodeError as error:
         raise UsageError(
             f'--config {name}: {error}; TOML has name = value on each line, and text in quotes: model = "unet"'
@@ -323,9 +335,24 @@ def load_config(name: str) -> TrainConfig:
         raise UsageError(f"--config {name}: {error}") from error
 
 
-def is_pipeline(name: str) -> bool:
-    """Return whether a config is a pipeline.config of the TF Object Detection API, by its name."""
-    return name.endswith(".config")
+def configure(name: str, settings: Sequence[str], **changes: Any) -> TrainConfig:
+    """Return a config by its name with changes, as `TrainConfig.changed` makes them, and print what follows from them.
+
+    Where a change makes the run shorter than the warm-up of a cosine, the warm-up becomes a fifth of the run.
+
+    >>> configure("retinanet_resnet50_fpn_640", ["steps=10"]).warmup_steps
+    2
+    """
+    config, lines = read_config(name)
+    changed, warmup = config.changed(settings, **changes), config.warmup_steps
+    before, updates = (one.steps // one.accumulate_steps for one in (config, changed))
+    if updates < warmup <= before and (changed.schedule, changed.warmup_steps) == ("cosine", warmup):
+        changed = changed.changed(warmup_steps=updates // 5)
+        line = f"a fifth of this run's {updates} updates, in place of {warmup}"
+        lines = [*lines, f"warmup_steps = {changed.warmup_steps}, {line}"]
+    for line in lines:
+        print_status(line)
+    return changed
 
 
 def config_text(name: str) -> str:

@@ -7,12 +7,12 @@ defaults of the API's .proto files.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from halofeed.errors import UsageError
-from halofeed.schemas.text_proto import ProtoFields, parse_text_proto
+from halofeed.prep.options.pipeline_data import read_resizer
+from halofeed.schemas.text_proto import Message
 
 FIRST_WIDTH = 32
 """Channels of MobileNet's first convolution at the depth multiplier 1."""
@@ -39,104 +39,6 @@ _OF_OTHER_SYSTEMS = (
 )
 
 
-@dataclass
-class Message:
-    """Fields of one message; each is taken by its name, and those that nobody took are refused.
-
-    Args:
-        path: names of the message and those around it.
-        fields: what the file says.
-        problems: list to which every problem is added.
-        mapped: list to which every translated field is added, as a line for people.
-    """
-
-    path: str
-    fields: ProtoFields
-    problems: list[str]
-    mapped: list[str]
-    taken: set[str] = field(default_factory=set)
-    inner: list[Message] = field(default_factory=list)
-
-    def messages(self, name: str) -> list[Message]:
-        """Return all messages of a name."""
-        self.taken.add(name)
-        found = []
-        for value in self.fields.get(name, ()):
-            if isinstance(value, str):
-                self.problems.append(f"{self._named(name)}: expected a message in {{ }}, got {value}")
-                value = {}
-            found.append(Message(self._named(name), value, self.problems, self.mapped))
-        self.inner += found
-        return found
-
-    def message(self, name: str) -> Message:
-        """Return the message of a name, empty if there is none."""
-        return (self.messages(name) or [Message(self._named(name), {}, self.problems, self.mapped)])[-1]
-
-    def only(self, *known: str) -> tuple[str, Message]:
-        """Return the name of the one message that is given, and the message; ("", empty) if it is not known."""
-        given = [name for name in known if name in self.fields]
-        if len(given) != 1:
-            got = ", ".join(self.fields) or "nothing"
-            self.problems.append(f"{self.path}: expected one of {', '.join(known)}, got {got}")
-            self.taken |= set(self.fields)
-            return "", Message(self.path, {}, self.problems, self.mapped)
-        return given[0], self.message(given[0])
-
-    def value(self, name: str, default: Any, to: str = "") -> Any:
-        """Return a scalar in the type of its default; `to` names the setting that it becomes."""
-        values = self.values(name, [default])
-        if to:
-            self.mapped.append(f"{self._named(name)} -> {to} = {values[-1]}")
-        return values[-1]
-
-    def values(self, name: str, default: Sequence[Any]) -> list[Any]:
-        """Return all scalars of a name in the type of the first default; the default if there is none."""
-        self.taken.add(name)
-        kind, found = type(default[0]), []
-        for value in self.fields.get(name, ()):
-            try:
-                found.append(_CONVERT[kind](value))
-            except (KeyError, ValueError, TypeError):
-                self.problems.append(f"{self._named(name)}: expected a {kind.__name__}, got {value}")
-        return found or list(default)
-
-    def expect(self, name: str, expected: Any, default: Any) -> None:
-        """Refuse any other value than the one that the trainer has."""
-        if (found := self.value(name, default)) != expected:
-            only = f"expected {_written(expected)}, the only one that halofeed has"
-            self.problems.append(f"{self._named(name)}: {only}, got {_written(found)}")
-
-    def ignore(self, *names: str) -> None:
-        """Take fields that have no effect here."""
-        self.taken |= set(names)
-
-    def refuse_others(self) -> None:
-        """Add a problem for every field that was not taken, also of the messages inside."""
-        for name in self.fields:
-            if name not in self.taken:
-                self.problems.append(
-                    f"{self._named(name)}: has no counterpart in halofeed; remove it, or train without"
-                )
-        for message in self.inner:
-            message.refuse_others()
-
-    def _named(self, name: str) -> str:
-        return f"{self.path}.{name}" if self.path else name
-
-
-_CONVERT: dict[type, Callable[[Any], Any]] = {
-    bool: lambda text: {"true": True, "false": False, "1": True, "0": False}[text],
-    int: int,
-    float: lambda text: float(text.rstrip("fF") if not text.lower().endswith("inf") else text),
-    str: str,
-}
-
-
-def _written(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def read_pipeline(text: str) -> tuple[dict[str, Any], list[str]]:
     """Translate a pipeline.config.
 
@@ -149,31 +51,24 @@ def read_pipeline(text: str) -> tuple[dict[str, Any], list[str]]:
     Raises:
         UsageError: the text cannot be read, or fields cannot be translated; the message names all of them.
     """
-    problems: list[str] = []
-    mapped: list[str] = []
-    try:
-        root = Message("", parse_text_proto(text), problems, mapped)
-    except ValueError as error:
-        raise UsageError(f"not a text proto{error}") from error
+    root = Message.parse(text)
     _, ssd = root.message("model").only("ssd")
     settings = _model(ssd)
     settings |= _training(root.message("train_config"))
-    training = root.fields.get("train_config", [{}])[-1]
-    boxes = training.get("max_number_of_boxes", ["any"])[-1] if isinstance(training, dict) else "any"
-    mapped.append(
-        f"of the data set, as `halofeed convert` stores it: the resizer, at most {boxes} boxes, label map, files"
+    root.mapped.append(
+        "boxes, classes and files: those of the data set, of `halofeed convert --recipe pipeline.config`"
     )
     root.ignore(*_DATA)
     root.refuse_others()
-    if problems:
-        raise UsageError("; ".join(problems))
-    return settings, mapped
+    if root.problems:
+        raise UsageError("; ".join(root.problems))
+    return settings, root.mapped
 
 
 def _model(ssd: Message) -> dict[str, Any]:
     settings = _extractor(ssd)
     options, task = settings["model_options"], settings["task_options"]
-    settings["image_shape"] = _resizer(ssd.message("image_resizer"))
+    settings["image_shape"] = _image_shape(ssd.message("image_resizer"))
     _, coder = ssd.message("box_coder").only("faster_rcnn_box_coder")
     scales = (("y_scale", 10.0), ("x_scale", 10.0), ("height_scale", 5.0), ("width_scale", 5.0))
     task["box_code_scales"] = [coder.value(name, default, "task.box_code_scales") for name, default in scales]
@@ -201,28 +96,27 @@ def _model(ssd: Message) -> dict[str, Any]:
     return settings
 
 
-def _resizer(resizer: Message) -> list[int]:
-    name, given = resizer.only("fixed_shape_resizer", "keep_aspect_ratio_resizer")
-    given.ignore("resize_method")
-    given.expect("convert_to_grayscale", False, False)
-    if name == "fixed_shape_resizer":
-        return [given.value("height", 300, "image_shape"), given.value("width", 300, "image_shape"), 3]
-    given.ignore("min_dimension")
-    given.expect("pad_to_max_dimension", True, False)
-    given.ignore("per_channel_pad_value")
-    side = given.value("max_dimension", 1024, "image_shape")
-    return [side, side, 3]
+def _image_shape(resizer: Message) -> list[int]:
+    stored = read_resizer(resizer)
+    if not stored.get("pad", True):
+        resizer.problems.append(
+            f"{resizer.path}: expected pad_to_max_dimension, so that all images have one shape"
+        )
+    if "channels" in stored:
+        resizer.problems.append(
+            f"{resizer.path}: convert_to_grayscale: expected false, as the model has 3 channels"
+        )
+    side = stored.get("max_dimension")
+    shape = [stored.get("height", side), stored.get("width", side), 3]
+    resizer.mapped.append(f"{resizer.path} -> image_shape = {shape}")
+    return shape
 
 
 def _extractor(ssd: Message) -> dict[str, Any]:
     """Translate the feature extractor and the box predictor, which share their hyperparameters."""
     extractor = ssd.message("feature_extractor")
-    kind = extractor.value("type", "", "model")
-    if kind not in EXTRACTORS:
-        extractor.problems.append(
-            f"{extractor.path}.type: expected one of {', '.join(EXTRACTORS)}, got {kind or 'nothing'}"
-        )
-    options = dict(EXTRACTORS.get(kind, EXTRACTORS["ssd_mobilenet_v1"]))
+    options = dict(EXTRACTORS[extractor.choice("type", EXTRACTORS, "")])
+    extractor.mapped.append(f"{extractor.path}.type -> model = {options['model']}")
     settings = {"model": options.pop("model"), "model_options": options, "task_options": {}}
     is_retinanet = settings["model"] == "retinanet"
     settings["normalization"] = "caffe" if options.get("backbone") == "resnet50" else "tf"

@@ -357,6 +357,10 @@ class _Evaluation:
         self.metrics: Mapping[str, Any] | None = None
         self._config, self._data, self._writer, self._progress = config, data, writer, progress
         self._predictor = Predictor(setup, config.parsed_partition())
+        is_tiled = data.description.get("recipe", {}).get("fit") == "tiles"
+        self._of_tiles = (
+            " (each tile by itself; `halofeed evaluate` joins those of a scan)" if is_tiled else ""
+        )
 
     def is_due(self, step: int) -> bool:
         """Return whether to evaluate after this step."""
@@ -374,7 +378,10 @@ class _Evaluation:
         self.metrics = metrics
         self._writer.log_evaluation(step, split, metrics)
         if not last:  # the caller prints those of the end, from the summary
-            self._progress.say(f"after step {step} on {split}: " + "; ".join(summary_lines(metrics)[:2]))
+            summary = "; ".join(summary_lines(metrics)[:2])
+            self._progress.say(f"after step {step} on {split}{self._of_tiles}: {summary}")
+        elif self._of_tiles:
+            self._progress.say(f"metrics on {split}{self._of_tiles}:")
         if examples is not None and is_chief() and self._writer.folder is not None:
             examples.write(self._writer.folder / EXAMPLES, source, step, split)
         best = metrics.get(task.best)

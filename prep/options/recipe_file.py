@@ -1,4 +1,4 @@
-"""Files of recipes: a manifest, or the options of one in JSON or YAML."""
+"""Files of recipes: a manifest, the options of one in JSON or YAML, or a pipeline.config."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from halofeed.errors import UsageError
 from halofeed.prep.annotations.yaml_documents import parse_yaml
 from halofeed.prep.options.option import flag
+from halofeed.prep.options.pipeline_data import read_pipeline_data
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.volumes import SCAN
 from halofeed.schemas import limits
@@ -27,7 +28,7 @@ _ALTERNATIVES = (
     ("label_channels", "label_colors"),
 )
 """Options of which a recipe has one."""
-_CURE = "name a manifest.json that `halofeed convert` wrote, or a .json or .yaml file with options"
+_CURE = "name a manifest.json that `halofeed convert` wrote, a .json or .yaml file with options, or a pipeline.config"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +40,16 @@ class GivenRecipe:
         where: name of the file, for messages.
         below: path of the options in the document, such as "recipe.".
         labels: classes of the data set if the file is its manifest, else None.
+        label_map: file of class names that the options are for, or None.
+        mapped: lines for people about fields that were translated.
     """
 
     document: Mapping[str, Any]
     where: str = ""
     below: str = ""
     labels: Mapping[int, str] | None = None
+    label_map: str | None = None
+    mapped: tuple[str, ...] = ()
 
     def changed(self, given: Mapping[str, Any]) -> Recipe:
         """Return the recipe with the options of the command line in place of its own, and of what excludes them.
@@ -95,7 +100,8 @@ def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe
 
     A folder may be that of the data set's only version.
 
-    A file whose name ends in .yaml or .yml is YAML, any other JSON.
+    A file whose name ends in .yaml or .yml is YAML, one in .config a pipeline.config of the TensorFlow Object Detection
+    API, any other JSON.
 
     Raises:
         UsageError: the file cannot be read, or holds no recipe.
@@ -119,6 +125,8 @@ def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe
         data = read_regular(path, limits.MANIFEST_BYTES)
     except OSError as error:
         raise UsageError(f"--recipe {path}: cannot be read: {error.strerror or error}; {_CURE}") from error
+    if path.suffix == ".config":
+        return _read_pipeline(path, data)
     try:
         if path.suffix.lower() in (".yaml", ".yml"):
             document = parse_yaml(data)
@@ -135,3 +143,15 @@ def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
         raise UsageError(f"--recipe {path}: expected options by name, got {options!r:.60}; {_CURE}")
     return GivenRecipe(document=options, where=str(path), below=below)
+
+
+def _read_pipeline(path: Path, data: bytes) -> GivenRecipe:
+    try:
+        options, label_map, mapped = read_pipeline_data(data.decode())
+    except (UsageError, UnicodeDecodeError) as error:
+        raise UsageError(f"--recipe {path}: {error}") from error
+    found = label_map if os.path.isfile(label_map) else None
+    if label_map:
+        meaning = f"--label-map = {found}" if found else f"nothing: {label_map} is no file here"
+        mapped.append(f"train_input_reader.label_map_path -> {meaning}")
+    return GivenRecipe(document=options, where=str(path), label_map=found, mapped=tuple(mapped))

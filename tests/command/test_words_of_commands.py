@@ -19,6 +19,8 @@ OURS = "halofeed|classifier: .* parameters|step 1/1  loss|report: |q/|a 1.0.0: |
 FAULTY = 'recipe: {layout: folders, hight: 3, width: "24", shards: 0, resize: fixed-shap, pad: 1}'
 FAULTS = ("hight: no option of this version; did you mean height?", "width: expected int, got '24'")
 FAULTS += ("shards: got 0; expected 1", "resize: got 'fixed-shap'; did you mean", "pad: expected bool, got 1")
+PIPELINE = "model { ssd { image_resizer { fixed_shape_resizer { height: 16 width: 24 } } } }"
+PIPELINE += "train_input_reader { label_map_path: '$names' }"
 FILES = {"a.yaml": (FAULTY, FAULTS[0]), "a.json": ("{", "Expecting"), "b.yml": ("[1]", "options by name")}
 
 
@@ -42,6 +44,13 @@ def test_a_recipe_repeats_a_conversion_and_options_override_it(tmp_path):
         source, tmp_path, recipe=tmp_path / "r.yaml", name="c", height=8
     ).manifest.recipe
     assert (recipe["height"], recipe["width"]) == (8, 8)
+    (tmp_path / "names.txt").write_text("\n".join(reversed(conversions.CLASSES)))
+    (tmp_path / "p.config").write_text(PIPELINE.replace("$names", str(tmp_path / "names.txt")))
+    done = halofeed_here(*words, "e", "--recipe", tmp_path / "p.config", "--width", 8)
+    assert "image_resizer.fixed_shape_resizer.height -> --height = 16" in done.stderr, done.stderr
+    manifest = halofeed.open(tmp_path / "e").manifest
+    assert (manifest.recipe["height"], manifest.recipe["width"]) == (16, 8)
+    assert tuple(manifest.labels.values()) == tuple(reversed(conversions.CLASSES))
     for name, (text, fault) in FILES.items():
         (tmp_path / name).write_text(text)
         done = halofeed_here(*words, "d", "--recipe", tmp_path / name, "-q")

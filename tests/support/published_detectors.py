@@ -198,8 +198,15 @@ class Published:
     scales: Sequence[float] = (10.0, 10.0, 5.0, 5.0)
     tpu: bool = False
 
-    def targets(self, anchors: NDArray[Any], boxes: NDArray[Any]) -> tuple[Any, Any]:
-        """The box of each anchor, -1 below an overlap of 0.5, each box's best anchor forced, and the boxes' codes."""
+    def targets(
+        self, anchors: NDArray[Any], boxes: NDArray[Any], labels: NDArray[Any]
+    ) -> tuple[Any, Any, Any]:
+        """Of each anchor its class (0 below an overlap of 0.5), the codes of its box, and the weight of these.
+
+        Each box's best anchor is forced.
+        """
+        if not len(boxes):
+            return np.zeros(len(anchors), int), np.zeros(anchors.shape), np.zeros(len(anchors))
         sides = np.minimum(anchors[:, None, 2:], boxes[:, 2:]) - np.maximum(
             anchors[:, None, :2], boxes[:, :2]
         )
@@ -213,7 +220,9 @@ class Published:
             ((one[:, :2] + one[:, 2:]) / 2, one[:, 2:] - one[:, :2] + 1e-8)
             for one in (boxes[matches], anchors)
         )
-        return matches, np.concatenate([(center - middle) / own, np.log(side / own)], -1) * self.scales
+        codes = np.concatenate([(center - middle) / own, np.log(side / own)], -1) * self.scales
+        weights = np.where(matches < 0, 0, 1)
+        return weights * labels[matches], weights[:, None] * codes, weights
 
     def losses(self, levels: Levels, boxes: Any, labels: Any, num_boxes: Any) -> tuple[float, float]:
         """The losses of classes and boxes over a batch, normalized, the second by the codes too, without weights."""
@@ -225,18 +234,17 @@ class Published:
         )
         class_loss = box_loss = matched = 0.0
         for row, count in enumerate(num_boxes):
-            matches, codes_of = self.targets(anchors[0], boxes[row, :count])
-            is_matched = matches >= 0
-            truth = is_matched[:, None] * np.eye(logits.shape[-1])[labels[row, matches] - 1]
+            classes, codes_of, weights = self.targets(anchors[0], boxes[row, :count], labels[row, :count])
+            truth = np.eye(logits.shape[-1] + 1)[classes][:, 1:]
             entropy = tf.nn.sigmoid_cross_entropy_with_logits(truth, logits[row]).numpy()
             probability = tf.sigmoid(logits[row]).numpy()
             of_truth = np.where(truth > 0, probability, 1 - probability)
             weight = np.where(truth > 0, self.alpha, 1 - self.alpha)
             class_loss += float((weight * (1 - of_truth) ** self.gamma * entropy).sum())
-            far = np.abs(codes[row] - codes_of)[is_matched]
+            far = np.abs(codes[row] - codes_of)
             huber = np.where(far <= self.delta, far**2 / 2, self.delta * (far - self.delta / 2))
-            box_loss += float(huber.sum())
-            matched += int(is_matched.sum())
+            box_loss += float((huber.sum(-1) * weights).sum())
+            matched += int(weights.sum())
         normalizer = matched + 1 if self.tpu else max(matched, 1)
         return class_loss / normalizer, box_loss / (4 * normalizer)
 

@@ -1,15 +1,13 @@
-"""The detection task counts the right anchors, gives finite gradients, and predicts what its outputs say."""
+"""The detection task counts the right anchors and gives finite gradients."""
 
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from halofeed.errors import UsageError
-from halofeed.trainer.detection.anchors import Level, encode, retinanet_anchors
-from halofeed.trainer.detection.matcher import Matcher, match_boxes
+from halofeed.trainer.detection.anchors import Level, retinanet_anchors
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.detection import Detection
 from tests.support.training import facts_of
@@ -44,15 +42,6 @@ def outputs_of(seed=0, dtype=np.float64):
         codes = generator.normal(0, 2, (BATCH, *anchors.shape)).astype(dtype)
         outputs.append(Level(class_logits=logits, box_codes=codes, anchors=anchors))
     return outputs
-
-
-@jax.jit
-def matches_of(boxes, num_boxes, is_crowd):
-    anchors = [jnp.asarray(level, boxes.dtype)[None] for level in ANCHORS]
-    return match_boxes(Matcher(), anchors, boxes, jnp.arange(BOXES) < num_boxes[:, None], is_crowd)
-
-
-jitted_encode = jax.jit(encode)
 
 
 @jax.jit
@@ -92,39 +81,6 @@ def test_a_crowd_is_neither_object_nor_background():
     batch["is_crowd"][:, 0] = False
     _, gradients = loss_and_gradients(outputs, batch)
     assert np.asarray(gradients[0].class_logits)[0, 4, 4].all()
-
-
-def perfect_outputs(batch):
-    """Logits and codes that say the truth exactly, as the matches assign it."""
-    matches = matches_of(batch["boxes"], batch["num_boxes"], batch["is_crowd"])
-    outputs = []
-    for level, matched in zip(ANCHORS, map(np.asarray, matches), strict=True):
-        rows = np.arange(BATCH)[:, None, None, None]
-        box = batch["boxes"][rows, np.maximum(matched, 0)]
-        label = np.where(matched >= 0, batch["classes"][rows, np.maximum(matched, 0)], 0)
-        logits = np.where(label[..., None] == np.arange(1, len(LABELS) + 1), 8.0, -8.0).astype(np.float32)
-        codes = np.where(matched[..., None] >= 0, jitted_encode(box, level), 0)
-        outputs.append(Level(class_logits=logits, box_codes=codes.astype(np.float32), anchors=level))
-    return outputs
-
-
-def test_the_truth_fed_through_is_predicted_and_scores_mAP_1():  # noqa: N802
-    task, batch = Detection(labels=LABELS, score_threshold=0.5), batch_of(3)
-    predicted = jax.jit(task.predict)(perfect_outputs(batch), batch)
-    predictions = {name: np.asarray(values) for name, values in predicted.items()}
-    truth = {name: batch[name] for name in (*task.truth, "valid")}
-    metrics = task.metrics()
-    scores = metrics.update(predictions, truth)
-    np.testing.assert_array_equal(scores, [1, 1, np.nan, 1])
-    assert metrics.result()["mAP"] == pytest.approx(1)
-    assert predictions["image_size"].tolist() == [[SIDE, SIDE]] * BATCH
-    for row in np.flatnonzero(batch["valid"]):
-        real = ~batch["is_crowd"][row, : batch["num_boxes"][row]]
-        expected = batch["boxes"][row, : batch["num_boxes"][row]][real]
-        found = predictions["boxes"][row, : predictions["num_detections"][row]]
-        assert len(found) == len(expected)
-        for box in expected:
-            assert np.abs(found - box).max(1).min() < 1e-5
 
 
 def test_the_task_is_built_by_name_and_refuses_what_it_does_not_know():

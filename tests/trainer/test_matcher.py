@@ -18,7 +18,6 @@ from tests.support.training import random_boxes
 
 BOTH_ROWS_FREE = [[1, 1, 1, 3, 1], [2, -1, 2, 0, 4], [3, 0, -1, 0, 0]]
 ONE_ROW_LOW = [[1, 1, 1, 3, 1], [-1, 0, -2, -2, -1], [3, 0, -1, 2, 0]]
-WITH_PADDING = [ONE_ROW_LOW[0], ONE_ROW_LOW[1], [0] * 5, ONE_ROW_LOW[2], [0] * 5]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -43,25 +42,9 @@ def match_table(matcher, rows, is_object=None):
         (BOTH_ROWS_FREE, None, (3, 2), {"negatives_lower_than_unmatched": False}, [2, -2, -1, 0, 1]),
         (ONE_ROW_LOW, None, (3, 2), {}, [2, -1, -1, 0, -1]),
         (ONE_ROW_LOW, None, (3, 2), {"force_match_for_each_row": True}, [2, 1, -1, 0, -1]),
-        # Padding is not forced on an anchor.
-        (
-            WITH_PADDING,
-            [True, True, False, True, False],
-            (3, 2),
-            {"force_match_for_each_row": True},
-            [3, 1, -1, 0, -1],
-        ),
-        # Ours: a forced anchor goes to the first box, and of equal anchors the first is taken.
-        (
-            [[1, 2, 2, 0, 2], [1, 3, 0, 3, 0]],
-            None,
-            (9, 9),
-            {"force_match_for_each_row": True},
-            [-1, 0, -1, -1, -1],
-        ),
+        # Ours: of equal anchors the first is taken.
         ([[0, 0, 2, 0, 2]], None, (9, 9), {"force_match_for_each_row": True}, [-1, -1, 0, -1, -1]),
         # Without objects every anchor is background.
-        (BOTH_ROWS_FREE, [False] * 3, (0.5, 0.4), {"force_match_for_each_row": True}, [-1] * 5),
         (BOTH_ROWS_FREE, [False] * 3, (0.5, 0.4), {"negatives_lower_than_unmatched": False}, [-1] * 5),
         # Without thresholds every anchor has its best box.
         (ONE_ROW_LOW, None, (0.9, 0.9), {"ignore_thresholds": True}, [2, 0, 0, 0, 0]),
@@ -70,7 +53,7 @@ def match_table(matcher, rows, is_object=None):
     ],
 )
 def test_the_matches_of_the_tf_object_detection_api(rows, is_object, thresholds, options, expected):
-    """The first six: numbers of tensorflow/models, object_detection/matchers/argmax_matcher_test.py."""
+    """The first five: numbers of tensorflow/models, object_detection/matchers/argmax_matcher_test.py."""
     high, low = thresholds
     matcher = Matcher(
         matched_threshold=high, unmatched_threshold=low, **{"force_match_for_each_row": False, **options}

@@ -4,6 +4,7 @@ import pytest
 
 from halofeed.errors import UsageError
 from halofeed.loader.augment import build_augmentations
+from halofeed.prep.options.recipe_file import read_recipe
 from halofeed.trainer.config import load_config
 from tests.support.dataset_writer import draw_examples, write_dataset
 from tests.support.training import command, logged
@@ -73,7 +74,6 @@ NAMES = (
     "ssd_mobilenet_v1_300",
     "ssd_mobilenet_v1_ppn_300",
 )
-ROWS = [[cell.strip() for cell in line.split("|")] for line in VALUES.strip().splitlines()]
 SSD, COMPARED = NAMES[2], {"evaluate_every", "checkpoint_every", "model_options", "task_options", "augment"}
 
 
@@ -81,7 +81,7 @@ SSD, COMPARED = NAMES[2], {"evaluate_every", "checkpoint_every", "model_options"
 def load(tmp_path):
     def load(recipe, *changes):
         text, column = SAMPLE, 1 + NAMES.index(recipe)
-        own = {f"${row[0]}": row[column] for row in ROWS}
+        own = {f"${row[0]}": row[column] for row in rows_of(VALUES)}
         for name, value in [*own.items(), *MACROS.items(), *own.items()]:
             text = text.replace(name, value)
         for old, new in changes:
@@ -103,43 +103,58 @@ def test_a_sample_configuration_becomes_its_recipe(name, load):
     assert build_augmentations(found["augment"]) == build_augmentations(recipe["augment"])
 
 
-REFUSED = [("iou_threshold: 0.6", "iou_threshold: many", "iou_threshold: expected a float, got many")]
-REFUSED += [("converter: SIGMOID", "converter: SOFTMAX", "score_converter: expected SIGMOID, the only one")]
-REFUSED += [
-    (
-        "ssd_random_crop",
-        "random_adjust_hue",
-        "options: expected one of random_horizontal_flip, .* got random_",
-    )
-]
-REFUSED += [
-    (
-        "smooth_l1 { }",
-        "smooth_l1 { } weighted_iou { }",
-        r"localization_loss\.weighted_iou: has no counterpart",
-    )
-]
-REFUSED += [("total_steps: 20000", "total_steps: 9", "total_steps: expected 20000")]
-REFUSED += [
-    ("'ssd_mobilenet_v1'", "'ssd_inception_v2'", "type: expected one of ssd_mobilenet_v1, .* got ssd_incep")
-]
-REFUSED += [
-    ("{ ssd {", "{ faster_rcnn {", "model: expected one of ssd, got faster_rcnn"),
-    ("} }\n", "", "text proto:"),
-]
+REFUSED = r"""
+iou_threshold: 0.6   | iou_threshold: many          | iou_threshold: expected a float, got many
+converter: SIGMOID   | converter: SOFTMAX           | score_converter: expected SIGMOID, the only one
+ssd_random_crop      | random_adjust_hue            | options: expected one of random_horizontal_flip, .* got random_
+smooth_l1 { }        | smooth_l1 { } weighted_iou { } | localization_loss\.weighted_iou: has no counterpart
+total_steps: 20000   | total_steps: 9               | total_steps: expected 20000
+'ssd_mobilenet_v1'   | 'ssd_inception_v2'           | type: expected one of ssd_mobilenet_v1, .* got ssd_incep
+{ ssd {              | { faster_rcnn {              | model: expected one of ssd, got faster_rcnn
+train_config: {      | train_config: { {            | text proto:
+fixed_shape_resizer  | keep_aspect_ratio_resizer    | resizer.height: has no counterpart
+fixed_shape_resizer  | keep_aspect_ratio_resizer    | expected pad_to_max_dimension, so that all images have one shape
+"""
+STORED = """
+fixed_shape_resizer { height: 640 } | resize=fixed-shape height=640 width=300 interpolation=tf1-bilinear
+fixed_shape_resizer { resize_method: AREA convert_to_grayscale: true } | interpolation=tf1-area channels=1
+keep_aspect_ratio_resizer { } | resize=keep-aspect min_dimension=600 max_dimension=1024 pad=False max_boxes=100
+keep_aspect_ratio_resizer { pad_to_max_dimension: true per_channel_pad_value: [9, 8, 7] } | pad=True pad_value=[9,8,7]
+identity_resizer { } | image_resizer: expected one of fixed_shape_resizer, .*, got identity_resizer
+fixed_shape_resizer { resize_method: CUBIC } | resize_method: expected one of BILINEAR, .*, got CUBIC
+fixed_shape_resizer { depth: 3 } | fixed_shape_resizer.depth: has no counterpart
+"""
 
 
-@pytest.mark.parametrize(("old", "new", "message"), REFUSED)
+def rows_of(table):
+    return [[cell.strip() for cell in line.split("|")] for line in table.strip().splitlines()]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), rows_of(REFUSED))
 def test_what_cannot_be_translated_is_refused_by_its_name(old, new, message, load):
     with pytest.raises(UsageError, match=rf"--config .*pipeline\.config: .*{message}"):
         load(SSD, (old, new))
 
 
+@pytest.mark.parametrize(("resizer", "expected"), rows_of(STORED))
+def test_the_resizer_becomes_options_of_a_conversion_or_is_refused(resizer, expected, tmp_path):
+    file = tmp_path / "pipeline.config"
+    file.write_text(f"model {{ faster_rcnn {{ image_resizer {{ {resizer} }} }} }}")
+    if "expected" in expected or "counterpart" in expected:
+        with pytest.raises(UsageError, match=rf"--recipe .*pipeline\.config: .*{expected}"):
+            read_recipe(file)
+    else:
+        found = {name: str(value).replace(" ", "") for name, value in read_recipe(file).document.items()}
+        assert dict(one.split("=") for one in expected.split()).items() <= found.items()
+        read_recipe(file).changed({"encoding": "png"})
+
+
 def test_a_sample_configuration_trains_with_one_command(load, tmp_path):
-    load(SSD, ("batch_size: 1024", "batch_size: 8"), ("20000", "10"), ("steps: 1000", "steps: 2"))
+    load(SSD)
     examples = draw_examples("detection", {"train": 8}, shape=(300, 300, 3))
     data = write_dataset(tmp_path / "data", examples, task="detection")
-    options = ("--out", tmp_path / "run", "--set", "model.width=8")
+    options = ("--out", tmp_path / "run", "--set", "model.width=8", "--steps", 10, "--batch-size", 8)
     printed = command("train", data, "--config", tmp_path / "pipeline.config", *options)
     assert "argmax_matcher.force_match_for_each_row -> task.force_match_for_each_row = True" in printed
+    assert "warmup_steps = 2, a fifth of this run's 10 updates, in place of 1000" in printed
     assert logged(tmp_path / "run")[-1]["step"] == 10

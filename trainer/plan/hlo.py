@@ -27,7 +27,8 @@ _SOURCE_RANKING = (
     "/trainer/",
 )
 """Parts of paths: of an instruction's stack the frame that matches the first of these is shown."""
-_NOT_LAYERS = {"checkpoint", "rematted_computation", "while", "body", "cond", "remat", "shard_map"}
+_NOT_LAYERS = {"checkpoint", "rematted_computation", "remat", "shard_map", "closed_call"}
+_NOT_LAYERS |= {"while", "body", "cond"}
 _LIBRARIES = ("site-packages/", "dist-packages/", "<")
 _SCOPE_WRAPPER = "call_in_named_scope"
 """Function of `halofeed.trainer.models.layers.name_layers`, which is on the stack of every layer."""

@@ -36,7 +36,7 @@ ENTRY %main (x: bf16[4,20,20,3]) -> f32[8] {
   %z = bf16[4,20,20,3]{3,2,1,0:T(8,128)(2,1)} negate(%y)
   %halo = (bf16[4,1,20,3]{3,2,1,0}, bf16[4,1,20,3]{3,2,1,0}, u32[], u32[]) collective-permute-start(%y), source_target_pairs={{0,1}}, metadata={op_name="jit(step)/jvp(down.0)/down.0.1.convolution/conv_general_dilated" stack_frame_id=2}
   %done = bf16[4,1,20,3]{3,2,1,0} collective-permute-done(%halo)
-  %whole = bf16[4,160,160,3]{3,2,1,0} all-gather(%z), replica_groups=mesh['a'=2,'b'=4] {'b'}, dimensions={1}, metadata={op_name="jit(step)/transpose(jvp(pyramid))/sort"}
+  %whole = bf16[4,160,160,3]{3,2,1,0} all-gather(%z), replica_groups=mesh['a'=2,'b'=4] {'b'}, dimensions={1}, metadata={op_name="jit(step)/transpose(jvp(pyramid))/closed_call/sort"}
   %loop = f32[8]{0} while(%init), condition=%c, body=%body, trips=5
   ROOT %out = f32[8]{0} copy(%loop)
 }
