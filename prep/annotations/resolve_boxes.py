@@ -9,7 +9,8 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import describe_differences, find_similar_names
-from halofeed.prep.annotations.contract import LayoutOptions, is_mostly_bad
+from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.written_boxes import is_mostly_bad
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles

@@ -7,29 +7,24 @@ from dataclasses import replace
 from functools import partial
 
 from halofeed.errors import AnnotationsError, UsageError
+from halofeed.prep.annotations.annotation_tools import DocumentFormat, list_documents
 from halofeed.prep.annotations.contract import Layout, LayoutOptions, PartwiseListing
-from halofeed.prep.annotations.documents import DocumentFormat, list_documents
 from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import (
     bids,
+    box_lines,
     class_masks,
     coco,
     coco_panoptic,
-    createml,
     cvat,
     dicom,
     folders,
-    kitti,
-    label_studio,
-    labelme,
+    json_tools,
     msd,
     nnunet,
     pairs,
-    supervisely,
     table,
-    via,
     voc,
-    wider,
     yolo,
 )
 from halofeed.prep.sources.example import SourceExample
@@ -129,14 +124,14 @@ LAYOUTS: dict[str, Layout] = {
             has_masks=True,
             keeps=("keypoints",),
         ),
-        _of_documents(labelme.LABELME),
+        _of_documents(json_tools.LABELME),
         _of_documents(cvat.CVAT),
-        _of_documents(createml.CREATEML),
-        _of_documents(kitti.KITTI),
-        _of_documents(via.VIA),
-        _of_documents(label_studio.LABEL_STUDIO),
-        _of_documents(supervisely.SUPERVISELY),
-        _of_documents(wider.WIDER),
+        _of_documents(json_tools.CREATEML),
+        _of_documents(box_lines.KITTI),
+        _of_documents(json_tools.VIA),
+        _of_documents(json_tools.LABEL_STUDIO),
+        _of_documents(json_tools.SUPERVISELY),
+        _of_documents(box_lines.WIDER),
         Layout(
             name="tfrecord",
             tasks=_ALL,

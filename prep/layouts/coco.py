@@ -11,23 +11,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.columns import CORNERS, is_geometry, normalize_name, to_corners
-from halofeed.prep.annotations.contract import (
-    MIN_BAD_OBJECTS,
-    LayoutOptions,
-    check_box,
-    check_rotation,
-    declared_size,
-    is_mostly_bad,
-    parse_number,
-    read_required,
-    sort_examples,
-    split_in_file_name,
-    usable_boxes,
-)
+from halofeed.prep.annotations.columns import is_geometry, normalize_name
+from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples, split_in_file_name
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.annotations.written_boxes import (
+    MIN_BAD_OBJECTS,
+    check_rotation,
+    declared_size,
+    is_mostly_bad,
+    parse_flag,
+    parse_number,
+    rectangle_of,
+    usable_boxes,
+)
 from halofeed.prep.layouts import coco_panoptic
 from halofeed.prep.layouts.coco_keypoints import (
     WITH_FRACTIONS,
@@ -44,6 +42,7 @@ _KNOWN_KEYS = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscro
 """Keys of an annotation that the reader uses, in addition to other spellings of iscrowd."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
 _CROWD = ("iscrowd", "crowd")
+_FLAGS = {0: False, 1: True}
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
 _MAX_DIGITS = 4300
 """Python converts no longer text to an int."""
@@ -510,30 +509,24 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
         detail = f"{what}: category_id {annotation['category_id']!r} is no category of the file"
         raise SourceError("annotation", "object has no class", detail)
     values = [parse_number(value, f"{what} bbox") for value in bbox]
-    written = to_corners(values, "corner-size" if options.box_form == "auto" else options.box_form)
-    sides: dict[str, Any] = dict(zip(CORNERS, written, strict=True))
     attributes = annotation.get("attributes")
     attributes = attributes if isinstance(attributes, dict) else {}  # from CVAT
     check_rotation(attributes.get("rotation"), what, options)
-    is_crowd = _flag(_crowd_of(annotation), f"{what} iscrowd")
+    is_crowd = parse_flag(_crowd_of(annotation), f"{what} iscrowd", _FLAGS)
     occluded = annotation.get("occluded", attributes.get("occluded", 0))
     area = annotation.get("area")
-    box = Box(
-        **sides,
-        label=names_by_id[annotation["category_id"]],
+    return rectangle_of(
+        names_by_id[annotation["category_id"]],
+        values,
+        what,
+        options,
+        form="corner-size",
         is_crowd=is_crowd,
-        occluded="occluded" in options.keep and _flag(occluded, f"{what} occluded"),
+        occluded="occluded" in options.keep and parse_flag(occluded, f"{what} occluded", _FLAGS),
         category_id=annotation["category_id"] if "category_id" in options.keep else None,
         area=None if area is None else parse_number(area, f"{what} area"),
         mask=_mask(annotation.get("segmentation"), what) if options.masks else None,
     )
-    return check_box(box, what)
-
-
-def _flag(value: object, what: str) -> bool:
-    if value not in (0, 1):
-        raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} is {value!r}")
-    return bool(value)
 
 
 def _mask(segmentation: Any, what: str) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.contract import parse_number
+from halofeed.prep.annotations.written_boxes import parse_number
 from halofeed.prep.sources.example import Keypoint
 from halofeed.system.wording import plural
 

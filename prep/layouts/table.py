@@ -17,14 +17,10 @@ from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, read_columns
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
-    check_box,
-    declared_size,
-    parse_number,
     sort_examples,
     sort_key,
     split_in_file_name,
     splits_by_folders,
-    usable_boxes,
 )
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageMatcher, ImageQuery, PathComparison
 from halofeed.prep.annotations.parquet_rows import parquet_class_names
@@ -49,6 +45,13 @@ from halofeed.prep.annotations.tables import (
     unread_column_notes,
 )
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names
+from halofeed.prep.annotations.written_boxes import (
+    declared_size,
+    make_box,
+    parse_flag,
+    parse_number,
+    usable_boxes,
+)
 from halofeed.prep.layouts import segmentation_table
 from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.example import Box, SourceExample
@@ -410,18 +413,13 @@ def _box(row: TableRow) -> Box | None:
         raise SourceError("annotation", "box has no class or several", f"{row.place}: {row.cell('class')}")
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
-    sides: dict[str, Any] = {side: parse_number(row.cell(side), f"{row.place} {side}") for side in CORNERS}
-    flags: dict[str, Any] = {name: _flag(row, name) for name in _FLAG_COLUMNS}
+    sides = [parse_number(row.cell(side), f"{row.place} {side}") for side in CORNERS]
+    flags = {
+        name: parse_flag(row.cell(name).lower(), f"{row.place} {name}", _FLAGS) for name in _FLAG_COLUMNS
+    }
     area = parse_number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
     mask = json.loads(row.cell("mask")) if row.cell("mask") else None
-    return check_box(Box(**sides, **flags, label=classes[0], area=area, mask=mask), row.place)
-
-
-def _flag(row: TableRow, column: str) -> bool:
-    text = row.cell(column).lower()
-    if text not in _FLAGS:
-        raise SourceError("annotation", "flag is neither 0 nor 1", f"{row.place} {column} is {text!r}")
-    return _FLAGS[text]
+    return make_box(classes[0], sides, row.place, area=area, mask=mask, **flags)
 
 
 def _listed_classes(cell: str) -> tuple[str, ...] | None:

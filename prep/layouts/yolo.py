@@ -19,20 +19,12 @@ from functools import partial
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
-from halofeed.prep.annotations.contract import (
-    LayoutOptions,
-    parse_number,
-    read_required,
-    sort_examples,
-    splits_by_folders,
-    usable_boxes,
-)
-from halofeed.prep.annotations.documents import read_limited
+from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples, splits_by_folders
+from halofeed.prep.annotations.documents import MAX_YAML_BYTES, parse_yaml, read_limited
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
-from halofeed.prep.annotations.shapes import polygon_of, rectangle_of
 from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.annotations.yaml_documents import MAX_YAML_BYTES, parse_yaml
+from halofeed.prep.annotations.written_boxes import parse_number, polygon_of, rectangle_of, usable_boxes
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, path_below
@@ -428,12 +420,12 @@ def _with_objects(
     try:
         text = read_limited(images, file, "label file", _MAX_LABEL_BYTES).decode("utf-8-sig")
         rows = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        boxes, bad = usable_boxes(rows, partial(_parse_row, described, options), options)
+        boxes, bad = usable_boxes(rows, partial(_parse_row, described, options), options, file)
     except UnicodeDecodeError as error:
         return replace(example, problem=("annotation", "label file is no text", f"{file}: {error}"))
     except SourceError as error:
         return replace(example, problem=error.at(file).args)
-    return replace(example, boxes=boxes, bad_objects=tuple((why, f"{file}: {detail}") for why, detail in bad))
+    return replace(example, boxes=boxes, bad_objects=bad)
 
 
 def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, list[str]]) -> Box:
@@ -453,7 +445,7 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
     if len(values) == 4 or (described.keypoints and len(values) == posed):
         kept = "keypoints" in options.keep
         flags = {"keypoints": _keypoints(described, values[4:])} if kept else {}
-        return rectangle_of(label, values[:4], what, options, form="center-size", flags=flags)
+        return rectangle_of(label, values[:4], what, options, form="center-size", **flags)
     if len(values) >= 6 and len(values) % 2 == 0 and not described.keypoints:
         return polygon_of(label, values, what, options)
     expected = f"{posed + 1} for keypoints" if described.keypoints else "7 or more for a polygon"
