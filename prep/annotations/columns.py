@@ -79,14 +79,12 @@ class ColumnMapping:
             there is no box.
         box: columns of x, y, w and h, or the one column of a list with all four.
         unread: columns without a known meaning, in their original spelling.
-        one_hot: columns that are classes, with 1 for the images that have the class.
     """
 
     columns: Mapping[str, str]
     form: str = ""
     box: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-    one_hot: tuple[str, ...] = ()
 
     @property
     def known(self) -> tuple[str, ...]:

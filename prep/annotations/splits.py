@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from halofeed.errors import AnnotationsError, UsageError
+from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.patterns import Expression
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import is_image_name, is_video_name, stem_of
+from halofeed.prep.sources.file_names import is_image_name, is_video_name, is_volume_name, stem_of
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.spill import SpillList
 from halofeed.system.wording import plural
 
@@ -391,3 +393,30 @@ def _split_by_cases(
 def _case_names(example: SourceExample) -> set[str]:
     stem = stem_of(example.source)
     return {str(example.key), stem, re.sub(r"_[0-9]{4}$", "", stem)}
+
+
+def find_split_lists(files: SourceFiles) -> dict[str, str]:
+    """Return the path of the list for each split, if lists divide the images of these files; otherwise {}.
+
+    VOC's ImageSets/Segmentation has such lists: train.txt and val.txt. They are in one folder, each line names an
+    image by path or stem, and no image occurs twice.
+    """
+    by_folder: dict[str, dict[str, str]] = {}
+    for path in files.sizes():
+        folder, _, name = path.rpartition("/")
+        stem, _, extension = name.rpartition(".")
+        if extension == "txt" and is_split_name(stem) and stem.lower() != "trainval":
+            by_folder.setdefault(folder, {})[stem.lower()] = path
+    by_folder = {folder: lists for folder, lists in by_folder.items() if len(lists) > 1}
+    if not by_folder:
+        return {}
+    stems = {stem_of(path) for path in files.sizes() if is_image_name(path) or is_volume_name(path)}
+    for lists in by_folder.values():
+        try:
+            texts = [files.read(path).decode() for path in lists.values()]
+        except (SourceError, UnicodeDecodeError):
+            continue
+        named = [stem_of(line.strip()) for text in texts for line in text.splitlines() if line.strip()]
+        if named and len(set(named)) == len(named) and stems.issuperset(named):
+            return lists
+    return {}

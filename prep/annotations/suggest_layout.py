@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +14,6 @@ from posixpath import basename, splitext
 from typing import Protocol
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
 from halofeed.prep.sources.containers import container_kind
@@ -22,8 +23,6 @@ from halofeed.prep.sources.file_names import (
     VOLUME_FILE_EXTENSIONS,
     extension_of,
     is_image_name,
-    is_volume_name,
-    stem_of,
 )
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
 
@@ -94,6 +93,15 @@ _FOREIGN_FILES = tuple(
     )
 )
 """Files that are not read: what they are, what to do, and their names in lower case."""
+_FOREIGN_BYTES = {
+    b"PK\x03\x04": "it is a ZIP file, such as a workbook: save the table as CSV in UTF-8",
+    b"\xd0\xcf\x11\xe0": "it is a workbook: save the table as CSV in UTF-8",
+    b"\x1f\x8b": "it is compressed: unpack it with gunzip",
+    b"PAR1": "it is Parquet: give its name the ending .parquet",
+    b"\x89PNG": "it is a picture: name the table",
+    b"\xff\xd8\xff": "it is a picture: name the table",
+}
+"""First bytes of files that are no tables, and what to do about each."""
 _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
     ("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely", "wider")
@@ -155,6 +163,17 @@ def suggest_layout(files: _Files) -> Hint | None:
     The function reads only names and the beginnings of a few files, so None proves nothing.
     """
     return next(find_hints(files), None)
+
+
+def advice_for_bytes(head: bytes, path: str) -> str:
+    """Return what to do about a file at `path` that is named as a table and is no UTF-8 text, by its first bytes."""
+    if kind := next((what for start, what in _FOREIGN_BYTES.items() if head.startswith(start)), None):
+        return kind
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        stem, extension = splitext(path)
+        command = ["iconv", "-f", "UTF-16", "-t", "UTF-8", path, "-o", f"{stem}_utf8{extension}"]
+        return f"it is UTF-16: save it as UTF-8, with {shlex.join(command)}"
+    return "save it as UTF-8"
 
 
 def find_hints(files: _Files, named: str | None = None) -> Iterator[Hint]:
@@ -237,7 +256,7 @@ def _share_names(files: _Files) -> bool:
     return 2 * sum(count > 1 for count in stems.values()) >= len(stems)
 
 
-def _heads(files: _Files, paths: Sequence[str], *extensions: str) -> Iterator[tuple[str, str]]:
+def read_heads(files: _Files, paths: Sequence[str], *extensions: str) -> Iterator[tuple[str, str]]:
     """Yield (path, first bytes as text) of a few files with one of these extensions, the topmost first."""
     chosen = sorted((path for path in paths if path.lower().endswith(extensions)), key=lambda p: p.count("/"))
     for path in islice(chosen, _MAX_OPENED):
@@ -248,7 +267,9 @@ def _heads(files: _Files, paths: Sequence[str], *extensions: str) -> Iterator[tu
 
 
 def _detect_dataset_json(files: _Files, paths: Sequence[str]) -> Hint | None:
-    for path, text in _heads(files, [path for path in paths if basename(path) == "dataset.json"], ".json"):
+    for path, text in read_heads(
+        files, [path for path in paths if basename(path) == "dataset.json"], ".json"
+    ):
         try:
             keys = set(json.loads(text))
         except (ValueError, TypeError, RecursionError):
@@ -263,7 +284,7 @@ def _detect_dataset_json(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 
 def _detect_json(files: _Files, paths: Sequence[str]) -> Hint | None:
-    for path, text in _heads(files, paths, ".json"):
+    for path, text in read_heads(files, paths, ".json"):
         for kind, (layout, form) in _FOREIGN_JSON.items():
             if form.search(text):
                 what = f"{path} is {kind}"
@@ -276,7 +297,7 @@ def _detect_json(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 
 def _detect_voc_or_cvat(files: _Files, paths: Sequence[str]) -> Hint | None:
-    for path, text in _heads(files, paths, ".xml"):
+    for path, text in read_heads(files, paths, ".xml"):
         if _VOC_ROOT.search(text) and "<polygon>" in text and "<bndbox>" not in text:
             return Hint(what=f"{path} is of the LabelMe web tool, in XML")
         if _VOC_ROOT.search(text):
@@ -292,7 +313,7 @@ def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
     named = set(texts.values())
     stems = named.intersection(splitext(basename(path))[0] for path in _images(files)) if named else ()
     beside = [path for path, stem in texts.items() if stem in stems]
-    for path, text in _heads(files, beside, ".txt"):
+    for path, text in read_heads(files, beside, ".txt"):
         lines = [
             line for line in text.splitlines() if line.strip() and not line.startswith(("imagesource", "gsd"))
         ]
@@ -306,7 +327,7 @@ def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
 def _detect_yolo_yaml(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect data.yaml with the classes and the folders of YOLO, also where the labels are elsewhere or missing."""
     named = [path for path in paths if basename(path).lower() in ("data.yaml", "dataset.yaml")]
-    for path, text in _heads(files, named, ".yaml"):
+    for path, text in read_heads(files, named, ".yaml"):
         if _YAML_NAMES.search(text) and _YAML_FOLDERS.search(text):
             return _readable_hint(f"{path} is YOLO's", "yolo")
     return None
@@ -314,7 +335,7 @@ def _detect_yolo_yaml(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_wider_face(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect text files with an image path, a count, and as many boxes."""
-    for path, text in _heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
+    for path, text in read_heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
         lines = [line.strip() for line in text.splitlines()[:2]]
         if len(lines) == 2 and is_image_name(lines[0]) and lines[1].isdigit():
             return _readable_hint(f"{path} is WIDER FACE's", "wider")
@@ -323,7 +344,7 @@ def _detect_wider_face(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect tables of boxes or classes without the columns filename and class."""
-    for path, text in _heads(files, paths, ".csv", ".jsonl"):
+    for path, text in read_heads(files, paths, ".csv", ".jsonl"):
         lines = [line for line in text.splitlines() if line.strip()][:2]
         cells = [cell.strip().strip('"').lower() for cell in lines[0].split(",")] if lines else []
         if len(cells) > 1 and cells[0] in GOOGLE_SETS and (cells[1].startswith("gs://") or len(cells) == 11):
@@ -376,7 +397,7 @@ def _detect_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_pointer(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect annotation files that were not downloaded."""
-    for path, text in _heads(files, paths, ".json", ".xml", ".csv", ".jsonl", ".txt", ".yaml"):
+    for path, text in read_heads(files, paths, ".json", ".xml", ".csv", ".jsonl", ".txt", ".yaml"):
         if pointer := pointer_kind(text.encode()):
             what, _, fix = pointer.partition("; ")
             return Hint(what=f"{path} is {what}", fix=fix)
@@ -429,14 +450,14 @@ def _detect_masks(files: _Files, paths: Sequence[str]) -> Hint | None:
 def _detect_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     near = [path for path in paths if "/" not in path]
     metadata = [path for path in paths if basename(path) in METADATA_NAMES]
-    for path, text in _heads(files, metadata, ".jsonl", ".csv", ".parquet"):
+    for path, text in read_heads(files, metadata, ".jsonl", ".csv", ".parquet"):
         words = set(re.findall(r"\w+", next(iter(text.splitlines()), "")))
         named = "file_name" in words and words & {"label", "class", "category", "objects"}
         if named or path.endswith(".parquet"):
             layout = "csv" if path.endswith(".csv") else "jsonl"
             return _readable_hint(f"{path} is metadata of Hugging Face", layout)
     for layout, extensions in (("csv", (".csv", ".tsv")), ("jsonl", (".jsonl", ".ndjson"))):
-        for path, text in _heads(files, near, *extensions):
+        for path, text in read_heads(files, near, *extensions):
             first = next((line for line in text.splitlines() if line.strip()), "")
             words = {word.lower() for word in re.findall(r"[\w-]+", first)}
             boxed = {"xmin", "ymin", "xmax", "ymax"} <= words
@@ -458,49 +479,20 @@ def _detect_container(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 # Each takes the files and the paths of all files except images, which are numerous.
 _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
-    *(
-        _detect_dataset_json,
-        _detect_json,
-        _detect_voc_or_cvat,
-        _detect_text_labels,
-        _detect_yolo_yaml,
-        _detect_wider_face,
-        _detect_dicom,
-        _detect_bids,
-        _detect_volume,
-        _detect_array,
-        _detect_masks,
-        _detect_table,
-        _detect_container,
-        _detect_foreign_files,
-    ),
+    _detect_dataset_json,
+    _detect_json,
+    _detect_voc_or_cvat,
+    _detect_text_labels,
+    _detect_yolo_yaml,
+    _detect_wider_face,
+    _detect_dicom,
+    _detect_bids,
+    _detect_volume,
+    _detect_array,
+    _detect_masks,
+    _detect_table,
+    _detect_container,
+    _detect_foreign_files,
     _detect_foreign_table,
     _detect_pointer,
 )
-
-
-def find_split_lists(files: SourceFiles) -> dict[str, str]:
-    """Return the path of the list for each split, if lists divide the images of these files; otherwise {}.
-
-    VOC's ImageSets/Segmentation has such lists: train.txt and val.txt. They are in one folder, each line names an
-    image by path or stem, and no image occurs twice.
-    """
-    by_folder: dict[str, dict[str, str]] = {}
-    for path in files.sizes():
-        folder, _, name = path.rpartition("/")
-        stem, _, extension = name.rpartition(".")
-        if extension == "txt" and is_split_name(stem) and stem.lower() != "trainval":
-            by_folder.setdefault(folder, {})[stem.lower()] = path
-    by_folder = {folder: lists for folder, lists in by_folder.items() if len(lists) > 1}
-    if not by_folder:
-        return {}
-    stems = {stem_of(path) for path in files.sizes() if is_image_name(path) or is_volume_name(path)}
-    for lists in by_folder.values():
-        try:
-            texts = [files.read(path).decode() for path in lists.values()]
-        except (SourceError, UnicodeDecodeError):
-            continue
-        named = [stem_of(line.strip()) for text in texts for line in text.splitlines() if line.strip()]
-        if named and len(set(named)) == len(named) and stems.issuperset(named):
-            return lists
-    return {}

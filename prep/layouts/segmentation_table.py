@@ -16,10 +16,7 @@ from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.tables import (
     ColumnRules,
     TableRow,
-    check_groups_are_read,
-    check_ignored,
     read_tables,
-    unread_column_notes,
 )
 from halofeed.prep.layouts.dicom import find_series, series_below
 from halofeed.prep.sources.example import SourceExample, data_files
@@ -80,8 +77,6 @@ def list_references(
         options=options,
     )
     tables = read_tables(form, annotations, annotation_file, columns, images)
-    check_ignored(tables, options.ignore_columns)
-    check_groups_are_read(tables, needed=options.needs_groups)
     index = FolderIndex(images)
     listed: list[tuple[TableRow, SourceExample]] = []
     rows_of = [[_from_the_root(row, annotations.root, images.root) for row in table.rows] for table in tables]
@@ -89,8 +84,9 @@ def list_references(
     series = series_below(images, tuple(folders), options) if folders else {}
     for table, rows in zip(tables, rows_of, strict=True):
         split = split_in_file_name(table.file) or "train"
-        notes = unread_column_notes(table)
-        listed += [(row, replace(_example(row, split, index, options, series), notes=notes)) for row in rows]
+        listed += [
+            (row, replace(_example(row, split, index, options, series), notes=table.notes)) for row in rows
+        ]
     examples = resolve_grid(_refuse_repeated(listed), images, options)
     used = {path for example in examples for path in example.paths}
     used |= data_files(images, used)

@@ -15,6 +15,7 @@ from typing import Any
 from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, read_columns
+from halofeed.prep.annotations.container_rows import parquet_class_names
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     sort_examples,
@@ -23,7 +24,6 @@ from halofeed.prep.annotations.contract import (
     splits_by_folders,
 )
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageMatcher, ImageQuery, PathComparison
-from halofeed.prep.annotations.parquet_rows import parquet_class_names
 from halofeed.prep.annotations.resolve_boxes import (
     add_class_notes,
     classes_in,
@@ -35,14 +35,11 @@ from halofeed.prep.annotations.tables import (
     ColumnRules,
     Table,
     TableRow,
-    check_groups_are_read,
-    check_ignored,
     container_files,
     described_folder,
     is_container,
     is_metadata,
     read_tables,
-    unread_column_notes,
 )
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names
 from halofeed.prep.annotations.written_boxes import (
@@ -124,8 +121,6 @@ def list_references(
         for table in read_tables(form, annotations, annotation_file, columns, images)
     ]
     one_file = annotation_file is not None
-    check_ignored(tables, options.ignore_columns)
-    check_groups_are_read(tables, needed=options.needs_groups)
     index = ImageIndex(images, annotations.root, options.takes)
     with_boxes = _has_boxes(tables, options.wants_boxes)
     if missing := [name for name in options.keep if not any(name in table.columns for table in tables)]:
@@ -260,7 +255,7 @@ def _by_source(
         table_split = "" if is_metadata(table.file) else folder or split_in_file_name(table.file) or "train"
         if is_container(table.file):
             folder, table_split = "", split_in_file_name(table.file) or splits_by_folders([table.file])[0]
-        notes = (*unread_column_notes(table), *_left_note(table, options))
+        notes = (*table.notes, *_left_note(table, options))
         for row in table.rows:
             if (written := row.cell("class")) not in classes:
                 classes[written] = row.place
