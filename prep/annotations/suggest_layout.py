@@ -256,7 +256,7 @@ def _share_names(files: _Files) -> bool:
     return 2 * sum(count > 1 for count in stems.values()) >= len(stems)
 
 
-def read_heads(files: _Files, paths: Sequence[str], *extensions: str) -> Iterator[tuple[str, str]]:
+def read_heads(files: _Files, paths: Iterable[str], *extensions: str) -> Iterator[tuple[str, str]]:
     """Yield (path, first bytes as text) of a few files with one of these extensions, the topmost first."""
     chosen = sorted((path for path in paths if path.lower().endswith(extensions)), key=lambda p: p.count("/"))
     for path in islice(chosen, _MAX_OPENED):

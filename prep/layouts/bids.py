@@ -25,13 +25,15 @@ from halofeed.prep.annotations.pairing import (
     NO_IMAGE,
     LabelFiles,
     PairKey,
+    class_values,
     join_channels,
+    join_masks,
     pair_up,
     single_file_label,
+    target_classes,
 )
 from halofeed.prep.annotations.patterns import Pattern, compile_pattern
 from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.layouts.class_masks import class_values, join_masks, target_classes
 from halofeed.prep.layouts.pairs import other_scans
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, iterate_scans, missing_part, stem_of

@@ -14,13 +14,15 @@ from halofeed.prep.annotations.pairing import (
     NO_IMAGE,
     LabelFiles,
     PairKey,
+    class_values,
     find_split_folder,
+    join_class_masks,
     pair_up,
     single_file_label,
     split_at,
+    target_classes,
 )
 from halofeed.prep.annotations.patterns import Pattern, compile_pattern
-from halofeed.prep.layouts.class_masks import class_values, join_class_masks, target_classes
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
     ARCHIVE_EXTENSIONS,

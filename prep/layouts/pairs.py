@@ -1,9 +1,9 @@
-"""Reader of pairs of image and label files, matched by patterns, by conventions for names, or by LiTS names."""
+"""Readers of pairs of image and label files: by patterns, by names (also those of LiTS), or one mask per class."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,10 +14,13 @@ from halofeed.prep.annotations.pairing import (
     NEITHER,
     PairKey,
     SortedFiles,
+    class_values,
     find_split_folder,
     join_channels,
+    join_class_masks,
     pair_up,
     split_at,
+    target_classes,
 )
 from halofeed.prep.annotations.patterns import PatternPair, compile_pair
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
@@ -339,3 +342,93 @@ def list_lits(
     for path in volumes:
         if path not in named:
             yield SourceExample(source=path, key=path, problem=NEITHER)
+
+
+# One mask file for each class: s0001/ct.nii.gz with s0001/segmentations/liver.nii.gz ----------------------
+
+_MASK_FOLDERS = ("segmentations", "segmentation", "masks", "labels", "segs")
+
+
+def list_class_masks(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[SourceExample]:
+    """Yield an example for every scan with the mask of each class, in the order of the classes' values.
+
+    Without patterns, a scan is the only volume, picture or clip in a folder that contains a mask folder. Mask folders
+    are called segmentations, segmentation, masks, labels or segs. Their file names are the classes. Other
+    arrangements need patterns, such as `images/{id}.nii.gz` and `{class}/{id}.nii.gz`. A folder called train, val,
+    test, ... is the split.
+
+    Raises:
+        AnnotationsError: there is no scan or no mask, or no mask of a class from the options.
+    """
+    found = _find_class_masks(images, annotation_file, options)
+    labels = join_class_masks(found.labels, images.root, options)
+    yield from pair_up(found.images, labels, options.missing_masks)
+    yield from found.left_out
+    for path in [*found.neither, *other_scans(images, options)]:
+        yield SourceExample(source=path, key=path, problem=NEITHER)
+
+
+def class_mask_values(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Mapping[int, str]:
+    """Return values from 1 for the classes of the options in their order, or for all classes sorted by name."""
+    found = _find_class_masks(images, annotation_file, options)
+    names = [label.class_masks[0][0] for _, label in found.labels]
+    return class_values(target_classes(names, images.root, options), options)
+
+
+def _find_class_masks(
+    images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> SortedFiles:
+    if annotation_file is not None:
+        raise AnnotationsError(f"{annotation_file}: class masks need no annotation file; name the folder")
+    if options.image_pattern is None and options.label_pattern is None:
+        found = _class_masks_by_convention(images, options.takes_scan)
+        expected = f"one volume beside a folder {_MASK_FOLDERS[0]}"
+        splits_named = False
+    else:
+        pair = compile_pair(options.image_pattern, options.label_pattern, with_class=True)
+        found = by_pattern(images, pair, options)
+        unlisted = unlisted_folders(images)
+        if unlisted and (not options.classes or options.missing_classes == "empty"):
+            raise AnnotationsError(
+                f"{images.root}: {', '.join(unlisted[:3])} cannot be listed, and may hold the masks of a class: all "
+                "scans would seem to lack it; give yourself the right to read it (chmod u+rx), or name with --classes "
+                "those to take"
+            )
+        expected = f"{pair.image.text!r} with {pair.label.text!r}"
+        splits_named = "split" in pair.image.names
+    if not found.images or not found.labels:
+        what = "mask" if found.images else "image"
+        raise AnnotationsError(
+            f"{images.root}: no {what} is found by the rule: {expected}; say it with --image-pattern and "
+            "--label-pattern, such as 'images/{id}.nii.gz' and '{class}/{id}.nii.gz'"
+            f"{layout_hint(images, 'class-masks')}"
+        )
+    if not splits_named:
+        found.images = split_by_folder(found.images, images.root, options.split_folders)
+    return found
+
+
+def _class_masks_by_convention(images: SourceFiles, takes: Callable[[str], bool]) -> SortedFiles:
+    paths = images.sizes()
+    result = SortedFiles(paths=paths)
+    beside: dict[str, list[str]] = {}
+    for path in iterate_scans(paths, takes):
+        folder = path.rpartition("/")[0]
+        scan, _, last = folder.rpartition("/")
+        if last.lower() in _MASK_FOLDERS:
+            result.add_label((scan,), path, stem_of(path))
+        else:
+            beside.setdefault(folder, []).append(path)
+    scans = {scan for (scan,), _ in result.labels}
+    above = {scan.rpartition("/")[0] for scan in scans}
+    for folder, found in beside.items():
+        if folder in scans or (len(found) == 1 and folder.rpartition("/")[0] in above):
+            for path in found:
+                result.add_image((folder,), path)
+        else:
+            result.neither += found
+    return result
