@@ -23,7 +23,7 @@ from halofeed.prep.annotations.written_boxes import (
     rectangle_of,
     usable_boxes,
 )
-from halofeed.prep.layouts.coco_files import InstancesFile, class_names, normalize_id, read_files
+from halofeed.prep.layouts.coco_files import InstancesFile, category_names, normalize_id, read_files
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
@@ -80,7 +80,7 @@ def list_references(
         raise AnnotationsError(f"{documents[0].file}: --keep occluded: no annotation says it; leave it out")
     skeletons = None
     if "keypoints" in options.keep:
-        skeletons = _skeletons_of((one.file, one.annotations, one.categories) for one in documents)
+        skeletons = _skeletons_of(documents)
     listed: list[SourceExample] = []
     for document in documents if wants_labels else ():
         values = {name: value for value, name in _values_of_classes(documents).items()}
@@ -89,12 +89,13 @@ def list_references(
             for one in _label_image_examples(document, found, drawn, values)
         )
     for document in () if wants_labels else documents:
-        _check_form(document.file, document.images, document.annotations, options)
-        notes = _unread_keys(document.file, document.annotations, options)
-        are_pixel_numbers = skeletons is not None and _are_pixel_numbers_in(document.annotations)
-        if skeletons is not None and not are_pixel_numbers:
-            notes += (_WITH_FRACTIONS,)
-        examples = _document_examples(document, found, options, skeletons, are_pixel_numbers)
+        _check_form(document, options)
+        notes = _unread_keys(document, options)
+        if skeletons is not None:
+            are_pixel_numbers = _are_pixel_numbers_in(document.annotations)
+            skeletons = replace(skeletons, shift=_MIDDLE if are_pixel_numbers else 0.0)
+            notes += () if are_pixel_numbers else (_WITH_FRACTIONS,)
+        examples = _document_examples(document, found, options, skeletons)
         examples = (replace(one, notes=(*one.notes, *notes)) if one.boxes else one for one in examples)
         examples = (replace(one, source=index.relative(one.source)) for one in examples)
         listed += resolve_boxes(list(examples), images, options, document.file)
@@ -110,7 +111,7 @@ def list_references(
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
     """Return the category names in the order of their ids, including unused ones."""
-    return class_names(read_files(annotations, annotation_file))
+    return category_names(read_files(annotations, annotation_file))
 
 
 def label_values(
@@ -121,7 +122,7 @@ def label_values(
 
 
 def _values_of_classes(documents: Sequence[InstancesFile]) -> dict[int, str]:
-    return dict(enumerate(class_names(documents), start=1))
+    return dict(enumerate(category_names(documents), start=1))
 
 
 def _image_query(file_name: str, document: InstancesFile) -> ImageQuery:
@@ -162,9 +163,7 @@ def _label_image_examples(
             yield SourceExample(**known, problem=error.args)
             continue
         yield SourceExample(**known)
-    for place, reason, detail in document.faulty:
-        fault = ("annotation", reason, detail)
-        yield SourceExample(source=place, key=place, split=document.split, problem=fault)
+    yield from document.faulty
 
 
 def _label_image_query(name: str, written: str) -> ImageQuery:
@@ -207,7 +206,6 @@ def _document_examples(
     found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
     options: LayoutOptions,
     skeletons: _Skeletons | None,
-    are_pixel_numbers: bool,
 ) -> Iterator[SourceExample]:
     """Yield the examples of one file in the order of its images, followed by those of its faulty entries."""
 
@@ -216,7 +214,7 @@ def _document_examples(
         if skeletons is None:
             return box
         what = f"annotation {annotation.get('id')}"
-        return replace(box, keypoints=_keypoints_of(annotation, skeletons, are_pixel_numbers, what))
+        return replace(box, keypoints=_keypoints_of(annotation, skeletons, what))
 
     by_image: dict[int | str | None, list[dict[str, Any]]] = {
         normalize_id(entry["id"]): [] for entry in document.images
@@ -246,17 +244,11 @@ def _document_examples(
         if skeletons is not None and boxes:
             notes += _notes_of(annotations, skeletons)
         yield SourceExample(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
-    for place, reason, detail in document.faulty:
-        yield SourceExample(
-            source=place, key=place, split=document.split, problem=("annotation", reason, detail)
-        )
+    yield from document.faulty
     for image_id, ids in orphans.items():
         place = f"{document.file}#image_id={image_id}"
-        fault = (
-            "annotation",
-            "annotation of an unknown image",
-            f"{len(ids)} annotations: {shorten_list(map(str, ids))}",
-        )
+        detail = f"{len(ids)} annotations: {shorten_list(map(str, ids))}"
+        fault = ("annotation", "annotation of an unknown image", detail)
         yield SourceExample(source=place, key=place, split=document.split, problem=fault)
 
 
@@ -274,8 +266,8 @@ def _refuse_lost_annotations(
     if lost and (lost == count or (is_mostly_bad(lost, count) and 2 * bare >= len(by_image))):
         raise AnnotationsError(
             f"{document.file}: {lost} of {count} annotations belong to no image, the first has image_id "
-            f"{next(iter(orphans))}; ids of images are {', '.join(map(str, list(by_image)[:3]))}; make image_id the id of an "
-            "image, or name the file that holds these images"
+            f"{next(iter(orphans))}; ids of images are {', '.join(map(str, list(by_image)[:3]))}; make image_id the "
+            "id of an image, or name the file that holds these images"
         )
 
 
@@ -346,14 +338,13 @@ def _check_sources(listed: Sequence[SourceExample]) -> list[SourceExample]:
     return checked
 
 
-def _unread_keys(
-    file: str, annotations: Sequence[Mapping[str, Any]], options: LayoutOptions
-) -> tuple[str, ...]:
+def _unread_keys(document: InstancesFile, options: LayoutOptions) -> tuple[str, ...]:
     """Return a note if the annotations of an instances file have keys that the reader ignores.
 
     Raises:
         AnnotationsError: such a key may hold another box or outline, and the options do not ignore it.
     """
+    file, annotations = document.file, document.annotations
     read = set(_KNOWN_KEYS).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
     unread = {
         key for one in annotations for key in one if key not in read and normalize_name(key) not in _CROWD
@@ -386,20 +377,15 @@ def _crowd_of(annotation: Mapping[str, Any]) -> Any:
     return 0 if written is None else written
 
 
-def _check_form(
-    file: str,
-    images: Sequence[Mapping[str, Any]],
-    annotations: Sequence[Mapping[str, Any]],
-    options: LayoutOptions,
-) -> None:
+def _check_form(document: InstancesFile, options: LayoutOptions) -> None:
     """Raise AnnotationsError if all bboxes fit their images as two corners, but many do not as corner and size."""
     if options.box_form != "auto":
         return
     sizes: dict[Any, tuple[Any, Any]] = {
-        normalize_id(one.get("id")): (one.get("height"), one.get("width")) for one in images
+        normalize_id(one.get("id")): (one.get("height"), one.get("width")) for one in document.images
     }
     boxes = outside = 0
-    for one in annotations:
+    for one in document.annotations:
         box, size = one.get("bbox"), sizes.get(normalize_id(one.get("image_id")), (None, None))
         if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
             continue
@@ -412,8 +398,8 @@ def _check_form(
         outside += x + third > width + 1 or y + fourth > height + 1
     if boxes and 3 * outside >= boxes:
         raise AnnotationsError(
-            f"{file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as corners; "
-            "say --box-form corners, or corner-size if that is meant all the same"
+            f"{document.file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as "
+            "corners; say --box-form corners, or corner-size if that is meant all the same"
         )
 
 
@@ -442,10 +428,12 @@ class _Skeletons:
     Args:
         names: distinct names of all categories, in the order of the category ids.
         by_category: names of each category that has keypoints, in its own order.
+        shift: distance from the numbers of a file to places: those of pixels mean their middle.
     """
 
     names: tuple[str, ...]
     by_category: Mapping[int, tuple[str, ...]]
+    shift: float = 0.0
 
 
 def _named_keypoints(file: str, categories: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
@@ -467,29 +455,28 @@ def _named_keypoints(file: str, categories: Sequence[Mapping[str, Any]]) -> dict
     return found
 
 
-def _skeletons_of(
-    files: Iterable[tuple[str, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]],
-) -> _Skeletons:
-    """Return the keypoint names of all files, given as (file, annotations, categories).
+def _skeletons_of(documents: Iterable[InstancesFile]) -> _Skeletons:
+    """Return the keypoint names of all files.
 
     Raises:
         AnnotationsError: no annotation has keypoints, a category with keypoints has no valid names, or two files
             differ.
     """
     by_category: dict[int, tuple[str, ...]] = {}
-    last = ""
+    first = ""
     has_keypoints = False
-    for file, objects, categories in files:
-        last = last or file
-        named = _named_keypoints(file, categories)
-        nameless = {category.get("id") for category in categories} - set(named)
+    for document in documents:
+        file = document.file
+        first = first or file
+        named = _named_keypoints(file, document.categories)
+        nameless = {category.get("id") for category in document.categories} - set(named)
         for identity, names in named.items():
             if by_category.setdefault(identity, names) != names:
                 raise AnnotationsError(
                     f"{file}: keypoints of category {identity} have other names than in a file before; convert the "
                     "files one by one, or make their categories agree"
                 )
-        for annotation in objects:
+        for annotation in document.annotations:
             if not annotation.get("keypoints"):
                 continue
             has_keypoints = True
@@ -500,7 +487,7 @@ def _skeletons_of(
                     "leave --keep keypoints out"
                 )
     if not has_keypoints:
-        raise AnnotationsError(f"{last}: --keep keypoints: no annotation says it; leave it out")
+        raise AnnotationsError(f"{first}: --keep keypoints: no annotation says it; leave it out")
     each = dict.fromkeys(name for identity in sorted(by_category) for name in by_category[identity])
     return _Skeletons(names=tuple(each), by_category=by_category)
 
@@ -520,9 +507,7 @@ def _are_pixel_numbers_in(annotations: Sequence[Mapping[str, Any]]) -> bool:
     )
 
 
-def _keypoints_of(
-    annotation: Mapping[str, Any], skeletons: _Skeletons, are_pixel_numbers: bool, what: str
-) -> tuple[Keypoint, ...]:
+def _keypoints_of(annotation: Mapping[str, Any], skeletons: _Skeletons, what: str) -> tuple[Keypoint, ...]:
     """Return a point for each of `skeletons.names`; missing points are unlabeled, at (0, 0).
 
     Raises:
@@ -535,14 +520,15 @@ def _keypoints_of(
         detail = f"{what}: {got} for {plural(len(own), 'name')}"
         raise SourceError("annotation", "keypoints are not three numbers for each name", detail)
     points = {}
-    shift = _MIDDLE if are_pixel_numbers else 0.0
     for name, (x, y, visibility) in zip(own, _triples(written), strict=False):
         if visibility not in (0, 1, 2):
             detail = f"{what} {name}: {visibility!r}"
             raise SourceError("annotation", "visibility of a keypoint is not 0, 1 or 2", detail)
         x, y = parse_number(x, f"{what} {name}"), parse_number(y, f"{what} {name}")
         if visibility or x or y:
-            points[name] = Keypoint(name=name, y=y + shift, x=x + shift, visibility=int(visibility))
+            points[name] = Keypoint(
+                name=name, y=y + skeletons.shift, x=x + skeletons.shift, visibility=int(visibility)
+            )
     return tuple(points.get(name, Keypoint(name=name)) for name in skeletons.names)
 
 

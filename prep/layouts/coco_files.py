@@ -19,6 +19,7 @@ from halofeed.prep.annotations.class_names import shorten_list
 from halofeed.prep.annotations.contract import read_required, split_in_file_name
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import MIN_BAD_OBJECTS
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 
 Lists: TypeAlias = "dict[str, list[dict[str, Any]]]"
@@ -38,7 +39,7 @@ class InstancesFile:
         split: split of its images.
         names_split: whether the file name contains the split.
         images: valid image entries.
-        faulty: (file name or place, reason, detail) of each invalid image entry.
+        faulty: an example with a problem for each invalid image entry.
         annotations: annotation entries, with ids for comparisons.
         names_by_id: category names by id, without unused categories that conflict with others.
         used: ids of the categories that annotations have.
@@ -50,7 +51,7 @@ class InstancesFile:
     split: str
     names_split: bool
     images: tuple[dict[str, Any], ...]
-    faulty: tuple[tuple[str, str, str], ...]
+    faulty: tuple[SourceExample, ...]
     annotations: tuple[dict[str, Any], ...]
     names_by_id: dict[int, str]
     used: frozenset[int]
@@ -156,7 +157,7 @@ def _read_document(
         raise AnnotationsError(
             f"{name}: no annotation has a bbox (found {keys}); expected an instances file, not captions"
         )
-    objects = lists["annotations"]
+    objects, split = lists["annotations"], _split_of(name) or "train"
     written = [entry.get("category_id") for entry in objects]
     for entry in objects:
         entry["category_id"] = normalize_id(entry.get("category_id"))
@@ -165,10 +166,13 @@ def _read_document(
     _refuse_lost_categories(name, written, objects, names_by_id)
     return InstancesFile(
         file=name,
-        split=_split_of(name) or "train",
+        split=split,
         names_split=_split_of(name) is not None,
         images=images,
-        faulty=faulty,
+        faulty=tuple(
+            SourceExample(source=place, key=place, split=split, problem=("annotation", reason, detail))
+            for place, reason, detail in faulty
+        ),
         annotations=tuple(objects),
         names_by_id=names_by_id,
         used=frozenset(identity for identity in names_by_id if identity in used),
@@ -304,7 +308,7 @@ def _names_by_id(
     return dict(sorted(names_by_id.items()))
 
 
-def class_names(documents: Sequence[InstancesFile]) -> tuple[str, ...]:
+def category_names(documents: Sequence[InstancesFile]) -> tuple[str, ...]:
     """Return the category names of all files, in the order of their ids; raise AnnotationsError if files disagree."""
     names_by_id: dict[int, str] = {}
     for document in documents:
