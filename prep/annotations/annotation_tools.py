@@ -13,15 +13,17 @@ from itertools import chain
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    rejected_example,
     sort_examples,
     split_in_file_name,
     splits_by_folders,
 )
 from halofeed.prep.annotations.documents import read_limited
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
+from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import check_ignored_columns, declared_size, usable_boxes
 from halofeed.prep.sources.example import Box, SourceExample
@@ -158,7 +160,7 @@ def _read_files(
             entries += [(path, replace(one, split=one.split or split)) for one in found or ()]
         except SourceError as error:
             split = splits_by_folders([path])[0]
-            faulty.append(SourceExample(source=path, key=path, split=split, problem=error.at(path).args))
+            faulty.append(rejected_example(path, error.at(path).args, split))
     return entries, faulty
 
 
@@ -180,7 +182,7 @@ def _with_images(
                 source = picture.name or "#".join(filter(None, (file, posixpath.basename(picture.stem))))
                 split = picture.split or splits_by_folders([file])[0]
                 problem = (picture.fault or image).at(file).args
-                yield file, SourceExample(source=source, key=source, split=split, problem=problem)
+                yield file, rejected_example(source, problem, split)
             continue
         notes = [*picture.notes, image.note]
         own, name = stems.get(picture.stem, ()), posixpath.basename(picture.name.replace("\\", "/"))

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.errors import AnnotationsError, Problem, SourceError, UsageError
 from halofeed.prep.annotations.class_names import ClassChoice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.example import SourceExample
@@ -109,13 +109,6 @@ class LayoutOptions:
         return ClassChoice.of(self.classes, self.map_classes)
 
 
-class PartSummary(Protocol):
-    """Summary of one part of a source, which can be merged with the summaries of other parts."""
-
-    def add(self, other: Any, /) -> None:
-        """Merge the summary of another part into this one."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PartwiseListing:
     """Functions that list a layout in parts, in several processes.
@@ -123,13 +116,13 @@ class PartwiseListing:
     They apply to a layout in which each example depends on one path only.
 
     Args:
-        summarize: maps the paths of a part to a summary; summaries of all parts are merged.
+        summarize: maps the paths of a part to a summary, whose `add` merges the summary of another part into it.
         resolve_rules: resolves the rules of all examples from (merged summary, paths of all files except images, files,
             options); None if the source must be listed in one process.
         references_of: maps (paths, rules, options) to the examples of these paths.
     """
 
-    summarize: Callable[[Iterable[str], LayoutOptions], PartSummary]
+    summarize: Callable[[Iterable[str], LayoutOptions], Any]
     resolve_rules: Callable[[Any, Iterable[str], SourceFiles, LayoutOptions], Any]
     references_of: Callable[[Iterable[str], Any, LayoutOptions], Iterator[SourceExample]]
 
@@ -242,6 +235,17 @@ def report_unreadable(annotations: SourceFiles, name: str) -> Iterator[None]:
         raise AnnotationsError(
             f"{name} in {annotations.root}: {error}; name a file that can be read"
         ) from error
+
+
+def refuse_annotation_file(annotation_file: str | None, advice: str) -> None:
+    """Raise AnnotationsError if the user named an annotation file for a layout that has none."""
+    if annotation_file is not None:
+        raise AnnotationsError(f"{annotation_file}: {advice}")
+
+
+def rejected_example(path: str, problem: Problem, split: str = "train") -> SourceExample:
+    """Return the example of a file, or of a place in a file, that is rejected under its own name."""
+    return SourceExample(source=path, key=path, split=split, problem=problem)
 
 
 def sort_examples(examples: list[SourceExample]) -> list[SourceExample]:

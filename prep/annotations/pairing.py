@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.class_names import sort_class_names
-from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, sort_examples
+from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, rejected_example, sort_examples
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import missing_part
 
@@ -113,10 +113,7 @@ def pair_up(
                 image = replace(image, mask=masks[0].mask, more_masks=more, class_masks=masks[0].class_masks)
             examples.append(image)
     remaining = [label for others in labels_by_key.values() for label in others]
-    examples += [
-        SourceExample(source=label.path, key=label.path, problem=label.problem or NO_IMAGE)
-        for label in remaining
-    ]
+    examples += [rejected_example(label.path, label.problem or NO_IMAGE) for label in remaining]
     return sort_examples(examples)
 
 

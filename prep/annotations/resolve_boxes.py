@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.class_names import describe_differences, find_similar_names
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.written_boxes import is_mostly_bad
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
@@ -131,40 +130,6 @@ def _describe_box(example: SourceExample, box: Box, size: Size) -> str:
         f"{example.source} ({box.label!r}: x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}, "
         f"picture {size[1]} wide and {size[0]} high)"
     )
-
-
-def note_similar_classes(listed: Sequence[SourceExample]) -> list[SourceExample]:
-    """Return the examples with a note on each class that looks like another, which is mostly a typing error."""
-    return list(
-        add_class_notes(listed, similar_class_notes(label for one in listed for label in classes_in(one)))
-    )
-
-
-def similar_class_notes(found: Iterable[str]) -> dict[str, str]:
-    """Return a note for each class that looks like another."""
-    messages = {}
-    for labels in find_similar_names(found):
-        plain = len({" ".join(label.casefold().split()) for label in labels}) == 1
-        differ = "differ in case or blanks alone" if plain and all(map(str.isascii, labels)) else "look alike"
-        messages.update(
-            dict.fromkeys(labels, f"classes of their own that {differ}: {describe_differences(labels)}")
-        )
-    return messages
-
-
-def add_class_notes(examples: Iterable[SourceExample], notes: Mapping[str, str]) -> Iterator[SourceExample]:
-    """Yield the examples with the notes of their classes."""
-    for one in examples:
-        messages = dict.fromkeys(notes[label] for label in classes_in(one) if label in notes) if notes else {}
-        yield replace(one, notes=(*one.notes, *messages)) if messages else one
-
-
-def classes_in(example: SourceExample) -> list[str]:
-    """Return the classes of an example; [] if it has a problem."""
-    if example.problem is not None:
-        return []
-    of_boxes = {box.label for box in example.boxes or ()}
-    return sorted(of_boxes) if example.boxes is not None else list(example.classes)
 
 
 def _has_duplicate(example: SourceExample) -> bool:

@@ -100,7 +100,7 @@ class LabelReader:
             return found
         sets = found.values.astype(self.labels.stored_dtype(sets=True), copy=False)
         shared = count_overlaps(count_labels(sets))
-        finding = Finding(name="voxels of several classes", treatment="noted", detail=plural(shared, "voxel"))
+        finding = Finding.noted("voxels of several classes", plural(shared, "voxel"))
         return Labels(values=sets, findings=(*found.findings, finding) if shared else found.findings)
 
     @property
@@ -187,10 +187,7 @@ class LabelReader:
         if merged is None:
             return None
         if overlapped:
-            finding = Finding(
-                name="classes overlap", treatment="corrected", detail=plural(overlapped, "voxel")
-            )
-            found.append(finding)
+            found.append(Finding.corrected("classes overlap", plural(overlapped, "voxel")))
         found += _unnamed_findings(self.recipe, self.labels, named)
         return Labels(values=merged, findings=tuple(found))
 
@@ -214,7 +211,7 @@ class LabelReader:
         merged, overlapped = merge_class_masks(each(), self._overlap, may_repeat=repeats)
         if overlapped:
             detail = plural(overlapped, "voxel")
-            found.append(Finding(name="class masks overlap", treatment="corrected", detail=detail))
+            found.append(Finding.corrected("class masks overlap", detail))
         return Labels(values=merged, findings=tuple(found))
 
     def _check_name(self, mask: MaskScan, name: str) -> None:
@@ -238,8 +235,7 @@ class LabelReader:
             found = [*mask.findings, *findings]
             if lost := [value for value, identity in ids.items() if value and not identity]:
                 listed = f"values {', '.join(map(str, lost[:20]))}"
-                finding = Finding(name="classes left out by choice", treatment="noted", detail=listed)
-                found.append(finding)
+                found.append(Finding.noted("classes left out by choice", listed))
             return renumbered(values, ids, labels.stored_dtype(sets=self._as_sets)), found, 0, None
         targets = {
             number: choice.target(name, mask.values.get(number)) or name
@@ -299,11 +295,7 @@ class LabelReader:
             if self.recipe.mask_grid == "resample":
                 return _resampled(turned.target, values, self.canonical, fix)
             if self.recipe.mask_grid == "voxels" and same_shape:
-                finding = Finding(
-                    name="mask's affine is not its image's",
-                    treatment="corrected",
-                    detail="taken voxel for voxel",
-                )
+                finding = Finding.corrected("mask's affine is not its image's", "taken voxel for voxel")
                 return view_of(plan_canonical(self.grid), stored), (finding,)
             if not same_shape:
                 raise
@@ -311,7 +303,7 @@ class LabelReader:
         if offset <= _NOTED_VOXELS:
             return values, ()
         detail = f"up to {offset:.2g} voxels, taken as it lies"
-        return values, (Finding(name="mask slightly off its image's grid", treatment="noted", detail=detail),)
+        return values, (Finding.noted("mask slightly off its image's grid", detail),)
 
 
 def _unnamed_findings(
@@ -333,7 +325,7 @@ def _unnamed_findings(
     if absent and len(absent) == len(wanted) and recipe.missing_classes == "refuse":
         fix = "--missing-classes empty takes the scan as one without them"
         raise SourceError("annotation", "label has none of the classes", f"{listed}; {fix}")
-    finding = Finding(name="classes that the label does not name", treatment="noted", detail=listed)
+    finding = Finding.noted("classes that the label does not name", listed)
     return [finding] if absent else []
 
 
@@ -388,7 +380,7 @@ def _resampled(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Vo
     on_scan = apply_mask(onto, values)
     if values.any() and not on_scan.any():
         raise SourceError("geometry", "mask lies outside of its image", fix)
-    finding = Finding(name="mask on another grid", treatment="corrected", detail="resampled, nearest voxel")
+    finding = Finding.corrected("mask on another grid", "resampled, nearest voxel")
     return on_scan, (finding, *_outside_findings(source, onto, values))
 
 
@@ -398,7 +390,7 @@ def _outside_findings(grid: Grid, onto: VolumePlan, values: Voxels) -> tuple[Fin
     share = sum(coverage.class_cut_mm3.values()) / max(1, sum(coverage.class_mm3.values()))
     if share <= NOTED_SHARE:
         return ()
-    return (Finding(name="mask reaches beyond its image", treatment="noted", detail=f"{share:.1%} of it"),)
+    return (Finding.noted("mask reaches beyond its image", f"{share:.1%} of it"),)
 
 
 def _sampled(values: Voxels) -> Voxels:

@@ -236,7 +236,7 @@ class Coverage:
         worst = max(shares.values(), default=0.0)
         if worst <= NOTED_SHARE:
             return ()
-        return (Finding(name=CLASS_CUT, treatment="noted", detail=f"up to {worst:.1%} of one"),)
+        return (Finding.noted(CLASS_CUT, f"up to {worst:.1%} of one"),)
 
 
 def shown_by(plan: VolumePlan) -> Ranges:

@@ -18,7 +18,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from halofeed.errors import AnnotationsError, Problem
-from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    read_required,
+    refuse_annotation_file,
+    rejected_example,
+    sort_examples,
+)
 from halofeed.prep.annotations.labels import from_file, shared_names
 from halofeed.prep.annotations.pairing import (
     NEITHER,
@@ -131,7 +137,7 @@ class _Found:
         return [label for found in self.labels.values() for label in found]
 
     def leave_out(self, path: str, problem: Problem) -> None:
-        self.left_out.append(SourceExample(source=path, key=path, problem=problem))
+        self.left_out.append(rejected_example(path, problem))
 
 
 def list_references(
@@ -209,10 +215,7 @@ def _parts_of_table(path: str) -> list[str]:
 
 def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptions) -> _Found:
     """Sort the files into images and labels, select the channels, and assign labels to the images that they fit."""
-    if annotation_file is not None:
-        raise AnnotationsError(
-            f"{annotation_file}: BIDS has no annotation file; name the folder of the data set"
-        )
+    refuse_annotation_file(annotation_file, "BIDS has no annotation file; name the folder of the data set")
     found = _Found()
     scans, labels = _sort(images, found, options)
     chosen = _join(scans, labels, found, images.root, options)

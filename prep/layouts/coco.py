@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.class_names import shorten_list
+from halofeed.prep.annotations.class_names import note_similar_classes, shorten_list
 from halofeed.prep.annotations.columns import is_geometry, normalize_name
-from halofeed.prep.annotations.contract import LayoutOptions, sort_examples
+from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, sort_examples
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
+from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.written_boxes import (
     check_rotation,
     declared_size,
@@ -249,7 +249,7 @@ def _document_examples(
         place = f"{document.file}#image_id={image_id}"
         detail = f"{len(ids)} annotations: {shorten_list(map(str, ids))}"
         fault = ("annotation", "annotation of an unknown image", detail)
-        yield SourceExample(source=place, key=place, split=document.split, problem=fault)
+        yield rejected_example(place, fault, document.split)
 
 
 def _refuse_lost_annotations(

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_names import shorten_list
-from halofeed.prep.annotations.contract import read_required, split_in_file_name
+from halofeed.prep.annotations.contract import read_required, rejected_example, split_in_file_name
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import MIN_BAD_OBJECTS
 from halofeed.prep.sources.example import SourceExample
@@ -170,8 +170,7 @@ def _read_document(
         names_split=_split_of(name) is not None,
         images=images,
         faulty=tuple(
-            SourceExample(source=place, key=place, split=split, problem=("annotation", reason, detail))
-            for place, reason, detail in faulty
+            rejected_example(place, ("annotation", reason, detail), split) for place, reason, detail in faulty
         ),
         annotations=tuple(objects),
         names_by_id=names_by_id,

@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from halofeed.errors import AnnotationsError, Problem, SourceError
-from halofeed.prep.annotations.contract import LayoutOptions, sort_examples
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    refuse_annotation_file,
+    rejected_example,
+    sort_examples,
+)
 from halofeed.prep.annotations.pairing import (
     NEITHER,
     NO_IMAGE,
@@ -142,11 +147,10 @@ def list_references(
     Raises:
         AnnotationsError: there is no DICOM series.
     """
-    if annotation_file is not None:
-        raise AnnotationsError(
-            f"{annotation_file}: series are found in a folder, not in a file; say --source FOLDER, or for a table "
-            "--layout csv"
-        )
+    refuse_annotation_file(
+        annotation_file,
+        "series are found in a folder, not in a file; say --source FOLDER, or for a table --layout csv",
+    )
     listing = series_below(images, (), options)["."]
     scans = list(iterate_scans(listing.named))
     found, apart = _find_series(images, listing, options), listing.apart
@@ -189,9 +193,7 @@ def list_references(
         for one in pairs
     ]
     known = {file for files in stacks.values() for file in files}
-    neither = [
-        SourceExample(source=path, key=path, problem=NEITHER) for path in pictures if path not in known
-    ]
+    neither = [rejected_example(path, NEITHER) for path in pictures if path not in known]
     yield from sort_examples([*pairs, *unfit, *_other_files(apart, [*found, *drawn]), *neither])
 
 
@@ -471,7 +473,7 @@ def _sort_labels(
             if not sources:
                 detail = _NOT_IN_FOLDER if is_scan_name(label.path) else _NOT_BELOW
                 problem = (*NO_IMAGE[:2], detail)
-            unfit.append(SourceExample(source=label.path, key=label.path, problem=label.problem or problem))
+            unfit.append(rejected_example(label.path, label.problem or problem))
     return fitting, unfit
 
 
@@ -485,7 +487,7 @@ def _other_files(apart: Iterable[OtherFile], found: Iterable[FoundSeries]) -> It
         problem: Problem = ("selection", "file is no slice of a volume", describe_kind(one.kind))
         if one.may_be_slice and one.error is not None:
             problem = one.error.args
-        yield SourceExample(source=one.path, key=one.path, problem=problem)
+        yield rejected_example(one.path, problem)
 
 
 def describe_kind(kind: str) -> str:

@@ -8,7 +8,12 @@ from dataclasses import replace
 from functools import partial
 
 from halofeed.errors import AnnotationsError
-from halofeed.prep.annotations.contract import LayoutOptions, read_required
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    read_required,
+    refuse_annotation_file,
+    rejected_example,
+)
 from halofeed.prep.annotations.labels import from_file, shared_names
 from halofeed.prep.annotations.pairing import (
     NEITHER,
@@ -78,16 +83,13 @@ def list_references(
     Raises:
         AnnotationsError: no rule finds a pair, or only some images are in the folder of a split.
     """
-    if annotation_file is not None:
-        is_archive = annotation_file.lower().endswith(ARCHIVE_EXTENSIONS)
-        cure = (
-            "unpack it, and name its folder"
-            if is_archive
-            else "name its folder with --source, or --layout csv"
-        )
-        raise AnnotationsError(
-            f"{annotation_file}: pairs are a folder of files, without an annotation file; {cure}"
-        )
+    is_archive = annotation_file is not None and annotation_file.lower().endswith(ARCHIVE_EXTENSIONS)
+    cure = (
+        "unpack it, and name its folder" if is_archive else "name its folder with --source, or --layout csv"
+    )
+    refuse_annotation_file(
+        annotation_file, f"pairs are a folder of files, without an annotation file; {cure}"
+    )
     with_patterns = options.image_pattern is not None or options.label_pattern is not None
     if with_patterns:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=False)
@@ -104,17 +106,31 @@ def list_references(
             found.images = split_by_folder(found.images, images.root, options.split_folders)
     else:
         found = _pair_by_convention(images, options)
-    may_be_labelled = any(key and key[0] == "ts" for key, _ in found.labels) or bool(unlisted_folders(images))
-    pairs = pair_up(
-        found.images,
-        found.labels,
-        options.missing_masks,
-        lambda key: not with_patterns and key[0] == "ts" and not may_be_labelled,
-        options.several_masks,
+    pairs = _pair_up_tests(
+        found, images, options, lambda key: not with_patterns and key[0] == "ts", several=True
     )
     yield from resolve_grid(pairs, images, options)
     for path in [*found.neither, *other_scans(images, options)]:
-        yield SourceExample(source=path, key=path, problem=NEITHER)
+        yield rejected_example(path, NEITHER)
+
+
+def _pair_up_tests(
+    found: SortedFiles,
+    images: SourceFiles,
+    options: LayoutOptions,
+    is_test: Callable[[PairKey], bool],
+    *,
+    several: bool = False,
+) -> list[SourceExample]:
+    """Return the paired examples; test images are for prediction if no label of one may exist."""
+    may_be_labelled = any(is_test(key) for key, _ in found.labels) or bool(unlisted_folders(images))
+    return pair_up(
+        found.images,
+        found.labels,
+        options.missing_masks,
+        lambda key: is_test(key) and not may_be_labelled,
+        options.several_masks if several else None,
+    )
 
 
 def label_values(
@@ -312,8 +328,7 @@ def list_lits(
     Raises:
         AnnotationsError: there is no scan, or the user named an annotation file.
     """
-    if annotation_file is not None:
-        raise AnnotationsError(f"{annotation_file}: LiTS names need no annotation file; name the folder")
+    refuse_annotation_file(annotation_file, "LiTS names need no annotation file; name the folder")
     paths = images.sizes()
     volumes = [path for path in iterate_scans(paths) if is_volume_name(path)]
     named = {path: match for path in volumes if (match := _LITS_NAME.fullmatch(stem_of(path)))}
@@ -332,16 +347,10 @@ def list_lits(
             found.add_image(key, path, split)
         else:
             found.add_label(key, path)
-    may_have_test_labels = any(key[2] for key, _ in found.labels) or bool(unlisted_folders(images))
-    yield from pair_up(
-        found.images,
-        found.labels,
-        options.missing_masks,
-        lambda key: bool(key[2]) and not may_have_test_labels,
-    )
+    yield from _pair_up_tests(found, images, options, lambda key: bool(key[2]))
     for path in volumes:
         if path not in named:
-            yield SourceExample(source=path, key=path, problem=NEITHER)
+            yield rejected_example(path, NEITHER)
 
 
 # One mask file for each class: s0001/ct.nii.gz with s0001/segmentations/liver.nii.gz ----------------------
@@ -367,7 +376,7 @@ def list_class_masks(
     yield from pair_up(found.images, labels, options.missing_masks)
     yield from found.left_out
     for path in [*found.neither, *other_scans(images, options)]:
-        yield SourceExample(source=path, key=path, problem=NEITHER)
+        yield rejected_example(path, NEITHER)
 
 
 def class_mask_values(
@@ -382,8 +391,7 @@ def class_mask_values(
 def _find_class_masks(
     images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> SortedFiles:
-    if annotation_file is not None:
-        raise AnnotationsError(f"{annotation_file}: class masks need no annotation file; name the folder")
+    refuse_annotation_file(annotation_file, "class masks need no annotation file; name the folder")
     if options.image_pattern is None and options.label_pattern is None:
         found = _class_masks_by_convention(images, options.takes_scan)
         expected = f"one volume beside a folder {_MASK_FOLDERS[0]}"

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.columns import match_columns
-from halofeed.prep.annotations.contract import LayoutOptions, sort_examples, split_in_file_name
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    rejected_example,
+    sort_examples,
+    split_in_file_name,
+)
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.tables import (
     ColumnRules,
@@ -323,18 +328,13 @@ def _unlisted(
         if path in used or path in named or not named.isdisjoint(_folders_above(path)):
             continue
         if path in whole and (not one_file or folder in folders):
-            problem = ("selection", "file is in no row of the table", "")
-            yield SourceExample(source=path, key=path, problem=problem)
+            yield rejected_example(path, ("selection", "file is in no row of the table", ""))
         elif not takes(path) and not is_document_name(path) and not one_file and folder:
             others[folder] += 1
     for folder, count in others.items():
         if folder not in folders:
-            problem = (
-                "selection",
-                "folder is in no row of the table",
-                f"{plural(count, 'file')} that may be DICOM",
-            )
-            yield SourceExample(source=folder, key=folder, problem=problem)
+            detail = f"{plural(count, 'file')} that may be DICOM"
+            yield rejected_example(folder, ("selection", "folder is in no row of the table", detail))
 
 
 def _folders_above(path: str) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import heapq
 import json
 import posixpath
@@ -13,8 +12,14 @@ from operator import itemgetter
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
-from halofeed.prep.annotations.class_names import class_number
-from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, read_columns
+from halofeed.prep.annotations.class_names import (
+    add_class_notes,
+    class_number,
+    classes_in,
+    note_similar_classes,
+    similar_class_notes,
+)
+from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, parse_literal, read_columns
 from halofeed.prep.annotations.container_rows import parquet_class_names
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -24,13 +29,7 @@ from halofeed.prep.annotations.contract import (
     splits_by_folders,
 )
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageMatcher, ImageQuery, PathComparison
-from halofeed.prep.annotations.resolve_boxes import (
-    add_class_notes,
-    classes_in,
-    note_similar_classes,
-    resolve_boxes,
-    similar_class_notes,
-)
+from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.tables import (
     ColumnRules,
     Table,
@@ -423,18 +422,10 @@ def _listed_classes(cell: str) -> tuple[str, ...] | None:
     >>> _listed_classes('["hat", "coat"]'), _listed_classes("['hat']"), _listed_classes("[]"), _listed_classes("[hat]")
     (('hat', 'coat'), ('hat',), (), None)
     """
-    if not (cell.startswith("[") and cell.endswith("]")):
+    found = parse_literal(cell, None) if cell.startswith("[") and cell.endswith("]") else None
+    if not isinstance(found, list) or not all(type(one) in (str, int) for one in found):
         return None
-    for read in (json.loads, ast.literal_eval):
-        try:
-            found = read(cell)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if isinstance(found, list) and all(
-            isinstance(one, str | int) and not isinstance(one, bool) for one in found
-        ):
-            return tuple(str(one).strip() for one in found)
-    return None
+    return tuple(str(one).strip() for one in found)
 
 
 def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None:

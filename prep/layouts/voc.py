@@ -13,11 +13,18 @@ from xml.etree import ElementTree
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.annotation_tools import refuse_shared_images
+from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.columns import CORNERS
-from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, read_required, sort_examples
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    is_split_name,
+    read_required,
+    rejected_example,
+    sort_examples,
+)
 from halofeed.prep.annotations.documents import parse_xml_document, read_limited
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.resolve_boxes import Size, note_similar_classes, possible_sizes, resolve_boxes
+from halofeed.prep.annotations.resolve_boxes import Size, possible_sizes, resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import (
     check_ignored_columns,
@@ -124,7 +131,7 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
             path,
         )
     except SourceError as error:
-        return name, SourceExample(source=path, key=path, problem=error.at(path).args)
+        return name, rejected_example(path, error.at(path).args)
     return name, SourceExample(source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad)
 
 
@@ -310,7 +317,7 @@ def _split_by_lists(
             if (prefix, name) not in seen:
                 place = f"{prefix}/ImageSets/Main/{split}.txt#{name}".lstrip("/")
                 fault = ("annotation", "listed image has no annotation", "")
-                result.append(SourceExample(source=place, key=place, split=split, problem=fault))
+                result.append(rejected_example(place, fault, split))
     return result
 
 

@@ -19,10 +19,17 @@ from functools import partial
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
-from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples, splits_by_folders
+from halofeed.prep.annotations.class_names import note_similar_classes
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    read_required,
+    rejected_example,
+    sort_examples,
+    splits_by_folders,
+)
 from halofeed.prep.annotations.documents import MAX_YAML_BYTES, parse_yaml, read_limited
 from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
+from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import parse_number, polygon_of, rectangle_of, usable_boxes
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
@@ -42,6 +49,7 @@ _MAX_NUMBER = 99_999
 """Limit for nc, class ids and the number of keypoints."""
 _NO_LABEL_FILE = "picture has no label file: taken as one without objects, as in YOLO"
 _UNKNOWN_ID = "class id is not in names"
+_NO_IMAGE = ("annotation", "label file has no image", "delete it, or add the image")
 _IN_NO_SPLIT = ("selection", "image is in no split of data.yaml", "")
 
 
@@ -376,7 +384,7 @@ def _images_of(
         if isinstance(match, ImageMatch):
             yield match.path
         else:
-            yield SourceExample(source=line, key=line, problem=match.at(path).args)
+            yield rejected_example(line, match.at(path).args)
 
 
 # The objects ----------------------------------------------------------------------------------------------
@@ -403,8 +411,7 @@ def _labels_without_image(used: Iterator[str], images: SourceFiles) -> Iterator[
     for folder in sorted({posixpath.dirname(path) for path in known}):
         for path in images.files_in(folder):
             if path.endswith(".txt") and path not in known and posixpath.basename(path) not in _NAME_FILES:
-                problem = ("annotation", "label file has no image", "delete it, or add the image")
-                yield SourceExample(source=path, key=path, problem=problem)
+                yield rejected_example(path, _NO_IMAGE)
 
 
 def _with_objects(
