@@ -187,11 +187,7 @@ def _name_of(value: Any, names: list[Any]) -> Any:
 
 
 def _picture_columns(file: Any, name: str, features: Mapping[str, Any]) -> dict[str, int]:
-    """Return the columns with pictures, and the number of the leaf that holds their bytes.
-
-    Raises:
-        AnnotationsError: bytes lie inside lists.
-    """
+    """Return the columns with pictures, and the number of the leaf that holds their bytes."""
     leaves = {file.schema.column(number).path: number for number in range(len(file.schema))}
     found = {}
     for column in file.schema_arrow:

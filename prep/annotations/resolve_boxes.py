@@ -141,11 +141,7 @@ def _has_duplicate(example: SourceExample) -> bool:
 
 
 def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file: str) -> list[SourceExample]:
-    """Return the examples of one annotation file, marked if their boxes are normalized; a deviating box is faulty.
-
-    Raises:
-        AnnotationsError: all boxes consist of 0 and 1, so both units are possible.
-    """
+    """Return the examples of one annotation file, marked if their boxes are normalized; a deviating box is faulty."""
     if options.box_units == "pixels":
         return list(listed)
     if options.box_units == "normalized":

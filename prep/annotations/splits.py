@@ -312,8 +312,6 @@ def _record_names(
     """Record the position of an example for each listed name that it matches, unless another has a better rank.
 
     Args:
-        position: position of the example.
-        example: example to record.
         best_ranks: maps each listed name to the best rank times `_RANK_STEP` plus the position; modified.
         several: maps a name to the first positions, if several examples have its best rank; modified.
     """
@@ -361,9 +359,6 @@ def _split_by_cases(
     """Yield the examples of split `train` with the split of their case; one without a case gets a problem.
 
     A case is an image's id, or its file name without extension and without the number of its channel (_0000).
-
-    Raises:
-        AnnotationsError: a case is in two splits, or matches no image.
     """
     chosen: dict[str, str] = {}
     for split, names in cases.items():

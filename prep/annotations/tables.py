@@ -396,11 +396,7 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
 
 
 def _infer_header(name: str, cells: Sequence[str], rule: ColumnRules, text: TableText) -> list[str]:
-    """Return the columns of a table without a header line, if it has only a file name and a class.
-
-    Raises:
-        AnnotationsError: otherwise; the message suggests a header line.
-    """
+    """Return the columns of a table without a header line, if it has only a file name and a class."""
     is_pair = len(cells) == 2 and is_image_name(cells[0]) and not is_image_name(cells[1])
     if is_pair and rule.required == ("filename", "class"):
         return ["filename", "class"]

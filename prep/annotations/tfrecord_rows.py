@@ -92,14 +92,9 @@ class _RecordSchema:
 
     def class_names(self) -> tuple[str, ...]:
         """Return the names of the classes in the order of their numbers; () where pictures and objects differ."""
-        found = {
-            tuple(one.names[number] for number in sorted(one.names)) for one in self._classes if one.names
-        }
+        classes = [one.names for one in (self.label, self.object_label) if one is not None and one.names]
+        found = {tuple(names[number] for number in sorted(names)) for names in classes}
         return next(iter(found)) if len(found) == 1 else ()
-
-    @property
-    def _classes(self) -> list[_ClassFeature]:
-        return [one for one in (self.label, self.object_label) if one is not None]
 
 
 def tfrecord_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Iterator[ContainerRow]:

@@ -194,12 +194,7 @@ def label_values(
 
 
 def _table_of(label: _BidsFile, tables: Mapping[str, Sequence[str]]) -> str | None:
-    """Return the dseg.tsv that applies to a label by the inheritance principle, or None.
-
-    Args:
-        label: label volume.
-        tables: paths of the tables in each folder.
-    """
+    """Return the dseg.tsv that applies to a label by the inheritance principle, or None."""
     parts, folder = set(stem_of(label.path).split("_")), label.path
     while folder != label.place:
         folder = folder.rpartition("/")[0]
@@ -426,7 +421,6 @@ def _assign(
     """Add a label to its subject and session, or leave it out if it fits none of the chosen images.
 
     Args:
-        label: the label.
         scans: all images of the subject and session.
         chosen: those among them that are channels.
         found: result, which is changed.
@@ -511,11 +505,7 @@ def _labels_of_cases(found: _Found, root: str, options: LayoutOptions) -> list[t
 def _split_by_participants(
     cases: Sequence[tuple[PairKey, SourceExample]], images: SourceFiles
 ) -> list[tuple[PairKey, SourceExample]]:
-    """Return the images with the splits of the column `split` in participants.tsv, if it has one.
-
-    Raises:
-        AnnotationsError: a subject has two splits.
-    """
+    """Return the images with the splits of the column `split` in participants.tsv, if it has one."""
     first, _ = _read_name(cases[0][1].source)
     folders = (first.place, f"{first.data_set}/rawdata", first.data_set) if first else ()
     paths = [f"{folder}/participants.tsv".lstrip("/") for folder in folders]

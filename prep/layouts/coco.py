@@ -179,9 +179,6 @@ def _segment_values(
 ) -> tuple[tuple[int, int], ...]:
     """Return (id, value of its class) of each segment of one label image.
 
-    Raises:
-        SourceError: an id is invalid or comes twice, or a category is not defined.
-
     >>> _segment_values([{"id": 70000, "category_id": 9}, {"id": 5, "category_id": 4}], {4: 1, 9: 2})
     ((70000, 2), (5, 1))
     >>> _segment_values([{"id": 1 << 24, "category_id": 9}], {9: 1})
@@ -339,11 +336,7 @@ def _check_sources(listed: Sequence[SourceExample]) -> list[SourceExample]:
 
 
 def _unread_keys(document: InstancesFile, options: LayoutOptions) -> tuple[str, ...]:
-    """Return a note if the annotations of an instances file have keys that the reader ignores.
-
-    Raises:
-        AnnotationsError: such a key may hold another box or outline, and the options do not ignore it.
-    """
+    """Return a note if the annotations of an instances file have keys that the reader ignores."""
     file, annotations = document.file, document.annotations
     read = set(_KNOWN_KEYS).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
     unread = {
@@ -456,12 +449,7 @@ def _named_keypoints(file: str, categories: Sequence[Mapping[str, Any]]) -> dict
 
 
 def _skeletons_of(documents: Iterable[InstancesFile]) -> _Skeletons:
-    """Return the keypoint names of all files.
-
-    Raises:
-        AnnotationsError: no annotation has keypoints, a category with keypoints has no valid names, or two files
-            differ.
-    """
+    """Return the keypoint names of all files."""
     by_category: dict[int, tuple[str, ...]] = {}
     first = ""
     has_keypoints = False
@@ -508,11 +496,7 @@ def _are_pixel_numbers_in(annotations: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _keypoints_of(annotation: Mapping[str, Any], skeletons: _Skeletons, what: str) -> tuple[Keypoint, ...]:
-    """Return a point for each of `skeletons.names`; missing points are unlabeled, at (0, 0).
-
-    Raises:
-        SourceError: there are not three numbers for each name of the category, or a visibility is not 0, 1 or 2.
-    """
+    """Return a point for each of `skeletons.names`; missing points are unlabeled, at (0, 0)."""
     own = skeletons.by_category.get(annotation["category_id"], ())
     written = annotation.get("keypoints") or []
     if not isinstance(written, list) or (written and own and len(written) != 3 * len(own)):

@@ -184,12 +184,7 @@ def _segments_as_objects(name: str, lists: Lists, *, things_only: bool) -> Lists
     """Return the lists of a file with one annotation per segment, as in an instances file.
 
     Args:
-        name: name of the file.
-        lists: images, annotations and categories of the file.
         things_only: whether to leave out stuff, such as sky, which is not an object.
-
-    Raises:
-        AnnotationsError: an annotation has no list of segments, or a category does not say whether it is a thing.
 
     >>> categories = [{"id": 1, "name": "cat", "isthing": 1}, {"id": 2, "name": "sky", "isthing": 0}]
     >>> one = {"image_id": 7, "segments_info": [{"id": 3, "category_id": 1}, {"id": 4, "category_id": 2}]}
@@ -234,11 +229,7 @@ def _split_of(name: str) -> str | None:
 def _valid_images(
     name: str, entries: Sequence[dict[str, Any]]
 ) -> tuple[tuple[dict[str, Any], ...], tuple[tuple[str, str, str], ...]]:
-    """Return the image entries with an unambiguous image, and (place, reason, detail) of all others.
-
-    Raises:
-        AnnotationsError: no entry has both an id and a file name.
-    """
+    """Return the image entries with an unambiguous image, and (place, reason, detail) of all others."""
     by_id: dict[int | str, dict[str, dict[str, Any]]] = {}
     faulty: list[tuple[str, str, str]] = []
     for place, entry in enumerate(entries):

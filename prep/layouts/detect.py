@@ -217,7 +217,7 @@ def _doubt_classes(files: SourceFiles, examples: Sequence[SourceExample]) -> str
         _doubtful_name(by_class),
         _kinds_inside(by_class),
         _continued_numbers(by_class),
-        _shared_names(examples),
+        next((note for one in examples for note in one.notes if MAY_SHOW_ONE_THING in note), None),
     )
     return next(filter(None, reasons), None) or _telling_list(files, by_class)
 
@@ -292,10 +292,6 @@ def _continued_numbers(by_class: Mapping[str, Sequence[str]]) -> str | None:
     if all(max(one) < min(following) for one, following in pairwise(numbers)):
         return f"the numbers of the files continue from {ordered[0]} to {ordered[1]}"
     return None
-
-
-def _shared_names(examples: Iterable[SourceExample]) -> str | None:
-    return next((note for one in examples for note in one.notes if MAY_SHOW_ONE_THING in note), None)
 
 
 def _telling_list(files: SourceFiles, by_class: Mapping[str, Sequence[str]]) -> str | None:

@@ -426,11 +426,7 @@ def _labels_by_pattern(
 def _identities(
     found: Sequence[FoundSeries], image_pattern: str | None, *, needed: bool = True
 ) -> Mapping[str, str]:
-    """Return the value of {id} for each series: its folder, or the part that --image-pattern defines.
-
-    Raises:
-        AnnotationsError: no folder fits the pattern, and one is `needed`.
-    """
+    """Return the value of {id} for each series: its folder, or the part that --image-pattern defines."""
     if image_pattern is None:
         return {series.source: series.scan.folder for series in found}
     pattern = compile_pattern(image_pattern, "image_pattern", ("id",))
@@ -508,7 +504,6 @@ def _no_series_message(root: str, apart: Sequence[OtherFile], named: Sequence[st
     """Return a message with the reason why a folder has no series, and a fix.
 
     Args:
-        root: root of the source.
         apart: files that are no slices.
         named: paths of volumes and pictures, detected by their names.
     """

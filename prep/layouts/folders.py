@@ -385,13 +385,7 @@ def _check_class_folders(
     """Return a note per class for folders that may not be classes.
 
     Args:
-        paths: paths of all images.
         first_is_split: whether the first folder of a path is a split and the second one the class.
-        classes: names of the class folders.
-
-    Raises:
-        AnnotationsError: folder names, file names or file colors show that one folder belongs to the images of
-            another.
     """
     if len(classes) > _MAX_FOLDERS:
         return {}

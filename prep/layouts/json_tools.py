@@ -423,11 +423,7 @@ def _entries_of_csv(data: bytes) -> list[tuple[str, list[Any] | None]]:
 
 
 def _class_attribute(regions: Iterable[Any]) -> str | None:
-    """Return the attribute of a file's regions that holds the class; None if no region has any attribute.
-
-    Raises:
-        SourceError: several attributes may hold the class.
-    """
+    """Return the attribute of a file's regions that holds the class; None if no region has any attribute."""
     found: dict[str, None] = {}
     for region in regions:
         found |= dict.fromkeys(_mapping(_mapping(region).get("region_attributes")))

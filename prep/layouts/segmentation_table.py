@@ -295,10 +295,7 @@ def _unlisted(
     """Yield an example with a problem for each scan in no row, and for each folder of other files in no row.
 
     Args:
-        used: paths of the files that examples use.
-        named: paths that rows name.
         one_file: report only folders of named files, because one of several tables was read.
-        takes: returns whether a path is an image or a mask.
     """
     folders = {path.rpartition("/")[0] for path in used | named}
     if one_file:

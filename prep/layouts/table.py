@@ -177,11 +177,7 @@ def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None
 
 
 def _with_class_names(table: Table, options: LayoutOptions) -> Table:
-    """Return the table of a container file with the names of --label-map for class numbers.
-
-    Raises:
-        AnnotationsError: a number has no name there.
-    """
+    """Return the table of a container file with the names of --label-map for class numbers."""
     names = options.class_names
 
     def named(row: TableRow) -> TableRow:
@@ -433,9 +429,6 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
 
     Args:
         places: maps each class, as written, to its first location.
-
-    Raises:
-        AnnotationsError: names the option that resolves the ambiguity.
     """
     if options.class_separator != "auto":
         return
@@ -466,7 +459,9 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
         lacking = lacking or (None if found else row)
         for name in found:
             places.setdefault(name, row.place)
-    if lacking is not None and (places or options.several_classes == "refuse" or not _is_empty_list(lacking)):
+    if lacking is not None and (
+        places or options.several_classes == "refuse" or _listed_classes(lacking.cell("class")) != ()
+    ):
         raise SourceError("annotation", "row has no class", lacking.place)
     if len(places) > 1 and options.several_classes == "refuse":
         count = "two" if len(places) == 2 else f"{len(places)}"
@@ -478,10 +473,6 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
             "them all"
         )
     return tuple(places)
-
-
-def _is_empty_list(row: TableRow) -> bool:
-    return _listed_classes(row.cell("class")) == ()
 
 
 def _written_classes(row: TableRow, options: LayoutOptions) -> list[str]:

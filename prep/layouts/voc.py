@@ -368,12 +368,7 @@ def _resolve_names(
     3. Other XML files with two different names have an image under only one of these names, the same for all files.
 
     Args:
-        index: index of the images.
-        queries: query of each XML file.
         declared: size that each XML file declares.
-
-    Raises:
-        AnnotationsError: no rule decides for most XML files.
     """
     found = index.match(queries)
     conflicts: dict[str, _Conflict] = {}

@@ -436,11 +436,7 @@ def _with_objects(
 
 
 def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, list[str]]) -> Box:
-    """Return the object of one row: `class x y width height`, the same with keypoints, or `class x1 y1 x2 y2 ...`.
-
-    Raises:
-        SourceError: the class is unknown, or the row has another number of values.
-    """
+    """Return the object of one row: `class x y width height`, the same with keypoints, or `class x1 y1 x2 y2 ...`."""
     what = f"line {row[0]}"
     numbers = [parse_number(text, what) for text in row[1]]
     if numbers[0] not in described.names:
@@ -483,11 +479,7 @@ def _check_first_number(listed: Sequence[SourceExample], described: _Description
 
 
 def _keypoints(described: _Description, values: Sequence[float]) -> tuple[Keypoint, ...]:
-    """Return the keypoints of a row; without a visibility, a point with a negative side is not labeled (Ultralytics).
-
-    Raises:
-        SourceError: a visibility is not 0, 1 or 2, as COCO has it.
-    """
+    """Return the keypoints of a row; without a visibility, a point with a negative side is not labeled."""
     size = described.dimensions
     points = [values[start : start + size] for start in range(0, len(values), size)]
     if not points:
