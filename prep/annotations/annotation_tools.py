@@ -22,7 +22,7 @@ from halofeed.prep.annotations.contract import (
     splits_by_folders,
 )
 from halofeed.prep.annotations.documents import read_limited
-from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import check_ignored_columns, declared_size, usable_boxes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +65,19 @@ def numbered_name(number: int, written: str) -> str:
     """
     file = written.replace("\\", "/").rpartition("/")[2]
     return f"{number:06d}-{file}" if written else f"{number:06d}"
+
+
+def usable_rows(name: str, rows: Iterable[ContainerRow]) -> Iterator[ContainerRow]:
+    """Yield the rows of a container; raise AnnotationsError if none of them can be used."""
+    first, usable = None, False
+    for row in rows:
+        usable = usable or FAULT not in row
+        first = first or row.get(FAULT)
+        yield row
+    if first and not usable:
+        raise AnnotationsError(
+            f"{name}: none of its pictures can be used, the first because: {first[0]} ({first[1]})"
+        )
 
 
 def choose_picture(container: str, names: Sequence[str], options: LayoutOptions) -> tuple[str, str | None]:

@@ -82,6 +82,11 @@ def is_description(path: str) -> bool:
     return _DESCRIPTIONS.fullmatch(posixpath.basename(path)) is not None
 
 
+def is_metadata(table: str) -> bool:
+    """Return whether a table is the metadata of a Hugging Face image folder, by its name."""
+    return table.rpartition("/")[2] in METADATA_NAMES
+
+
 # Hugging Face ---------------------------------------------------------------------------------------------
 
 

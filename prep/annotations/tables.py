@@ -18,16 +18,16 @@ from typing import Any
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
-from halofeed.prep.annotations.container_rows import FAULT, ContainerRow, parquet_rows, webdataset_rows
+from halofeed.prep.annotations.container_rows import FAULT, parquet_rows, usable_rows, webdataset_rows
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, report_unreadable
 from halofeed.prep.annotations.suggest_layout import advice_for_bytes, layout_hint
 from halofeed.prep.annotations.table_forms import (
-    METADATA_NAMES,
     Row,
     TableForm,
     find_form,
     find_google_form,
     is_description,
+    is_metadata,
 )
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_rows
 from halofeed.prep.sources.containers import check_shards, container_kind
@@ -67,7 +67,7 @@ class TableText:
         self.files, self._name = files, name
         self._cached: bytes | None
         if (kind := container_kind(name)) != "":
-            rows = _usable_rows(name, _CONTAINER_ROWS[kind](files, name, options))
+            rows = usable_rows(name, _CONTAINER_ROWS[kind](files, name, options))
             lines = (json.dumps(row, default=lambda value: repr(value)[:80]) for row in rows)
             self._cached = "".join(f"{line}\n" for line in lines).encode()
         else:
@@ -124,19 +124,6 @@ class TableText:
                 f"{self._name} in {self.files.root}: it was changed while it was read; run the same command again "
                 "once it is finished"
             )
-
-
-def _usable_rows(name: str, rows: Iterable[ContainerRow]) -> Iterator[ContainerRow]:
-    """Yield the rows of a container; raise AnnotationsError if none of them can be used."""
-    first, usable = None, False
-    for row in rows:
-        usable = usable or FAULT not in row
-        first = first or row.get(FAULT)
-        yield row
-    if first and not usable:
-        raise AnnotationsError(
-            f"{name}: none of its pictures can be used, the first because: {first[0]} ({first[1]})"
-        )
 
 
 class _CheckedStream(io.RawIOBase):
@@ -327,11 +314,6 @@ def container_files(form: str, annotations: SourceFiles, annotation_file: str | 
 def is_container(table: str) -> bool:
     """Return whether the pictures of a table are inside it; metadata.parquet names files."""
     return container_kind(table) != "" and not is_metadata(table)
-
-
-def is_metadata(table: str) -> bool:
-    """Return whether a table is the metadata of a Hugging Face image folder, by its name."""
-    return table.rpartition("/")[2] in METADATA_NAMES
 
 
 def described_folder(table: str) -> str:

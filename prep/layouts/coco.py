@@ -12,7 +12,7 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import note_similar_classes, shorten_list
 from halofeed.prep.annotations.columns import is_geometry, normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, sort_examples
-from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.written_boxes import (
     check_rotation,

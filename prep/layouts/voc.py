@@ -23,7 +23,7 @@ from halofeed.prep.annotations.contract import (
     sort_examples,
 )
 from halofeed.prep.annotations.documents import parse_xml_document, read_limited
-from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import Size, possible_sizes, resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import (

@@ -28,7 +28,7 @@ from halofeed.prep.annotations.contract import (
     splits_by_folders,
 )
 from halofeed.prep.annotations.documents import MAX_YAML_BYTES, parse_yaml, read_limited
-from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import parse_number, polygon_of, rectangle_of, usable_boxes

@@ -1,4 +1,4 @@
-"""Reader of CSV and JSONL tables of classes and boxes, with one image or one box per row."""
+"""Reader of tables of images, with one image or one box per row, from CSV, JSONL and container files."""
 
 from __future__ import annotations
 
@@ -28,8 +28,15 @@ from halofeed.prep.annotations.contract import (
     split_in_file_name,
     splits_by_folders,
 )
-from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageMatcher, ImageQuery, PathComparison
+from halofeed.prep.annotations.image_index import (
+    ImageIndex,
+    ImageMatch,
+    ImageMatcher,
+    ImageQuery,
+    PathComparison,
+)
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
+from halofeed.prep.annotations.table_forms import is_metadata
 from halofeed.prep.annotations.tables import (
     ColumnRules,
     Table,
@@ -37,7 +44,6 @@ from halofeed.prep.annotations.tables import (
     container_files,
     described_folder,
     is_container,
-    is_metadata,
     read_tables,
 )
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names

@@ -1,4 +1,4 @@
-"""Search for the image file that an annotation names."""
+"""Index of the images of a source, in which the image file that an annotation names is found."""
 
 from __future__ import annotations
 
