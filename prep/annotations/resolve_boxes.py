@@ -322,8 +322,7 @@ def _check_declared_sizes(sized: Sequence[SourceExample], proofs: Sequence[str |
         raise AnnotationsError(
             f"{sized[0].source}: annotations say {width} wide and {height} high, and the picture has other sides, as "
             f"have all {plural(len(sized), 'picture')}: exchange width and height if they are swapped, or "
-            "name the folder of the "
-            "pictures that were annotated with --images"
+            "name the folder of the pictures that were annotated with --images"
         )
 
 

@@ -148,8 +148,7 @@ def _check_count(path: str, masks: int, clip: Clip) -> None:
             "annotation",
             "masks are not as many as frames",
             f"{path}: {plural(masks, 'mask')}, {plural(clip.frames, 'frame')}; each frame takes one mask "
-            "(writers of animations leave out "
-            f"frames that repeat: {_CURE})",
+            f"(writers of animations leave out frames that repeat: {_CURE})",
         )
 
 
@@ -182,8 +181,7 @@ def _check_names(masks: Sequence[str], frames: Sequence[str]) -> None:
         "annotation",
         "names of masks are not those of frames",
         f"{plural(len(masks), 'mask')}, {plural(len(frames), 'frame')}; beside frame {frame!r} stands mask "
-        f"{mask!r}; give each mask its "
-        "frame's name",
+        f"{mask!r}; give each mask its frame's name",
     )
 
 

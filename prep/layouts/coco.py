@@ -325,8 +325,7 @@ def _check_sources(listed: Sequence[SourceExample]) -> list[SourceExample]:
         other = first.setdefault(example.source, example)
         if other.split != example.split and other.problem is None and example.problem is None:
             raise AnnotationsError(
-                f"{example.source}: lies in two splits, {other.split} and {example.split}; "
-                "an image has one split"
+                f"{example.source}: lies in two splits, {other.split} and {example.split}; an image has one split"
             )
         if counts[example.source] > 1 and example.problem is None:
             fault = ("annotation", "several image entries name one file", f"key {example.key!r}")

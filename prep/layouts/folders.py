@@ -167,8 +167,7 @@ def _resolve_rules(seen: FolderSummary, others: Iterable[str], root: str, option
     if not any(seen.firsts):
         raise AnnotationsError(
             f"{root}: {plural(seen.count, 'image lies', 'images lie')} directly in it, and none in a class "
-            "folder; expected "
-            f"class/image.jpg: name the folder above{_above(root)}"
+            f"folder; expected class/image.jpg: name the folder above{_above(root)}"
         )
     first_is_split = options.split_folders
     if first_is_split is None:

@@ -444,8 +444,7 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
             if len(parts) > 1 and all(part and part in places for part in parts):
                 raise AnnotationsError(
                     f"{place}: class {cell!r} looks like {plural(len(parts), 'class', 'classes')}, as each "
-                    "part is a class of other rows; "
-                    f"say --class-separator {separator!r}, or none if it is one class"
+                    f"part is a class of other rows; say --class-separator {separator!r}, or none if it is one class"
                 )
 
 
@@ -474,8 +473,7 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
         named = " and ".join(f"{name!r} ({place})" for name, place in [*places.items()][:_MAX_NAMED])
         more = ", ..." if len(places) > _MAX_NAMED else ""
         raise AnnotationsError(
-            f"{source}: {count} values of class: {named}{more}; an image has one class; "
-            "--several-classes keep keeps "
+            f"{source}: {count} values of class: {named}{more}; an image has one class; --several-classes keep keeps "
             "them all"
         )
     return tuple(places)

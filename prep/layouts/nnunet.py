@@ -106,8 +106,7 @@ def list_references(
             )
         raise AnnotationsError(
             f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds "
-            f"{plural(cases, 'case')}{stray}; "
-            "complete the folder or correct the number"
+            f"{plural(cases, 'case')}{stray}; complete the folder or correct the number"
         )
     if "modality" in dataset.document.content:
         found, missing = _compare_with_lists(found, dataset)

@@ -212,8 +212,7 @@ def _read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[s
     for prefix, files in found.items():
         if missing := [name for name in chosen if name not in files]:
             raise AnnotationsError(
-                f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; "
-                f"found {', '.join(sorted(files))}"
+                f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; found {', '.join(sorted(files))}"
             )
         names = tuple(dict.fromkeys(chosen)) or _choose_image_sets(files)
         entries = {name: dict.fromkeys(_entries(read_required(annotations, files[name]))) for name in names}
