@@ -411,11 +411,11 @@ def _one_hot_form(
         mapping = rule.read(name, header)
     except AnnotationsError:
         return None
-    if {"class", "xmin"} & set(mapping.known) or "filename" not in mapping.known or len(mapping.unread) < 2:
-        return None
-    if any(is_split_name(normalize_name(column).removeprefix("is")) for column in mapping.unread):
-        return None
     places = {column: header.index(column) for column in mapping.unread if column}
+    if {"class", "xmin"} & set(mapping.known) or "filename" not in mapping.known or len(places) < 2:
+        return None
+    if any(is_split_name(normalize_name(column).removeprefix("is")) for column in places):
+        return None
     found = False
     for _, cells in rows():
         found = True
@@ -426,10 +426,10 @@ def _one_hot_form(
 
     def convert(_: str, row: Row) -> Iterator[Row]:
         marked = [column for column in places if _YES_NO[str(row[column]).strip().lower()]]
-        rest = {column: value for column, value in row.items() if column not in mapping.unread}
-        yield {**rest, "class": json.dumps(marked)}
+        yield {**{column: row[column] for column in others}, "class": json.dumps(marked)}
 
-    others = (column for column in header if column not in mapping.unread)
+    sides = {mapping.columns.get(side) for side in CORNERS}
+    others = [column for column in header if column not in mapping.unread and column not in sides]
     note = f"columns of {name} were taken for classes, as all hold 0 or 1: {', '.join(places)}"
     return TableForm(convert=convert, columns=(*others, "class"), note=note) if found else None
 
