@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
@@ -49,7 +50,7 @@ def _box_of_kitti(row: Sequence[str], what: str, options: LayoutOptions) -> Box 
     if row[0] == _DONT_CARE:
         return None
     # Occlusion: 0 is visible, 1 partly and 2 largely occluded, 3 unknown.
-    flags = {"truncated": truncated > 0, "occluded": occluded in (1, 2)}
+    flags: dict[str, Any] = {"truncated": truncated > 0, "occluded": occluded in (1, 2)}
     return rectangle_of(class_of(row[0], what), sides, what, options, **flags)
 
 

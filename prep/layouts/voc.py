@@ -188,7 +188,9 @@ def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box
         if _text(attribute, "name").lower() == "rotation":
             check_rotation(_text(attribute, "value"), what, options)
     sides = [parse_number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
-    flags = {name: parse_flag(_text(element, name).lower(), f"{what} {name}", _FLAG_TEXTS) for name in _FLAGS}
+    flags: dict[str, Any] = {
+        name: parse_flag(_text(element, name).lower(), f"{what} {name}", _FLAG_TEXTS) for name in _FLAGS
+    }
     view = (_text(element, "pose") or None) if "view" in options.keep else None
     return rectangle_of(label, sides, what, options, view=view, **flags)
 
