@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import PurePosixPath
+from typing import Any
 from xml.etree import ElementTree
 
 from halofeed.errors import AnnotationsError, SourceError
