@@ -1,4 +1,4 @@
-"""Shared contract of the annotation layouts: `Layout`, `LayoutOptions`, split names, and checks of numbers and boxes.
+"""Shared contract of the annotation layouts: `Layout`, `LayoutOptions`, split names, and examples of rejected files.
 
 A layout turns annotations and images into `SourceExample`s. A fault of one input becomes the `problem` of its
 example. A fault that affects the complete source raises AnnotationsError.
