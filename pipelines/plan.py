@@ -38,8 +38,13 @@ from halofeed.prep.annotations.contract import (
     reject_lone_surrogates,
 )
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.annotations.splits import SplitOptions, assign_splits, check_groups, read_fold
-from halofeed.prep.annotations.suggest_layout import find_split_lists
+from halofeed.prep.annotations.splits import (
+    SplitOptions,
+    assign_splits,
+    check_groups,
+    find_split_lists,
+    read_fold,
+)
 from halofeed.prep.convert.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe

@@ -13,7 +13,7 @@ from halofeed.errors import AnnotationsError, JobError
 from halofeed.pipelines.classes import NamesInLabels
 from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.job import reference_to_json
-from halofeed.prep.annotations.contract import BOX_IS_INVERTED, MIN_BAD_OBJECTS, is_mostly_bad
+from halofeed.prep.annotations.written_boxes import BOX_IS_INVERTED, MIN_BAD_OBJECTS, is_mostly_bad
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_volume_name
 from halofeed.prep.sources.files import Stamp

@@ -54,7 +54,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     | {"pyarrow": INSIDE_FUNCTIONS},
 }
 ONLY_IN_FILES = {
-    ("prep", "yaml"): {"prep/annotations/yaml_documents.py"},
+    ("prep", "yaml"): {"prep/annotations/documents.py"},
     ("prep", "regex"): {"prep/annotations/patterns.py"},
     ("prep", "pyarrow"): {"prep/sources/parquet.py"},
     ("loader", "tensorflow"): {"loader/stream.py", "loader/assemble.py", "loader/device/ops.py"},

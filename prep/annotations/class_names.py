@@ -1,13 +1,14 @@
-"""Class names: sort order, selection and renaming, and detection of names that look alike."""
+"""Class names: sort order, selection and renaming, and notes on names that look alike."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.sources.example import SourceExample
 from halofeed.system.wording import did_you_mean
 
 # Cyrillic, Greek and other letters that look like Latin letters in at least one case.
@@ -51,7 +52,7 @@ def _visible_form(character: str) -> str:
     )
 
 
-def find_similar_names(names: Iterable[str]) -> list[list[str]]:
+def _find_similar_names(names: Iterable[str]) -> list[list[str]]:
     """Return the groups of two or more names that look alike, each group sorted."""
     by_form: dict[str, list[str]] = {}
     for name in sorted(set(names)):
@@ -59,10 +60,10 @@ def find_similar_names(names: Iterable[str]) -> list[list[str]]:
     return [group for group in by_form.values() if len(group) > 1]
 
 
-def describe_differences(names: Iterable[str]) -> str:
+def _describe_differences(names: Iterable[str]) -> str:
     """Return names that look alike as text, with the code points of the non-ASCII characters that differ.
 
-    >>> describe_differences(["dog", "d\\u043eg"])
+    >>> _describe_differences(["dog", "d\\u043eg"])
     "'dog', 'd\u043eg' (U+043E)"
     """
     names = list(names)
@@ -72,6 +73,40 @@ def describe_differences(names: Iterable[str]) -> str:
         own = [f"U+{ord(one):04X}" for one in dict.fromkeys(name) if one not in common and not one.isascii()]
         shown.append(f"{name!r} ({' '.join(own)})" if own else repr(name))
     return ", ".join(shown)
+
+
+def note_similar_classes(listed: Sequence[SourceExample]) -> list[SourceExample]:
+    """Return the examples with a note on each class that looks like another, which is mostly a typing error."""
+    return list(
+        add_class_notes(listed, similar_class_notes(label for one in listed for label in classes_in(one)))
+    )
+
+
+def similar_class_notes(found: Iterable[str]) -> dict[str, str]:
+    """Return a note for each class that looks like another."""
+    messages = {}
+    for labels in _find_similar_names(found):
+        plain = len({" ".join(label.casefold().split()) for label in labels}) == 1
+        differ = "differ in case or blanks alone" if plain and all(map(str.isascii, labels)) else "look alike"
+        messages.update(
+            dict.fromkeys(labels, f"classes of their own that {differ}: {_describe_differences(labels)}")
+        )
+    return messages
+
+
+def add_class_notes(examples: Iterable[SourceExample], notes: Mapping[str, str]) -> Iterator[SourceExample]:
+    """Yield the examples with the notes of their classes."""
+    for one in examples:
+        messages = dict.fromkeys(notes[label] for label in classes_in(one) if label in notes) if notes else {}
+        yield replace(one, notes=(*one.notes, *messages)) if messages else one
+
+
+def classes_in(example: SourceExample) -> list[str]:
+    """Return the classes of an example; [] if it has a problem."""
+    if example.problem is not None:
+        return []
+    of_boxes = {box.label for box in example.boxes or ()}
+    return sorted(of_boxes) if example.boxes is not None else list(example.classes)
 
 
 def sort_class_names(names: Iterable[str]) -> list[str]:

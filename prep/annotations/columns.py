@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from halofeed.errors import AnnotationsError
 
@@ -79,14 +81,12 @@ class ColumnMapping:
             there is no box.
         box: columns of x, y, w and h, or the one column of a list with all four.
         unread: columns without a known meaning, in their original spelling.
-        one_hot: columns that are classes, with 1 for the images that have the class.
     """
 
     columns: Mapping[str, str]
     form: str = ""
     box: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-    one_hot: tuple[str, ...] = ()
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -238,6 +238,16 @@ def is_geometry(column: str) -> bool:
     (True, True, False)
     """
     return _GEOMETRY.fullmatch(normalize_name(column)) is not None
+
+
+def parse_literal(text: str, default: Any) -> Any:
+    """Return the value that a cell holds in JSON or as a Python literal; the default for any other text."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return default
 
 
 def _split_list(text: str) -> list[str]:

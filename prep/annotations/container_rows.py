@@ -1,14 +1,26 @@
-"""Rows of tables that are made of container files: the picture of a row is a member of its container."""
+"""Rows of tables that are made of container files: the picture of a row is a member of its container.
+
+The Parquet files are those of Hugging Face datasets, and the tar files those of WebDataset; `tfrecord_rows` reads
+TFRecord files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import posixpath
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from halofeed.errors import AnnotationsError
+from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.sources.containers import member_name
+from halofeed.prep.sources.containers import describe_member, member_name, open_container
+from halofeed.prep.sources.file_names import is_image_name
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.parquet import MAX_GROUP_BYTES, open_parquet, unreadable_parquet
+from halofeed.schemas.bounded_json import parse_json
 
 FAULT = "//fault"
 """Key of (reason, detail) in a row whose picture is rejected. No column of a file has a name with this meaning."""
@@ -45,6 +57,29 @@ def faulty_row(container: str, name: str, reason: str, detail: str) -> Container
     return {"file_name": path, "image": path, FAULT: (reason, detail)}
 
 
+def numbered_name(number: int, written: str) -> str:
+    """Return the name of a picture by the number of its row and the file name that the row has, if any.
+
+    >>> numbered_name(7, "train/cat.jpg"), numbered_name(7, "")
+    ('000007-cat.jpg', '000007')
+    """
+    file = written.replace("\\", "/").rpartition("/")[2]
+    return f"{number:06d}-{file}" if written else f"{number:06d}"
+
+
+def usable_rows(name: str, rows: Iterable[ContainerRow]) -> Iterator[ContainerRow]:
+    """Yield the rows of a container; raise AnnotationsError if none of them can be used."""
+    first, usable = None, False
+    for row in rows:
+        usable = usable or FAULT not in row
+        first = first or row.get(FAULT)
+        yield row
+    if first and not usable:
+        raise AnnotationsError(
+            f"{name}: none of its pictures can be used, the first because: {first[0]} ({first[1]})"
+        )
+
+
 def choose_picture(container: str, names: Sequence[str], options: LayoutOptions) -> tuple[str, str | None]:
     """Return the columns or features of the picture and, for segmentation, of its label image.
 
@@ -70,3 +105,298 @@ def choose_picture(container: str, names: Sequence[str], options: LayoutOptions)
     if len(others) != 1 and len(labels) != 1:
         raise AnnotationsError(f"{found}; expected one called label for the label images: rename that column")
     return picture, labels[0] if labels else others[0]
+
+
+# Parquet: pictures as bytes, and the names of classes -----------------------------------------------------
+#
+# The schema's metadata describe the features of the columns:
+# https://huggingface.co/docs/datasets/about_dataset_features
+
+_ROWS_AT_ONCE = 64
+_OTHER_MEDIA = ("Audio", "Video", "Pdf", "Nifti")
+
+
+def parquet_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Iterator[ContainerRow]:
+    """Yield the rows of a Parquet file, with the paths of members for the bytes of pictures.
+
+    Raises:
+        AnnotationsError: the file is damaged; the bytes of pictures are inside lists; or a row group is too large.
+    """
+    file = open_parquet(files, name)
+    features = _features(file)
+    columns = _picture_columns(file, name, features)
+    chosen = choose_picture(name, list(columns), options) if columns else None
+    _check_groups(file, name, columns)
+    row = 0
+    try:
+        for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
+            for written in batch.to_pylist():
+                values = _named(written, features)
+                found = {
+                    column: _member_path(name, values.pop(column), row, leaf)
+                    for column, leaf in columns.items()
+                }
+                if chosen is not None:
+                    picture, label = chosen
+                    values |= {column: path for column, path in found.items() if column not in chosen}
+                    label_path = found[label] if label else None
+                    values = picture_row(values, found[picture] or "", label_path, options)
+                yield values
+                row += 1
+    except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
+        raise unreadable_parquet(name, error) from error
+
+
+def parquet_class_names(files: SourceFiles, name: str) -> tuple[str, ...]:
+    """Return the names of the one feature ClassLabel of a Parquet file in their order; () for none or several."""
+    found = set(_class_names(_features(open_parquet(files, name))))
+    return next(iter(found)) if len(found) == 1 else ()
+
+
+def _features(file: Any) -> dict[str, Any]:
+    """Return the features that the schema's metadata describe; {} without them."""
+    written = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        features = json.loads(written)["info"]["features"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
+def _class_names(feature: Any) -> Iterator[tuple[str, ...]]:
+    if isinstance(feature, list):
+        feature = dict(enumerate(feature))
+    if isinstance(feature, dict):
+        if feature.get("_type") == "ClassLabel" and isinstance(feature.get("names"), list):
+            yield tuple(map(str, feature["names"]))
+        else:
+            for one in feature.values():
+                yield from _class_names(one)
+
+
+def _named(value: Any, feature: Any) -> Any:
+    """Return a value with names for the numbers of its ClassLabels; None for -1, which means no label."""
+    if isinstance(feature, list) and len(feature) == 1:
+        feature = feature[0]
+    elif isinstance(feature, dict) and feature.get("_type") in ("Sequence", "LargeList", "List"):
+        feature = feature.get("feature")
+    if not isinstance(feature, dict) or value is None:
+        return value
+    if feature.get("_type") == "ClassLabel" and isinstance(feature.get("names"), list):
+        return _name_of(value, feature["names"])
+    if isinstance(value, list):
+        return [_named(one, feature) for one in value]
+    if isinstance(value, dict):
+        return {key: _named(one, feature.get(key)) for key, one in value.items()}
+    return value
+
+
+def _name_of(value: Any, names: list[Any]) -> Any:
+    if isinstance(value, list):
+        return [_name_of(one, names) for one in value]
+    if value is None or value == -1:
+        return None
+    return str(names[value]) if isinstance(value, int) and 0 <= value < len(names) else str(value)
+
+
+def _picture_columns(file: Any, name: str, features: Mapping[str, Any]) -> dict[str, int]:
+    """Return the columns with pictures, and the number of the leaf that holds their bytes."""
+    leaves = {file.schema.column(number).path: number for number in range(len(file.schema))}
+    found = {}
+    for column in file.schema_arrow:
+        feature = features.get(column.name)
+        kind = feature.get("_type") if isinstance(feature, dict) else None
+        if "binary" not in str(column.type) or kind in _OTHER_MEDIA:
+            continue
+        leaf = leaves.get(column.name, leaves.get(f"{column.name}.bytes"))
+        if leaf is None:
+            raise AnnotationsError(
+                f"{name}: column {column.name} holds the bytes of several pictures in a row; expected one a row: "
+                "write a row for each picture"
+            )
+        found[column.name] = leaf
+    return found
+
+
+def _check_groups(file: Any, name: str, columns: Mapping[str, int]) -> None:
+    for group in range(file.num_row_groups):
+        for column, leaf in columns.items():
+            size = file.metadata.row_group(group).column(leaf).total_uncompressed_size
+            if size > MAX_GROUP_BYTES:
+                raise AnnotationsError(
+                    f"{name}: row group {group} has {size:,} bytes in column {column}, and a group is decoded at once; "
+                    f"at most {MAX_GROUP_BYTES:,} are read: write the file anew with row_group_size=100"
+                )
+
+
+def _member_path(name: str, value: Any, row: int, leaf: int) -> str | None:
+    """Return the path of the picture in a cell: bytes, or a struct of bytes and path, of which one may be absent."""
+    written = value.get("path") if isinstance(value, dict) else None
+    data = value.get("bytes") if isinstance(value, dict) else value
+    if data is None:
+        return written
+    return describe_member(name, numbered_name(row, str(written or "")), data, row, leaf).path
+
+
+# WebDataset: tar files in which the members of one sample share their name up to the first dot ------------
+#
+#     cats/0001.jpg  cats/0001.cls      the class, a number or a name
+#     cats/0002.jpg  cats/0002.json     the columns of a table: label, or objects with their boxes
+#     cats/0003.jpg  cats/0003.seg.png  a label image for segmentation
+#
+# https://github.com/webdataset/webdataset#the-webdataset-format
+
+_TEXTS = ("cls", "json")
+_MAX_TEXT_BYTES = 16 << 20
+_MAX_VALUES = 1_000_000
+_LABEL_WORDS = frozenset(("seg", "mask", "label", "labels", "segmentation"))
+_KINDS = {tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link", tarfile.FIFOTYPE: "a pipe"}
+_KINDS |= {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.GNUTYPE_SPARSE: "a sparse file"}
+
+
+@dataclass(kw_only=True)
+class _Sample:
+    """Members of one key.
+
+    Args:
+        pictures: path of each member by its extension.
+        texts: content of .cls and .json.
+        others: extensions that are not read.
+        fault: (reason, detail) of the first unusable member.
+    """
+
+    pictures: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, bytes] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+    fault: tuple[str, str] | None = None
+
+
+def webdataset_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Iterator[ContainerRow]:
+    """Yield a row for each sample of a tar file; an unusable sample is rejected by its name.
+
+    Raises:
+        AnnotationsError: the tar file is damaged, cut off or compressed.
+    """
+    samples: dict[str, _Sample] = {}
+    for info, data in _tar_members(files, name):
+        folder, file = posixpath.split(info.name)
+        if file.startswith(".") and info.isreg():
+            continue  # hidden files, such as macOS's ._0001.jpg
+        stem, _, extension = file.partition(".")
+        sample = samples.setdefault(posixpath.join(folder, stem), _Sample())
+        try:
+            _add_member(sample, name, info, extension.lower(), data)
+        except SourceError as error:
+            sample.fault = sample.fault or (error.reason, error.detail)
+    for key, sample in samples.items():
+        try:
+            if sample.fault is not None:
+                raise SourceError("annotation", *sample.fault)
+            yield _sample_row(sample, options)
+        except SourceError as error:
+            yield faulty_row(name, key, error.reason, error.detail)
+
+
+def _tar_members(files: SourceFiles, name: str) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
+    """Yield each member but folders, and its bytes if they are read."""
+    with open_container(files, name) as reader:
+        try:
+            with tarfile.open(
+                fileobj=reader,
+                mode="r|",
+                encoding="utf-8",
+                errors="surrogateescape",  # type: ignore[call-overload]
+            ) as archive:
+                for info in archive:
+                    if not info.isdir():
+                        yield info, _tar_content(archive, info)
+                end = archive.offset
+        except tarfile.TarError as error:
+            raise AnnotationsError(
+                f"{name}: not readable as a tar file, at byte {reader.offset:,} or before: {error}; copy it anew"
+            ) from error
+    closing = files.read_range(name, end, end + tarfile.BLOCKSIZE)
+    if len(closing) < tarfile.BLOCKSIZE or any(closing):
+        problem = "it is cut off" if len(closing) < tarfile.BLOCKSIZE else "it is damaged"
+        raise AnnotationsError(
+            f"{name}: {problem}: expected a member or the end mark at byte {end:,}; copy it anew"
+        )
+
+
+def _tar_content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes | None:
+    """Return the bytes of a member that is a picture, a class or a small JSON document; None for another."""
+    extension = posixpath.basename(info.name).partition(".")[2].lower()
+    is_text = extension in _TEXTS and info.size <= _MAX_TEXT_BYTES
+    if not info.isreg() or info.issparse() or not (is_text or is_image_name(f"a.{extension}")):
+        return None
+    stream = archive.extractfile(info)
+    return b"" if stream is None else stream.read()
+
+
+def _add_member(
+    sample: _Sample, container: str, info: tarfile.TarInfo, extension: str, data: bytes | None
+) -> None:
+    """Add a member to its sample; raise SourceError if it is not usable."""
+    name = info.name
+    if not info.isreg() or info.issparse():
+        kind = _KINDS.get(info.type, f"of type {info.type!r}")
+        raise SourceError(
+            "annotation", "tar member is no regular file", f"{name!r} is {kind}; store the file itself"
+        )
+    if name.startswith("/") or ".." in name.split("/") or "\\" in name or not name.isprintable():
+        raise SourceError(
+            "annotation", "tar member has an unsafe name", f"{name!r}; name it relative to the tar file"
+        )
+    if not extension:
+        raise SourceError(
+            "annotation", "tar member has no extension", f"{name!r}; expected KEY.jpg, KEY.cls or KEY.json"
+        )
+    if extension in (*sample.pictures, *sample.texts, *sample.others):
+        raise SourceError("annotation", "tar file holds two members of one name", f"{name!r}")
+    if data is None:
+        sample.others.append(extension)
+    elif extension in _TEXTS:
+        sample.texts[extension] = data
+    else:
+        sample.pictures[extension] = describe_member(container, name, data, info.offset_data).path
+
+
+def _sample_row(sample: _Sample, options: LayoutOptions) -> ContainerRow:
+    labels = {one: path for one, path in sample.pictures.items() if _LABEL_WORDS & set(one.split("."))}
+    pictures = {one: path for one, path in sample.pictures.items() if one not in labels}
+    plain = {one: path for one, path in pictures.items() if "." not in one} or pictures
+    found = ", ".join((*sample.pictures, *sample.texts, *sample.others))
+    if len(plain) != 1:
+        reason = "sample has several pictures" if plain else "sample has no picture"
+        raise SourceError("annotation", reason, f"its members are {found}")
+    if options.wants_label_images and len(labels) > 1:
+        raise SourceError("annotation", "sample has several label images", f"its members are {found}")
+    columns: dict[str, Any] = {f"member_{one}": "" for one in sample.others}
+    if (data := sample.texts.get("json")) is not None:
+        columns |= _columns_of_json(data)
+    if (data := sample.texts.get("cls")) is not None:
+        columns["cls"] = _class_of_text(data)
+    label = next(iter(labels.values()), None)
+    return picture_row(columns, next(iter(plain.values())), label, options)
+
+
+def _columns_of_json(data: bytes) -> dict[str, Any]:
+    try:
+        document = parse_json(data, _MAX_VALUES)
+    except ValueError as error:
+        raise SourceError("annotation", "malformed JSON", str(error)) from error
+    if not isinstance(document, dict):
+        raise SourceError(
+            "annotation", "malformed JSON", f"expected an object, got {type(document).__name__}"
+        )
+    return document
+
+
+def _class_of_text(data: bytes) -> str:
+    try:
+        text = data.decode().strip()
+    except UnicodeDecodeError as error:
+        raise SourceError("annotation", "class is no UTF-8 text", str(error)) from error
+    if not text or "\n" in text or "\0" in text:
+        raise SourceError("annotation", "class is no number and no name", f"{text[:40]!r}")
+    return text

@@ -1,4 +1,4 @@
-"""Shared contract of the annotation layouts: `Layout`, `LayoutOptions`, split names, and checks of numbers and boxes.
+"""Shared contract of the annotation layouts: `Layout`, `LayoutOptions`, split names, and examples of rejected files.
 
 A layout turns annotations and images into `SourceExample`s. A fault of one input becomes the `problem` of its
 example. A fault that affects the complete source raises AnnotationsError.
@@ -6,17 +6,16 @@ example. A fault that affects the complete source raises AnnotationsError.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.errors import AnnotationsError, Problem, SourceError, UsageError
 from halofeed.prep.annotations.class_names import ClassChoice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
-from halofeed.prep.sources.example import Box, SourceExample
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
 from halofeed.schemas.tasks import task_named
@@ -27,12 +26,6 @@ if TYPE_CHECKING:
 
 
 ListSeries: TypeAlias = "Callable[[SourceFiles, SeriesPolicy, Sequence[str]], Mapping[str, SeriesListing]]"
-T = TypeVar("T")
-MIN_BAD_OBJECTS = 10
-"""Fewer unusable objects are slips, whatever their share, unless no object is usable."""
-_MIN_ALL_BAD = 3
-BOX_IS_INVERTED = "box is inverted"
-_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _SPLIT_NAME = re.compile(
     r"(train|training|trn|trainval|val|valid|validation|dev|development|eval|evaluation|test|testing|tst|holdout"
     r"|fold|split)([-_ ]?[0-9]{1,4})?",
@@ -116,13 +109,6 @@ class LayoutOptions:
         return ClassChoice.of(self.classes, self.map_classes)
 
 
-class PartSummary(Protocol):
-    """Summary of one part of a source, which can be merged with the summaries of other parts."""
-
-    def add(self, other: Any, /) -> None:
-        """Merge the summary of another part into this one."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PartwiseListing:
     """Functions that list a layout in parts, in several processes.
@@ -130,13 +116,13 @@ class PartwiseListing:
     They apply to a layout in which each example depends on one path only.
 
     Args:
-        summarize: maps the paths of a part to a summary; summaries of all parts are merged.
+        summarize: maps the paths of a part to a summary, whose `add` merges the summary of another part into it.
         resolve_rules: resolves the rules of all examples from (merged summary, paths of all files except images, files,
             options); None if the source must be listed in one process.
         references_of: maps (paths, rules, options) to the examples of these paths.
     """
 
-    summarize: Callable[[Iterable[str], LayoutOptions], PartSummary]
+    summarize: Callable[[Iterable[str], LayoutOptions], Any]
     resolve_rules: Callable[[Any, Iterable[str], SourceFiles, LayoutOptions], Any]
     references_of: Callable[[Iterable[str], Any, LayoutOptions], Iterator[SourceExample]]
 
@@ -251,106 +237,15 @@ def report_unreadable(annotations: SourceFiles, name: str) -> Iterator[None]:
         ) from error
 
 
-def parse_number(text: object, what: str) -> float:
-    """Return a written number as a float; raise SourceError if it is not a finite number.
-
-    >>> parse_number(" 12.5 ", "xmin")
-    12.5
-    """
-    try:
-        if isinstance(text, bool) or "_" in str(text):
-            raise ValueError
-        value = float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        comma = "; write a point for the comma" if isinstance(text, str) and _COMMA.fullmatch(text) else ""
-        raise SourceError("annotation", "not a number", f"{what} is {text!r:.80}{comma}") from None
-    if not math.isfinite(value):
-        raise SourceError("annotation", "number is not finite", f"{what} is {text!r}")
-    return value
+def refuse_annotation_file(annotation_file: str | None, advice: str) -> None:
+    """Raise AnnotationsError if the user named an annotation file for a layout that has none."""
+    if annotation_file is not None:
+        raise AnnotationsError(f"{annotation_file}: {advice}")
 
 
-def usable_boxes(
-    objects: Iterable[T], box_of: Callable[[T], Box | None], options: LayoutOptions
-) -> tuple[tuple[Box, ...], tuple[tuple[str, str], ...]]:
-    """Return the boxes of one image, and (reason, detail) of each unusable object.
-
-    Args:
-        objects: annotated objects of the image.
-        box_of: returns the box of an object, or None if the entry means "no objects"; raises SourceError for an
-            unusable one.
-        options: `on_bad_object` drops unusable objects or rejects their image.
-
-    Raises:
-        SourceError: error of the first unusable object, if `on_bad_object` is "reject".
-    """
-    boxes: list[Box] = []
-    bad: list[tuple[str, str]] = []
-    for one in objects:
-        try:
-            box = box_of(one)
-        except SourceError as error:
-            if options.on_bad_object == "reject":
-                raise
-            bad.append((error.reason, error.detail))
-        else:
-            boxes += [] if box is None else [box]
-    return tuple(boxes), tuple(bad)
-
-
-def is_mostly_bad(bad: int, objects: int) -> bool:
-    """Return whether most or all objects are unusable, so that the annotations as a whole must be wrong.
-
-    >>> is_mostly_bad(9, 10), is_mostly_bad(11, 20), is_mostly_bad(2, 2), is_mostly_bad(3, 3)
-    (False, True, False, True)
-    """
-    return (bad >= MIN_BAD_OBJECTS and 2 * bad > objects) or (bad == objects and bad >= _MIN_ALL_BAD)
-
-
-def check_box(box: Box, what: str) -> Box:
-    """Return the box; raise SourceError if it ends before it begins or its area is negative. An empty box is valid.
-
-    >>> try:
-    ...     check_box(Box(ymin=0, xmin=5, ymax=1, xmax=4, label="hat"), "row 3")
-    ... except SourceError as error:
-    ...     print(error)
-    annotation: box is inverted (row 3 'hat': x from 5 to 4, y from 0 to 1)
-    """
-    if box.xmax < box.xmin or box.ymax < box.ymin:
-        extent = f"x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}"
-        raise SourceError("annotation", BOX_IS_INVERTED, f"{what} {box.label!r}: {extent}")
-    if box.area is not None and box.area < 0:
-        raise SourceError("annotation", "area is negative", f"{what} {box.label!r}: area {box.area:g}")
-    return box
-
-
-def check_rotation(value: object, what: str, options: LayoutOptions) -> None:
-    """Raise SourceError if a box is rotated about its center, as CVAT allows, unless the options ignore rotation."""
-    if value in (None, "") or "rotation" in (name.lower() for name in options.ignore_columns):
-        return
-    angle = parse_number(value, f"{what} rotation")
-    if angle % 180:
-        detail = f"{what}: by {angle:g} degrees; --ignore-columns rotation takes the box as it is before it is turned"
-        raise SourceError("annotation", "box is rotated", detail)
-
-
-def check_ignored_columns(options: LayoutOptions, layout: str) -> None:
-    """Raise UsageError if the options ignore anything but the rotation of boxes."""
-    if unknown := [name for name in options.ignore_columns if name.lower() != "rotation"]:
-        raise UsageError(
-            f"--ignore-columns {','.join(unknown)}: of {layout} rotation alone can be ignored; leave it out"
-        )
-
-
-def declared_size(height: object, width: object) -> tuple[int, int] | None:
-    """Return (height, width) from the annotations; None if the size is absent or 0.
-
-    >>> declared_size("480", "640"), declared_size("0", "0"), declared_size(None, "")
-    ((480, 640), None, None)
-    """
-    sides = [0.0 if side is None or side == "" else parse_number(side, "size") for side in (height, width)]
-    if min(sides) < 0 or any(side != int(side) for side in sides):
-        raise SourceError("annotation", "size is not whole pixels", f"height {height}, width {width}")
-    return (int(sides[0]), int(sides[1])) if min(sides) > 0 else None
+def rejected_example(path: str, problem: Problem, split: str = "train") -> SourceExample:
+    """Return the example of a file, or of a place in a file, that is rejected under its own name."""
+    return SourceExample(source=path, key=path, split=split, problem=problem)
 
 
 def sort_examples(examples: list[SourceExample]) -> list[SourceExample]:

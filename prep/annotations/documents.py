@@ -1,276 +1,17 @@
-"""Skeleton of the layouts whose annotation files name pictures and their objects: labelme, CVAT and others.
-
-A layout of this kind is a `DocumentFormat`: a parser of one file, and a function from one written object to a box.
-"""
+"""Parsers of annotation files in JSON, XML and YAML that refuse what expands without limit."""
 
 from __future__ import annotations
 
-import posixpath
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 from xml.etree import ElementTree
 
-from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.contract import (
-    LayoutOptions,
-    check_ignored_columns,
-    declared_size,
-    sort_examples,
-    splits_by_folders,
-    usable_boxes,
-)
-from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
-from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.sources.example import Box, SourceExample
-from halofeed.prep.sources.file_names import is_image_name
+from halofeed.errors import SourceError
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.bounded_json import parse_json
 
-_MAX_BYTES = 256 << 20
 _MAX_VALUES = 20_000_000
 """Limit for the values of a JSON document: about as many as fit into `_MAX_BYTES`."""
-_OTHER_NAME = "annotations name another picture than their own file's name; the named one was taken"
-_SAME_TWICE = "several files have the same objects of one picture; one of them was taken"
-_MISSING_NAME = "the picture that annotations name is missing; the one with the expected stem was taken"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilePicture:
-    """One picture and its objects, as an annotation file writes them.
-
-    Args:
-        name: path of the picture as written; "" if the file writes none.
-        stem: path without extension of the picture to take if `name` is not found, from the root or from `folders`.
-        folders: folders of the pictures relative to the file, beside its own folder and `images`.
-        size: height and width as written.
-        split: split that the file gives; "" without one.
-        group: pictures that must not be divided between splits, such as the frames of a video.
-        objects: objects as `DocumentFormat.box_of` takes them.
-        fault: error that makes the picture unusable.
-        optional: whether the picture is ignored if there is no such file.
-        notes: remarks on how the file was read.
-    """
-
-    name: str
-    stem: str = ""
-    folders: tuple[str, ...] = ()
-    size: tuple[Any, Any] = (None, None)
-    split: str = ""
-    group: str | None = None
-    objects: Sequence[Any] = ()
-    fault: SourceError | None = None
-    optional: bool = False
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class DocumentFormat:
-    """Format of annotation files.
-
-    Args:
-        layout: name of the layout.
-        summary: one line for the help text.
-        extensions: extensions of its files.
-        expected: what a file of this format has, for messages.
-        read: maps (path, content) to the pictures of one file; None if the file has another format. It raises
-            SourceError for a damaged file.
-        box_of: maps (object, description, options) to a box, or None for an entry that means no object; it raises
-            SourceError for an unusable object.
-        of_one_picture: whether a file describes only one picture, so that a damaged file is a fault of that picture.
-        grid: "displayed" if the tool shows pictures with their EXIF orientation applied; None if that is unknown.
-        is_normalized: whether boxes are shares of the sides of the picture.
-        has_masks: whether objects can be polygons.
-        keeps: additional object fields that it can read.
-    """
-
-    layout: str
-    summary: str
-    extensions: tuple[str, ...]
-    expected: str
-    read: Callable[[str, bytes], Iterable[FilePicture] | None]
-    box_of: Callable[[Any, str, LayoutOptions], Box | None]
-    of_one_picture: bool = False
-    grid: str | None = None
-    is_normalized: bool = False
-    has_masks: bool = True
-    keeps: tuple[str, ...] = ()
-
-
-_Entry = tuple[str, FilePicture]
-"""A file and one of its pictures."""
-
-
-def list_documents(
-    form: DocumentFormat,
-    annotations: SourceFiles,
-    images: SourceFiles,
-    annotation_file: str | None,
-    options: LayoutOptions,
-) -> Iterator[SourceExample]:
-    """Yield an example for every picture of the annotation files, every damaged file, and every other picture.
-
-    Without splits in the files, a folder with a split's name is the split of its pictures if every annotated picture
-    is in such a folder; otherwise all belong to `train`.
-
-    Raises:
-        AnnotationsError: no file has this format, or the only file is damaged.
-    """
-    check_ignored_columns(options, form.layout)
-    index = ImageIndex(images, annotations.root)
-    where = annotation_file or annotations.root
-    entries, faulty = _read_files(form, annotations, annotation_file)
-    if not entries:
-        why = "" if annotation_file else "no file below it is one"
-        if faulty and faulty[0].problem:
-            why = f"{faulty[0].problem[1]} ({faulty[0].problem[2]})"
-        hint = layout_hint(annotations, form.layout, annotation_file)
-        raise AnnotationsError(": ".join(filter(None, (where, f"expected {form.expected}", why))) + hint)
-    found = list(_with_images(form, entries, index, options))
-    if not form.of_one_picture:
-        found = _without_copies(found)
-    listed = refuse_shared_images([one for _, one in found], [file for file, _ in found])
-    if not any(one.boxes is not None for one in listed):
-        index.check_any_image(f"{where} ({len(entries):,} annotated pictures)")
-    units = replace(options, box_units="normalized") if form.is_normalized else options
-    listed = resolve_boxes(listed, images, units, where)
-    if options.annotation_grid == "auto" and form.grid is not None:
-        listed = [replace(one, grid=one.grid or form.grid) for one in listed]
-    used = {one.source: one.split for one in listed}
-    if annotation_file is None or not form.of_one_picture:
-        only_used = annotation_file is not None
-        listed += index.without_annotation(used.items, only_used_folders=only_used)
-    yield from sort_examples(note_similar_classes([*listed, *faulty]))
-
-
-def _read_files(
-    form: DocumentFormat, annotations: SourceFiles, annotation_file: str | None
-) -> tuple[list[_Entry], list[SourceExample]]:
-    """Return the pictures of all files of this format, and an example for each damaged file."""
-    paths = [annotation_file] if annotation_file is not None else list(annotations.sizes())
-    entries: list[_Entry] = []
-    faulty: list[SourceExample] = []
-    for path in paths:
-        if annotation_file is None and not path.lower().endswith(form.extensions):
-            continue
-        try:
-            found = form.read(path, read_limited(annotations, path, "annotation file", _MAX_BYTES))
-            entries += [(path, picture) for picture in found or ()]
-        except SourceError as error:
-            split = splits_by_folders([path])[0]
-            faulty.append(SourceExample(source=path, key=path, split=split, problem=error.at(path).args))
-    return entries, faulty
-
-
-def _with_images(
-    form: DocumentFormat, entries: Sequence[_Entry], index: ImageIndex, options: LayoutOptions
-) -> Iterator[tuple[str, SourceExample]]:
-    """Yield the annotation file and the example of each picture, with the image that it names."""
-    stems: dict[str, list[str]] = {}
-    for path in filter(is_image_name, index.paths):
-        stems.setdefault(posixpath.splitext(path)[0], []).append(path)
-    queries = {place: _query(one, stems) for place, one in enumerate(entries)}
-    found = index.match(queries)
-    paths = [one.path for one in found.values() if isinstance(one, ImageMatch)]
-    splits = dict(zip(paths, splits_by_folders(paths), strict=True))
-    for place, (file, picture) in enumerate(entries):
-        image = found[place]
-        if isinstance(image, SourceError):
-            if not picture.optional:
-                source = picture.name or "#".join(filter(None, (file, posixpath.basename(picture.stem))))
-                split = picture.split or splits_by_folders([file])[0]
-                problem = (picture.fault or image).at(file).args
-                yield file, SourceExample(source=source, key=source, split=split, problem=problem)
-            continue
-        notes = [*picture.notes, image.note]
-        own, name = stems.get(picture.stem, ()), posixpath.basename(picture.name.replace("\\", "/"))
-        if form.of_one_picture and own and image.path not in own:
-            notes.append(_OTHER_NAME)
-        elif name and name.casefold() != posixpath.basename(image.path).casefold():
-            notes.append(_MISSING_NAME)
-        example = SourceExample(
-            source=image.path,
-            key=image.path,
-            split=picture.split or splits[image.path],
-            group=picture.group,
-            notes=tuple(filter(None, notes)),
-        )
-        yield file, _with_objects(example, form, (file, picture), options)
-
-
-def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
-    """Return where the picture of an entry may be: in the folders that it names, beside its file, or in `images`."""
-    file, picture = entry
-    folder = posixpath.dirname(file)
-    usual = (posixpath.join(folder, "images"), posixpath.join(posixpath.dirname(folder), "images"))
-    own = tuple(posixpath.normpath(posixpath.join(folder, one)) for one in picture.folders)
-    ranks = tuple(filter(None, (own, (folder,), tuple(dict.fromkeys(usual)), ("",))))
-    if not picture.name:
-        places = (posixpath.join(place, picture.stem) for place in chain(*ranks))
-        stem = next(filter(stems.get, places), picture.stem)
-        paths = stems.get(stem, ())
-        return ImageQuery(name=paths[0] if len(paths) == 1 else "", stem=stem)
-    name = picture.name
-    if (plain := name.replace("\\", "/")).startswith("../"):
-        joined = posixpath.normpath(posixpath.join(folder, plain))
-        name = name if joined.startswith("../") else joined
-    return ImageQuery(name=name, places=ranks, beside=(folder,), stem=picture.stem)
-
-
-def _with_objects(
-    example: SourceExample, form: DocumentFormat, entry: _Entry, options: LayoutOptions
-) -> SourceExample:
-    """Return the example with the boxes of its objects."""
-    file, picture = entry
-    try:
-        if picture.fault is not None:
-            raise picture.fault
-        size = declared_size(*picture.size)
-        boxes, bad = usable_boxes(
-            enumerate(picture.objects, start=1),
-            lambda numbered: form.box_of(numbered[1], f"object {numbered[0]}", options),
-            options,
-        )
-    except SourceError as error:
-        return replace(example, problem=error.at(file).args)
-    bad_objects = tuple((reason, f"{file}: {detail}") for reason, detail in bad)
-    return replace(example, boxes=boxes, declared_size=size, bad_objects=bad_objects)
-
-
-def _without_copies(found: Sequence[tuple[str, SourceExample]]) -> list[tuple[str, SourceExample]]:
-    """Return the examples, each picture once if all its files have the same objects, as JSON and CSV of VIA have."""
-    by_source: dict[str, list[SourceExample]] = {}
-    for _, one in found:
-        by_source.setdefault(one.source, []).append(one)
-    used = []
-    for file, one in found:
-        first, *others = by_source[one.source]
-        are_copies = first.problem is None and all(
-            (other.boxes, other.problem) == (first.boxes, None) for other in others
-        )
-        if not others or not are_copies:
-            used.append((file, one))
-        elif one is first:
-            used.append((file, replace(one, notes=(*one.notes, _SAME_TWICE))))
-    return used
-
-
-def refuse_shared_images(listed: Sequence[SourceExample], files: Sequence[str]) -> list[SourceExample]:
-    """Return the examples with a problem for each of several annotations that name one image."""
-    counts = Counter(one.source for one in listed)
-    fault = ("annotation", "several annotations name one image")
-    return [
-        replace(one, boxes=None, declared_size=None, problem=(*fault, file))
-        if counts[one.source] > 1 and one.problem is None
-        else one
-        for one, file in zip(listed, files, strict=True)
-    ]
-
-
-# Files ----------------------------------------------------------------------------------------------------
+MAX_YAML_BYTES = 1 << 20
 
 
 def read_limited(files: SourceFiles, path: str, what: str, most: int) -> bytes:
@@ -304,3 +45,43 @@ def parse_xml_document(data: bytes) -> ElementTree.Element:
     except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise SourceError("annotation", "malformed XML", str(error)) from error
     return root
+
+
+def parse_yaml(data: bytes, *, as_text: bool = False) -> Any:
+    """Return a YAML document as dicts, lists and scalars.
+
+    Args:
+        data: the document, at most `MAX_YAML_BYTES`.
+        as_text: return every scalar as it is written, such as `no`; else numbers, dates and booleans are converted.
+
+    Raises:
+        ValueError: it is too large, damaged, has an alias (which can expand without limit) or a key twice.
+
+    >>> parse_yaml(b"a: [1, no]"), parse_yaml(b"a: [1, no]", as_text=True)
+    ({'a': [1, False]}, {'a': ['1', 'no']})
+    """
+    import yaml
+
+    if len(data) > MAX_YAML_BYTES:
+        raise ValueError(f"expected at most {MAX_YAML_BYTES:,} bytes of YAML; shorten it")
+
+    def plain(node: Any) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value if isinstance(key, yaml.ScalarNode) else None for key, _ in node.value]
+            if len(set(keys)) < len(keys) or None in keys:
+                twice = next((key for key in keys if keys.count(key) > 1), None)
+                raise ValueError(f"the key {twice!r} comes twice or is no text; correct it")
+            return {key: plain(value) for key, (_, value) in zip(keys, node.value, strict=True)}
+        if isinstance(node, yaml.SequenceNode):
+            return [plain(one) for one in node.value]
+        return node.value if as_text else converter.construct_object(node)
+
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, yaml.SafeLoader)):
+            raise ValueError("it has an alias (*name); write the value out")
+        node = yaml.compose(data, yaml.SafeLoader)
+        converter = yaml.constructor.SafeConstructor()
+        return None if node is None else plain(node)
+    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
+        problem = " ".join(str(error).split())
+        raise ValueError(f"it is not valid YAML: {problem:.200}; correct it") from error

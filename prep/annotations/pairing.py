@@ -1,4 +1,4 @@
-"""Pairing of images with labels, and joining of the channel files of an image."""
+"""Pairing of images with labels, and joining of the files of an image's channels and of its masks of classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from halofeed.errors import AnnotationsError, Problem
-from halofeed.prep.annotations.contract import is_split_name, sort_examples
+from halofeed.prep.annotations.class_names import sort_class_names
+from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, rejected_example, sort_examples
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import missing_part
 
@@ -112,10 +113,7 @@ def pair_up(
                 image = replace(image, mask=masks[0].mask, more_masks=more, class_masks=masks[0].class_masks)
             examples.append(image)
     remaining = [label for others in labels_by_key.values() for label in others]
-    examples += [
-        SourceExample(source=label.path, key=label.path, problem=label.problem or NO_IMAGE)
-        for label in remaining
-    ]
+    examples += [rejected_example(label.path, label.problem or NO_IMAGE) for label in remaining]
     return sort_examples(examples)
 
 
@@ -216,3 +214,61 @@ def _problem(
         paths = ", ".join(example.source for _, example in channels[twice[0]][:3])
         return ("annotation", "several files of one channel", paths)
     return next((example.problem for example in examples if example.problem), None)
+
+
+# Masks of one class each -----------------------------------------------------------------------------------
+
+
+def target_classes(names: Iterable[str], root: str, options: LayoutOptions) -> Mapping[str, str]:
+    """Return the data set class of each mask class, in the order of its values."""
+    choice, names = options.choice, sort_class_names(names)
+    targets = {name: target for name in names if (target := choice.target(name)) is not None}
+    present = ", ".join(names[:20])
+    if missing := [name for name in options.classes if name not in targets.values()]:
+        raise AnnotationsError(
+            f"{root}: no mask of class {', '.join(missing[:10])} anywhere; found {present}"
+        )
+    choice.check_known(names, f"the masks of {root}")
+    if not targets:
+        raise AnnotationsError(f"--map-classes leaves out every class: {present}")
+    order = options.classes or sort_class_names(targets.values())
+    return dict(sorted(targets.items(), key=lambda item: order.index(item[1])))
+
+
+def class_values(classes: Mapping[str, str], options: LayoutOptions) -> Mapping[int, str]:
+    """Return the data set classes by value, from the result of `target_classes`."""
+    order = options.classes or sort_class_names(classes.values())
+    return {0: "background", **dict(enumerate(order, start=1))}
+
+
+def join_class_masks(
+    labels: Sequence[tuple[PairKey, LabelFiles]], root: str, options: LayoutOptions
+) -> list[tuple[PairKey, LabelFiles]]:
+    """Return one label for each scan, with its mask of each selected class."""
+    masks: dict[PairKey, dict[str, list[LabelFiles]]] = {}
+    for key, label in labels:
+        for name, _ in label.class_masks:
+            masks.setdefault(key, {}).setdefault(name, []).append(label)
+    names = (name for of_scan in masks.values() for name in of_scan)
+    classes = target_classes(names, root, options)
+    return [(key, join_masks(of_scan, classes, options)) for key, of_scan in masks.items()]
+
+
+def join_masks(
+    masks: Mapping[str, Sequence[LabelFiles]], classes: Mapping[str, str], options: LayoutOptions
+) -> LabelFiles:
+    """Return the label of a scan: its mask of each selected class."""
+    chosen = [(name, masks[name]) for name in classes if name in masks]
+    absent = [name for name in classes if name not in masks]
+    problem = next((found[0].problem for _, found in chosen if found[0].problem), None)
+    if twice := [found for _, found in chosen if len(found) > 1]:
+        listed = ", ".join(sorted(label.path for label in twice[0])[:3])
+        problem = ("annotation", "several masks of one class", listed)
+    elif not chosen:
+        problem = ("annotation", "scan has no mask of any class", f"of {', '.join([*classes][:10])}")
+    elif absent and options.missing_classes == "refuse":
+        more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
+        problem = ("annotation", "mask of a class is missing", ", ".join(absent[:10]) + more)
+    first = min(label.path for found in masks.values() for label in found)
+    taken = tuple((classes[name], found[0].path) for name, found in chosen)
+    return LabelFiles(path=first, class_masks=taken, problem=problem)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.class_names import describe_differences, find_similar_names
-from halofeed.prep.annotations.contract import LayoutOptions, is_mostly_bad
+from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.written_boxes import is_mostly_bad
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
@@ -132,40 +132,6 @@ def _describe_box(example: SourceExample, box: Box, size: Size) -> str:
     )
 
 
-def note_similar_classes(listed: Sequence[SourceExample]) -> list[SourceExample]:
-    """Return the examples with a note on each class that looks like another, which is mostly a typing error."""
-    return list(
-        add_class_notes(listed, similar_class_notes(label for one in listed for label in classes_in(one)))
-    )
-
-
-def similar_class_notes(found: Iterable[str]) -> dict[str, str]:
-    """Return a note for each class that looks like another."""
-    messages = {}
-    for labels in find_similar_names(found):
-        plain = len({" ".join(label.casefold().split()) for label in labels}) == 1
-        differ = "differ in case or blanks alone" if plain and all(map(str.isascii, labels)) else "look alike"
-        messages.update(
-            dict.fromkeys(labels, f"classes of their own that {differ}: {describe_differences(labels)}")
-        )
-    return messages
-
-
-def add_class_notes(examples: Iterable[SourceExample], notes: Mapping[str, str]) -> Iterator[SourceExample]:
-    """Yield the examples with the notes of their classes."""
-    for one in examples:
-        messages = dict.fromkeys(notes[label] for label in classes_in(one) if label in notes) if notes else {}
-        yield replace(one, notes=(*one.notes, *messages)) if messages else one
-
-
-def classes_in(example: SourceExample) -> list[str]:
-    """Return the classes of an example; [] if it has a problem."""
-    if example.problem is not None:
-        return []
-    of_boxes = {box.label for box in example.boxes or ()}
-    return sorted(of_boxes) if example.boxes is not None else list(example.classes)
-
-
 def _has_duplicate(example: SourceExample) -> bool:
     boxes = example.boxes or ()
     if example.problem is not None or len(boxes) < 2:
@@ -175,11 +141,7 @@ def _has_duplicate(example: SourceExample) -> bool:
 
 
 def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file: str) -> list[SourceExample]:
-    """Return the examples of one annotation file, marked if their boxes are normalized; a deviating box is faulty.
-
-    Raises:
-        AnnotationsError: all boxes consist of 0 and 1, so both units are possible.
-    """
+    """Return the examples of one annotation file, marked if their boxes are normalized; a deviating box is faulty."""
     if options.box_units == "pixels":
         return list(listed)
     if options.box_units == "normalized":
@@ -360,8 +322,7 @@ def _check_declared_sizes(sized: Sequence[SourceExample], proofs: Sequence[str |
         raise AnnotationsError(
             f"{sized[0].source}: annotations say {width} wide and {height} high, and the picture has other sides, as "
             f"have all {plural(len(sized), 'picture')}: exchange width and height if they are swapped, or "
-            "name the folder of the "
-            "pictures that were annotated with --images"
+            "name the folder of the pictures that were annotated with --images"
         )
 
 

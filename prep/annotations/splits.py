@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from halofeed.errors import AnnotationsError, UsageError
+from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.patterns import Expression
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import is_image_name, is_video_name, stem_of
+from halofeed.prep.sources.file_names import is_image_name, is_video_name, is_volume_name, stem_of
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.spill import SpillList
 from halofeed.system.wording import plural
 
@@ -310,8 +312,6 @@ def _record_names(
     """Record the position of an example for each listed name that it matches, unless another has a better rank.
 
     Args:
-        position: position of the example.
-        example: example to record.
         best_ranks: maps each listed name to the best rank times `_RANK_STEP` plus the position; modified.
         several: maps a name to the first positions, if several examples have its best rank; modified.
     """
@@ -359,9 +359,6 @@ def _split_by_cases(
     """Yield the examples of split `train` with the split of their case; one without a case gets a problem.
 
     A case is an image's id, or its file name without extension and without the number of its channel (_0000).
-
-    Raises:
-        AnnotationsError: a case is in two splits, or matches no image.
     """
     chosen: dict[str, str] = {}
     for split, names in cases.items():
@@ -391,3 +388,30 @@ def _split_by_cases(
 def _case_names(example: SourceExample) -> set[str]:
     stem = stem_of(example.source)
     return {str(example.key), stem, re.sub(r"_[0-9]{4}$", "", stem)}
+
+
+def find_split_lists(files: SourceFiles) -> dict[str, str]:
+    """Return the path of the list for each split, if lists divide the images of these files; otherwise {}.
+
+    VOC's ImageSets/Segmentation has such lists: train.txt and val.txt. They are in one folder, each line names an
+    image by path or stem, and no image occurs twice.
+    """
+    by_folder: dict[str, dict[str, str]] = {}
+    for path in files.sizes():
+        folder, _, name = path.rpartition("/")
+        stem, _, extension = name.rpartition(".")
+        if extension == "txt" and is_split_name(stem) and stem.lower() != "trainval":
+            by_folder.setdefault(folder, {})[stem.lower()] = path
+    by_folder = {folder: lists for folder, lists in by_folder.items() if len(lists) > 1}
+    if not by_folder:
+        return {}
+    stems = {stem_of(path) for path in files.sizes() if is_image_name(path) or is_volume_name(path)}
+    for lists in by_folder.values():
+        try:
+            texts = [files.read(path).decode() for path in lists.values()]
+        except (SourceError, UnicodeDecodeError):
+            continue
+        named = [stem_of(line.strip()) for text in texts for line in text.splitlines() if line.strip()]
+        if named and len(set(named)) == len(named) and stems.issuperset(named):
+            return lists
+    return {}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from posixpath import basename, splitext
 from typing import Protocol
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
 from halofeed.prep.sources.containers import container_kind
@@ -22,8 +24,6 @@ from halofeed.prep.sources.file_names import (
     VOLUME_FILE_EXTENSIONS,
     extension_of,
     is_image_name,
-    is_volume_name,
-    stem_of,
 )
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
 
@@ -40,24 +40,33 @@ _TEXT_LABELS = {
     "a DOTA label": (None, re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*")),
 }
 """Layout that reads a text file that accompanies an image, None if there is none, and the form of each line."""
-_COCO_LIST = re.compile(r'"(images|annotations)"\s*:\s*\[')
-_PANOPTIC = re.compile(r'"segments_info"\s*:')
-_COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
 _YAML_NAMES, _YAML_FOLDERS = (re.compile(rf"^({keys})\s*:", re.MULTILINE) for keys in ("names", "train|val"))
-_VOC_ROOT = re.compile(r"<annotation[\s>]")
-_CVAT_ROOT = re.compile(r"<annotations[\s>].*?<(image|track)\s", re.DOTALL)
-_FOREIGN_JSON = {
-    "labelme's": ("labelme", re.compile(r'"imagePath".*"shapes"|"shapes".*"imagePath"', re.DOTALL)),
-    "VIA's (VGG Image Annotator)": ("via", re.compile(r'"shape_attributes"|"_via_img_metadata"')),
-    "CreateML's": ("createml", re.compile(r'^\s*\[.*"coordinates"\s*:\s*\{', re.DOTALL)),
-    "Supervisely's": ("supervisely", re.compile(r'"classTitle"')),
-    "Label Studio's": (
-        "label-studio",
-        re.compile(r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:'),
+_MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
+    ".json": (
+        ("labelme's", "labelme", ('"imagePath"', '"shapes"')),
+        ("VIA's (VGG Image Annotator)", "via", ('"shape_attributes"|"_via_img_metadata"',)),
+        ("CreateML's", "createml", (r'^\s*\[.*"coordinates"\s*:\s*\{',)),
+        ("Supervisely's", "supervisely", ('"classTitle"',)),
+        (
+            "Label Studio's",
+            "label-studio",
+            (r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:',),
+        ),
+        ("BDD100K's", None, ('"box2d"',)),
+        ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
+        ("COCO's", "coco", (r'"(images|annotations)"\s*:\s*\[', r'"(file_name|bbox|image_id)"\s*:')),
     ),
-    "BDD100K's": (None, re.compile(r'"box2d"')),
+    ".xml": (
+        (
+            "of the LabelMe web tool, in XML",
+            None,
+            (r"<annotation[\s>]", "<polygon>", "^(?!.*<bndbox>)"),
+        ),
+        ("a Pascal VOC annotation", "voc", (r"<annotation[\s>]",)),
+        ("CVAT's", "cvat", (r"<annotations[\s>].*?<(image|track)\s",)),
+    ),
 }
-"""Layout that reads the JSON of an annotation tool, None if there is none, and a mark of its content."""
+"""By extension: what a file is, the layout that reads it or None, and marks that its content has, all of them."""
 _SAVE = "save each picture as a PNG file in a folder for its class, and name the folder above these"
 _CONVERT = "convert it to PNG or JPEG first"
 _FOREIGN_FILES = tuple(
@@ -94,6 +103,15 @@ _FOREIGN_FILES = tuple(
     )
 )
 """Files that are not read: what they are, what to do, and their names in lower case."""
+_FOREIGN_BYTES = {
+    b"PK\x03\x04": "it is a ZIP file, such as a workbook: save the table as CSV in UTF-8",
+    b"\xd0\xcf\x11\xe0": "it is a workbook: save the table as CSV in UTF-8",
+    b"\x1f\x8b": "it is compressed: unpack it with gunzip",
+    b"PAR1": "it is Parquet: give its name the ending .parquet",
+    b"\x89PNG": "it is a picture: name the table",
+    b"\xff\xd8\xff": "it is a picture: name the table",
+}
+"""First bytes of files that are no tables, and what to do about each."""
 _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
     ("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely", "wider")
@@ -145,7 +163,10 @@ class Hint:
         return f"{self.what}{unread}: {self.fix}"
 
 
-def _readable_hint(what: str, layout: str, more: str = "") -> Hint:
+def _hint(what: str, layout: str | None, more: str = "") -> Hint:
+    """Return the hint to take a layout; with None, that no layout reads the file."""
+    if layout is None:
+        return Hint(what=what)
     return Hint(what=what, layouts=(layout,), fix=f"take --layout {layout}{more}")
 
 
@@ -157,7 +178,19 @@ def suggest_layout(files: _Files) -> Hint | None:
     return next(find_hints(files), None)
 
 
+def advice_for_bytes(head: bytes, path: str) -> str:
+    """Return what to do about a file at `path` that is named as a table and is no UTF-8 text, by its first bytes."""
+    if kind := next((what for start, what in _FOREIGN_BYTES.items() if head.startswith(start)), None):
+        return kind
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        stem, extension = splitext(path)
+        command = ["iconv", "-f", "UTF-16", "-t", "UTF-8", path, "-o", f"{stem}_utf8{extension}"]
+        return f"it is UTF-16: save it as UTF-8, with {shlex.join(command)}"
+    return "save it as UTF-8"
+
+
 def find_hints(files: _Files, named: str | None = None) -> Iterator[Hint]:
+    """Yield a hint of each kind that the files show, or that the annotation file `named` alone shows."""
     if named is not None:
         files = _FileSubset(files, [named])  # the folder may contain any number of other files
     others = [path for path in files.sizes() if not is_image_name(path)]
@@ -237,7 +270,7 @@ def _share_names(files: _Files) -> bool:
     return 2 * sum(count > 1 for count in stems.values()) >= len(stems)
 
 
-def _heads(files: _Files, paths: Sequence[str], *extensions: str) -> Iterator[tuple[str, str]]:
+def read_heads(files: _Files, paths: Iterable[str], *extensions: str) -> Iterator[tuple[str, str]]:
     """Yield (path, first bytes as text) of a few files with one of these extensions, the topmost first."""
     chosen = sorted((path for path in paths if path.lower().endswith(extensions)), key=lambda p: p.count("/"))
     for path in islice(chosen, _MAX_OPENED):
@@ -248,41 +281,27 @@ def _heads(files: _Files, paths: Sequence[str], *extensions: str) -> Iterator[tu
 
 
 def _detect_dataset_json(files: _Files, paths: Sequence[str]) -> Hint | None:
-    for path, text in _heads(files, [path for path in paths if basename(path) == "dataset.json"], ".json"):
+    for path, text in read_heads(
+        files, [path for path in paths if basename(path) == "dataset.json"], ".json"
+    ):
         try:
             keys = set(json.loads(text))
         except (ValueError, TypeError, RecursionError):
             keys = set(re.findall(r'"(channel_names|modality|training)"\s*:', text))
         if "channel_names" in keys:
-            return _readable_hint(f"{path} is nnU-Net's", "nnunet")
+            return _hint(f"{path} is nnU-Net's", "nnunet")
         if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
-            return _readable_hint(f"{path} is that of nnU-Net's version 1", "nnunet")
+            return _hint(f"{path} is that of nnU-Net's version 1", "nnunet")
         if keys & {"modality", "training"}:
-            return _readable_hint(f"{path} is that of the Medical Segmentation Decathlon", "msd")
+            return _hint(f"{path} is that of the Medical Segmentation Decathlon", "msd")
     return None
 
 
-def _detect_json(files: _Files, paths: Sequence[str]) -> Hint | None:
-    for path, text in _heads(files, paths, ".json"):
-        for kind, (layout, form) in _FOREIGN_JSON.items():
-            if form.search(text):
-                what = f"{path} is {kind}"
-                return _readable_hint(what, layout) if layout else Hint(what=what)
-        if _PANOPTIC.search(text):
-            return _readable_hint(f"{path} is COCO's, panoptic", "coco")
-        if _COCO_LIST.search(text) and _COCO_KEY.search(text):
-            return _readable_hint(f"{path} is COCO's", "coco")
-    return None
-
-
-def _detect_voc_or_cvat(files: _Files, paths: Sequence[str]) -> Hint | None:
-    for path, text in _heads(files, paths, ".xml"):
-        if _VOC_ROOT.search(text) and "<polygon>" in text and "<bndbox>" not in text:
-            return Hint(what=f"{path} is of the LabelMe web tool, in XML")
-        if _VOC_ROOT.search(text):
-            return _readable_hint(f"{path} is a Pascal VOC annotation", "voc")
-        if _CVAT_ROOT.search(text):
-            return _readable_hint(f"{path} is CVAT's", "cvat")
+def _detect_marks(files: _Files, paths: Sequence[str], extension: str) -> Hint | None:
+    for path, text in read_heads(files, paths, extension):
+        for what, layout, marks in _MARKS[extension]:
+            if all(re.search(mark, text, re.DOTALL) for mark in marks):
+                return _hint(f"{path} is {what}", layout)
     return None
 
 
@@ -292,48 +311,47 @@ def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
     named = set(texts.values())
     stems = named.intersection(splitext(basename(path))[0] for path in _images(files)) if named else ()
     beside = [path for path, stem in texts.items() if stem in stems]
-    for path, text in _heads(files, beside, ".txt"):
+    for path, text in read_heads(files, beside, ".txt"):
         lines = [
             line for line in text.splitlines() if line.strip() and not line.startswith(("imagesource", "gsd"))
         ]
         for kind, (layout, form) in _TEXT_LABELS.items():
             if lines and all(form.fullmatch(line) for line in lines[:5]):
-                what = f"{path} is {kind}"
-                return _readable_hint(what, layout) if layout else Hint(what=what)
+                return _hint(f"{path} is {kind}", layout)
     return None
 
 
 def _detect_yolo_yaml(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect data.yaml with the classes and the folders of YOLO, also where the labels are elsewhere or missing."""
     named = [path for path in paths if basename(path).lower() in ("data.yaml", "dataset.yaml")]
-    for path, text in _heads(files, named, ".yaml"):
+    for path, text in read_heads(files, named, ".yaml"):
         if _YAML_NAMES.search(text) and _YAML_FOLDERS.search(text):
-            return _readable_hint(f"{path} is YOLO's", "yolo")
+            return _hint(f"{path} is YOLO's", "yolo")
     return None
 
 
 def _detect_wider_face(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect text files with an image path, a count, and as many boxes."""
-    for path, text in _heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
+    for path, text in read_heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
         lines = [line.strip() for line in text.splitlines()[:2]]
         if len(lines) == 2 and is_image_name(lines[0]) and lines[1].isdigit():
-            return _readable_hint(f"{path} is WIDER FACE's", "wider")
+            return _hint(f"{path} is WIDER FACE's", "wider")
     return None
 
 
 def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect tables of boxes or classes without the columns filename and class."""
-    for path, text in _heads(files, paths, ".csv", ".jsonl"):
+    for path, text in read_heads(files, paths, ".csv", ".jsonl"):
         lines = [line for line in text.splitlines() if line.strip()][:2]
         cells = [cell.strip().strip('"').lower() for cell in lines[0].split(",")] if lines else []
         if len(cells) > 1 and cells[0] in GOOGLE_SETS and (cells[1].startswith("gs://") or len(cells) == 11):
-            return _readable_hint(f"{path} is that of Google's AutoML, without a header", "csv")
+            return _hint(f"{path} is that of Google's AutoML, without a header", "csv")
         if lines and '"imageGcsUri"' in lines[0]:
-            return _readable_hint(f"{path} is Vertex AI's", "jsonl")
+            return _hint(f"{path} is Vertex AI's", "jsonl")
         if "region_shape_attributes" in cells:
-            return _readable_hint(f"{path} is VIA's (VGG Image Annotator)", "via")
+            return _hint(f"{path} is VIA's (VGG Image Annotator)", "via")
         if set(cells) == WHEAT_COLUMNS:
-            return _readable_hint(f"{path} is that of Kaggle's wheat", "csv")
+            return _hint(f"{path} is that of Kaggle's wheat", "csv")
         if "image_id" in cells and "bbox" in cells and "class" not in cells:
             what = f"{path} is a table of image_id and bbox without classes"
             fix = "add a column class to it, then take --layout csv and --box-form corner-size"
@@ -341,7 +359,7 @@ def _detect_foreign_table(files: _Files, paths: Sequence[str]) -> Hint | None:
         if len(lines) == 2 and len(cells) > 1 and cells[0] == "filename":
             marks = [cell.strip() for cell in lines[1].split(",")][1:]
             if len(marks) == len(cells) - 1 and set(marks) <= {"0", "1"} and "class" not in cells:
-                return _readable_hint(f"{path} is a table with a column of 0 and 1 for each class", "csv")
+                return _hint(f"{path} is a table with a column of 0 and 1 for each class", "csv")
     return None
 
 
@@ -352,7 +370,7 @@ def _detect_dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path in islice((*named[:2], *unnamed), _MAX_OPENED):
         try:
             if files.head(path, 132)[128:] == b"DICM":
-                return _readable_hint(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)
+                return _hint(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)
         except SourceError:
             continue
     return None
@@ -360,7 +378,7 @@ def _detect_dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_bids(files: _Files, paths: Sequence[str]) -> Hint | None:
     named = next((path for path in paths if _BIDS_IMAGE.fullmatch(path)), None)
-    return None if named is None else _readable_hint(f"{named} is named as in BIDS", "bids", _STATIC_SHAPE)
+    return None if named is None else _hint(f"{named} is named as in BIDS", "bids", _STATIC_SHAPE)
 
 
 def _detect_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
@@ -376,7 +394,7 @@ def _detect_volume(files: _Files, paths: Sequence[str]) -> Hint | None:
 
 def _detect_pointer(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect annotation files that were not downloaded."""
-    for path, text in _heads(files, paths, ".json", ".xml", ".csv", ".jsonl", ".txt", ".yaml"):
+    for path, text in read_heads(files, paths, ".json", ".xml", ".csv", ".jsonl", ".txt", ".yaml"):
         if pointer := pointer_kind(text.encode()):
             what, _, fix = pointer.partition("; ")
             return Hint(what=f"{path} is {what}", fix=fix)
@@ -421,27 +439,25 @@ def _detect_masks(files: _Files, paths: Sequence[str]) -> Hint | None:
     shared = next((stem for stem in by_kind[False] if stem in by_kind[True]), None)
     if shared is None or f"{by_kind[True][shared].rpartition('/')[0]}.json" in paths:  # COCO's panoptic
         return None
-    return _readable_hint(
-        f"{by_kind[True][shared]} is the mask of {by_kind[False][shared]} by its name", "pairs"
-    )
+    return _hint(f"{by_kind[True][shared]} is the mask of {by_kind[False][shared]} by its name", "pairs")
 
 
 def _detect_table(files: _Files, paths: Sequence[str]) -> Hint | None:
     near = [path for path in paths if "/" not in path]
     metadata = [path for path in paths if basename(path) in METADATA_NAMES]
-    for path, text in _heads(files, metadata, ".jsonl", ".csv", ".parquet"):
+    for path, text in read_heads(files, metadata, ".jsonl", ".csv", ".parquet"):
         words = set(re.findall(r"\w+", next(iter(text.splitlines()), "")))
         named = "file_name" in words and words & {"label", "class", "category", "objects"}
         if named or path.endswith(".parquet"):
             layout = "csv" if path.endswith(".csv") else "jsonl"
-            return _readable_hint(f"{path} is metadata of Hugging Face", layout)
+            return _hint(f"{path} is metadata of Hugging Face", layout)
     for layout, extensions in (("csv", (".csv", ".tsv")), ("jsonl", (".jsonl", ".ndjson"))):
-        for path, text in _heads(files, near, *extensions):
+        for path, text in read_heads(files, near, *extensions):
             first = next((line for line in text.splitlines() if line.strip()), "")
             words = {word.lower() for word in re.findall(r"[\w-]+", first)}
             boxed = {"xmin", "ymin", "xmax", "ymax"} <= words
             if "filename" in words and (boxed or ("class" in words and not _holds_several_classes(files))):
-                return _readable_hint(f"{path} is a table of {'boxes' if boxed else 'classes'}", layout)
+                return _hint(f"{path} is a table of {'boxes' if boxed else 'classes'}", layout)
     return None
 
 
@@ -452,55 +468,26 @@ def _detect_container(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path in paths:
         if (kind := container_kind(path)) and basename(path) not in METADATA_NAMES:
             what, layout = _CONTAINERS[kind]
-            return _readable_hint(f"{path} is {what}", layout)
+            return _hint(f"{path} is {what}", layout)
     return None
 
 
 # Each takes the files and the paths of all files except images, which are numerous.
 _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
-    *(
-        _detect_dataset_json,
-        _detect_json,
-        _detect_voc_or_cvat,
-        _detect_text_labels,
-        _detect_yolo_yaml,
-        _detect_wider_face,
-        _detect_dicom,
-        _detect_bids,
-        _detect_volume,
-        _detect_array,
-        _detect_masks,
-        _detect_table,
-        _detect_container,
-        _detect_foreign_files,
-    ),
+    _detect_dataset_json,
+    partial(_detect_marks, extension=".json"),
+    partial(_detect_marks, extension=".xml"),
+    _detect_text_labels,
+    _detect_yolo_yaml,
+    _detect_wider_face,
+    _detect_dicom,
+    _detect_bids,
+    _detect_volume,
+    _detect_array,
+    _detect_masks,
+    _detect_table,
+    _detect_container,
+    _detect_foreign_files,
     _detect_foreign_table,
     _detect_pointer,
 )
-
-
-def find_split_lists(files: SourceFiles) -> dict[str, str]:
-    """Return the path of the list for each split, if lists divide the images of these files; otherwise {}.
-
-    VOC's ImageSets/Segmentation has such lists: train.txt and val.txt. They are in one folder, each line names an
-    image by path or stem, and no image occurs twice.
-    """
-    by_folder: dict[str, dict[str, str]] = {}
-    for path in files.sizes():
-        folder, _, name = path.rpartition("/")
-        stem, _, extension = name.rpartition(".")
-        if extension == "txt" and is_split_name(stem) and stem.lower() != "trainval":
-            by_folder.setdefault(folder, {})[stem.lower()] = path
-    by_folder = {folder: lists for folder, lists in by_folder.items() if len(lists) > 1}
-    if not by_folder:
-        return {}
-    stems = {stem_of(path) for path in files.sizes() if is_image_name(path) or is_volume_name(path)}
-    for lists in by_folder.values():
-        try:
-            texts = [files.read(path).decode() for path in lists.values()]
-        except (SourceError, UnicodeDecodeError):
-            continue
-        named = [stem_of(line.strip()) for text in texts for line in text.splitlines() if line.strip()]
-        if named and len(set(named)) == len(named) and stems.issuperset(named):
-            return lists
-    return {}

@@ -5,7 +5,6 @@ The converted rows have columns that `columns` knows, so that all tables are rea
 
 from __future__ import annotations
 
-import ast
 import csv
 import json
 import posixpath
@@ -17,7 +16,7 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_names import class_number
-from halofeed.prep.annotations.columns import CORNERS, normalize_name
+from halofeed.prep.annotations.columns import CORNERS, normalize_name, parse_literal
 from halofeed.prep.annotations.contract import read_required
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
@@ -83,6 +82,11 @@ def is_description(path: str) -> bool:
     return _DESCRIPTIONS.fullmatch(posixpath.basename(path)) is not None
 
 
+def is_metadata(table: str) -> bool:
+    """Return whether a table is the metadata of a Hugging Face image folder, by its name."""
+    return table.rpartition("/")[2] in METADATA_NAMES
+
+
 # Hugging Face ---------------------------------------------------------------------------------------------
 
 
@@ -92,7 +96,9 @@ def _hugging_face_rows(place: str, row: Row, column: str) -> Iterator[Row]:
     The convention is that of the object detection guides of Hugging Face datasets: a box is x, y, width, height.
     """
     rest = {key: value for key, value in row.items() if key != column}
-    objects = _parsed(row[column]) if column in row else None
+    objects = row.get(column)
+    if isinstance(objects, str):
+        objects = parse_literal(objects, objects.strip())
     if isinstance(objects, list) and all(isinstance(one, dict) for one in objects):
         keys = dict.fromkeys(key for one in objects for key in one)
         objects = {key: [one.get(key) for one in objects] for key in keys}
@@ -120,18 +126,6 @@ def _hugging_face_rows(place: str, row: Row, column: str) -> Iterator[Row]:
         yield {**more, **rest, BOX_LIST: box, "class": label}
     if lengths == {0}:
         yield {**rest, BOX_LIST: "", "class": ""}
-
-
-def _parsed(value: object) -> object:
-    """Return a value that a cell of a CSV file holds as JSON or as a Python literal."""
-    if not isinstance(value, str):
-        return value
-    for read in (json.loads, ast.literal_eval):
-        try:
-            return read(value)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-    return value.strip()
 
 
 # Google ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import csv
 import hashlib
 import io
 import json
-import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,19 +18,18 @@ from typing import Any
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
-from halofeed.prep.annotations.container_rows import FAULT, ContainerRow
+from halofeed.prep.annotations.container_rows import FAULT, parquet_rows, usable_rows, webdataset_rows
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, report_unreadable
-from halofeed.prep.annotations.parquet_rows import parquet_rows
-from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.annotations.suggest_layout import advice_for_bytes, layout_hint
 from halofeed.prep.annotations.table_forms import (
-    METADATA_NAMES,
+    Row,
     TableForm,
     find_form,
     find_google_form,
     is_description,
+    is_metadata,
 )
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_rows
-from halofeed.prep.annotations.webdataset_rows import webdataset_rows
 from halofeed.prep.sources.containers import check_shards, container_kind
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, SourceStream
@@ -49,16 +47,6 @@ _NO_HEADER = "the table has no header line; its two columns were taken for filen
 _YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", "1.0", "true"), True)}
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
 _FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
-
-_NO_TEXT = {
-    b"PK\x03\x04": "it is a ZIP file, such as a workbook: save the table as CSV in UTF-8",
-    b"\xd0\xcf\x11\xe0": "it is a workbook: save the table as CSV in UTF-8",
-    b"\x1f\x8b": "it is compressed: unpack it with gunzip",
-    b"PAR1": "it is Parquet: give its name the ending .parquet",
-    b"\x89PNG": "it is a picture: name the table",
-    b"\xff\xd8\xff": "it is a picture: name the table",
-}
-"""First bytes of files that are no tables, and what to do about each."""
 
 RowFault = tuple[str, str]
 """Reason and detail of a row that cannot be used."""
@@ -79,7 +67,7 @@ class TableText:
         self.files, self._name = files, name
         self._cached: bytes | None
         if (kind := container_kind(name)) != "":
-            rows = _usable_rows(name, _CONTAINER_ROWS[kind](files, name, options))
+            rows = usable_rows(name, _CONTAINER_ROWS[kind](files, name, options))
             lines = (json.dumps(row, default=lambda value: repr(value)[:80]) for row in rows)
             self._cached = "".join(f"{line}\n" for line in lines).encode()
         else:
@@ -124,23 +112,11 @@ class TableText:
             except UnicodeDecodeError as error:
                 # The decoder prepends the incomplete character of the previous chunk.
                 at, wrong = start + len(chunk) - len(error.object) + error.start, error.object[error.start]
+                fix = advice_for_bytes(self._cached or b"", self.path)
                 raise AnnotationsError(
-                    f"{self._name}: expected UTF-8 text, byte {at} is 0x{wrong:02x}; {self._fix_of_bytes()}"
+                    f"{self._name}: expected UTF-8 text, byte {at} is 0x{wrong:02x}; {fix}"
                 ) from error
         return digest.hexdigest()
-
-    def _fix_of_bytes(self) -> str:
-        """Return what to do about a file that is no UTF-8 text."""
-        head = (self._cached or b"")[:8]
-        if kind := next((what for start, what in _NO_TEXT.items() if head.startswith(start)), None):
-            return kind
-        if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            stem, extension = posixpath.splitext(self.path)
-            command = shlex.join(
-                ["iconv", "-f", "UTF-16", "-t", "UTF-8", self.path, "-o", f"{stem}_utf8{extension}"]
-            )
-            return f"it is UTF-16: save it as UTF-8, with {command}"
-        return "save it as UTF-8"
 
     def _check_unchanged(self, digest: str) -> None:
         if digest != self._digest:
@@ -148,19 +124,6 @@ class TableText:
                 f"{self._name} in {self.files.root}: it was changed while it was read; run the same command again "
                 "once it is finished"
             )
-
-
-def _usable_rows(name: str, rows: Iterable[ContainerRow]) -> Iterator[ContainerRow]:
-    """Yield the rows of a container; raise AnnotationsError if none of them can be used."""
-    first, usable = None, False
-    for row in rows:
-        usable = usable or FAULT not in row
-        first = first or row.get(FAULT)
-        yield row
-    if first and not usable:
-        raise AnnotationsError(
-            f"{name}: none of its pictures can be used, the first because: {first[0]} ({first[1]})"
-        )
 
 
 class _CheckedStream(io.RawIOBase):
@@ -251,6 +214,13 @@ class Table:
     rows: Iterable[TableRow]
     note: str = ""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return the notes for its images, such as its unread columns."""
+        unread = [column for column in self.unread if column]
+        message = f"columns of {self.file} that are not read: {', '.join(unread)}" if unread else ""
+        return tuple(filter(None, (message, self.note)))
+
 
 @dataclass(frozen=True)
 class _LazyRows:
@@ -262,24 +232,33 @@ class _LazyRows:
         return self.read()
 
 
-def unread_column_notes(table: Table) -> tuple[str, ...]:
-    """Return the notes of a table for its images, such as its unread columns."""
-    unread = [column for column in table.unread if column]
-    message = f"columns of {table.file} that are not read: {', '.join(unread)}" if unread else ""
-    return tuple(filter(None, (message, table.note)))
+def read_tables(
+    form: str, annotations: SourceFiles, annotation_file: str | None, rule: ColumnRules, images: SourceFiles
+) -> list[Table]:
+    """Return the named table, or all tables of a form of `_FORMS` in the folder of the annotations.
+
+    Raises:
+        AnnotationsError: a table is damaged or lacks a column, or splits would divide patients or similar groups.
+        UsageError: no table has a column to ignore.
+    """
+    _, read = _FORMS[form]
+    names = _table_files(annotations, annotation_file, form)
+    if images.root != annotations.root and (inside := [name for name in names if is_container(name)]):
+        raise AnnotationsError(f"{inside[0]}: the pictures are inside this file; leave --images out")
+    try:
+        tables = [read(name, TableText(annotations, name, rule.options), rule) for name in names]
+    except AnnotationsError as error:
+        if len(names) == 1 or container_kind(names[0]):
+            raise
+        listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        raise AnnotationsError(f"{error}; of {listed} name the one to read with --source") from error
+    _check_ignored_columns(tables, rule.options.ignore_columns)
+    if rule.options.needs_groups and not any("group" in table.columns for table in tables):
+        _check_no_groups_are_lost(tables)
+    return tables
 
 
-def check_groups_are_read(tables: Sequence[Table], *, needed: bool) -> None:
-    """Raise AnnotationsError if a column names patients or similar groups and is not read, but splits need groups."""
-    for table in tables if needed and not any("group" in table.columns for table in tables) else ():
-        if found := [column for column in table.unread if normalize_name(column) in _GROUP_COLUMNS]:
-            raise AnnotationsError(
-                f"{table.file}: column {found[0]!r} is not read, and --split-shares would divide what it holds "
-                "together; call it group, or say --group-pattern '(.+)' to take each image for a group of its own"
-            )
-
-
-def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
+def _check_ignored_columns(tables: Sequence[Table], ignored: Sequence[str]) -> None:
     """Raise UsageError if no table has a column to ignore, since its name is probably misspelled."""
     header = dict.fromkeys(column for table in tables for column in table.header)
     there = set(map(normalize_name, header))
@@ -287,21 +266,14 @@ def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
         raise UsageError(f"--ignore-columns {','.join(missing)}: no table has it; found {', '.join(header)}")
 
 
-def read_tables(
-    form: str, annotations: SourceFiles, annotation_file: str | None, rule: ColumnRules, images: SourceFiles
-) -> list[Table]:
-    """Return the named table, or all tables of a form of `_FORMS` in the folder of the annotations."""
-    _, read = _FORMS[form]
-    names = _table_files(annotations, annotation_file, form)
-    if images.root != annotations.root and (inside := [name for name in names if is_container(name)]):
-        raise AnnotationsError(f"{inside[0]}: the pictures are inside this file; leave --images out")
-    try:
-        return [read(name, TableText(annotations, name, rule.options), rule) for name in names]
-    except AnnotationsError as error:
-        if len(names) == 1 or container_kind(names[0]):
-            raise
-        listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        raise AnnotationsError(f"{error}; of {listed} name the one to read with --source") from error
+def _check_no_groups_are_lost(tables: Sequence[Table]) -> None:
+    """Raise AnnotationsError if a column names patients or similar groups and is not read."""
+    for table in tables:
+        if found := [column for column in table.unread if normalize_name(column) in _GROUP_COLUMNS]:
+            raise AnnotationsError(
+                f"{table.file}: column {found[0]!r} is not read, and --split-shares would divide what it holds "
+                "together; call it group, or say --group-pattern '(.+)' to take each image for a group of its own"
+            )
 
 
 def _table_files(annotations: SourceFiles, annotation_file: str | None, form: str) -> list[str]:
@@ -344,11 +316,6 @@ def is_container(table: str) -> bool:
     return container_kind(table) != "" and not is_metadata(table)
 
 
-def is_metadata(table: str) -> bool:
-    """Return whether a table is the metadata of a Hugging Face image folder, by its name."""
-    return table.rpartition("/")[2] in METADATA_NAMES
-
-
 def described_folder(table: str) -> str:
     """Return the folder that a table describes: its own for metadata and in a split folder (Roboflow); else "".
 
@@ -369,30 +336,28 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
     def written() -> Iterator[tuple[int, list[str]]]:
         with text.lines("") as lines:
             reader = csv.reader(lines, delimiter=delimiter)
+            lines_of_cells = ((reader.line_num, cells) for cells in reader if any(map(str.strip, cells)))
             try:
-                for cells in reader:
-                    if any(map(str.strip, cells)):
-                        yield reader.line_num, cells
+                yield from islice(lines_of_cells, skipped, None)
             except csv.Error as error:
                 raise AnnotationsError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from error
 
-    header = [cell.strip() for cell in next(islice(written(), skipped, None), (0, []))[1]]
-    note = ""
-
     def cells_by_place() -> Iterator[_Entry]:
-        for line, cells in islice(written(), skipped, None):
+        for line, cells in written():
             yield line, dict(zip(map(str, count()), cells, strict=False)), None
 
+    header = [cell.strip() for cell in next(written(), (0, []))[1]]
+    note = ""
     if any(map(is_image_name, header)):
-        google = find_google_form(name, lambda: islice(written(), skipped, None))
-        if google is not None and "class" in rule.required:
+        google = find_google_form(name, written) if "class" in rule.required else None
+        if google is not None:
             return _converted(name, google, cells_by_place, rule, text)
         header, note = _infer_header(name, header, rule, text), _NO_HEADER
     else:
         skipped += 1
 
     def entries() -> Iterator[_Entry]:
-        for line, cells in islice(written(), skipped, None):
+        for line, cells in written():
             if len(cells) > len(header) and not any(cells[len(header) :]):
                 cells = cells[: len(header)]
             fault = None
@@ -403,37 +368,17 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
                 )
             yield line, dict(zip(header, cells, strict=False)), fault
 
-    if "class" in rule.required and (form := find_form(text.files, name, header)):
-        return _converted(name, form, entries, rule, text)
-    mapping = _read_one_hot(name, header, rule, lambda: islice(written(), skipped, None))
-    class_columns = () if mapping is None else tuple(column for column in header if column in mapping.one_hot)
-    if mapping is None:
-        mapping = _check_columns(name, header, rule, text)
-    else:
-        note = f"columns of {name} were taken for classes, as all hold 0 or 1: {', '.join(class_columns)}"
-    base_cells = _cell_reader(name, mapping, rule)
-
-    def cells_of(line: int, written: Mapping[str, object]) -> dict[str, str]:
-        found = base_cells(line, written)
-        if class_columns:
-            found["class"] = json.dumps(
-                [one for one in class_columns if _YES_NO[str(written[one]).strip().lower()]]
-            )
-        return found
-
-    def rows() -> Iterator[TableRow]:
-        for line, known, fault in entries():
-            yield TableRow(file=name, line=line, cells=cells_of(line, known), fault=fault)
-
-    return replace(_table(name, header, mapping, rows, text), note=note)
+    if "class" in rule.required:
+        if form := find_form(text.files, name, header):
+            return _converted(name, form, entries, rule, text)
+        if form := _one_hot_form(name, header, rule, written):
+            return replace(_converted(name, form, entries, rule, text), header=tuple(header))
+    plain = TableForm(convert=lambda _, row: (row,), columns=tuple(header), note=note)
+    return _converted(name, plain, entries, rule, text, is_plain_csv=True)
 
 
 def _infer_header(name: str, cells: Sequence[str], rule: ColumnRules, text: TableText) -> list[str]:
-    """Return the columns of a table without a header line, if it has only a file name and a class.
-
-    Raises:
-        AnnotationsError: otherwise; the message suggests a header line.
-    """
+    """Return the columns of a table without a header line, if it has only a file name and a class."""
     is_pair = len(cells) == 2 and is_image_name(cells[0]) and not is_image_name(cells[1])
     if is_pair and rule.required == ("filename", "class"):
         return ["filename", "class"]
@@ -456,39 +401,37 @@ def _infer_header(name: str, cells: Sequence[str], rule: ColumnRules, text: Tabl
     )
 
 
-def _read_one_hot(
+def _one_hot_form(
     name: str, header: Sequence[str], rule: ColumnRules, rows: Callable[[], Iterator[tuple[int, list[str]]]]
-) -> ColumnMapping | None:
-    """Return the columns of a table with a column of 0 and 1 for each class; None for other tables."""
-    if "class" not in rule.required or any(header.count(column) > 1 for column in header):
+) -> TableForm | None:
+    """Return the form of a table with a column of 0 and 1 for each class; None for other tables."""
+    if any(header.count(column) > 1 for column in header):
         return None
     try:
         mapping = rule.read(name, header)
     except AnnotationsError:
         return None
-    if {"class", "xmin"} & set(mapping.known) or "filename" not in mapping.known or len(mapping.unread) < 2:
+    places = {column: header.index(column) for column in mapping.unread if column}
+    if {"class", "xmin"} & set(mapping.known) or "filename" not in mapping.known or len(places) < 2:
         return None
-    if any(is_split_name(normalize_name(column).removeprefix("is")) for column in mapping.unread):
+    if any(is_split_name(normalize_name(column).removeprefix("is")) for column in places):
         return None
-    places = [header.index(column) for column in mapping.unread if column]
     found = False
     for _, cells in rows():
         found = True
-        if len(cells) < len(header) or any(cells[place].strip().lower() not in _YES_NO for place in places):
+        if len(cells) < len(header) or any(
+            cells[place].strip().lower() not in _YES_NO for place in places.values()
+        ):
             return None
-    known = {**mapping.columns, "class": header[places[0]]}
-    return replace(mapping, columns=known, unread=(), one_hot=mapping.unread) if found else None
 
+    def convert(_: str, row: Row) -> Iterator[Row]:
+        marked = [column for column in places if _YES_NO[str(row[column]).strip().lower()]]
+        yield {**{column: row[column] for column in others}, "class": json.dumps(marked)}
 
-def _table(
-    name: str,
-    header: Sequence[str],
-    mapping: ColumnMapping,
-    rows: Callable[[], Iterator[TableRow]],
-    text: TableText,
-) -> Table:
-    found = tuple(rows()) if text.is_cached else _LazyRows(rows)
-    return Table(file=name, header=tuple(header), columns=mapping.known, unread=mapping.unread, rows=found)
+    sides = {mapping.columns.get(side) for side in CORNERS}
+    others = [column for column in header if column not in mapping.unread and column not in sides]
+    note = f"columns of {name} were taken for classes, as all hold 0 or 1: {', '.join(places)}"
+    return TableForm(convert=convert, columns=(*others, "class"), note=note) if found else None
 
 
 def _delimiter(lines: Iterable[str], rule: ColumnRules) -> tuple[str, int]:
@@ -504,10 +447,12 @@ def _delimiter(lines: Iterable[str], rule: ColumnRules) -> tuple[str, int]:
     return max(counts, key=lambda delimiter: counts[delimiter]), 0
 
 
-def _check_columns(
-    name: str, header: Sequence[str], rule: ColumnRules, text: TableText | None = None
-) -> ColumnMapping:
-    """Return the meaning of the columns; raise AnnotationsError if one is missing, duplicated or ambiguous."""
+def _check_columns(name: str, header: Sequence[str], rule: ColumnRules, path: str) -> ColumnMapping:
+    """Return the meaning of the columns; raise AnnotationsError if one is missing, duplicated or ambiguous.
+
+    Args:
+        path: location of a CSV file that a command in a message may change; "" for any other table.
+    """
     found = f"found {', '.join(header) or 'nothing'}; expected {rule.expected}"
     folded = [column.lower() for column in header if column]
     if twice := sorted({column for column in folded if folded.count(column) > 1}):
@@ -523,8 +468,8 @@ def _check_columns(
         missing += [column for column in rule.together if column not in mapping.known]
     if missing:
         fix = ""
-        if missing == ["class"] and "xmin" in mapping.known and text is not None:
-            command = ["sed", "-i", r"s/\r$//; 1s/$/,class/; 2,$s/$/,object/", text.path]
+        if missing == ["class"] and "xmin" in mapping.known and path:
+            command = ["sed", "-i", r"s/\r$//; 1s/$/,class/; 2,$s/$/,object/", path]
             fix = f"; where all objects are of one class, add it with {shlex.join(command)}"
         raise AnnotationsError(f"{name}: no column {', '.join(missing)}; {found}{fix}")
     return mapping
@@ -574,7 +519,13 @@ def _keys(entries: Iterable[_Entry]) -> list[str]:
 
 
 def _converted(
-    name: str, form: TableForm, entries: Callable[[], Iterator[_Entry]], rule: ColumnRules, text: TableText
+    name: str,
+    form: TableForm,
+    entries: Callable[[], Iterator[_Entry]],
+    rule: ColumnRules,
+    text: TableText,
+    *,
+    is_plain_csv: bool = False,
 ) -> Table:
     """Return the table of the rows that a form makes of the written rows."""
 
@@ -584,14 +535,21 @@ def _converted(
                 yield line, one, fault
 
     header = list(form.columns) or _keys(converted())
-    mapping = _check_columns(name, header, rule)
+    mapping = _check_columns(name, header, rule, text.path if is_plain_csv else "")
     cells_of = _cell_reader(name, mapping, rule)
 
     def rows() -> Iterator[TableRow]:
         for line, entry, fault in converted():
             yield TableRow(file=name, line=line, cells=cells_of(line, entry), fault=fault)
 
-    return replace(_table(name, header, mapping, rows, text), note=form.note)
+    return Table(
+        file=name,
+        header=tuple(header),
+        columns=mapping.known,
+        unread=mapping.unread,
+        rows=tuple(rows()) if text.is_cached else _LazyRows(rows),
+        note=form.note,
+    )
 
 
 def _cell_reader(

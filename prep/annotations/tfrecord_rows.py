@@ -18,7 +18,13 @@ import numpy as np
 
 from halofeed.errors import AnnotationsError, CorruptFileError, SourceError
 from halofeed.prep.annotations import labels
-from halofeed.prep.annotations.container_rows import ContainerRow, choose_picture, faulty_row, picture_row
+from halofeed.prep.annotations.container_rows import (
+    ContainerRow,
+    choose_picture,
+    faulty_row,
+    numbered_name,
+    picture_row,
+)
 from halofeed.prep.annotations.contract import LayoutOptions, read_required
 from halofeed.prep.sources.containers import ContainerReader, describe_member, open_container
 from halofeed.prep.sources.files import SourceFiles
@@ -29,7 +35,6 @@ from halofeed.schemas.tfexample import Decoded, decode_example
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_header, check_record
 
 _MAX_VALUES = 1_000_000
-_NUMBER_DIGITS = 6
 _MAX_MASK_PIXELS = 1 << 28
 _FILE_NAMES = (keys.FILENAME, "file_name", "filename", "id", keys.SOURCE_ID)
 _YXYX = "REL_YXYX"
@@ -87,14 +92,9 @@ class _RecordSchema:
 
     def class_names(self) -> tuple[str, ...]:
         """Return the names of the classes in the order of their numbers; () where pictures and objects differ."""
-        found = {
-            tuple(one.names[number] for number in sorted(one.names)) for one in self._classes if one.names
-        }
+        classes = [one.names for one in (self.label, self.object_label) if one is not None and one.names]
+        found = {tuple(names[number] for number in sorted(names)) for names in classes}
         return next(iter(found)) if len(found) == 1 else ()
-
-    @property
-    def _classes(self) -> list[_ClassFeature]:
-        return [one for one in (self.label, self.object_label) if one is not None]
 
 
 def tfrecord_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Iterator[ContainerRow]:
@@ -155,9 +155,8 @@ def _row(
     schema: _RecordSchema,
     options: LayoutOptions,
 ) -> ContainerRow:
-    stem = f"{number:0{_NUMBER_DIGITS}d}"
-    if written := next((_text(features[key][0]) for key in _FILE_NAMES if _is_text(features.get(key))), ""):
-        stem += "-" + written.replace("\\", "/").rpartition("/")[2]
+    written = (_text(features[key][0]) for key in _FILE_NAMES if _is_text(features.get(key)))
+    stem = numbered_name(number, next(written, ""))
     try:
         picture = _member(name, stem, record, features, schema.picture)
         label = (

@@ -96,12 +96,9 @@ class ClipLabels:
             values = {path: next(found) for path, found in decoded.items()}
             for path, one in values.items():
                 if one.shape != (self.clip.height, self.clip.width):
-                    raise SourceError(
-                        "annotation",
-                        "mask is of another size than its frame",
-                        f"{path}, frame {index}: {one.shape[0]} x {one.shape[1]} pixels (height x width), its frame "
-                        f"{self.clip.height} x {self.clip.width}",
-                    )
+                    sizes = f"{one.shape[0]} x {one.shape[1]} pixels (height x width), its frame "
+                    detail = f"{path}, frame {index}: {sizes}{self.clip.height} x {self.clip.width}"
+                    raise SourceError("annotation", "mask is of another size than its frame", detail)
             label, overlapped = merged_labels(self.recipe, self.labels, self.reference, values.pop)
             assert label is not None
             self.overlapped += overlapped
@@ -143,13 +140,11 @@ def open_clip_labels(
 
 def _check_count(path: str, masks: int, clip: Clip) -> None:
     if masks != clip.frames:
-        raise SourceError(
-            "annotation",
-            "masks are not as many as frames",
+        detail = (
             f"{path}: {plural(masks, 'mask')}, {plural(clip.frames, 'frame')}; each frame takes one mask "
-            "(writers of animations leave out "
-            f"frames that repeat: {_CURE})",
+            f"(writers of animations leave out frames that repeat: {_CURE})"
         )
+        raise SourceError("annotation", "masks are not as many as frames", detail)
 
 
 def _check_names(masks: Sequence[str], frames: Sequence[str]) -> None:
@@ -177,13 +172,11 @@ def _check_names(masks: Sequence[str], frames: Sequence[str]) -> None:
     frame, mask = next(
         (pair for pair in named if _numbers(pair[0]) != _numbers(pair[1])), next(iter(named), ("", ""))
     )
-    raise SourceError(
-        "annotation",
-        "names of masks are not those of frames",
+    detail = (
         f"{plural(len(masks), 'mask')}, {plural(len(frames), 'frame')}; beside frame {frame!r} stands mask "
-        f"{mask!r}; give each mask its "
-        "frame's name",
+        f"{mask!r}; give each mask its frame's name"
     )
+    raise SourceError("annotation", "names of masks are not those of frames", detail)
 
 
 def _stem(path: str) -> str:

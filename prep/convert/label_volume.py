@@ -123,9 +123,6 @@ class LabelReader:
 
         A picture belongs to the slice of the same name. Without such names, both are taken in order of their names if
         the slices lie in that order.
-
-        Raises:
-            SourceError: it is not known which picture belongs to which slice.
         """
         if len(members) != len(self.slices):
             detail = (
@@ -256,11 +253,7 @@ class LabelReader:
         return values, [*mask.findings, *findings], overlapped, names
 
     def _ids_of_named_values(self, mask: MaskScan, targets: Mapping[int, str]) -> dict[int, int]:
-        """Return the id or set of each named value: by its name, or by the value where only the value is known.
-
-        Raises:
-            SourceError: the name and the value mean different classes.
-        """
+        """Return the id or set of each named value: by its name, or by the value where only the value is known."""
         labels = self.labels
         ids = _ids_of_names(targets, labels, sets=self._as_sets)
         known = {normalize_class_name(name): identity for name, identity in labels.ids.items() if identity}
@@ -309,11 +302,7 @@ class LabelReader:
 def _unnamed_findings(
     recipe: Recipe, labels: LabelMap, named: Iterable[Iterable[str] | None]
 ) -> list[Finding]:
-    """Return a finding for classes that a scan's files do not name; none where a file has no names.
-
-    Raises:
-        SourceError: the files name no class, and the recipe does not treat missing classes as empty.
-    """
+    """Return a finding for classes that a scan's files do not name; none where a file has no names."""
     found: set[str] = set()
     for names in named:
         if names is None:

@@ -50,8 +50,8 @@ class BoxPolicy:
     """Handling of boxes that a training may not want.
 
     Args:
-        outside: "clip", "drop" or "fail" for a box that extends beyond the picture. A box completely outside is
-            dropped under "clip" too.
+        outside: "clip", "drop" or "fail" for a box that extends beyond the picture by more than a rounding error of
+            six decimals. A box completely outside is dropped under "clip" too.
         zero_area: handling of a box annotated without height or width.
         crowd: handling of a crowd box.
         difficult: handling of a difficult box.
@@ -136,16 +136,15 @@ def place_annotated_boxes(
 
     empty = _shortest_side(displayed) <= NOISE_PIXELS
     overhang = np.abs(displayed - clipped)
-    outside = (overhang > NOISE_PIXELS).any(axis=1)
     is_cut = (overhang > NOISE_PIXELS + ROUNDED_SHARE * limits).any(axis=1)
-    invisible = outside & (
+    invisible = (overhang > NOISE_PIXELS).any(axis=1) & (
         np.where(empty, _gap(displayed, limits) > NOISE_PIXELS, _shortest_side(clipped) <= NOISE_PIXELS)
     )
     reasons = {
         "dropped crowd": crowds & (policy.crowd == "drop"),
         "dropped difficult": difficults & (policy.difficult == "drop"),
         "dropped zero area": empty & (policy.zero_area != "keep"),
-        "dropped outside": invisible if policy.outside == "clip" else outside,
+        "dropped outside": invisible if policy.outside == "clip" else invisible | is_cut,
     }
     remaining = np.ones(len(source_boxes), np.bool_)
     counts = {}

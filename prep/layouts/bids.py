@@ -18,20 +18,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from halofeed.errors import AnnotationsError, Problem
-from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    read_required,
+    refuse_annotation_file,
+    rejected_example,
+    sort_examples,
+)
 from halofeed.prep.annotations.labels import from_file, shared_names
 from halofeed.prep.annotations.pairing import (
     NEITHER,
     NO_IMAGE,
     LabelFiles,
     PairKey,
+    class_values,
     join_channels,
+    join_masks,
     pair_up,
     single_file_label,
+    target_classes,
 )
 from halofeed.prep.annotations.patterns import Pattern, compile_pattern
 from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.layouts.class_masks import class_values, join_masks, target_classes
 from halofeed.prep.layouts.pairs import other_scans
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, iterate_scans, missing_part, stem_of
@@ -129,7 +137,7 @@ class _Found:
         return [label for found in self.labels.values() for label in found]
 
     def leave_out(self, path: str, problem: Problem) -> None:
-        self.left_out.append(SourceExample(source=path, key=path, problem=problem))
+        self.left_out.append(rejected_example(path, problem))
 
 
 def list_references(
@@ -186,12 +194,7 @@ def label_values(
 
 
 def _table_of(label: _BidsFile, tables: Mapping[str, Sequence[str]]) -> str | None:
-    """Return the dseg.tsv that applies to a label by the inheritance principle, or None.
-
-    Args:
-        label: label volume.
-        tables: paths of the tables in each folder.
-    """
+    """Return the dseg.tsv that applies to a label by the inheritance principle, or None."""
     parts, folder = set(stem_of(label.path).split("_")), label.path
     while folder != label.place:
         folder = folder.rpartition("/")[0]
@@ -207,10 +210,7 @@ def _parts_of_table(path: str) -> list[str]:
 
 def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptions) -> _Found:
     """Sort the files into images and labels, select the channels, and assign labels to the images that they fit."""
-    if annotation_file is not None:
-        raise AnnotationsError(
-            f"{annotation_file}: BIDS has no annotation file; name the folder of the data set"
-        )
+    refuse_annotation_file(annotation_file, "BIDS has no annotation file; name the folder of the data set")
     found = _Found()
     scans, labels = _sort(images, found, options)
     chosen = _join(scans, labels, found, images.root, options)
@@ -421,7 +421,6 @@ def _assign(
     """Add a label to its subject and session, or leave it out if it fits none of the chosen images.
 
     Args:
-        label: the label.
         scans: all images of the subject and session.
         chosen: those among them that are channels.
         found: result, which is changed.
@@ -506,11 +505,7 @@ def _labels_of_cases(found: _Found, root: str, options: LayoutOptions) -> list[t
 def _split_by_participants(
     cases: Sequence[tuple[PairKey, SourceExample]], images: SourceFiles
 ) -> list[tuple[PairKey, SourceExample]]:
-    """Return the images with the splits of the column `split` in participants.tsv, if it has one.
-
-    Raises:
-        AnnotationsError: a subject has two splits.
-    """
+    """Return the images with the splits of the column `split` in participants.tsv, if it has one."""
     first, _ = _read_name(cases[0][1].source)
     folders = (first.place, f"{first.data_set}/rawdata", first.data_set) if first else ()
     paths = [f"{folder}/participants.tsv".lstrip("/") for folder in folders]

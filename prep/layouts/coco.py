@@ -1,85 +1,43 @@
-"""Reader of COCO JSON: instances, and panoptic files."""
+"""Reader of COCO JSON: instances, their masks and keypoints, and panoptic files."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.columns import CORNERS, is_geometry, normalize_name, to_corners
-from halofeed.prep.annotations.contract import (
-    MIN_BAD_OBJECTS,
-    LayoutOptions,
-    check_box,
+from halofeed.prep.annotations.class_names import note_similar_classes, shorten_list
+from halofeed.prep.annotations.columns import is_geometry, normalize_name
+from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, sort_examples
+from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.resolve_boxes import resolve_boxes
+from halofeed.prep.annotations.written_boxes import (
     check_rotation,
     declared_size,
     is_mostly_bad,
+    parse_flag,
     parse_number,
-    read_required,
-    sort_examples,
-    split_in_file_name,
+    rectangle_of,
     usable_boxes,
 )
-from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
-from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.layouts import coco_panoptic
-from halofeed.prep.layouts.coco_keypoints import (
-    WITH_FRACTIONS,
-    Skeletons,
-    are_pixel_numbers_in,
-    keypoints_of,
-    notes_of,
-    skeletons_of,
-)
-from halofeed.prep.sources.example import Box, SourceExample
+from halofeed.prep.layouts.coco_files import InstancesFile, category_names, normalize_id, read_files
+from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.wording import plural
 
 _KNOWN_KEYS = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"))
 """Keys of an annotation that the reader uses, in addition to other spellings of iscrowd."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
 _CROWD = ("iscrowd", "crowd")
+_FLAGS = {0: False, 1: True}
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
-_MAX_DIGITS = 4300
-"""Python converts no longer text to an int."""
 _CORNER_SIZE_MODES = (None, 1, "XYWH_ABS", "XYWH")
-_ROBOFLOW = "_annotations.coco.json"
-_SHARE_LOST = 0.1
-"""Share of annotations with an undefined category. More show that a class was lost; fewer are slips."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InstancesFile:
-    """Checked content of one instances file.
-
-    Args:
-        file: name of the file.
-        split: split of its images.
-        names_split: whether the file name contains the split.
-        images: valid image entries.
-        faulty: (file name or place, reason, detail) of each invalid image entry.
-        annotations: annotation entries, with ids for comparisons.
-        names_by_id: category names by id, without unused categories that conflict with others.
-        used: ids of the categories that annotations have.
-        categories: all categories, with ids for comparisons.
-        label_images: panoptic files: name of the label image of each image, by the image's id for comparisons.
-    """
-
-    file: str
-    split: str
-    names_split: bool
-    images: tuple[dict[str, Any], ...]
-    faulty: tuple[tuple[str, str, str], ...]
-    annotations: tuple[dict[str, Any], ...]
-    names_by_id: dict[int, str]
-    used: frozenset[int]
-    categories: tuple[dict[str, Any], ...]
-    label_images: Mapping[int | str | None, str]
+UNLABELED = 0
+"""Value of pixels without a segment; classes have the values from 1."""
+_LARGEST_SEGMENT = (1 << 24) - 1
 
 
 def list_references(
@@ -95,13 +53,10 @@ def list_references(
         AnnotationsError: a file is not COCO instances, or an image id occurs twice in it; a category has no
             definition or shares its name with another; or an image is in two splits.
     """
-    names = _instance_files(annotations, annotation_file, label_images=options.wants_label_images)
-    documents = [
-        _read_document(annotations, name, outlines=options.masks, label_images=options.wants_label_images)
-        for name in names
-    ]
+    wants_labels = options.wants_label_images
+    documents = read_files(annotations, annotation_file, outlines=options.masks, label_images=wants_labels)
     index = ImageIndex(images, annotations.root)
-    ids = Counter(_normalize_id(entry["id"]) for document in documents for entry in document.images)
+    ids = Counter(normalize_id(entry["id"]) for document in documents for entry in document.images)
     ids_restart = any(count > 1 for count in ids.values())
     found = index.match(
         {
@@ -112,34 +67,35 @@ def list_references(
     )
     drawn = index.match(
         {
-            (document.file, identity): coco_panoptic.label_image_query(document.file, written)
+            (document.file, identity): _label_image_query(document.file, written)
             for document in documents
             for identity, written in document.label_images.items()
         }
     )
     if found and not any(isinstance(one, ImageMatch) for one in found.values()):
-        index.check_any_image(names[0])
+        index.check_any_image(documents[0].file)
     if "occluded" in options.keep and not any(
         "occluded" in one or "attributes" in one for document in documents for one in document.annotations
     ):
-        raise AnnotationsError(f"{names[0]}: --keep occluded: no annotation says it; leave it out")
+        raise AnnotationsError(f"{documents[0].file}: --keep occluded: no annotation says it; leave it out")
     skeletons = None
     if "keypoints" in options.keep:
-        skeletons = skeletons_of((one.file, one.annotations, one.categories) for one in documents)
+        skeletons = _skeletons_of(documents)
     listed: list[SourceExample] = []
-    for document in documents if options.wants_label_images else ():
+    for document in documents if wants_labels else ():
         values = {name: value for value, name in _values_of_classes(documents).items()}
         listed += (
             replace(one, source=index.relative(one.source))
             for one in _label_image_examples(document, found, drawn, values)
         )
-    for document in () if options.wants_label_images else documents:
-        _check_form(document.file, document.images, document.annotations, options)
-        notes = _unread_keys(document.file, document.annotations, options)
-        are_pixel_numbers = skeletons is not None and are_pixel_numbers_in(document.annotations)
-        if skeletons is not None and not are_pixel_numbers:
-            notes += (WITH_FRACTIONS,)
-        examples = _document_examples(document, found, options, skeletons, are_pixel_numbers)
+    for document in () if wants_labels else documents:
+        _check_form(document, options)
+        notes = _unread_keys(document, options)
+        if skeletons is not None:
+            are_pixel_numbers = _are_pixel_numbers_in(document.annotations)
+            skeletons = replace(skeletons, shift=_MIDDLE if are_pixel_numbers else 0.0)
+            notes += () if are_pixel_numbers else (_WITH_FRACTIONS,)
+        examples = _document_examples(document, found, options, skeletons)
         examples = (replace(one, notes=(*one.notes, *notes)) if one.boxes else one for one in examples)
         examples = (replace(one, source=index.relative(one.source)) for one in examples)
         listed += resolve_boxes(list(examples), images, options, document.file)
@@ -155,234 +111,18 @@ def list_references(
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
     """Return the category names in the order of their ids, including unused ones."""
-    names = _instance_files(annotations, annotation_file)
-    return _class_names([_read_document(annotations, name, outlines=False) for name in names])
+    return category_names(read_files(annotations, annotation_file))
 
 
 def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Mapping[int, str]:
     """Return the class of each value in the label images of panoptic files, in the order of the category ids."""
-    names = _instance_files(annotations, annotation_file, label_images=True)
-    return _values_of_classes(
-        [_read_document(annotations, name, outlines=False, label_images=True) for name in names]
-    )
+    return _values_of_classes(read_files(annotations, annotation_file, label_images=True))
 
 
 def _values_of_classes(documents: Sequence[InstancesFile]) -> dict[int, str]:
-    return dict(enumerate(_class_names(documents), start=1))
-
-
-def _class_names(documents: Sequence[InstancesFile]) -> tuple[str, ...]:
-    """Return the category names of all files, in the order of their ids; raise AnnotationsError if files disagree."""
-    names_by_id: dict[int, str] = {}
-    for document in documents:
-        for identity in document.used:
-            label = document.names_by_id[identity]
-            if names_by_id.setdefault(identity, label) != label:
-                raise AnnotationsError(
-                    f"{document.file}: category {identity} is {label!r}, and {names_by_id[identity]!r} in a file "
-                    "before; convert the files one by one, or make their categories agree"
-                )
-    for document in documents:
-        for identity, label in document.names_by_id.items():
-            if label not in names_by_id.values():
-                names_by_id.setdefault(identity, label)
-    return tuple(dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id)))
-
-
-def _instance_files(
-    annotations: SourceFiles, annotation_file: str | None, *, label_images: bool = False
-) -> list[str]:
-    """Return the files with objects or with label images: the named one, or those found by their names."""
-    if annotation_file is not None:
-        return [annotation_file]
-    found = [path for path in annotations.sizes() if path.lower().endswith(".json")]
-    near = [path for path in found if "/" not in path or path.rpartition("/")[0] == "annotations"]
-    instances = [path for path in near if path.rsplit("/", 1)[-1].startswith("instances")]
-    roboflow = [path for path in found if path.endswith(_ROBOFLOW) and path.count("/") <= 1]
-    panoptic = [path for path in near if path.rsplit("/", 1)[-1].startswith("panoptic")]
-    splits = {split_in_file_name(path) for path in near}
-    alone = near if len(near) == 1 or (None not in splits and len(splits) == len(near)) else []
-    chosen = panoptic or alone if label_images else instances or roboflow or alone or panoptic
-    if label_images and not chosen:
-        raise AnnotationsError(
-            f"{annotations.root}: expected panoptic*.json or annotations/panoptic*.json with classes of pixels; found "
-            f"{', '.join(found[:5]) or 'no .json file'}; name the file itself, or take --task detection"
-        )
-    if not chosen:
-        raise AnnotationsError(
-            f"{annotations.root}: expected instances*.json, annotations/instances*.json, */{_ROBOFLOW}, or a file per "
-            f"split such as train.json and val.json; found {', '.join(found[:5]) or 'no .json file'}; name the file "
-            f"itself{layout_hint(annotations, 'coco')}"
-        )
-    return chosen
-
-
-def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
-    """Remove the outline of an object, which is most of its content, and return the object."""
-    if "segmentation" in entry:
-        entry["segmentation"] = None
-    return entry
-
-
-def _read_document(
-    annotations: SourceFiles, name: str, *, outlines: bool, label_images: bool = False
-) -> InstancesFile:
-    """Return the content of an instances or panoptic file.
-
-    Args:
-        outlines: whether to keep the outlines of objects.
-        label_images: whether segments of all categories are needed, as in label images, and not only objects.
-
-    Raises:
-        AnnotationsError: a fault that affects the complete file.
-    """
-    data = read_required(annotations, name)
-    try:
-        content = json.loads(data.decode("utf-8-sig"), object_hook=None if outlines else _without_outline)
-    except (ValueError, RecursionError) as error:
-        fix = "correct it" if data.rstrip().endswith((b"}", b"]")) else "it ends early, so copy it again"
-        raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}; {fix}") from error
-    lists: dict[str, list[dict[str, Any]]] = {}
-    for part in ("images", "annotations", "categories"):
-        entries = content.get(part) if isinstance(content, dict) else None
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            found = ", ".join(content) if isinstance(content, dict) else type(content).__name__
-            raise AnnotationsError(
-                f"{name}: expected COCO instances with the lists images, annotations and categories; "
-                f"{part} is no list of objects (found {found}); name an instances file"
-            )
-        lists[part] = entries
-    images, faulty = _valid_images(name, lists["images"])
-    pictures = {}
-    if coco_panoptic.is_panoptic(lists):
-        if outlines:
-            raise AnnotationsError(
-                f"{name}: a panoptic file, whose masks are pictures: take --task segmentation in place of --masks"
-            )
-        pictures = {
-            _normalize_id(one.get("image_id")): written
-            for one in lists["annotations"]
-            if isinstance(written := one.get("file_name"), str)
-        }
-        lists = coco_panoptic.segments_as_objects(name, lists, things_only=not label_images)
-    elif label_images:
-        raise AnnotationsError(
-            f"{name}: segmentation takes a panoptic file, whose annotations have segments_info; this one has objects: "
-            "take --task detection"
-        )
-    if lists["annotations"] and not any("bbox" in entry for entry in lists["annotations"]):
-        keys = ", ".join(sorted(lists["annotations"][0]))
-        raise AnnotationsError(
-            f"{name}: no annotation has a bbox (found {keys}); expected an instances file, not captions"
-        )
-    objects = lists["annotations"]
-    written = [entry.get("category_id") for entry in objects]
-    for entry in objects:
-        entry["category_id"] = _normalize_id(entry.get("category_id"))
-    used = {entry["category_id"] for entry in objects}
-    names_by_id = _names_by_id(name, lists["categories"], used)
-    _refuse_lost_categories(name, written, objects, names_by_id)
-    return InstancesFile(
-        file=name,
-        split=_split_of(name) or "train",
-        names_split=_split_of(name) is not None,
-        images=images,
-        faulty=faulty,
-        annotations=tuple(objects),
-        names_by_id=names_by_id,
-        used=frozenset(identity for identity in names_by_id if identity in used),
-        categories=tuple({**one, "id": _normalize_id(one.get("id"))} for one in lists["categories"]),
-        label_images=pictures,
-    )
-
-
-def _shorten(values: Sequence[object]) -> str:
-    return ", ".join(map(str, values[:20])) + (", ..." if len(values) > 20 else "")
-
-
-def _split_of(name: str) -> str | None:
-    folder, _, file = name.rpartition("/")
-    if file == _ROBOFLOW and folder:
-        return folder
-    return split_in_file_name(file)
-
-
-def _valid_images(
-    name: str, entries: Sequence[dict[str, Any]]
-) -> tuple[tuple[dict[str, Any], ...], tuple[tuple[str, str, str], ...]]:
-    """Return the image entries with an unambiguous image, and (place, reason, detail) of all others.
-
-    Raises:
-        AnnotationsError: no entry has both an id and a file name.
-    """
-    by_id: dict[int | str, dict[str, dict[str, Any]]] = {}
-    faulty: list[tuple[str, str, str]] = []
-    for place, entry in enumerate(entries):
-        identity, file_name = _normalize_id(entry.get("id")), entry.get("file_name")
-        if file_name is None and isinstance(url := entry.get("coco_url"), str):
-            # LVIS: http://images.cocodataset.org/val2017/000000000009.jpg means val2017/000000000009.jpg.
-            file_name = "/".join(url.partition("?")[0].split("/")[-2:])
-            entry = {**entry, "file_name": file_name}
-        if identity is None or not isinstance(file_name, str):
-            detail = f"expected a whole number or a text, and a file name; got {entry!r:.100}"
-            faulty.append((f"{name}#images[{place}]", "image entry has no id or no file_name", detail))
-        else:
-            by_id.setdefault(identity, {}).setdefault(file_name, entry)
-    if faulty and not by_id:
-        raise AnnotationsError(f"{name}: each image needs an id and a file_name; {faulty[0][2]}")
-    valid: list[dict[str, Any]] = []
-    for identity, named in by_id.items():
-        if len(named) == 1:
-            valid += named.values()
-            continue
-        detail = f"{name}: id {identity!r} is {' and '.join(list(named)[:3])}; give each its own"
-        faulty += [(file_name, "image id comes twice", detail) for file_name in named]
-    return tuple(valid), tuple(faulty)
-
-
-def _refuse_lost_categories(
-    name: str,
-    written: Sequence[object],
-    annotations: Sequence[dict[str, Any]],
-    names_by_id: Mapping[int, str],
-) -> None:
-    """Raise AnnotationsError if a file lacks categories of many annotations; a few are bad objects, see `_box`."""
-    lost = [
-        (one.get("id"), category)
-        for one, category in zip(annotations, written, strict=True)
-        if one["category_id"] not in names_by_id
-    ]
-    many = len(lost) >= MIN_BAD_OBJECTS and len(lost) > _SHARE_LOST * len(annotations)
-    if lost and (many or len(lost) == len(annotations)):
-        raise AnnotationsError(
-            f"{name}: annotation {lost[0][0]} has category_id {lost[0][1]!r}, which is no "
-            f"category, as have {len(lost)} of {len(annotations)} annotations; defined: "
-            f"{_shorten(sorted(names_by_id)) or 'none'}; add what is missing to categories"
-        )
-
-
-def _names_by_id(
-    name: str, categories: Sequence[dict[str, Any]], used: AbstractSet[object]
-) -> dict[int, str]:
-    """Return the category names by id, without unused categories that conflict with others."""
-    names_by_id: dict[int, str] = {}
-    for in_use in (True, False):
-        for category in categories:
-            identity, label = _normalize_id(category.get("id")), category.get("name")
-            if (identity in used) is not in_use or (identity, label) in names_by_id.items():
-                continue
-            if not isinstance(identity, int) or not isinstance(label, str):
-                fault = "needs an integer id and a name"
-            elif identity in names_by_id or label in names_by_id.values():
-                fault = "has an id or a name of another one that is used; both must differ"
-            else:
-                names_by_id[identity] = label
-                continue
-            if in_use:
-                raise AnnotationsError(f"{name}: a category {fault}; got {category!r:.100}")
-    return dict(sorted(names_by_id.items()))
+    return dict(enumerate(category_names(documents), start=1))
 
 
 def _image_query(file_name: str, document: InstancesFile) -> ImageQuery:
@@ -402,9 +142,9 @@ def _label_image_examples(
     value_of_category = {identity: values[name] for identity, name in document.names_by_id.items()}
     segments: dict[int | str | None, list[dict[str, Any]]] = {}
     for one in document.annotations:
-        segments.setdefault(_normalize_id(one["image_id"]), []).append(one)
+        segments.setdefault(normalize_id(one["image_id"]), []).append(one)
     for entry in document.images:
-        image, identity = found[document.file, entry["id"]], _normalize_id(entry["id"])
+        image, identity = found[document.file, entry["id"]], normalize_id(entry["id"])
         known: dict[str, Any] = {"source": entry["file_name"], "key": identity, "split": document.split}
         try:
             if isinstance(image, SourceError):
@@ -417,23 +157,52 @@ def _label_image_examples(
                 raise SourceError("annotation", "label image file not found", label.detail)
             known |= {
                 "mask": label.path,
-                "segments": coco_panoptic.segment_values(segments.get(identity, ()), value_of_category),
+                "segments": _segment_values(segments.get(identity, ()), value_of_category),
             }
         except SourceError as error:
             yield SourceExample(**known, problem=error.args)
             continue
         yield SourceExample(**known)
-    for place, reason, detail in document.faulty:
-        fault = ("annotation", reason, detail)
-        yield SourceExample(source=place, key=place, split=document.split, problem=fault)
+    yield from document.faulty
+
+
+def _label_image_query(name: str, written: str) -> ImageQuery:
+    """Return the possible locations of a label image: the folder with the name of the file, or that file's folder."""
+    folder, _, file = name.rpartition("/")
+    stem = file.removesuffix(".json")
+    beside = f"{folder}/{stem}" if folder else stem
+    return ImageQuery(name=written, places=((beside, stem), (folder,)), beside=(beside, stem))
+
+
+def _segment_values(
+    segments: Sequence[Mapping[str, Any]], value_of_category: Mapping[Any, int]
+) -> tuple[tuple[int, int], ...]:
+    """Return (id, value of its class) of each segment of one label image.
+
+    >>> _segment_values([{"id": 70000, "category_id": 9}, {"id": 5, "category_id": 4}], {4: 1, 9: 2})
+    ((70000, 2), (5, 1))
+    >>> _segment_values([{"id": 1 << 24, "category_id": 9}], {9: 1})
+    Traceback (most recent call last):
+    halofeed.errors.SourceError: ...
+    """
+    found: dict[int, int] = {}
+    for one in segments:
+        identity, category = one.get("id"), one.get("category_id")
+        if not isinstance(identity, int) or not 0 < identity <= _LARGEST_SEGMENT or identity in found:
+            detail = f"{identity!r}; expected different whole numbers from 1 to {_LARGEST_SEGMENT}"
+            raise SourceError("annotation", "segment id is invalid or comes twice", detail)
+        if category not in value_of_category:
+            detail = f"segment {identity}: category_id {category!r} is no category of the file"
+            raise SourceError("annotation", "object has no class", detail)
+        found[identity] = value_of_category[category]
+    return tuple(found.items())
 
 
 def _document_examples(
     document: InstancesFile,
     found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
     options: LayoutOptions,
-    skeletons: Skeletons | None,
-    are_pixel_numbers: bool,
+    skeletons: _Skeletons | None,
 ) -> Iterator[SourceExample]:
     """Yield the examples of one file in the order of its images, followed by those of its faulty entries."""
 
@@ -442,21 +211,21 @@ def _document_examples(
         if skeletons is None:
             return box
         what = f"annotation {annotation.get('id')}"
-        return replace(box, keypoints=keypoints_of(annotation, skeletons, are_pixel_numbers, what))
+        return replace(box, keypoints=_keypoints_of(annotation, skeletons, what))
 
     by_image: dict[int | str | None, list[dict[str, Any]]] = {
-        _normalize_id(entry["id"]): [] for entry in document.images
+        normalize_id(entry["id"]): [] for entry in document.images
     }
     orphans: dict[str, list[object]] = {}
     for annotation in document.annotations:
-        image_id = _normalize_id(annotation.get("image_id"))
+        image_id = normalize_id(annotation.get("image_id"))
         if image_id in by_image:
             by_image[image_id].append(annotation)
         else:
             orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
     _refuse_lost_annotations(document, by_image, orphans)
     for entry in document.images:
-        image, annotations = found[document.file, entry["id"]], by_image[_normalize_id(entry["id"])]
+        image, annotations = found[document.file, entry["id"]], by_image[normalize_id(entry["id"])]
         key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
         known: dict[str, Any] = {"source": entry["file_name"], "key": key, "split": document.split}
         try:
@@ -470,16 +239,14 @@ def _document_examples(
             continue
         notes: tuple[str, ...] = (image.note,) if image.note else ()
         if skeletons is not None and boxes:
-            notes += notes_of(annotations, skeletons)
+            notes += _notes_of(annotations, skeletons)
         yield SourceExample(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
-    for place, reason, detail in document.faulty:
-        yield SourceExample(
-            source=place, key=place, split=document.split, problem=("annotation", reason, detail)
-        )
+    yield from document.faulty
     for image_id, ids in orphans.items():
         place = f"{document.file}#image_id={image_id}"
-        fault = ("annotation", "annotation of an unknown image", f"{len(ids)} annotations: {_shorten(ids)}")
-        yield SourceExample(source=place, key=place, split=document.split, problem=fault)
+        detail = f"{len(ids)} annotations: {shorten_list(map(str, ids))}"
+        fault = ("annotation", "annotation of an unknown image", detail)
+        yield rejected_example(place, fault, document.split)
 
 
 def _refuse_lost_annotations(
@@ -496,8 +263,8 @@ def _refuse_lost_annotations(
     if lost and (lost == count or (is_mostly_bad(lost, count) and 2 * bare >= len(by_image))):
         raise AnnotationsError(
             f"{document.file}: {lost} of {count} annotations belong to no image, the first has image_id "
-            f"{next(iter(orphans))}; ids of images are {_shorten(list(by_image)[:3])}; make image_id the id of an "
-            "image, or name the file that holds these images"
+            f"{next(iter(orphans))}; ids of images are {', '.join(map(str, list(by_image)[:3]))}; make image_id the "
+            "id of an image, or name the file that holds these images"
         )
 
 
@@ -510,30 +277,24 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
         detail = f"{what}: category_id {annotation['category_id']!r} is no category of the file"
         raise SourceError("annotation", "object has no class", detail)
     values = [parse_number(value, f"{what} bbox") for value in bbox]
-    written = to_corners(values, "corner-size" if options.box_form == "auto" else options.box_form)
-    sides: dict[str, Any] = dict(zip(CORNERS, written, strict=True))
     attributes = annotation.get("attributes")
     attributes = attributes if isinstance(attributes, dict) else {}  # from CVAT
     check_rotation(attributes.get("rotation"), what, options)
-    is_crowd = _flag(_crowd_of(annotation), f"{what} iscrowd")
+    is_crowd = parse_flag(_crowd_of(annotation), f"{what} iscrowd", _FLAGS)
     occluded = annotation.get("occluded", attributes.get("occluded", 0))
     area = annotation.get("area")
-    box = Box(
-        **sides,
-        label=names_by_id[annotation["category_id"]],
+    return rectangle_of(
+        names_by_id[annotation["category_id"]],
+        values,
+        what,
+        options,
+        form="corner-size",
         is_crowd=is_crowd,
-        occluded="occluded" in options.keep and _flag(occluded, f"{what} occluded"),
+        occluded="occluded" in options.keep and parse_flag(occluded, f"{what} occluded", _FLAGS),
         category_id=annotation["category_id"] if "category_id" in options.keep else None,
         area=None if area is None else parse_number(area, f"{what} area"),
         mask=_mask(annotation.get("segmentation"), what) if options.masks else None,
     )
-    return check_box(box, what)
-
-
-def _flag(value: object, what: str) -> bool:
-    if value not in (0, 1):
-        raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} is {value!r}")
-    return bool(value)
 
 
 def _mask(segmentation: Any, what: str) -> Any:
@@ -564,8 +325,7 @@ def _check_sources(listed: Sequence[SourceExample]) -> list[SourceExample]:
         other = first.setdefault(example.source, example)
         if other.split != example.split and other.problem is None and example.problem is None:
             raise AnnotationsError(
-                f"{example.source}: lies in two splits, {other.split} and {example.split}; "
-                "an image has one split"
+                f"{example.source}: lies in two splits, {other.split} and {example.split}; an image has one split"
             )
         if counts[example.source] > 1 and example.problem is None:
             fault = ("annotation", "several image entries name one file", f"key {example.key!r}")
@@ -574,29 +334,9 @@ def _check_sources(listed: Sequence[SourceExample]) -> list[SourceExample]:
     return checked
 
 
-def _normalize_id(value: object) -> int | str | None:
-    """Return an id for comparisons: 1.0 and "1" are 1, other texts are unchanged, anything else is None.
-
-    >>> _normalize_id(1.0), _normalize_id("1"), _normalize_id("a1"), _normalize_id("01")
-    (1, 1, 'a1', '01')
-    >>> _normalize_id(True), _normalize_id(1.5)
-    (None, None)
-    """
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and len(value) < _MAX_DIGITS and value.isdecimal() and str(int(value)) == value:
-        return int(value)
-    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
-
-
-def _unread_keys(
-    file: str, annotations: Sequence[Mapping[str, Any]], options: LayoutOptions
-) -> tuple[str, ...]:
-    """Return a note if the annotations of an instances file have keys that the reader ignores.
-
-    Raises:
-        AnnotationsError: such a key may hold another box or outline, and the options do not ignore it.
-    """
+def _unread_keys(document: InstancesFile, options: LayoutOptions) -> tuple[str, ...]:
+    """Return a note if the annotations of an instances file have keys that the reader ignores."""
+    file, annotations = document.file, document.annotations
     read = set(_KNOWN_KEYS).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
     unread = {
         key for one in annotations for key in one if key not in read and normalize_name(key) not in _CROWD
@@ -629,21 +369,16 @@ def _crowd_of(annotation: Mapping[str, Any]) -> Any:
     return 0 if written is None else written
 
 
-def _check_form(
-    file: str,
-    images: Sequence[Mapping[str, Any]],
-    annotations: Sequence[Mapping[str, Any]],
-    options: LayoutOptions,
-) -> None:
+def _check_form(document: InstancesFile, options: LayoutOptions) -> None:
     """Raise AnnotationsError if all bboxes fit their images as two corners, but many do not as corner and size."""
     if options.box_form != "auto":
         return
     sizes: dict[Any, tuple[Any, Any]] = {
-        _normalize_id(one.get("id")): (one.get("height"), one.get("width")) for one in images
+        normalize_id(one.get("id")): (one.get("height"), one.get("width")) for one in document.images
     }
     boxes = outside = 0
-    for one in annotations:
-        box, size = one.get("bbox"), sizes.get(_normalize_id(one.get("image_id")), (None, None))
+    for one in document.annotations:
+        box, size = one.get("bbox"), sizes.get(normalize_id(one.get("image_id")), (None, None))
         if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
             continue
         if not all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in box):
@@ -655,10 +390,149 @@ def _check_form(
         outside += x + third > width + 1 or y + fourth > height + 1
     if boxes and 3 * outside >= boxes:
         raise AnnotationsError(
-            f"{file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as corners; "
-            "say --box-form corners, or corner-size if that is meant all the same"
+            f"{document.file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as "
+            "corners; say --box-form corners, or corner-size if that is meant all the same"
         )
 
 
 def _is_length(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+# Keypoints: their names, which are stored in the categories, and their points -----------------------------
+
+_WITH_FRACTIONS = (
+    "keypoints have fractions: taken as places from the picture's corner, not as COCO's numbers of pixels"
+)
+_UNLABELED_WITH_PLACE = (
+    "keypoints of visibility 0 (not labeled, says COCO) that have coordinates: kept as they are"
+)
+_OTHER_COUNT = (
+    "num_keypoints of annotations is not how many of their keypoints are labeled; the keypoints are taken"
+)
+_MIDDLE = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Skeletons:
+    """Keypoint names of one conversion.
+
+    Args:
+        names: distinct names of all categories, in the order of the category ids.
+        by_category: names of each category that has keypoints, in its own order.
+        shift: distance from the numbers of a file to places: those of pixels mean their middle.
+    """
+
+    names: tuple[str, ...]
+    by_category: Mapping[int, tuple[str, ...]]
+    shift: float = 0.0
+
+
+def _named_keypoints(file: str, categories: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
+    """Return the keypoint names by category id, for the categories that have keypoints."""
+    found: dict[int, tuple[str, ...]] = {}
+    for category in categories:
+        names, identity = category.get("keypoints") or [], category.get("id")
+        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+            raise AnnotationsError(
+                f"{file}: keypoints of category {category.get('name')!r}: expected a list of names, got {names!r:.80}"
+            )
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise AnnotationsError(
+                f"{file}: keypoints of category {category.get('name')!r}: {twice!r} comes twice; give each its own name"
+            )
+        if names and isinstance(identity, int):
+            found[identity] = tuple(names)
+    return found
+
+
+def _skeletons_of(documents: Iterable[InstancesFile]) -> _Skeletons:
+    """Return the keypoint names of all files."""
+    by_category: dict[int, tuple[str, ...]] = {}
+    first = ""
+    has_keypoints = False
+    for document in documents:
+        file = document.file
+        first = first or file
+        named = _named_keypoints(file, document.categories)
+        nameless = {category.get("id") for category in document.categories} - set(named)
+        for identity, names in named.items():
+            if by_category.setdefault(identity, names) != names:
+                raise AnnotationsError(
+                    f"{file}: keypoints of category {identity} have other names than in a file before; convert the "
+                    "files one by one, or make their categories agree"
+                )
+        for annotation in document.annotations:
+            if not annotation.get("keypoints"):
+                continue
+            has_keypoints = True
+            if annotation["category_id"] in nameless and _is_any_set(annotation["keypoints"]):
+                raise AnnotationsError(
+                    f"{file}: --keep keypoints: annotation {annotation.get('id')} has keypoints, and its category "
+                    f'{annotation["category_id"]} no list of their names; add it to the category as "keypoints", or '
+                    "leave --keep keypoints out"
+                )
+    if not has_keypoints:
+        raise AnnotationsError(f"{first}: --keep keypoints: no annotation says it; leave it out")
+    each = dict.fromkeys(name for identity in sorted(by_category) for name in by_category[identity])
+    return _Skeletons(names=tuple(each), by_category=by_category)
+
+
+def _are_pixel_numbers_in(annotations: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether all keypoints of a file are whole numbers, so that they count pixels as COCO's own do.
+
+    >>> _are_pixel_numbers_in([{"keypoints": [3, 4.0, 2]}]), _are_pixel_numbers_in([{"keypoints": [3, 4.5, 2]}])
+    (True, False)
+    """
+    return all(
+        float(value).is_integer()
+        for annotation in annotations
+        for x, y, _ in _triples(annotation.get("keypoints"))
+        for value in (x, y)
+        if isinstance(value, int | float)
+    )
+
+
+def _keypoints_of(annotation: Mapping[str, Any], skeletons: _Skeletons, what: str) -> tuple[Keypoint, ...]:
+    """Return a point for each of `skeletons.names`; missing points are unlabeled, at (0, 0)."""
+    own = skeletons.by_category.get(annotation["category_id"], ())
+    written = annotation.get("keypoints") or []
+    if not isinstance(written, list) or (written and own and len(written) != 3 * len(own)):
+        got = f"{len(written)} numbers" if isinstance(written, list) else repr(written)[:60]
+        detail = f"{what}: {got} for {plural(len(own), 'name')}"
+        raise SourceError("annotation", "keypoints are not three numbers for each name", detail)
+    points = {}
+    for name, (x, y, visibility) in zip(own, _triples(written), strict=False):
+        if visibility not in (0, 1, 2):
+            detail = f"{what} {name}: {visibility!r}"
+            raise SourceError("annotation", "visibility of a keypoint is not 0, 1 or 2", detail)
+        x, y = parse_number(x, f"{what} {name}"), parse_number(y, f"{what} {name}")
+        if visibility or x or y:
+            points[name] = Keypoint(
+                name=name, y=y + skeletons.shift, x=x + skeletons.shift, visibility=int(visibility)
+            )
+    return tuple(points.get(name, Keypoint(name=name)) for name in skeletons.names)
+
+
+def _notes_of(annotations: Sequence[Mapping[str, Any]], skeletons: _Skeletons) -> tuple[str, ...]:
+    """Return notes for the user about the keypoints of one image."""
+    placed = other = False
+    for annotation in annotations:
+        if annotation["category_id"] not in skeletons.by_category:
+            continue
+        triples = _triples(annotation.get("keypoints"))
+        placed |= any(visibility == 0 and (x or y) for x, y, visibility in triples)
+        labeled = sum(visibility in (1, 2) for *_, visibility in triples)
+        other |= annotation.get("num_keypoints", labeled) != labeled
+    return (*([_UNLABELED_WITH_PLACE] if placed else []), *([_OTHER_COUNT] if other else []))
+
+
+def _triples(written: Any) -> list[tuple[Any, Any, Any]]:
+    if not isinstance(written, list):
+        return []
+    return list(zip(written[::3], written[1::3], written[2::3], strict=False))
+
+
+def _is_any_set(written: Any) -> bool:
+    return not isinstance(written, list) or any(value != 0 for value in written)

@@ -18,9 +18,19 @@ from typing import Any
 from xml.etree import ElementTree
 
 from halofeed.errors import SourceError
-from halofeed.prep.annotations import shapes
-from halofeed.prep.annotations.contract import LayoutOptions, check_rotation, split_in_file_name
-from halofeed.prep.annotations.documents import DocumentFormat, FilePicture, parse_xml_document
+from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
+from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.documents import parse_xml_document
+from halofeed.prep.annotations.written_boxes import (
+    check_rotation,
+    class_of,
+    ellipse_of,
+    no_box,
+    numbers_of,
+    points_of,
+    polygon_of,
+    rectangle_of,
+)
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
 
@@ -40,10 +50,10 @@ def _read(path: str, data: bytes) -> Iterator[FilePicture] | None:
     root = parse_xml_document(data)
     if root.tag != "annotations" or (root.find("image") is None and root.find("track") is None):
         return None
-    return chain(_images(root, path), _frames(root, path))
+    return chain(_images(root), _frames(root, path))
 
 
-def _images(root: ElementTree.Element, path: str) -> Iterator[FilePicture]:
+def _images(root: ElementTree.Element) -> Iterator[FilePicture]:
     for image in root.iterfind("image"):
         name = image.get("name", "")
         yield FilePicture(
@@ -52,7 +62,7 @@ def _images(root: ElementTree.Element, path: str) -> Iterator[FilePicture]:
             size=(image.get("height"), image.get("width")),
             objects=[(one.get("label"), one) for one in image if one.tag != "tag"],
             notes=(_TAGS,) if image.find("tag") is not None else (),
-            **_of_subset(image.get("subset", ""), path),
+            **_of_subset(image.get("subset", "")),
         )
 
 
@@ -87,13 +97,13 @@ def _frames(root: ElementTree.Element, path: str) -> Iterator[FilePicture]:
             fault=_GAP if key in gaps else None,
             optional=key not in frames,
             group=f"{path} {key[0]}".rstrip(),
-            **_of_subset(key[0], path),
+            **_of_subset(key[0]),
         )
 
 
-def _of_subset(subset: str, path: str) -> dict[str, Any]:
-    split = (subset if subset != "default" else "") or split_in_file_name(path) or ""
-    return {"folders": (f"images/{subset}", subset) if subset else (), "split": split}
+def _of_subset(subset: str) -> dict[str, Any]:
+    folders = (f"images/{subset}", subset) if subset else ()
+    return {"folders": folders, "split": "" if subset == "default" else subset}
 
 
 def _frame(shape: ElementTree.Element) -> int:
@@ -120,20 +130,20 @@ def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options:
     name, shape = written
     if shape.get("outside") == "1":
         return None
-    label, kind, flags = shapes.class_of(name, what), str(shape.tag), _flags(shape)
+    label, kind, flags = class_of(name, what), str(shape.tag), _flags(shape)
     what = f"{what} ({kind} {label!r})"
     if kind == "polygon":
-        points = shapes.points_of([pair.split(",") for pair in shape.get("points", "").split(";")], what)
-        return shapes.polygon_of(label, points, what, options, flags=flags)
+        points = points_of([pair.split(",") for pair in shape.get("points", "").split(";")], what)
+        return polygon_of(label, points, what, options, **flags)
     if kind not in _SIDES:
-        raise shapes.no_box(kind, what)
-    numbers = shapes.numbers_of((shape.get(side) for side in _SIDES[kind]), what)
+        raise no_box(kind, what)
+    numbers = numbers_of((shape.get(side) for side in _SIDES[kind]), what)
     if kind == "ellipse":
-        (angle,) = shapes.numbers_of([shape.get("rotation") or 0], what)
-        return shapes.ellipse_of(label, [*numbers, math.radians(angle)], what, options, flags=flags)
+        (angle,) = numbers_of([shape.get("rotation") or 0], what)
+        return ellipse_of(label, [*numbers, math.radians(angle)], what, options, **flags)
     check_rotation(shape.get("rotation"), what, options)
     form = "corners" if kind == "box" else "corner-size"
-    return shapes.rectangle_of(label, numbers, what, options, form=form, flags=flags)
+    return rectangle_of(label, numbers, what, options, form=form, **flags)
 
 
 def _flags(shape: ElementTree.Element) -> Mapping[str, bool]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import posixpath
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from posixpath import basename
+from itertools import pairwise
+from posixpath import basename, splitext
 
 from halofeed.errors import AnnotationsError, UsageError
-from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.suggest_layout import Hint, find_hints
+from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
+from halofeed.prep.annotations.suggest_layout import Hint, find_hints, read_heads
 from halofeed.prep.annotations.table_forms import METADATA_NAMES
 from halofeed.prep.layouts import LAYOUTS
-from halofeed.prep.layouts.doubtful_folders import doubt_classes
+from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAY_SHOW_ONE_THING
+from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, is_volume_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.wording import plural
 
-AUTO = "auto"
 _TABLES = frozenset(("csv", "jsonl"))
 _SHARES = {"folders": 0.9}
 """Least share of inputs with labels; folders of pictures are in many projects, so nearly all files must be pictures."""
@@ -99,7 +101,7 @@ def _by_listing(
         count = sum(bool(one.label or one.labels or one.boxes or one.mask or one.class_masks) for one in good)
         labels = {one.label for one in good if one.label}
         is_guess = name == "folders" and len(labels) > 1 and not options.folders_are_classes
-        doubt = doubt_classes(annotations, good) if is_guess else None
+        doubt = _doubt_classes(annotations, good) if is_guess else None
         if name == "folders" and len(labels) == 1:  # any folder with pictures would be a class
             tried.append(f"  {name}: all images have one class, {labels.pop()!r}")
         elif doubt:
@@ -152,10 +154,214 @@ def _check_options(options_of: Callable[[str], LayoutOptions], layouts: Sequence
 
 def _others(files: SourceFiles) -> str:
     """Return the most frequent extensions of files, as a part of a message."""
-    found = Counter(posixpath.splitext(path)[1].lower() for path in files.sizes())
+    found = Counter(splitext(path)[1].lower() for path in files.sizes())
     shown = ", ".join(f"{count:,} x {name or 'without extension'}" for name, count in found.most_common(3))
     return f" (found {shown})" if shown else ""
 
 
 def _choices(names: Iterable[str]) -> str:
     return " or ".join(f"--layout {name}" for name in names)
+
+
+# Reasons to doubt that folders of pictures are classes ----------------------------------------------------
+#
+# `--layout folders` takes the user's word. A guess must be right, so any of these reasons ends it: names of folders
+# that usually hold all pictures, masks, views, domains or parts of a set; pictures whose numbers continue from folder
+# to folder; and lists that say more of the pictures than their folders do.
+
+_NO_CLASSES = (
+    (IMAGE_FOLDER, "usually holds all pictures of a set"),
+    (MASK_FOLDER, "usually holds masks or annotations"),
+    (re.compile(r"data(_?sets?)?", re.I), "usually holds a data set"),
+    (
+        re.compile(r"anno(tation)?s?|bbox(es)?|meta(data)?|eval|thumb(nail)?s?|unlabell?ed", re.I),
+        "is no class",
+    ),
+    (
+        re.compile(
+            r"docs?|assets?|static|media|screenshots?|figures?|plots?|results?|outputs?|predictions?|runs?|logs?"
+            r"|notebooks?|src|scripts?|demos?|examples?|samples?|uploads?|templates?|public",
+            re.I,
+        ),
+        "usually holds other pictures of a project",
+    ),
+)
+"""Folders that are no classes in most sets, and what they are: one of them is a reason."""
+_VIEWS = re.compile(
+    r"((left|right|front|rear|back|cent(er|re))([-_]?(cam(era)?|view|image))?s?"
+    r"|(rgb|gt|ir|infrared|thermal|nir|swir|visible|vis|depth|lidar|radar|sar|optical)[-_]?(left|right)?"
+    r"|[hls][rq]|inputs?|outputs?|targets?|sources?|originals?|resized|(up|down)sampled|processed|augmented|raw)",
+    re.I,
+)
+_PARTS = re.compile(
+    r"(seq(uence)?|scene|video|clip|cam(era)?|patient|subject|session|run|batch|part|chunk|shard|subset|data_?set|data"
+    r"|v|version|dir|folder|tile|trial|take|site|day|week|month)s?[-_ ]?\d+|(19|20)\d\d[-_.]?[01]\d([-_.]?[0-3]\d)?",
+    re.I,
+)
+_LABEL_NUMBER = re.compile(r"(class|label)[-_ ]?\d+", re.I)
+_SPLIT = re.compile(r"(?:^|.*[-_ ])(?i:(train|valid|val|test)(?:ing|ation)?)(?=[-_ A-Z\d]|$)")
+_LISTS, _TEXTS = (".txt", ".csv", ".tsv", ".lst"), (".json", ".jsonl")
+_MAX_ROWS = 200
+_NAME = re.compile(r'(?<![^"\s,;|])[^"\s,;|]{1,255}\.(?:jpe?g|png|bmp|tiff?|webp|gif)\b', re.I)
+_SAYS_NOTHING = re.compile(r"[0-9a-f]{32,}|.*://.*|", re.I)
+"""Values that are no annotation: digests, addresses, blanks."""
+
+
+def _doubt_classes(files: SourceFiles, examples: Sequence[SourceExample]) -> str | None:
+    """Return why the folders that a listing took for classes may be none, as a clause, or None."""
+    by_class: dict[str, list[str]] = {}
+    for one in examples:
+        if one.label is not None:
+            by_class.setdefault(one.label, []).append(one.source)
+    reasons = (
+        _doubtful_name(by_class),
+        _kinds_inside(by_class),
+        _continued_numbers(by_class),
+        next((note for one in examples for note in one.notes if MAY_SHOW_ONE_THING in note), None),
+    )
+    return next(filter(None, reasons), None) or _telling_list(files, by_class)
+
+
+def _doubtful_name(names: Iterable[str]) -> str | None:
+    """Return a reason if the name of one folder, or the names of all together, are none of classes.
+
+    >>> _doubtful_name(["hat", "images"])
+    'a folder named images usually holds all pictures of a set'
+    >>> _doubtful_name(["trainA", "trainB", "testA"])
+    'testA and trainB may be parts of a split, train or test'
+    >>> _doubtful_name(["hat", "test_tube", "cam1"]) is None
+    True
+    """
+    names = sorted(names)
+    are_numbered = all(map(_LABEL_NUMBER.fullmatch, names))
+    for name in names:
+        for pattern, what in _NO_CLASSES:
+            if pattern.fullmatch(name) and not are_numbered:
+                return f"a folder named {name} {what}"
+    begin = {found[1].lower(): name for name in names if (found := _SPLIT.match(name))}
+    if len(begin) > 1:
+        first, last = sorted(begin.values())[:: len(begin) - 1]
+        return f"{first} and {last} may be parts of a split, train or test"
+    for pattern, what in ((_VIEWS, "views, or kinds, of the same things"), (_PARTS, "parts of a set")):
+        if all(map(pattern.fullmatch, names)):
+            return f"{', '.join(names[:3])} may be {what}"
+    return None
+
+
+def _kinds_inside(by_class: Mapping[str, Sequence[str]]) -> str | None:
+    """Return a reason if a folder divides its pictures into kinds, as scene1/rgb and scene1/depth do.
+
+    >>> _kinds_inside({"scene1": ["train/scene1/rgb/1.png", "train/scene1/depth/1.png"]})
+    'scene1 has the folders depth and rgb, which may be views, or kinds, of the same things'
+    """
+    for name, paths in by_class.items():
+        below = [path.split("/")[path.split("/").index(name) + 1 : -1] for path in paths]
+        inside = sorted({folders[0] for folders in below if folders})
+        if len(inside) > 1 and all(
+            any(pattern.fullmatch(one) for pattern in (_VIEWS, IMAGE_FOLDER, MASK_FOLDER)) for one in inside
+        ):
+            first, last = inside[:2]
+            return (
+                f"{name} has the folders {first} and {last}, which may be views, or kinds, of the same things"
+            )
+    return None
+
+
+def _continued_numbers(by_class: Mapping[str, Sequence[str]]) -> str | None:
+    """Return a reason if files are numbered from folder to folder, or folders are the beginnings of digests.
+
+    >>> _continued_numbers({"000": ["000/01.jpg", "000/02.jpg"], "001": ["001/03.jpg"]})
+    'the numbers of the files continue from 000 to 001'
+    >>> _continued_numbers({"0": ["0/01.jpg", "0/02.jpg"], "1": ["1/01.jpg"]}) is None
+    True
+    """
+    stems = {name: [splitext(basename(path))[0] for path in paths] for name, paths in by_class.items()}
+    if all(re.fullmatch("[0-9a-f]{1,3}", name) for name in stems) and all(
+        re.fullmatch(f"{name}[0-9a-f]{{8,}}", stem) for name, found in stems.items() for stem in found
+    ):
+        return f"the names of the files begin with those of their folders, as {next(iter(stems))} does"
+    if len(stems) < 2 or not all(name.isdecimal() for name in stems):
+        return None
+    ordered = sorted(stems, key=int)
+    numbers = [
+        [int(found[-1]) for stem in stems[name] if (found := re.findall(r"\d+", stem))] for name in ordered
+    ]
+    sizes = {len(found) for found in numbers[:-1]}
+    if not all(numbers) or len(sizes) > 1 or sizes == {1} or len(numbers[-1]) > max(sizes):
+        return None
+    if all(max(one) < min(following) for one, following in pairwise(numbers)):
+        return f"the numbers of the files continue from {ordered[0]} to {ordered[1]}"
+    return None
+
+
+def _telling_list(files: SourceFiles, by_class: Mapping[str, Sequence[str]]) -> str | None:
+    """Return a reason if a text file or a table says something of single pictures, unless it says their folders."""
+    classes = {path: name for name, paths in by_class.items() for path in paths}
+    by_name: dict[str, list[str]] = {}
+    for path in classes:
+        by_name.setdefault(basename(path), []).append(path)
+    rows: dict[int, list[tuple[str, str, str, list[str]]]] = {}
+    for file, text in read_heads(files, files.sizes(), *_LISTS):
+        for line in text.splitlines()[:_MAX_ROWS]:
+            cells, found = _split_row(line, file, by_name)
+            if len(found) == 1:
+                said = ["" if basename(cell) == basename(found[0]) else cell for cell in cells]
+                rows.setdefault(len(cells), []).append((file, found[0], classes[found[0]], said))
+    for same in rows.values():
+        if (told := _columns_beside_classes(same)) and len(same) > 1:
+            file, path, _, _ = same[0]
+            return f"{file} says more of {path} than its folder: {told}"
+    for file, text in read_heads(files, files.sizes(), *_TEXTS):
+        named = {name: one for name in _NAME.findall(text) if (one := _picture(name, file, by_name))}
+        plain = [path for name, path in named.items() if f"{classes[path]}/" not in name]
+        if len(plain) > 1 and not all(f'"{classes[path]}"' in text for path in plain):
+            return f"{file} names {plain[0]} and {plural(len(named) - 1, 'other picture')}"
+    return None
+
+
+def _split_row(line: str, file: str, by_name: Mapping[str, Sequence[str]]) -> tuple[list[str], list[str]]:
+    """Return the cells of a row of a list, and the pictures among them.
+
+    >>> _split_row("1,a hat/1.jpg,a hat", "list.csv", {"1.jpg": ["a hat/1.jpg"]})
+    (['1', 'a hat/1.jpg', 'a hat'], ['a hat/1.jpg'])
+    """
+    separator = next((mark for mark in "\t,;|" if mark in line), None)
+    for cells in (line.strip().split(separator), re.split(r"[\s,;|]+", line.strip())):
+        cells = [cell.strip(" \"'") for cell in cells]
+        if found := [one for cell in cells if (one := _picture(cell, file, by_name))]:
+            return cells, found
+    return [], []
+
+
+def _picture(name: str, file: str, by_name: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the picture that a list means by a name: of several, the only one whose folder is nearest to the list."""
+    named = by_name.get(basename(name.replace("\\", "/")), ())
+    ends = [path for path in named if path.endswith(f"/{name}")] or named
+
+    def shared(path: str) -> int:
+        places = zip(path.split("/")[:-1], file.split("/")[:-1], strict=False)
+        return next((n for n, (one, other) in enumerate(places) if one != other), path.count("/"))
+
+    nearest = sorted(ends, key=shared)[-2:]
+    return nearest[-1] if len(set(map(shared, nearest))) == len(nearest) > 0 else None
+
+
+def _columns_beside_classes(rows: Sequence[tuple[str, str, str, list[str]]]) -> str:
+    """Return the first values of rows in which no column is the class; "" if one is, or no column says anything."""
+    telling = []
+    for column in zip(*(said for *_, said in rows), strict=True):
+        values: dict[str, set[str]] = {}
+        for (_, _, label, _), value in zip(rows, column, strict=True):
+            values.setdefault(label, set()).add(value)
+        known = {next(iter(found)) for found in values.values()}
+        if all(found == {label} for label, found in values.items()) or (
+            len(values) == len(known) > 1 and all(len(found) == 1 for found in values.values())
+        ):
+            return ""
+        counts = [int(value) for value in column if value.isdecimal() and len(value) < 10]
+        is_counter = len(counts) == len(column) and all(b - a == 1 for a, b in pairwise(counts))
+        if not is_counter and not all(
+            _SAYS_NOTHING.fullmatch(value) or is_split_name(value) for value in column
+        ):
+            telling.append(column[0])
+    return " ".join(telling[:4])

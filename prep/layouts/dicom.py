@@ -8,19 +8,26 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from halofeed.errors import AnnotationsError, Problem, SourceError
-from halofeed.prep.annotations.contract import LayoutOptions, sort_examples
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    refuse_annotation_file,
+    rejected_example,
+    sort_examples,
+)
 from halofeed.prep.annotations.pairing import (
     NEITHER,
     NO_IMAGE,
     LabelFiles,
     PairKey,
+    class_values,
     find_split_folder,
+    join_class_masks,
     pair_up,
     single_file_label,
     split_at,
+    target_classes,
 )
 from halofeed.prep.annotations.patterns import Pattern, compile_pattern
-from halofeed.prep.layouts.class_masks import class_values, join_class_masks, target_classes
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
     ARCHIVE_EXTENSIONS,
@@ -140,11 +147,10 @@ def list_references(
     Raises:
         AnnotationsError: there is no DICOM series.
     """
-    if annotation_file is not None:
-        raise AnnotationsError(
-            f"{annotation_file}: series are found in a folder, not in a file; say --source FOLDER, or for a table "
-            "--layout csv"
-        )
+    refuse_annotation_file(
+        annotation_file,
+        "series are found in a folder, not in a file; say --source FOLDER, or for a table --layout csv",
+    )
     listing = series_below(images, (), options)["."]
     scans = list(iterate_scans(listing.named))
     found, apart = _find_series(images, listing, options), listing.apart
@@ -187,9 +193,7 @@ def list_references(
         for one in pairs
     ]
     known = {file for files in stacks.values() for file in files}
-    neither = [
-        SourceExample(source=path, key=path, problem=NEITHER) for path in pictures if path not in known
-    ]
+    neither = [rejected_example(path, NEITHER) for path in pictures if path not in known]
     yield from sort_examples([*pairs, *unfit, *_other_files(apart, [*found, *drawn]), *neither])
 
 
@@ -422,11 +426,7 @@ def _labels_by_pattern(
 def _identities(
     found: Sequence[FoundSeries], image_pattern: str | None, *, needed: bool = True
 ) -> Mapping[str, str]:
-    """Return the value of {id} for each series: its folder, or the part that --image-pattern defines.
-
-    Raises:
-        AnnotationsError: no folder fits the pattern, and one is `needed`.
-    """
+    """Return the value of {id} for each series: its folder, or the part that --image-pattern defines."""
     if image_pattern is None:
         return {series.source: series.scan.folder for series in found}
     pattern = compile_pattern(image_pattern, "image_pattern", ("id",))
@@ -469,7 +469,7 @@ def _sort_labels(
             if not sources:
                 detail = _NOT_IN_FOLDER if is_scan_name(label.path) else _NOT_BELOW
                 problem = (*NO_IMAGE[:2], detail)
-            unfit.append(SourceExample(source=label.path, key=label.path, problem=label.problem or problem))
+            unfit.append(rejected_example(label.path, label.problem or problem))
     return fitting, unfit
 
 
@@ -483,7 +483,7 @@ def _other_files(apart: Iterable[OtherFile], found: Iterable[FoundSeries]) -> It
         problem: Problem = ("selection", "file is no slice of a volume", describe_kind(one.kind))
         if one.may_be_slice and one.error is not None:
             problem = one.error.args
-        yield SourceExample(source=one.path, key=one.path, problem=problem)
+        yield rejected_example(one.path, problem)
 
 
 def describe_kind(kind: str) -> str:
@@ -504,7 +504,6 @@ def _no_series_message(root: str, apart: Sequence[OtherFile], named: Sequence[st
     """Return a message with the reason why a folder has no series, and a fix.
 
     Args:
-        root: root of the source.
         apart: files that are no slices.
         named: paths of volumes and pictures, detected by their names.
     """

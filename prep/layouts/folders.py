@@ -14,8 +14,13 @@ from itertools import combinations
 from posixpath import basename, splitext
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
-from halofeed.prep.annotations.resolve_boxes import add_class_notes, similar_class_notes
+from halofeed.prep.annotations.class_names import add_class_notes, similar_class_notes
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    is_split_name,
+    refuse_annotation_file,
+    rejected_example,
+)
 from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest_layout
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_video_name
@@ -61,8 +66,7 @@ def list_references(
         AnnotationsError: split and class folders are mixed or ambiguous; no image is in a class folder; or other
             files indicate another layout, unless the options say that folders are classes.
     """
-    if annotation_file is not None:
-        raise AnnotationsError(f"{annotation_file}: class folders need no annotation file; name the folder")
+    refuse_annotation_file(annotation_file, "class folders need no annotation file; name the folder")
     paths = images.sizes()
     seen = summarize(paths, options)
     if not options.folders_are_classes:
@@ -164,8 +168,7 @@ def _resolve_rules(seen: FolderSummary, others: Iterable[str], root: str, option
     if not any(seen.firsts):
         raise AnnotationsError(
             f"{root}: {plural(seen.count, 'image lies', 'images lie')} directly in it, and none in a class "
-            "folder; expected "
-            f"class/image.jpg: name the folder above{_above(root)}"
+            f"folder; expected class/image.jpg: name the folder above{_above(root)}"
         )
     first_is_split = options.split_folders
     if first_is_split is None:
@@ -237,8 +240,7 @@ def _empty_class_folder(path: str, rules: Rules) -> SourceExample:
     """Return an example with a problem for a class folder without images, named after its first file."""
     folder = "/".join(path.split("/")[: 1 + rules.first_is_split])
     split = path.split("/")[0] if rules.first_is_split else "train"
-    problem = ("selection", "class folder holds no image", folder)
-    return SourceExample(source=path, key=path, split=split, problem=problem)
+    return rejected_example(path, ("selection", "class folder holds no image", folder), split)
 
 
 def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
@@ -293,7 +295,7 @@ def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> Non
 
 def _check_not_image_folder(folders: Iterable[str], root: str) -> None:
     names = {folder.rpartition("/")[2] for folder in folders}
-    if names and all(map(_is_image_folder, names)):
+    if names and all(map(IMAGE_FOLDER.fullmatch, names)):
         shown = min(folders)
         raise AnnotationsError(
             f"{root}: all images lie in {shown}, so that its name would be the only class; expected "
@@ -362,15 +364,6 @@ def _refuse_unknown_splits(inside: Sequence[Sequence[str]], root: str) -> None:
         )
 
 
-def _is_image_folder(name: str) -> bool:
-    """Return whether a folder name is usual for a folder that holds all images of a set.
-
-    >>> [_is_image_folder(name) for name in ("JPEGImages", "image_2", "rgb", "dog")]
-    [True, True, True, False]
-    """
-    return IMAGE_FOLDER.fullmatch(name) is not None
-
-
 def _may_not_be_classes(files: SourceFiles, firsts: Iterable[str], classes: Collection[str]) -> bool:
     """Return whether `_check_class_folders` could find something, judged by one image per folder.
 
@@ -392,13 +385,7 @@ def _check_class_folders(
     """Return a note per class for folders that may not be classes.
 
     Args:
-        paths: paths of all images.
         first_is_split: whether the first folder of a path is a split and the second one the class.
-        classes: names of the class folders.
-
-    Raises:
-        AnnotationsError: folder names, file names or file colors show that one folder belongs to the images of
-            another.
     """
     if len(classes) > _MAX_FOLDERS:
         return {}

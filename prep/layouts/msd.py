@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.contract import LayoutOptions, read_required, sort_examples
+from halofeed.prep.annotations.contract import LayoutOptions, read_required, rejected_example, sort_examples
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
@@ -192,8 +192,7 @@ def list_references(
     used = {path for example in listed for path in example.paths} | _named_paths(document, images)
     for path in iterate_scans(images.sizes()):
         if path not in used:
-            problem = ("selection", "file is not in dataset.json", "")
-            listed.append(SourceExample(source=path, key=path, problem=problem))
+            listed.append(rejected_example(path, ("selection", "file is not in dataset.json", "")))
     yield from sort_examples(listed)
 
 
@@ -225,14 +224,14 @@ def _example(
 ) -> SourceExample:
     image, label = (entry.get("image"), entry.get("label")) if isinstance(entry, dict) else (entry, None)
     if not isinstance(image, str) or not image or not isinstance(label, str | None):
-        problem = ("annotation", "entry names no image", f"{place}: expected {_EXPECTED}")
-        return SourceExample(source=place, key=place, split=split, problem=problem)
+        detail = f"{place}: expected {_EXPECTED}"
+        return rejected_example(place, ("annotation", "entry names no image", detail), split)
     source = image
     try:
         source = find_annotated_file(image, "image", images, document.folder)
         mask = find_annotated_file(label, "label", images, document.folder) if label else None
     except SourceError as error:
-        return SourceExample(source=source, key=source, split=split, problem=error.at(place).args)
+        return rejected_example(source, error.at(place).args, split)
     fault = None
     if mask == source:
         fault, mask = ("annotation", "image and label are one file", place), None

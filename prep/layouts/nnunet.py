@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, Problem
-from halofeed.prep.annotations.contract import LayoutOptions, sort_examples
+from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, sort_examples
 from halofeed.prep.annotations.pairing import LabelFiles, PairKey, pair_up, single_file_label
 from halofeed.prep.layouts.msd import (
     DatasetJson,
@@ -77,7 +77,9 @@ def list_references(
                 channels[stem] = {0: path}
             elif not path.endswith(ending) or match is None:
                 expected = f"expected CASE_0000{ending}, such as {stem}_0000{ending}"
-                strays.append(_problem(path, split, ("annotation", "file is no channel of a case", expected)))
+                strays.append(
+                    rejected_example(path, ("annotation", "file is no channel of a case", expected), split)
+                )
             else:
                 channels.setdefault(match[1], {})[int(match[2])] = path
         found += [((suffix, case), _case(case, files, split, dataset)) for case, files in channels.items()]
@@ -86,7 +88,9 @@ def list_references(
                 labels.append(((suffix, _case_of(path, ending)), single_file_label(path)))
             else:
                 expected = f"expected CASE{ending}"
-                strays.append(_problem(path, split, ("annotation", "file is no label of a case", expected)))
+                strays.append(
+                    rejected_example(path, ("annotation", "file is no label of a case", expected), split)
+                )
     cases = sum(key[0] == "Tr" for key, _ in found)
     if cases != dataset.training:
         stray = next(
@@ -102,8 +106,7 @@ def list_references(
             )
         raise AnnotationsError(
             f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds "
-            f"{plural(cases, 'case')}{stray}; "
-            "complete the folder or correct the number"
+            f"{plural(cases, 'case')}{stray}; complete the folder or correct the number"
         )
     if "modality" in dataset.document.content:
         found, missing = _compare_with_lists(found, dataset)
@@ -133,7 +136,9 @@ def _compare_with_lists(
             listed[suffix, case] = of_label
             if (suffix, case) not in cases:
                 expected = f"{document.path}: {_LISTS[suffix]}: expected images{suffix}/{case}_0000{ending}"
-                missing.append(_problem(image, split, ("annotation", "listed case has no file", expected)))
+                missing.append(
+                    rejected_example(image, ("annotation", "listed case has no file", expected), split)
+                )
     compared = []
     for key, example in found:
         named = listed.get(key)
@@ -278,10 +283,6 @@ def _files(images: SourceFiles, folder: str) -> Iterator[str]:
     for path in images.sizes():
         if path.startswith(folder) and "/" not in path[len(folder) :] and not is_document_name(path):
             yield path
-
-
-def _problem(path: str, split: str, problem: Problem) -> SourceExample:
-    return SourceExample(source=path, key=path, split=split, problem=problem)
 
 
 def _case(case: str, files: Mapping[int, str], split: str, dataset: _Dataset) -> SourceExample:

@@ -1,23 +1,31 @@
-"""Reader of pairs of image and label files, matched by patterns, by conventions for names, or by LiTS names."""
+"""Readers of pairs of image and label files: by patterns, by names (also those of LiTS), or one mask per class."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from halofeed.errors import AnnotationsError
-from halofeed.prep.annotations.contract import LayoutOptions, read_required
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    read_required,
+    refuse_annotation_file,
+    rejected_example,
+)
 from halofeed.prep.annotations.labels import from_file, shared_names
 from halofeed.prep.annotations.pairing import (
     NEITHER,
     PairKey,
     SortedFiles,
+    class_values,
     find_split_folder,
     join_channels,
+    join_class_masks,
     pair_up,
     split_at,
+    target_classes,
 )
 from halofeed.prep.annotations.patterns import PatternPair, compile_pair
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
@@ -75,16 +83,13 @@ def list_references(
     Raises:
         AnnotationsError: no rule finds a pair, or only some images are in the folder of a split.
     """
-    if annotation_file is not None:
-        is_archive = annotation_file.lower().endswith(ARCHIVE_EXTENSIONS)
-        cure = (
-            "unpack it, and name its folder"
-            if is_archive
-            else "name its folder with --source, or --layout csv"
-        )
-        raise AnnotationsError(
-            f"{annotation_file}: pairs are a folder of files, without an annotation file; {cure}"
-        )
+    is_archive = annotation_file is not None and annotation_file.lower().endswith(ARCHIVE_EXTENSIONS)
+    cure = (
+        "unpack it, and name its folder" if is_archive else "name its folder with --source, or --layout csv"
+    )
+    refuse_annotation_file(
+        annotation_file, f"pairs are a folder of files, without an annotation file; {cure}"
+    )
     with_patterns = options.image_pattern is not None or options.label_pattern is not None
     if with_patterns:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=False)
@@ -101,17 +106,31 @@ def list_references(
             found.images = split_by_folder(found.images, images.root, options.split_folders)
     else:
         found = _pair_by_convention(images, options)
-    may_be_labelled = any(key and key[0] == "ts" for key, _ in found.labels) or bool(unlisted_folders(images))
-    pairs = pair_up(
-        found.images,
-        found.labels,
-        options.missing_masks,
-        lambda key: not with_patterns and key[0] == "ts" and not may_be_labelled,
-        options.several_masks,
+    pairs = _pair_up_tests(
+        found, images, options, lambda key: not with_patterns and key[0] == "ts", several=True
     )
     yield from resolve_grid(pairs, images, options)
     for path in [*found.neither, *other_scans(images, options)]:
-        yield SourceExample(source=path, key=path, problem=NEITHER)
+        yield rejected_example(path, NEITHER)
+
+
+def _pair_up_tests(
+    found: SortedFiles,
+    images: SourceFiles,
+    options: LayoutOptions,
+    is_test: Callable[[PairKey], bool],
+    *,
+    several: bool = False,
+) -> list[SourceExample]:
+    """Return the paired examples; test images are for prediction if no label of one may exist."""
+    may_be_labelled = any(is_test(key) for key, _ in found.labels) or bool(unlisted_folders(images))
+    return pair_up(
+        found.images,
+        found.labels,
+        options.missing_masks,
+        lambda key: is_test(key) and not may_be_labelled,
+        options.several_masks if several else None,
+    )
 
 
 def label_values(
@@ -309,8 +328,7 @@ def list_lits(
     Raises:
         AnnotationsError: there is no scan, or the user named an annotation file.
     """
-    if annotation_file is not None:
-        raise AnnotationsError(f"{annotation_file}: LiTS names need no annotation file; name the folder")
+    refuse_annotation_file(annotation_file, "LiTS names need no annotation file; name the folder")
     paths = images.sizes()
     volumes = [path for path in iterate_scans(paths) if is_volume_name(path)]
     named = {path: match for path in volumes if (match := _LITS_NAME.fullmatch(stem_of(path)))}
@@ -329,13 +347,96 @@ def list_lits(
             found.add_image(key, path, split)
         else:
             found.add_label(key, path)
-    may_have_test_labels = any(key[2] for key, _ in found.labels) or bool(unlisted_folders(images))
-    yield from pair_up(
-        found.images,
-        found.labels,
-        options.missing_masks,
-        lambda key: bool(key[2]) and not may_have_test_labels,
-    )
+    yield from _pair_up_tests(found, images, options, lambda key: bool(key[2]))
     for path in volumes:
         if path not in named:
-            yield SourceExample(source=path, key=path, problem=NEITHER)
+            yield rejected_example(path, NEITHER)
+
+
+# One mask file for each class: s0001/ct.nii.gz with s0001/segmentations/liver.nii.gz ----------------------
+
+_MASK_FOLDERS = ("segmentations", "segmentation", "masks", "labels", "segs")
+
+
+def list_class_masks(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[SourceExample]:
+    """Yield an example for every scan with the mask of each class, in the order of the classes' values.
+
+    Without patterns, a scan is the only volume, picture or clip in a folder that contains a mask folder. Mask folders
+    are called segmentations, segmentation, masks, labels or segs. Their file names are the classes. Other
+    arrangements need patterns, such as `images/{id}.nii.gz` and `{class}/{id}.nii.gz`. A folder called train, val,
+    test, ... is the split.
+
+    Raises:
+        AnnotationsError: there is no scan or no mask, or no mask of a class from the options.
+    """
+    found = _find_class_masks(images, annotation_file, options)
+    labels = join_class_masks(found.labels, images.root, options)
+    yield from pair_up(found.images, labels, options.missing_masks)
+    yield from found.left_out
+    for path in [*found.neither, *other_scans(images, options)]:
+        yield rejected_example(path, NEITHER)
+
+
+def class_mask_values(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Mapping[int, str]:
+    """Return values from 1 for the classes of the options in their order, or for all classes sorted by name."""
+    found = _find_class_masks(images, annotation_file, options)
+    names = [label.class_masks[0][0] for _, label in found.labels]
+    return class_values(target_classes(names, images.root, options), options)
+
+
+def _find_class_masks(
+    images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> SortedFiles:
+    refuse_annotation_file(annotation_file, "class masks need no annotation file; name the folder")
+    if options.image_pattern is None and options.label_pattern is None:
+        found = _class_masks_by_convention(images, options.takes_scan)
+        expected = f"one volume beside a folder {_MASK_FOLDERS[0]}"
+        splits_named = False
+    else:
+        pair = compile_pair(options.image_pattern, options.label_pattern, with_class=True)
+        found = by_pattern(images, pair, options)
+        unlisted = unlisted_folders(images)
+        if unlisted and (not options.classes or options.missing_classes == "empty"):
+            raise AnnotationsError(
+                f"{images.root}: {', '.join(unlisted[:3])} cannot be listed, and may hold the masks of a class: all "
+                "scans would seem to lack it; give yourself the right to read it (chmod u+rx), or name with --classes "
+                "those to take"
+            )
+        expected = f"{pair.image.text!r} with {pair.label.text!r}"
+        splits_named = "split" in pair.image.names
+    if not found.images or not found.labels:
+        what = "mask" if found.images else "image"
+        raise AnnotationsError(
+            f"{images.root}: no {what} is found by the rule: {expected}; say it with --image-pattern and "
+            "--label-pattern, such as 'images/{id}.nii.gz' and '{class}/{id}.nii.gz'"
+            f"{layout_hint(images, 'class-masks')}"
+        )
+    if not splits_named:
+        found.images = split_by_folder(found.images, images.root, options.split_folders)
+    return found
+
+
+def _class_masks_by_convention(images: SourceFiles, takes: Callable[[str], bool]) -> SortedFiles:
+    paths = images.sizes()
+    result = SortedFiles(paths=paths)
+    beside: dict[str, list[str]] = {}
+    for path in iterate_scans(paths, takes):
+        folder = path.rpartition("/")[0]
+        scan, _, last = folder.rpartition("/")
+        if last.lower() in _MASK_FOLDERS:
+            result.add_label((scan,), path, stem_of(path))
+        else:
+            beside.setdefault(folder, []).append(path)
+    scans = {scan for (scan,), _ in result.labels}
+    above = {scan.rpartition("/")[0] for scan in scans}
+    for folder, found in beside.items():
+        if folder in scans or (len(found) == 1 and folder.rpartition("/")[0] in above):
+            for path in found:
+                result.add_image((folder,), path)
+        else:
+            result.neither += found
+    return result

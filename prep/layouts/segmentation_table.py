@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.columns import match_columns
-from halofeed.prep.annotations.contract import LayoutOptions, sort_examples, split_in_file_name
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    rejected_example,
+    sort_examples,
+    split_in_file_name,
+)
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.tables import (
     ColumnRules,
     TableRow,
-    check_groups_are_read,
-    check_ignored,
     read_tables,
-    unread_column_notes,
 )
 from halofeed.prep.layouts.dicom import find_series, series_below
 from halofeed.prep.sources.example import SourceExample, data_files
@@ -81,17 +83,15 @@ def list_references(
         options=options,
     )
     tables = read_tables(form, annotations, annotation_file, columns, images)
-    check_ignored(tables, options.ignore_columns)
-    check_groups_are_read(tables, needed=options.needs_groups)
     index = FolderIndex(images)
     listed: list[tuple[TableRow, SourceExample]] = []
     rows_of = [[_from_the_root(row, annotations.root, images.root) for row in table.rows] for table in tables]
     folders = dict.fromkeys(folder for rows in rows_of for row in rows for folder in _folders_of(row, index))
     series = series_below(images, tuple(folders), options) if folders else {}
+    reader = _RowReader(index=index, options=options, series=series)
     for table, rows in zip(tables, rows_of, strict=True):
         split = split_in_file_name(table.file) or "train"
-        notes = unread_column_notes(table)
-        listed += [(row, replace(_example(row, split, index, options, series), notes=notes)) for row in rows]
+        listed += [(row, replace(reader.example(row, split), notes=table.notes)) for row in rows]
     examples = resolve_grid(_refuse_repeated(listed), images, options)
     used = {path for example in examples for path in example.paths}
     used |= data_files(images, used)
@@ -111,38 +111,97 @@ def _folders_of(row: TableRow, index: FolderIndex) -> Iterator[str]:
             yield folder
 
 
-def _example(
-    row: TableRow, split: str, index: FolderIndex, options: LayoutOptions, series: Mapping[str, SeriesListing]
-) -> SourceExample:
-    written = _split_cell(row.cell("image"))
-    source = relative_path(written[0], index.files.root) if written else row.place
-    known = SourceExample(
-        source=source,
-        key=row.cell("id") or source,
-        split=row.cell("split") or split,
-        group=row.cell("group") or None,
-    )
-    try:
-        if row.fault:
-            raise SourceError("annotation", *row.fault)
-        if not written:
-            raise SourceError("annotation", "row names no file", "the cell under image is empty")
-        image = _with_image(known, written, index, options, series)
-        image = replace(image, key=row.cell("id") or image.source)
-        labels = [
-            _label(path, image, index, options, series) for path in _label_files(row.cell("label"), index)
-        ]
-        masks = [path for path, _ in labels]
-        if len(set(masks)) < len(masks):
-            raise SourceError("annotation", "label is listed twice", "; ".join(masks))
-        if same := [path for path in masks if path in (*image.paths, image.source)]:
-            raise SourceError("annotation", "image and label are one file", same[0])
-        folders = (*image.mask_members, *((path, files) for path, files in labels if files))
-        return replace(
-            image, mask=masks[0] if masks else None, more_masks=tuple(masks[1:]), mask_members=folders
+@dataclass(frozen=True, kw_only=True)
+class _RowReader:
+    """Reader of the files that rows name; `series` are those of the folders that any row names."""
+
+    index: FolderIndex
+    options: LayoutOptions
+    series: Mapping[str, SeriesListing]
+
+    def example(self, row: TableRow, split: str) -> SourceExample:
+        """Return the example of a row, in this split if the row has none; with a problem if a file is missing."""
+        written = _split_cell(row.cell("image"))
+        source = relative_path(written[0], self.index.files.root) if written else row.place
+        known = SourceExample(
+            source=source,
+            key=row.cell("id") or source,
+            split=row.cell("split") or split,
+            group=row.cell("group") or None,
         )
-    except SourceError as error:
-        return replace(known, problem=error.at(row.place).args)
+        try:
+            if row.fault:
+                raise SourceError("annotation", *row.fault)
+            if not written:
+                raise SourceError("annotation", "row names no file", "the cell under image is empty")
+            image = self._with_image(known, written)
+            image = replace(image, key=row.cell("id") or image.source)
+            labels = [self._label(path, image) for path in _label_files(row.cell("label"), self.index)]
+            masks = [path for path, _ in labels]
+            if len(set(masks)) < len(masks):
+                raise SourceError("annotation", "label is listed twice", "; ".join(masks))
+            if same := [path for path in masks if path in (*image.paths, image.source)]:
+                raise SourceError("annotation", "image and label are one file", same[0])
+            folders = (*image.mask_members, *((path, files) for path, files in labels if files))
+            return replace(
+                image, mask=masks[0] if masks else None, more_masks=tuple(masks[1:]), mask_members=folders
+            )
+        except SourceError as error:
+            return replace(known, problem=error.at(row.place).args)
+
+    def _with_image(self, known: SourceExample, written: Sequence[str]) -> SourceExample:
+        """Return the example with the files of its image."""
+        images = self.index.files
+        if len(written) > 1:
+            found = [self._series_at(path) for path in written]
+            if all(found):
+                return _as_channels(known, [one for one in found if one is not None])
+            if any(found):
+                detail = f"{'; '.join(written)}; save those in folders as NIfTI"
+                raise SourceError("annotation", "channels are DICOM folders and files", detail)
+            paths = [find_annotated_file(path, "image", images) for path in written]
+            if len(set(paths)) < len(paths):
+                raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
+            if others := [path for path in paths if not is_scan_or_array_name(path)]:
+                reason = "channels are not volumes in files or pictures"
+                raise SourceError("annotation", reason, ", ".join(others[:3]))
+            return replace(known, source=paths[0], channels=tuple(paths[1:]))
+        if (series := self._series_at(written[0])) is not None:
+            return _as_channels(known, [series])
+        is_file = images.size(relative_path(written[0], images.root)) is not None
+        path = find_annotated_file(written[0], "image", images)
+        takes_file = self.options.takes_scan(path) or path.lower().endswith(ARRAY_EXTENSIONS)
+        return replace(known, source=path, members=() if is_file and takes_file else (path,))
+
+    def _series_at(self, written: str) -> SourceExample | None:
+        """Return the DICOM series at a path; None if the path is not a folder of DICOM files."""
+        path = relative_path(written, self.index.files.root)
+        if self.index.files.size(path) is not None or (
+            path not in self.series and path.rpartition("#")[0] not in self.series
+        ):
+            return None
+        return find_series(self.index.files, path, self.series, self.options)
+
+    def _label(self, written: str, image: SourceExample) -> tuple[str, tuple[str, ...]]:
+        """Return the path of a label, and its files if they are slices."""
+        images = self.index.files
+        path = relative_path(written, images.root)
+        is_folder = images.size(path) is None and images.has_folder(path)
+        below = self.index.below(path) if is_folder else []
+        has_several = bool(below) and bool(set(below) - set(volume_files(below[0])))
+        if has_several and all(map(is_image_name, below)):
+            if not (image.members or image.stored):
+                detail = f"{plural(len(below), 'picture')} in {path}, and the image is no DICOM series; name one file"
+                raise SourceError("annotation", "label folder holds several files", detail)
+            return path, tuple(sorted(below))
+        if has_several and any(map(is_scan_or_array_name, below)):
+            raise SourceError(
+                "annotation", "label folder holds several files", f"{plural(len(below), 'file')} in {path}"
+            )
+        found = self._series_at(written) if has_several or not below else None
+        if found is not None:
+            return found.source, found.members or tuple(below)
+        return find_annotated_file(below[0] if below else written, "label", images), ()
 
 
 def _from_the_root(row: TableRow, annotations_root: str, root: str) -> TableRow:
@@ -174,49 +233,6 @@ def _split_cell(cell: str) -> list[str]:
     return [path.strip() for path in cell.split(";") if path.strip()]
 
 
-def _with_image(
-    known: SourceExample,
-    written: Sequence[str],
-    index: FolderIndex,
-    options: LayoutOptions,
-    listings: Mapping[str, SeriesListing],
-) -> SourceExample:
-    """Return the example with the files of its image."""
-    images = index.files
-    if len(written) > 1:
-        found = [_series_at(path, index, options, listings) for path in written]
-        if all(found):
-            return _as_channels(known, [one for one in found if one is not None])
-        if any(found):
-            detail = f"{'; '.join(written)}; save those in folders as NIfTI"
-            raise SourceError("annotation", "channels are DICOM folders and files", detail)
-        paths = [find_annotated_file(path, "image", images) for path in written]
-        if len(set(paths)) < len(paths):
-            raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
-        if others := [path for path in paths if not is_scan_or_array_name(path)]:
-            reason = "channels are not volumes in files or pictures"
-            raise SourceError("annotation", reason, ", ".join(others[:3]))
-        return replace(known, source=paths[0], channels=tuple(paths[1:]))
-    if (series := _series_at(written[0], index, options, listings)) is not None:
-        return _as_channels(known, [series])
-    is_file = images.size(relative_path(written[0], images.root)) is not None
-    path = find_annotated_file(written[0], "image", images)
-    takes_file = options.takes_scan(path) or path.lower().endswith(ARRAY_EXTENSIONS)
-    return replace(known, source=path, members=() if is_file and takes_file else (path,))
-
-
-def _series_at(
-    written: str, index: FolderIndex, options: LayoutOptions, listings: Mapping[str, SeriesListing]
-) -> SourceExample | None:
-    """Return the DICOM series at a path; None if the path is not a folder of DICOM files."""
-    path = relative_path(written, index.files.root)
-    if index.files.size(path) is not None or (
-        path not in listings and path.rpartition("#")[0] not in listings
-    ):
-        return None
-    return find_series(index.files, path, listings, options)
-
-
 def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> SourceExample:
     """Return the example with one or several DICOM series as the channels of its image."""
     first, *others = series
@@ -245,36 +261,6 @@ def _label_files(cell: str, index: FolderIndex) -> list[str]:
     whole = relative_path(cell, index.files.root) if cell else ""
     is_one = ";" not in cell or index.files.size(whole) is not None
     return _split_cell(cell) if not is_one or cell.startswith("[") else [cell] if cell else []
-
-
-def _label(
-    written: str,
-    image: SourceExample,
-    index: FolderIndex,
-    options: LayoutOptions,
-    listings: Mapping[str, SeriesListing],
-) -> tuple[str, tuple[str, ...]]:
-    """Return the path of a label, and its files if they are slices."""
-    images = index.files
-    path = relative_path(written, images.root)
-    is_folder = images.size(path) is None and images.has_folder(path)
-    below = index.below(path) if is_folder else []
-    has_several = bool(below) and bool(set(below) - set(volume_files(below[0])))
-    if has_several and all(map(is_image_name, below)):
-        if not (image.members or image.stored):
-            detail = (
-                f"{plural(len(below), 'picture')} in {path}, and the image is no DICOM series; name one file"
-            )
-            raise SourceError("annotation", "label folder holds several files", detail)
-        return path, tuple(sorted(below))
-    if has_several and any(map(is_scan_or_array_name, below)):
-        raise SourceError(
-            "annotation", "label folder holds several files", f"{plural(len(below), 'file')} in {path}"
-        )
-    found = _series_at(written, index, options, listings) if has_several or not below else None
-    if found is not None:
-        return found.source, found.members or tuple(below)
-    return find_annotated_file(below[0] if below else written, "label", images), ()
 
 
 def _refuse_repeated(listed: Sequence[tuple[TableRow, SourceExample]]) -> list[SourceExample]:
@@ -310,10 +296,7 @@ def _unlisted(
     """Yield an example with a problem for each scan in no row, and for each folder of other files in no row.
 
     Args:
-        used: paths of the files that examples use.
-        named: paths that rows name.
         one_file: report only folders of named files, because one of several tables was read.
-        takes: returns whether a path is an image or a mask.
     """
     folders = {path.rpartition("/")[0] for path in used | named}
     if one_file:
@@ -328,18 +311,13 @@ def _unlisted(
         if path in used or path in named or not named.isdisjoint(_folders_above(path)):
             continue
         if path in whole and (not one_file or folder in folders):
-            problem = ("selection", "file is in no row of the table", "")
-            yield SourceExample(source=path, key=path, problem=problem)
+            yield rejected_example(path, ("selection", "file is in no row of the table", ""))
         elif not takes(path) and not is_document_name(path) and not one_file and folder:
             others[folder] += 1
     for folder, count in others.items():
         if folder not in folders:
-            problem = (
-                "selection",
-                "folder is in no row of the table",
-                f"{plural(count, 'file')} that may be DICOM",
-            )
-            yield SourceExample(source=folder, key=folder, problem=problem)
+            detail = f"{plural(count, 'file')} that may be DICOM"
+            yield rejected_example(folder, ("selection", "folder is in no row of the table", detail))
 
 
 def _folders_above(path: str) -> Iterator[str]:

@@ -13,23 +13,30 @@ from typing import Any
 from xml.etree import ElementTree
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.columns import CORNERS, to_corners
+from halofeed.prep.annotations.annotation_tools import refuse_shared_images
+from halofeed.prep.annotations.class_names import note_similar_classes
+from halofeed.prep.annotations.columns import CORNERS
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
-    check_box,
+    is_split_name,
+    read_required,
+    rejected_example,
+    sort_examples,
+)
+from halofeed.prep.annotations.documents import parse_xml_document, read_limited
+from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.resolve_boxes import Size, possible_sizes, resolve_boxes
+from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.annotations.written_boxes import (
     check_ignored_columns,
     check_rotation,
+    class_of,
     declared_size,
-    is_split_name,
+    parse_flag,
     parse_number,
-    read_required,
-    sort_examples,
+    rectangle_of,
     usable_boxes,
 )
-from halofeed.prep.annotations.documents import parse_xml_document, read_limited, refuse_shared_images
-from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.resolve_boxes import Size, note_similar_classes, possible_sizes, resolve_boxes
-from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.file_names import common_folder, is_image_name
 from halofeed.prep.sources.files import SourceFiles
@@ -39,6 +46,7 @@ _LIST_FLAG = re.compile(r"\s+(-1|0|1)$")
 _IMAGE_FOLDERS = ("JPEGImages", "images")
 _MASK_FOLDERS = ("SegmentationClass", "SegmentationObject")
 _FLAGS = ("difficult", "truncated", "occluded")
+_FLAG_TEXTS = {"": False, "0": False, "false": False, "1": True, "true": True}
 _NOT_VOC = "not a VOC annotation"
 _MAX_XML_BYTES = 64 << 20
 """Limit for one file; a hundred thousand boxes of an image take half of it."""
@@ -121,13 +129,11 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
             enumerate(root.findall("object"), start=1),
             lambda numbered: _box(numbered[1], f"object {numbered[0]}", options),
             options,
+            path,
         )
     except SourceError as error:
-        return name, SourceExample(source=path, key=path, problem=error.at(path).args)
-    bad_objects = tuple((reason, f"{path}: {detail}") for reason, detail in bad)
-    return name, SourceExample(
-        source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad_objects
-    )
+        return name, rejected_example(path, error.at(path).args)
+    return name, SourceExample(source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad)
 
 
 def _with_image(example: SourceExample, image: ImageMatch | SourceError) -> SourceExample:
@@ -176,27 +182,18 @@ def _text(element: ElementTree.Element, path: str) -> str:
 
 
 def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box:
-    label = _text(element, "name")
-    if not label:
-        raise SourceError("annotation", "box has no class", what)
+    label = class_of(_text(element, "name"), what)
     if element.find("bndbox") is None:
         raise SourceError("annotation", "object has no box", f"{what} {label!r}")
     for attribute in element.iterfind("attributes/attribute"):
         if _text(attribute, "name").lower() == "rotation":
             check_rotation(_text(attribute, "value"), what, options)
-    written = [parse_number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
-    form = "corners" if options.box_form == "auto" else options.box_form
-    sides: dict[str, Any] = dict(zip(CORNERS, to_corners(written, form), strict=True))
-    flags: dict[str, Any] = {name: _flag(element, name, what) for name in _FLAGS}
+    sides = [parse_number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
+    flags: dict[str, Any] = {
+        name: parse_flag(_text(element, name).lower(), f"{what} {name}", _FLAG_TEXTS) for name in _FLAGS
+    }
     view = (_text(element, "pose") or None) if "view" in options.keep else None
-    return check_box(Box(**sides, **flags, label=label, view=view), what)
-
-
-def _flag(element: ElementTree.Element, name: str, what: str) -> bool:
-    text = _text(element, name).lower()
-    if text not in ("", "0", "1", "true", "false"):
-        raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} {name} is {text!r}")
-    return text in ("1", "true")
+    return rectangle_of(label, sides, what, options, view=view, **flags)
 
 
 def _read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[str, dict[str, str]]:
@@ -218,8 +215,7 @@ def _read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[s
     for prefix, files in found.items():
         if missing := [name for name in chosen if name not in files]:
             raise AnnotationsError(
-                f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; "
-                f"found {', '.join(sorted(files))}"
+                f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; found {', '.join(sorted(files))}"
             )
         names = tuple(dict.fromkeys(chosen)) or _choose_image_sets(files)
         entries = {name: dict.fromkeys(_entries(read_required(annotations, files[name]))) for name in names}
@@ -323,7 +319,7 @@ def _split_by_lists(
             if (prefix, name) not in seen:
                 place = f"{prefix}/ImageSets/Main/{split}.txt#{name}".lstrip("/")
                 fault = ("annotation", "listed image has no annotation", "")
-                result.append(SourceExample(source=place, key=place, split=split, problem=fault))
+                result.append(rejected_example(place, fault, split))
     return result
 
 
@@ -374,12 +370,7 @@ def _resolve_names(
     3. Other XML files with two different names have an image under only one of these names, the same for all files.
 
     Args:
-        index: index of the images.
-        queries: query of each XML file.
         declared: size that each XML file declares.
-
-    Raises:
-        AnnotationsError: no rule decides for most XML files.
     """
     found = index.match(queries)
     conflicts: dict[str, _Conflict] = {}

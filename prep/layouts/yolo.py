@@ -19,20 +19,19 @@ from functools import partial
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
-    parse_number,
     read_required,
+    rejected_example,
     sort_examples,
     splits_by_folders,
-    usable_boxes,
 )
-from halofeed.prep.annotations.documents import read_limited
-from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageQuery
-from halofeed.prep.annotations.resolve_boxes import note_similar_classes, resolve_boxes
-from halofeed.prep.annotations.shapes import polygon_of, rectangle_of
+from halofeed.prep.annotations.documents import MAX_YAML_BYTES, parse_yaml, read_limited
+from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.annotations.yaml_documents import MAX_YAML_BYTES, parse_yaml
+from halofeed.prep.annotations.written_boxes import parse_number, polygon_of, rectangle_of, usable_boxes
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, path_below
@@ -50,6 +49,7 @@ _MAX_NUMBER = 99_999
 """Limit for nc, class ids and the number of keypoints."""
 _NO_LABEL_FILE = "picture has no label file: taken as one without objects, as in YOLO"
 _UNKNOWN_ID = "class id is not in names"
+_NO_IMAGE = ("annotation", "label file has no image", "delete it, or add the image")
 _IN_NO_SPLIT = ("selection", "image is in no split of data.yaml", "")
 
 
@@ -384,7 +384,7 @@ def _images_of(
         if isinstance(match, ImageMatch):
             yield match.path
         else:
-            yield SourceExample(source=line, key=line, problem=match.at(path).args)
+            yield rejected_example(line, match.at(path).args)
 
 
 # The objects ----------------------------------------------------------------------------------------------
@@ -411,8 +411,7 @@ def _labels_without_image(used: Iterator[str], images: SourceFiles) -> Iterator[
     for folder in sorted({posixpath.dirname(path) for path in known}):
         for path in images.files_in(folder):
             if path.endswith(".txt") and path not in known and posixpath.basename(path) not in _NAME_FILES:
-                problem = ("annotation", "label file has no image", "delete it, or add the image")
-                yield SourceExample(source=path, key=path, problem=problem)
+                yield rejected_example(path, _NO_IMAGE)
 
 
 def _with_objects(
@@ -428,20 +427,16 @@ def _with_objects(
     try:
         text = read_limited(images, file, "label file", _MAX_LABEL_BYTES).decode("utf-8-sig")
         rows = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-        boxes, bad = usable_boxes(rows, partial(_parse_row, described, options), options)
+        boxes, bad = usable_boxes(rows, partial(_parse_row, described, options), options, file)
     except UnicodeDecodeError as error:
         return replace(example, problem=("annotation", "label file is no text", f"{file}: {error}"))
     except SourceError as error:
         return replace(example, problem=error.at(file).args)
-    return replace(example, boxes=boxes, bad_objects=tuple((why, f"{file}: {detail}") for why, detail in bad))
+    return replace(example, boxes=boxes, bad_objects=bad)
 
 
 def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, list[str]]) -> Box:
-    """Return the object of one row: `class x y width height`, the same with keypoints, or `class x1 y1 x2 y2 ...`.
-
-    Raises:
-        SourceError: the class is unknown, or the row has another number of values.
-    """
+    """Return the object of one row: `class x y width height`, the same with keypoints, or `class x1 y1 x2 y2 ...`."""
     what = f"line {row[0]}"
     numbers = [parse_number(text, what) for text in row[1]]
     if numbers[0] not in described.names:
@@ -453,7 +448,7 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
     if len(values) == 4 or (described.keypoints and len(values) == posed):
         kept = "keypoints" in options.keep
         flags = {"keypoints": _keypoints(described, values[4:])} if kept else {}
-        return rectangle_of(label, values[:4], what, options, form="center-size", flags=flags)
+        return rectangle_of(label, values[:4], what, options, form="center-size", **flags)
     if len(values) >= 6 and len(values) % 2 == 0 and not described.keypoints:
         return polygon_of(label, values, what, options)
     expected = f"{posed + 1} for keypoints" if described.keypoints else "7 or more for a polygon"
@@ -484,11 +479,7 @@ def _check_first_number(listed: Sequence[SourceExample], described: _Description
 
 
 def _keypoints(described: _Description, values: Sequence[float]) -> tuple[Keypoint, ...]:
-    """Return the keypoints of a row; without a visibility, a point with a negative side is not labeled (Ultralytics).
-
-    Raises:
-        SourceError: a visibility is not 0, 1 or 2, as COCO has it.
-    """
+    """Return the keypoints of a row; without a visibility, a point with a negative side is not labeled."""
     size = described.dimensions
     points = [values[start : start + size] for start in range(0, len(values), size)]
     if not points:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.errors import UsageError
-from halofeed.prep.annotations.yaml_documents import parse_yaml
+from halofeed.prep.annotations.documents import parse_yaml
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.pipeline_data import read_pipeline_data
 from halofeed.prep.options.recipe import Recipe

@@ -63,7 +63,7 @@ OF_SHARDS = "fewer files per split change no record"
 PROPOSED = "tests/pipelines/test_dry_run.py types all three sides and what else is proposed"
 EXCEPTIONS: dict[str, str] = {
     "prep/annotations/pairing.py: channel is left out by --channel-order": FACT,
-    "prep/annotations/images.py: image file lies outside --images": FACT,
+    "prep/annotations/image_index.py: image file lies outside --images": FACT,
     "prep/sources/file_names.py: {} file lies outside --images": FACT,
     "prep/convert/picture_tasks.py: declared size shows another grid than --annotation-grid says": FACT,
     "prep/convert/label_image.py: pixels of several classes are those of the {} one, as --class-overlap": FACT,
@@ -73,7 +73,7 @@ EXCEPTIONS: dict[str, str] = {
     "prep/layouts/dicom.py: a dose is no scan: save it as NIfTI (plastimatch convert": (
         "two of its options are plastimatch's; a case types --layout csv"
     ),
-    "prep/layouts/class_masks.py: {}: {} cannot be listed, and may hold the masks of a class: all scans": (
+    "prep/layouts/pairs.py: {}: {} cannot be listed, and may hold the masks of a class: all scans": (
         "a superuser lists every folder; a test below types it as an ordinary user"
     ),
     "prep/formats/dicom/series.py: name one as FOLDER#MARK, as --layout dicom lists them": (
@@ -103,7 +103,7 @@ EXCEPTIONS: dict[str, str] = {
     "pipelines/options.py: --project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER": FACT,
     "halofeed/conversion.py: --depth: volumes have no default size; give --height and --width too.": PROPOSED,
     "prep/layouts/folders.py: {}: all images lie in {}, so that its name would be the only class;": OF_LAYOUTS,
-    "prep/layouts/coco.py: {}: a panoptic file, whose masks are pictures: take --task segmentation": OF_LAYOUTS,
+    "prep/layouts/coco_files.py: {}: a panoptic file, whose masks are pictures: take --task segmentation": OF_LAYOUTS,
     "prep/options/recipe_file.py: {} --recipe {}": "the file of another message's options, which has its case",
     "loader/decode.py: {}: NumPy has no bfloat16 of its own; install the package ml_dtypes,": "ml_dtypes is here",
     "loader/device/photometric.py: device augmentation HUWindow: expected Hounsfield units, the images are": OF_LAYOUTS,

@@ -9,7 +9,7 @@ import pytest
 
 from halofeed.errors import AnnotationsError, HalofeedError, JobError, UsageError
 from halofeed.prep.annotations.splits import split_for_group
-from halofeed.prep.layouts import LayoutOptions, class_masks
+from halofeed.prep.layouts import LayoutOptions, pairs
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.annotation_writer import boxed, draw, voc_object, voc_text, write_annotations
 from tests.support.conversions import draw_folders, read_all, rejected_entries, run_convert
@@ -147,7 +147,7 @@ def test_numbers_come_before_texts_and_number_masks_too(tmp_path):
     assert list(done.manifest.labels.values()) == ["-1", "2.5", "9", "10", "10 cards", "other"]
     draw(tmp_path / "masks", "s1/ct.png", *(f"s1/segmentations/{name}.png" for name in ("1", "2", "10")))
     files = LocalFiles(tmp_path / "masks")
-    values = class_masks.label_values(files, files, None, LayoutOptions())
+    values = pairs.class_mask_values(files, files, None, LayoutOptions())
     assert dict(values) == {0: "background", 1: "1", 2: "2", 3: "10"}
 
 

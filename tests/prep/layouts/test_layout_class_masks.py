@@ -9,7 +9,7 @@ import pytest
 
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.layouts import LayoutOptions
-from halofeed.prep.layouts.class_masks import label_values
+from halofeed.prep.layouts.pairs import class_mask_values
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.layout_references import by_source, list_references, make, outcome, write_files
 
@@ -17,7 +17,7 @@ read = partial(by_source, "class-masks")
 
 
 def values(files: LocalFiles, **options: Any) -> dict[int, str]:
-    return dict(label_values(files, files, None, LayoutOptions(**options)))
+    return dict(class_mask_values(files, files, None, LayoutOptions(**options)))
 
 
 def test_real_masks_beside_their_scan_or_below_another_folder_take_a_pattern(test_data):

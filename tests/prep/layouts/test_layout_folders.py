@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from halofeed.errors import AnnotationsError, HalofeedError, SourceError, UsageError
-from halofeed.prep.annotations.images import ImageIndex, ImageQuery
+from halofeed.prep.annotations.image_index import ImageIndex, ImageQuery
 from halofeed.prep.annotations.suggest_layout import suggest_layout
 from halofeed.prep.layouts import LAYOUTS, find_layout
 from halofeed.prep.sources.files import LocalFiles

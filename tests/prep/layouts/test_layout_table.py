@@ -298,7 +298,7 @@ def test_tables_without_a_header_with_a_separator_and_with_a_column_a_class_are_
 
 
 def test_a_row_of_several_ones_has_several_classes_and_one_of_none_has_none(tmp_path):
-    write(tmp_path, "filename,hat,coat\na.jpg,1,1\nb.jpg,0,0\n", "a.jpg", "b.jpg")
+    write(tmp_path, ",filename,hat,coat\n6,a.jpg,1,1\n7,b.jpg,0,0\n", "a.jpg", "b.jpg")  # with pandas' index
     kept = read(tmp_path, several_classes="keep")
     assert [one.labels for one in kept] == [("hat", "coat"), ()]
     assert kept[0].notes == ("columns of labels.csv were taken for classes, as all hold 0 or 1: hat, coat",)

@@ -1,8 +1,7 @@
-"""Reader of CSV and JSONL tables of classes and boxes, with one image or one box per row."""
+"""Reader of tables of images, with one image or one box per row, from CSV, JSONL and container files."""
 
 from __future__ import annotations
 
-import ast
 import heapq
 import json
 import posixpath
@@ -13,42 +12,48 @@ from operator import itemgetter
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
-from halofeed.prep.annotations.class_names import class_number
-from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, read_columns
+from halofeed.prep.annotations.class_names import (
+    add_class_notes,
+    class_number,
+    classes_in,
+    note_similar_classes,
+    similar_class_notes,
+)
+from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, parse_literal, read_columns
+from halofeed.prep.annotations.container_rows import parquet_class_names
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
-    check_box,
-    declared_size,
-    parse_number,
     sort_examples,
     sort_key,
     split_in_file_name,
     splits_by_folders,
-    usable_boxes,
 )
-from halofeed.prep.annotations.images import ImageIndex, ImageMatch, ImageMatcher, ImageQuery, PathComparison
-from halofeed.prep.annotations.parquet_rows import parquet_class_names
-from halofeed.prep.annotations.resolve_boxes import (
-    add_class_notes,
-    classes_in,
-    note_similar_classes,
-    resolve_boxes,
-    similar_class_notes,
+from halofeed.prep.annotations.image_index import (
+    ImageIndex,
+    ImageMatch,
+    ImageMatcher,
+    ImageQuery,
+    PathComparison,
 )
+from halofeed.prep.annotations.resolve_boxes import resolve_boxes
+from halofeed.prep.annotations.table_forms import is_metadata
 from halofeed.prep.annotations.tables import (
     ColumnRules,
     Table,
     TableRow,
-    check_groups_are_read,
-    check_ignored,
     container_files,
     described_folder,
     is_container,
-    is_metadata,
     read_tables,
-    unread_column_notes,
 )
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names
+from halofeed.prep.annotations.written_boxes import (
+    declared_size,
+    make_box,
+    parse_flag,
+    parse_number,
+    usable_boxes,
+)
 from halofeed.prep.layouts import segmentation_table
 from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.example import Box, SourceExample
@@ -121,8 +126,6 @@ def list_references(
         for table in read_tables(form, annotations, annotation_file, columns, images)
     ]
     one_file = annotation_file is not None
-    check_ignored(tables, options.ignore_columns)
-    check_groups_are_read(tables, needed=options.needs_groups)
     index = ImageIndex(images, annotations.root, options.takes)
     with_boxes = _has_boxes(tables, options.wants_boxes)
     if missing := [name for name in options.keep if not any(name in table.columns for table in tables)]:
@@ -180,11 +183,7 @@ def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None
 
 
 def _with_class_names(table: Table, options: LayoutOptions) -> Table:
-    """Return the table of a container file with the names of --label-map for class numbers.
-
-    Raises:
-        AnnotationsError: a number has no name there.
-    """
+    """Return the table of a container file with the names of --label-map for class numbers."""
     names = options.class_names
 
     def named(row: TableRow) -> TableRow:
@@ -257,7 +256,7 @@ def _by_source(
         table_split = "" if is_metadata(table.file) else folder or split_in_file_name(table.file) or "train"
         if is_container(table.file):
             folder, table_split = "", split_in_file_name(table.file) or splits_by_folders([table.file])[0]
-        notes = (*unread_column_notes(table), *_left_note(table, options))
+        notes = (*table.notes, *_left_note(table, options))
         for row in table.rows:
             if (written := row.cell("class")) not in classes:
                 classes[written] = row.place
@@ -410,18 +409,13 @@ def _box(row: TableRow) -> Box | None:
         raise SourceError("annotation", "box has no class or several", f"{row.place}: {row.cell('class')}")
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
-    sides: dict[str, Any] = {side: parse_number(row.cell(side), f"{row.place} {side}") for side in CORNERS}
-    flags: dict[str, Any] = {name: _flag(row, name) for name in _FLAG_COLUMNS}
+    sides = [parse_number(row.cell(side), f"{row.place} {side}") for side in CORNERS]
+    flags = {
+        name: parse_flag(row.cell(name).lower(), f"{row.place} {name}", _FLAGS) for name in _FLAG_COLUMNS
+    }
     area = parse_number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
     mask = json.loads(row.cell("mask")) if row.cell("mask") else None
-    return check_box(Box(**sides, **flags, label=classes[0], area=area, mask=mask), row.place)
-
-
-def _flag(row: TableRow, column: str) -> bool:
-    text = row.cell(column).lower()
-    if text not in _FLAGS:
-        raise SourceError("annotation", "flag is neither 0 nor 1", f"{row.place} {column} is {text!r}")
-    return _FLAGS[text]
+    return make_box(classes[0], sides, row.place, area=area, mask=mask, **flags)
 
 
 def _listed_classes(cell: str) -> tuple[str, ...] | None:
@@ -430,18 +424,10 @@ def _listed_classes(cell: str) -> tuple[str, ...] | None:
     >>> _listed_classes('["hat", "coat"]'), _listed_classes("['hat']"), _listed_classes("[]"), _listed_classes("[hat]")
     (('hat', 'coat'), ('hat',), (), None)
     """
-    if not (cell.startswith("[") and cell.endswith("]")):
+    found = parse_literal(cell, None) if cell.startswith("[") and cell.endswith("]") else None
+    if not isinstance(found, list) or not all(type(one) in (str, int) for one in found):
         return None
-    for read in (json.loads, ast.literal_eval):
-        try:
-            found = read(cell)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if isinstance(found, list) and all(
-            isinstance(one, str | int) and not isinstance(one, bool) for one in found
-        ):
-            return tuple(str(one).strip() for one in found)
-    return None
+    return tuple(str(one).strip() for one in found)
 
 
 def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None:
@@ -449,9 +435,6 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
 
     Args:
         places: maps each class, as written, to its first location.
-
-    Raises:
-        AnnotationsError: names the option that resolves the ambiguity.
     """
     if options.class_separator != "auto":
         return
@@ -461,8 +444,7 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
             if len(parts) > 1 and all(part and part in places for part in parts):
                 raise AnnotationsError(
                     f"{place}: class {cell!r} looks like {plural(len(parts), 'class', 'classes')}, as each "
-                    "part is a class of other rows; "
-                    f"say --class-separator {separator!r}, or none if it is one class"
+                    f"part is a class of other rows; say --class-separator {separator!r}, or none if it is one class"
                 )
 
 
@@ -482,22 +464,19 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
         lacking = lacking or (None if found else row)
         for name in found:
             places.setdefault(name, row.place)
-    if lacking is not None and (places or options.several_classes == "refuse" or not _is_empty_list(lacking)):
+    if lacking is not None and (
+        places or options.several_classes == "refuse" or _listed_classes(lacking.cell("class")) != ()
+    ):
         raise SourceError("annotation", "row has no class", lacking.place)
     if len(places) > 1 and options.several_classes == "refuse":
         count = "two" if len(places) == 2 else f"{len(places)}"
         named = " and ".join(f"{name!r} ({place})" for name, place in [*places.items()][:_MAX_NAMED])
         more = ", ..." if len(places) > _MAX_NAMED else ""
         raise AnnotationsError(
-            f"{source}: {count} values of class: {named}{more}; an image has one class; "
-            "--several-classes keep keeps "
+            f"{source}: {count} values of class: {named}{more}; an image has one class; --several-classes keep keeps "
             "them all"
         )
     return tuple(places)
-
-
-def _is_empty_list(row: TableRow) -> bool:
-    return _listed_classes(row.cell("class")) == ()
 
 
 def _written_classes(row: TableRow, options: LayoutOptions) -> list[str]:

@@ -1,4 +1,4 @@
-"""Search for the image file that an annotation names."""
+"""Index of the images of a source, in which the image file that an annotation names is found."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ class _Candidate:
     name: str
     shared: int
     is_complete: bool
-    has_folders: bool
+
+    @property
+    def has_folders(self) -> bool:
+        return len(_split_path(self.name)) > 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,20 +165,14 @@ class ImageIndex:
         """Return the file that may match one query; raise SourceError if there is none."""
         name = query.name
         if query.places == _ROOT_ONLY and _PLAIN_PATH.fullmatch(name) and self._is_file(name):
-            above = name.count("/")
-            return _Candidate(path=name, name=name, shared=above + 1, is_complete=True, has_folders=above > 0)
+            return _Candidate(path=name, name=name, shared=name.count("/") + 1, is_complete=True)
         parts = _split_path(name)
         if not parts and not query.stem:
             raise SourceError("annotation", "image file not found", f"no file is named {name!r}")
         path = self._find_by_path(query, parts) if parts else None
         if path is not None:
-            return _Candidate(
-                path=path,
-                name=name,
-                shared=self._shared(parts, path.split("/")),
-                is_complete=True,
-                has_folders=len(parts) > 1,
-            )
+            shared = self._shared(parts, path.split("/"))
+            return _Candidate(path=path, name=name, shared=shared, is_complete=True)
         error: SourceError | None = None
         if parts:
             try:
@@ -279,13 +276,8 @@ class ImageIndex:
         chosen = [path for path in paths if ranked[path] == best]
         if len(chosen) > 1:
             raise SourceError("annotation", "file name is ambiguous", f"{name!r}: {', '.join(chosen[:3])}")
-        return _Candidate(
-            path=chosen[0],
-            name=name,
-            shared=best[0],
-            is_complete=1 < len(parts) == best[0],
-            has_folders=len(parts) > 1,
-        )
+        is_complete = 1 < len(parts) == best[0]
+        return _Candidate(path=chosen[0], name=name, shared=best[0], is_complete=is_complete)
 
     def _rank(self, parts: list[str], path: list[str]) -> tuple[int, bool]:
         shared = self._shared(parts, path)

@@ -1,0 +1,331 @@
+"""Content of COCO JSON files, instances and panoptic: which files of a folder they are, and checks of each.
+
+An annotation of a panoptic file names a PNG and lists its segments; a pixel belongs to the segment
+R + 256 G + 65536 B, 0 to none.
+
+Source: https://cocodataset.org/#format-data, and the checks of cocodataset/panopticapi.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from halofeed.errors import AnnotationsError
+from halofeed.prep.annotations.class_names import shorten_list
+from halofeed.prep.annotations.contract import read_required, rejected_example, split_in_file_name
+from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.annotations.written_boxes import MIN_BAD_OBJECTS
+from halofeed.prep.sources.example import SourceExample
+from halofeed.prep.sources.files import SourceFiles
+
+Lists: TypeAlias = "dict[str, list[dict[str, Any]]]"
+_MAX_DIGITS = 4300
+"""Python converts no longer text to an int."""
+_ROBOFLOW = "_annotations.coco.json"
+_SHARE_LOST = 0.1
+"""Share of annotations with an undefined category. More show that a class was lost; fewer are slips."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstancesFile:
+    """Checked content of one instances file.
+
+    Args:
+        file: name of the file.
+        split: split of its images.
+        names_split: whether the file name contains the split.
+        images: valid image entries.
+        faulty: an example with a problem for each invalid image entry.
+        annotations: annotation entries, with ids for comparisons.
+        names_by_id: category names by id, without unused categories that conflict with others.
+        used: ids of the categories that annotations have.
+        categories: all categories, with ids for comparisons.
+        label_images: panoptic files: name of the label image of each image, by the image's id for comparisons.
+    """
+
+    file: str
+    split: str
+    names_split: bool
+    images: tuple[dict[str, Any], ...]
+    faulty: tuple[SourceExample, ...]
+    annotations: tuple[dict[str, Any], ...]
+    names_by_id: dict[int, str]
+    used: frozenset[int]
+    categories: tuple[dict[str, Any], ...]
+    label_images: Mapping[int | str | None, str]
+
+
+def read_files(
+    annotations: SourceFiles,
+    annotation_file: str | None,
+    *,
+    outlines: bool = False,
+    label_images: bool = False,
+) -> list[InstancesFile]:
+    """Return the content of the named file, or of all files of the folder with objects or with label images.
+
+    Args:
+        outlines: whether to keep the outlines of objects.
+        label_images: whether segments of all categories are needed, as in label images, and not only objects.
+
+    Raises:
+        AnnotationsError: there is no such file, or a fault affects a complete file.
+    """
+    names = _instance_files(annotations, annotation_file, label_images=label_images)
+    return [_read_document(annotations, name, outlines=outlines, label_images=label_images) for name in names]
+
+
+def _instance_files(
+    annotations: SourceFiles, annotation_file: str | None, *, label_images: bool
+) -> list[str]:
+    """Return the files with objects or with label images: the named one, or those found by their names."""
+    if annotation_file is not None:
+        return [annotation_file]
+    found = [path for path in annotations.sizes() if path.lower().endswith(".json")]
+    near = [path for path in found if "/" not in path or path.rpartition("/")[0] == "annotations"]
+    instances = [path for path in near if path.rsplit("/", 1)[-1].startswith("instances")]
+    roboflow = [path for path in found if path.endswith(_ROBOFLOW) and path.count("/") <= 1]
+    panoptic = [path for path in near if path.rsplit("/", 1)[-1].startswith("panoptic")]
+    splits = {split_in_file_name(path) for path in near}
+    alone = near if len(near) == 1 or (None not in splits and len(splits) == len(near)) else []
+    chosen = panoptic or alone if label_images else instances or roboflow or alone or panoptic
+    if label_images and not chosen:
+        raise AnnotationsError(
+            f"{annotations.root}: expected panoptic*.json or annotations/panoptic*.json with classes of pixels; found "
+            f"{', '.join(found[:5]) or 'no .json file'}; name the file itself, or take --task detection"
+        )
+    if not chosen:
+        raise AnnotationsError(
+            f"{annotations.root}: expected instances*.json, annotations/instances*.json, */{_ROBOFLOW}, or a file per "
+            f"split such as train.json and val.json; found {', '.join(found[:5]) or 'no .json file'}; name the file "
+            f"itself{layout_hint(annotations, 'coco')}"
+        )
+    return chosen
+
+
+def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
+    """Remove the outline of an object, which is most of its content, and return the object."""
+    if "segmentation" in entry:
+        entry["segmentation"] = None
+    return entry
+
+
+def _read_document(
+    annotations: SourceFiles, name: str, *, outlines: bool, label_images: bool
+) -> InstancesFile:
+    """Return the content of one file, see `read_files`."""
+    data = read_required(annotations, name)
+    try:
+        content = json.loads(data.decode("utf-8-sig"), object_hook=None if outlines else _without_outline)
+    except (ValueError, RecursionError) as error:
+        fix = "correct it" if data.rstrip().endswith((b"}", b"]")) else "it ends early, so copy it again"
+        raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}; {fix}") from error
+    lists: dict[str, list[dict[str, Any]]] = {}
+    for part in ("images", "annotations", "categories"):
+        entries = content.get(part) if isinstance(content, dict) else None
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            found = ", ".join(content) if isinstance(content, dict) else type(content).__name__
+            raise AnnotationsError(
+                f"{name}: expected COCO instances with the lists images, annotations and categories; "
+                f"{part} is no list of objects (found {found}); name an instances file"
+            )
+        lists[part] = entries
+    images, faulty = _valid_images(name, lists["images"])
+    pictures = {}
+    if any("segments_info" in one for one in lists["annotations"]):
+        if outlines:
+            raise AnnotationsError(
+                f"{name}: a panoptic file, whose masks are pictures: take --task segmentation in place of --masks"
+            )
+        pictures = {
+            normalize_id(one.get("image_id")): written
+            for one in lists["annotations"]
+            if isinstance(written := one.get("file_name"), str)
+        }
+        lists = _segments_as_objects(name, lists, things_only=not label_images)
+    elif label_images:
+        raise AnnotationsError(
+            f"{name}: segmentation takes a panoptic file, whose annotations have segments_info; this one has objects: "
+            "take --task detection"
+        )
+    if lists["annotations"] and not any("bbox" in entry for entry in lists["annotations"]):
+        keys = ", ".join(sorted(lists["annotations"][0]))
+        raise AnnotationsError(
+            f"{name}: no annotation has a bbox (found {keys}); expected an instances file, not captions"
+        )
+    objects, split = lists["annotations"], _split_of(name) or "train"
+    written = [entry.get("category_id") for entry in objects]
+    for entry in objects:
+        entry["category_id"] = normalize_id(entry.get("category_id"))
+    used = {entry["category_id"] for entry in objects}
+    names_by_id = _names_by_id(name, lists["categories"], used)
+    _refuse_lost_categories(name, written, objects, names_by_id)
+    return InstancesFile(
+        file=name,
+        split=split,
+        names_split=_split_of(name) is not None,
+        images=images,
+        faulty=tuple(
+            rejected_example(place, ("annotation", reason, detail), split) for place, reason, detail in faulty
+        ),
+        annotations=tuple(objects),
+        names_by_id=names_by_id,
+        used=frozenset(identity for identity in names_by_id if identity in used),
+        categories=tuple({**one, "id": normalize_id(one.get("id"))} for one in lists["categories"]),
+        label_images=pictures,
+    )
+
+
+def _segments_as_objects(name: str, lists: Lists, *, things_only: bool) -> Lists:
+    """Return the lists of a file with one annotation per segment, as in an instances file.
+
+    Args:
+        things_only: whether to leave out stuff, such as sky, which is not an object.
+
+    >>> categories = [{"id": 1, "name": "cat", "isthing": 1}, {"id": 2, "name": "sky", "isthing": 0}]
+    >>> one = {"image_id": 7, "segments_info": [{"id": 3, "category_id": 1}, {"id": 4, "category_id": 2}]}
+    >>> lists = {"images": [], "annotations": [one], "categories": categories}
+    >>> _segments_as_objects("a.json", lists, things_only=True)["annotations"]
+    [{'id': 3, 'category_id': 1, 'image_id': 7}]
+    >>> _segments_as_objects("a.json", {**lists, "categories": [{"id": 1, "name": "cat"}]}, things_only=True)
+    Traceback (most recent call last):
+    halofeed.errors.AnnotationsError: a.json: category 'cat': expected isthing 0 or 1, got None; ...
+    """
+    categories = lists["categories"]
+    if unclear := [one for one in categories if things_only and one.get("isthing") not in (0, 1)]:
+        raise AnnotationsError(
+            f"{name}: category {unclear[0].get('name')!r}: expected isthing 0 or 1, got {unclear[0].get('isthing')!r}; "
+            "add it: things have boxes"
+        )
+    stuff = {repr(one.get("id")) for one in categories if things_only and not one["isthing"]}
+    objects = []
+    for entry in lists["annotations"]:
+        segments = entry.get("segments_info")
+        if not isinstance(segments, list) or not all(isinstance(one, dict) for one in segments):
+            raise AnnotationsError(
+                f"{name}: annotation of image {entry.get('image_id')!r}: expected a list segments_info, got "
+                f"{segments!r:.60}"
+            )
+        objects += [
+            {**one, "image_id": entry.get("image_id")}
+            for one in segments
+            if repr(one.get("category_id")) not in stuff
+        ]
+    kept = [one for one in categories if repr(one.get("id")) not in stuff]
+    return {**lists, "annotations": objects, "categories": kept}
+
+
+def _split_of(name: str) -> str | None:
+    folder, _, file = name.rpartition("/")
+    if file == _ROBOFLOW and folder:
+        return folder
+    return split_in_file_name(file)
+
+
+def _valid_images(
+    name: str, entries: Sequence[dict[str, Any]]
+) -> tuple[tuple[dict[str, Any], ...], tuple[tuple[str, str, str], ...]]:
+    """Return the image entries with an unambiguous image, and (place, reason, detail) of all others."""
+    by_id: dict[int | str, dict[str, dict[str, Any]]] = {}
+    faulty: list[tuple[str, str, str]] = []
+    for place, entry in enumerate(entries):
+        identity, file_name = normalize_id(entry.get("id")), entry.get("file_name")
+        if file_name is None and isinstance(url := entry.get("coco_url"), str):
+            # LVIS: http://images.cocodataset.org/val2017/000000000009.jpg means val2017/000000000009.jpg.
+            file_name = "/".join(url.partition("?")[0].split("/")[-2:])
+            entry = {**entry, "file_name": file_name}
+        if identity is None or not isinstance(file_name, str):
+            detail = f"expected a whole number or a text, and a file name; got {entry!r:.100}"
+            faulty.append((f"{name}#images[{place}]", "image entry has no id or no file_name", detail))
+        else:
+            by_id.setdefault(identity, {}).setdefault(file_name, entry)
+    if faulty and not by_id:
+        raise AnnotationsError(f"{name}: each image needs an id and a file_name; {faulty[0][2]}")
+    valid: list[dict[str, Any]] = []
+    for identity, named in by_id.items():
+        if len(named) == 1:
+            valid += named.values()
+            continue
+        detail = f"{name}: id {identity!r} is {' and '.join(list(named)[:3])}; give each its own"
+        faulty += [(file_name, "image id comes twice", detail) for file_name in named]
+    return tuple(valid), tuple(faulty)
+
+
+def _refuse_lost_categories(
+    name: str,
+    written: Sequence[object],
+    annotations: Sequence[dict[str, Any]],
+    names_by_id: Mapping[int, str],
+) -> None:
+    """Raise AnnotationsError if a file lacks categories of many annotations; a few are bad objects, see `_box`."""
+    lost = [
+        (one.get("id"), category)
+        for one, category in zip(annotations, written, strict=True)
+        if one["category_id"] not in names_by_id
+    ]
+    many = len(lost) >= MIN_BAD_OBJECTS and len(lost) > _SHARE_LOST * len(annotations)
+    if lost and (many or len(lost) == len(annotations)):
+        raise AnnotationsError(
+            f"{name}: annotation {lost[0][0]} has category_id {lost[0][1]!r}, which is no "
+            f"category, as have {len(lost)} of {len(annotations)} annotations; defined: "
+            f"{shorten_list(map(str, sorted(names_by_id))) or 'none'}; add what is missing to categories"
+        )
+
+
+def _names_by_id(
+    name: str, categories: Sequence[dict[str, Any]], used: AbstractSet[object]
+) -> dict[int, str]:
+    """Return the category names by id, without unused categories that conflict with others."""
+    names_by_id: dict[int, str] = {}
+    for in_use in (True, False):
+        for category in categories:
+            identity, label = normalize_id(category.get("id")), category.get("name")
+            if (identity in used) is not in_use or (identity, label) in names_by_id.items():
+                continue
+            if not isinstance(identity, int) or not isinstance(label, str):
+                fault = "needs an integer id and a name"
+            elif identity in names_by_id or label in names_by_id.values():
+                fault = "has an id or a name of another one that is used; both must differ"
+            else:
+                names_by_id[identity] = label
+                continue
+            if in_use:
+                raise AnnotationsError(f"{name}: a category {fault}; got {category!r:.100}")
+    return dict(sorted(names_by_id.items()))
+
+
+def category_names(documents: Sequence[InstancesFile]) -> tuple[str, ...]:
+    """Return the category names of all files, in the order of their ids; raise AnnotationsError if files disagree."""
+    names_by_id: dict[int, str] = {}
+    for document in documents:
+        for identity in document.used:
+            label = document.names_by_id[identity]
+            if names_by_id.setdefault(identity, label) != label:
+                raise AnnotationsError(
+                    f"{document.file}: category {identity} is {label!r}, and {names_by_id[identity]!r} in a file "
+                    "before; convert the files one by one, or make their categories agree"
+                )
+    for document in documents:
+        for identity, label in document.names_by_id.items():
+            if label not in names_by_id.values():
+                names_by_id.setdefault(identity, label)
+    return tuple(dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id)))
+
+
+def normalize_id(value: object) -> int | str | None:
+    """Return an id for comparisons: 1.0 and "1" are 1, other texts are unchanged, anything else is None.
+
+    >>> normalize_id(1.0), normalize_id("1"), normalize_id("a1"), normalize_id("01")
+    (1, 1, 'a1', '01')
+    >>> normalize_id(True), normalize_id(1.5)
+    (None, None)
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and len(value) < _MAX_DIGITS and value.isdecimal() and str(int(value)) == value:
+        return int(value)
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None

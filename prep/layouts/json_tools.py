@@ -1,0 +1,469 @@
+"""Readers of the JSON files of annotation tools: labelme, Supervisely, Create ML, Label Studio and VIA."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import math
+import posixpath
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from halofeed.errors import SourceError
+from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
+from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
+from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.documents import parse_json_document
+from halofeed.prep.annotations.written_boxes import (
+    bitmap_of,
+    check_rotation,
+    class_of,
+    ellipse_of,
+    no_box,
+    numbers_of,
+    points_of,
+    polygon_of,
+    rectangle_of,
+    unite,
+)
+from halofeed.prep.sources.example import Box
+from halofeed.prep.sources.file_names import is_image_name
+
+_PNG_HEAD_BYTES = 33
+"""First bytes of a PNG file, which hold its size."""
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """Return a JSON object; {} for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+# labelme --------------------------------------------------------------------------------------------------
+#
+# The rules are those of labelme (github.com/wkentaro/labelme, `_label_file.py`, `_utils/shape.py`, and its converters
+# in `examples/`): pictures are shown with their EXIF orientation applied. Shapes other than rectangles that share a
+# label and a group_id are parts of one object. Shapes called `__ignore__` are none. Points and lines have no box.
+
+_GROUPED = "shapes with one label and group_id are one object, as labelme's converters have it"
+_IGNORED = "shapes called __ignore__ are left out, as labelme's converters do"
+
+
+def _read_labelme(path: str, data: bytes) -> list[FilePicture] | None:
+    document = parse_json_document(data)
+    if not isinstance(document, dict) or not {"shapes", "imagePath"} <= document.keys():
+        return None
+    written, name = document["shapes"], document["imagePath"]
+    if not isinstance(written, list) or not isinstance(name, str | None):
+        raise SourceError("annotation", "not a labelme annotation", "shapes is no list, or imagePath no text")
+    objects: dict[Any, list[Any]] = {}
+    for place, shape in enumerate(written):
+        group = _mapping(shape).get("group_id")
+        is_part = isinstance(group, int | str) and shape.get("shape_type") != "rectangle"
+        objects.setdefault((str(shape.get("label")), group) if is_part else place, []).append(shape)
+    picture = FilePicture(
+        name=name or "",
+        stem=posixpath.splitext(path)[0],
+        size=(document.get("imageHeight"), document.get("imageWidth")),
+        objects=list(objects.values()),
+        notes=(_GROUPED,) * (len(objects) < len(written)) + (_IGNORED,) * any(map(_is_ignored, written)),
+    )
+    return [picture]
+
+
+def _is_ignored(shape: Any) -> bool:
+    return _mapping(shape).get("label") == "__ignore__"
+
+
+def _box_of_labelme(parts: list[Any], what: str, options: LayoutOptions) -> Box | None:
+    if _is_ignored(parts[0]):
+        return None
+    return unite([_box_of_part(shape, what, options) for shape in parts])
+
+
+def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
+    if not isinstance(shape, dict):
+        raise SourceError("annotation", "shape is no object", f"{what} is {shape!r:.80}")
+    label = class_of(shape.get("label"), what)
+    kind = shape.get("shape_type") or "polygon"
+    if kind not in ("rectangle", "polygon", "oriented_rectangle", "circle", "mask"):
+        raise no_box(kind, f"{what} {label!r}")
+    points = points_of(shape.get("points"), what)
+    x, y = points[::2], points[1::2]
+    if kind in ("polygon", "oriented_rectangle"):
+        return polygon_of(label, points, what, options)
+    # Tools that follow labelme write rectangles with four corners.
+    is_upright = len(x) == 4 and len(set(x)) == len(set(y)) == 2
+    if len(x) != 2 and not (kind == "rectangle" and is_upright):
+        raise SourceError("annotation", "shape has no 2 points", f"{what} {label!r} has {len(x)}")
+    if kind == "circle":
+        radius = math.dist(points[:2], points[2:])
+        return ellipse_of(label, [*points[:2], radius, radius, 0], what, options)
+    if kind == "mask":
+        try:
+            head = base64.b64decode(str(shape.get("mask"))[: _PNG_HEAD_BYTES * 4 // 3], validate=True)
+        except ValueError as error:
+            raise SourceError("annotation", "bitmap is no PNG", f"{what}: {error}") from error
+        return bitmap_of(label, [round(x[0]), round(y[0])], head, what, options)
+    return rectangle_of(label, [min(x), min(y), max(x), max(y)], what, options)
+
+
+LABELME = DocumentFormat(
+    layout="labelme",
+    summary="labelme: a JSON file with shapes for each picture",
+    extensions=(".json",),
+    expected="a JSON file of labelme for each picture, with imagePath and shapes",
+    read=_read_labelme,
+    box_of=_box_of_labelme,
+    of_one_picture=True,
+    grid="displayed",
+)
+
+
+# Supervisely: meta.json, DATASET/ann/NAME.json and DATASET/img/NAME ---------------------------------------
+#
+# The rules are those of Supervisely's SDK (github.com/supervisely/supervisely, `geometry/`) and of its page on the
+# coordinate system: whole numbers are pixels, so that a rectangle includes its last row and column, and points are in
+# the middle of their pixels. Numbers with fractions are positions. Points, lines, graphs and cuboids have no box.
+
+
+def _read_supervisely(path: str, data: bytes) -> list[FilePicture] | None:
+    document = _mapping(parse_json_document(data))
+    objects, size = document.get("objects"), document.get("size")
+    if not isinstance(objects, list) or not isinstance(size, dict):
+        return None
+    above, mark, below = f"/{posixpath.splitext(path)[0]}".rpartition("/ann/")
+    image = f"{above}/img/{below}".lstrip("/") if mark else posixpath.splitext(path)[0]
+    is_named = is_image_name(image)
+    is_whole = not any(_has_fractions(_mapping(one).get("points")) for one in objects)
+    picture = FilePicture(
+        name=image if is_named else "",
+        stem=posixpath.splitext(image)[0] if is_named else image,
+        size=(size.get("height"), size.get("width")),
+        objects=[(_mapping(one), is_whole) for one in objects],
+    )
+    return [picture]
+
+
+def _has_fractions(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_has_fractions, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, float) and not value.is_integer()
+
+
+def _box_of_supervisely(written: tuple[Mapping[str, Any], bool], what: str, options: LayoutOptions) -> Box:
+    entry, is_whole = written
+    label, kind = class_of(entry.get("classTitle"), what), entry.get("geometryType")
+    what = f"{what} {label!r}"
+    if kind == "bitmap":
+        return _box_of_bitmap(label, _mapping(entry.get("bitmap")), what, options)
+    if kind not in ("rectangle", "polygon"):
+        raise no_box(kind, what)
+    points = _mapping(entry.get("points"))
+    corners = points_of(points.get("exterior"), what)
+    if kind == "rectangle":
+        x, y = sorted(corners[::2]), sorted(corners[1::2])
+        if len(x) != 2:
+            raise SourceError("annotation", "shape has no 2 points", f"{what} has {len(x)}")
+        return rectangle_of(label, [x[0], y[0], x[1] + is_whole, y[1] + is_whole], what, options)
+    if options.masks and points.get("interior"):
+        raise SourceError("annotation", "polygon has a hole", f"{what}: masks of polygons have none")
+    return polygon_of(label, [side + is_whole / 2 for side in corners], what, options)
+
+
+def _box_of_bitmap(label: str, bitmap: Mapping[str, Any], what: str, options: LayoutOptions) -> Box:
+    corner = points_of([bitmap.get("origin")], what)
+    try:
+        packed = base64.b64decode(str(bitmap.get("data")), validate=True)
+        head = zlib.decompressobj().decompress(packed, _PNG_HEAD_BYTES)
+    except (ValueError, zlib.error) as error:
+        raise SourceError("annotation", "bitmap is no PNG", f"{what}: {error}") from error
+    return bitmap_of(label, corner, head, what, options)
+
+
+SUPERVISELY = DocumentFormat(
+    layout="supervisely",
+    summary="Supervisely: meta.json, DATASET/ann/a.jpg.json with DATASET/img/a.jpg",
+    extensions=(".json",),
+    expected="a project of Supervisely: DATASET/ann/a.jpg.json with size and objects, and DATASET/img/a.jpg",
+    read=_read_supervisely,
+    box_of=_box_of_supervisely,
+    of_one_picture=True,
+)
+
+
+# Create ML: a list of pictures with boxes, each by its center and its size in pixels ----------------------
+#
+# The rules are those of Apple ("Building an object detector data source"). Roboflow writes one such file for each
+# split.
+
+_PICTURE_KEYS = ("image", "imagefilename")
+_OBJECT_LISTS = ("annotations", "annotation")
+_SIDES = ("x", "y", "width", "height")
+
+
+def _read_createml(path: str, data: bytes) -> Iterator[FilePicture] | None:
+    document = parse_json_document(data)
+    entries = list(map(_mapping, document)) if isinstance(document, list) else []
+    if not any({*_PICTURE_KEYS} & one.keys() and {*_OBJECT_LISTS} & one.keys() for one in entries):
+        return None
+    return (_picture_of_createml(place, one) for place, one in enumerate(entries))
+
+
+def _picture_of_createml(place: int, entry: Mapping[str, Any]) -> FilePicture:
+    name = next((entry[key] for key in _PICTURE_KEYS if isinstance(entry.get(key), str)), "")
+    objects = next((entry[key] for key in _OBJECT_LISTS if isinstance(entry.get(key), list)), None)
+    fault = None
+    if not name or objects is None:
+        detail = f"entry {place}: expected image and annotations"
+        fault = SourceError("annotation", "entry is no picture with annotations", detail)
+    return FilePicture(name=name, objects=objects or (), fault=fault)
+
+
+def _box_of_createml(written: Any, what: str, options: LayoutOptions) -> Box:
+    sides = _mapping(written).get("coordinates")
+    if not isinstance(sides, dict):
+        raise SourceError("annotation", "object has no box", f"{what}: {written!r:.80}")
+    numbers = numbers_of(map(sides.get, _SIDES), what)
+    return rectangle_of(class_of(written.get("label"), what), numbers, what, options, form="center-size")
+
+
+CREATEML = DocumentFormat(
+    layout="createml",
+    summary="Create ML's JSON: a list of pictures with boxes by their centers",
+    extensions=(".json",),
+    expected="a JSON file of Create ML: a list with image and annotations for each picture",
+    read=_read_createml,
+    box_of=_box_of_createml,
+    has_masks=False,
+)
+
+
+# Label Studio: tasks with rectangles and polygons in percent of the picture's sides -----------------------
+#
+# The rules are those of Label Studio (labelstud.io/guide/export, labelstud.io/tags) and of label-studio-converter. The
+# browser shows pictures with their EXIF orientation applied. Predictions and cancelled annotations are ignored. Shapes
+# that its converter does not export as boxes (ellipses, brushes, keypoints) have none.
+
+_UPLOAD = re.compile(r"^/data/upload/(\d+/)?")
+_MARK = re.compile(r"^[0-9a-f]{8}-")
+"""Mark that Label Studio puts before the names of uploaded files."""
+_RESULTS = ("annotations", "completions")
+_GEOMETRY = frozenset(("x", "points", "rle"))
+_NOT_READ = "results that are no regions, such as choices and texts, are not read"
+
+
+def _read_label_studio(path: str, data: bytes) -> Iterator[FilePicture] | None:
+    document = parse_json_document(data)
+    tasks = document if isinstance(document, list) else [document]
+    if not any("data" in one and {*_RESULTS} & one.keys() for one in map(_mapping, tasks)):
+        return None
+    return (_picture_of_task(place, one) for place, one in enumerate(tasks))
+
+
+def _picture_of_task(place: int, task: Any) -> FilePicture:
+    name = stem = ""
+    try:
+        if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
+            raise SourceError("annotation", "task has no data", f"task {place}: {task!r:.80}")
+        name = _image_of_task(task["data"], f"task {place}")
+        base = posixpath.basename(name)
+        stem = posixpath.splitext(_MARK.sub("", base))[0] if _MARK.match(base) else ""
+        results = _results_of(task, name)
+    except SourceError as error:
+        return FilePicture(name=name, stem=stem, fault=error)
+    regions: dict[Any, dict[str, Any]] = {}
+    drawn = [one for one in results if _GEOMETRY & _mapping(_mapping(one).get("value")).keys()]
+    for number, result in enumerate(drawn):
+        # With Labels beside Rectangle, one region has several results of one id.
+        key = result["id"] if isinstance(result.get("id"), str) else number
+        regions.setdefault(key, dict(result)).update(result["value"])
+    first = next(iter(regions.values()), {})
+    return FilePicture(
+        name=name,
+        stem=stem,
+        size=(first.get("original_height"), first.get("original_width")),
+        objects=list(regions.values()),
+        notes=(_NOT_READ,) if len(drawn) < len(results) else (),
+    )
+
+
+def _image_of_task(data: dict[str, Any], what: str) -> str:
+    """Return the path of a task's picture, which is an upload, a local file or an address."""
+    found = {}
+    for key, value in data.items():
+        if isinstance(value, str):
+            parts = urlsplit(value)
+            is_local = parts.path.endswith("/data/local-files/")
+            path = parse_qs(parts.query).get("d", [""])[0] if is_local else unquote(parts.path)
+            if is_image_name(path):
+                found[key] = _UPLOAD.sub("", path).lstrip("/")
+    if len(found) != 1 and "image" not in found:
+        raise SourceError("annotation", "task has no single picture", f"{what}: {data!r:.80}")
+    return found["image"] if "image" in found else next(iter(found.values()))
+
+
+def _results_of(task: dict[str, Any], name: str) -> list[Any]:
+    """Return the results of a task's only annotation, or of its ground truth."""
+    listed: list[Any] = next((task[key] for key in _RESULTS if isinstance(task.get(key), list)), [])
+    used = [one for one in listed if isinstance(one, dict) and not one.get("was_cancelled")]
+    if not used:
+        raise SourceError("selection", "image has no annotation", f"{name}: none that is not cancelled")
+    truth = [one for one in used if one.get("ground_truth") is True]
+    used = truth if len(used) > 1 and truth else used
+    if len(used) > 1:
+        detail = f"{name}: {len(used)}; keep one of them, or mark one as ground truth"
+        raise SourceError("annotation", "task has several annotations", detail)
+    results = used[0].get("result")
+    if not isinstance(results, list):
+        raise SourceError("annotation", "annotation has no result", name)
+    return results
+
+
+def _box_of_region(region: dict[str, Any], what: str, options: LayoutOptions) -> Box:
+    lists = (value for key, value in region.items() if key.endswith("labels") and isinstance(value, list))
+    labels = [*dict.fromkeys(str(label) for labels in lists for label in labels)]
+    if len(labels) > 1:
+        raise SourceError("annotation", "object has several classes", f"{what}: {labels!r:.80}")
+    label = class_of(labels[0] if labels else None, what)
+    what = f"{what} {label!r}"
+    if numbers_of([region.get("image_rotation") or 0], what) != [0]:
+        raise SourceError("annotation", "picture was turned in Label Studio", f"{what}: turn it back there")
+    if isinstance(region.get("points"), list):
+        return polygon_of(label, [side / 100 for side in points_of(region["points"], what)], what, options)
+    if not {"width", "height"} <= region.keys() or "rle" in region:
+        raise no_box(region.get("type"), what)
+    check_rotation(region.get("rotation"), what, options)
+    sides = numbers_of(map(region.get, _SIDES), what)
+    return rectangle_of(label, [side / 100 for side in sides], what, options, form="corner-size")
+
+
+LABEL_STUDIO = DocumentFormat(
+    layout="label-studio",
+    summary="Label Studio's JSON export: rectangles and polygons",
+    extensions=(".json",),
+    expected="a JSON export of Label Studio (not JSON-MIN), a list with data and annotations for each task",
+    read=_read_label_studio,
+    box_of=_box_of_region,
+    grid="displayed",
+    is_normalized=True,
+)
+
+
+# VGG Image Annotator, version 1 and 2: projects and exports in JSON, and exports in CSV -------------------
+#
+# The rules are those of VIA (gitlab.com/vgg/via, `via-2.x.y/src/via.js`). Circles and ellipses have the box around
+# them, as in VIA's export to COCO. Points and polylines have none. The class of a region is its only attribute, or the
+# one with a name such as class or label. Regions without any attribute are of one class, object.
+
+_CLASS_NAMES = frozenset((*(name for rank in SPELLINGS["class"] for name in rank), "name", "type", "object"))
+_VIA_SIDES = {
+    "rect": _SIDES,
+    "circle": ("cx", "cy", "r", "r"),
+    "ellipse": ("cx", "cy", "rx", "ry", "theta"),
+}
+_ONE_CLASS = "all regions were taken for the class object, as none of their file has an attribute"
+_DEFAULTS = {"theta": 0}  # version 1 does not turn ellipses
+
+
+def _read_via(path: str, data: bytes) -> Iterator[FilePicture] | None:
+    entries = _entries_of_csv(data) if path.lower().endswith(".csv") else _entries_of_json(data)
+    if not entries:
+        return None
+    attribute = _class_attribute(region for _, regions in entries for region in regions or ())
+    return (
+        FilePicture(
+            name=name,
+            objects=[(region, attribute) for region in regions or ()],
+            notes=(_ONE_CLASS,) if attribute is None and regions else (),
+            fault=SourceError("annotation", "entry has no regions", "") if regions is None else None,
+        )
+        for name, regions in entries
+    )
+
+
+def _entries_of_json(data: bytes) -> list[tuple[str, list[Any] | None]]:
+    """Return the file name and the regions of each picture; None for the regions of a damaged entry."""
+    document = _mapping(parse_json_document(data))
+    listed = [
+        one for one in _mapping(document.get("_via_img_metadata", document)).values() if isinstance(one, dict)
+    ]
+    if not any({"filename", "regions"} <= one.keys() for one in listed):
+        return []
+    entries = []
+    for entry in listed:
+        regions = entry.get("regions")
+        regions = list(regions.values()) if isinstance(regions, dict) else regions  # version 1 numbers them
+        entries.append((str(entry.get("filename", "")), regions if isinstance(regions, list) else None))
+    return entries
+
+
+def _entries_of_csv(data: bytes) -> list[tuple[str, list[Any] | None]]:
+    """Return the same of a CSV export, which has a row for each region, or one for a picture without any."""
+    entries: dict[str, list[Any] | None] = {}
+    try:
+        rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
+        name = next((name for name in rows.fieldnames or () if name.lstrip("#") == "filename"), None)
+        if name is None or not {"region_shape_attributes", "region_attributes"} <= {*(rows.fieldnames or ())}:
+            return []
+        for row in rows:
+            shape, attributes = (
+                parse_json_document((row[column] or "{}").encode())
+                for column in ("region_shape_attributes", "region_attributes")
+            )
+            regions = entries.setdefault(row[name] or "", [])
+            if shape and regions is not None:
+                regions.append({"shape_attributes": shape, "region_attributes": attributes})
+    except (csv.Error, UnicodeError) as error:
+        raise SourceError("annotation", "malformed CSV", str(error)) from error
+    return list(entries.items())
+
+
+def _class_attribute(regions: Iterable[Any]) -> str | None:
+    """Return the attribute of a file's regions that holds the class; None if no region has any attribute."""
+    found: dict[str, None] = {}
+    for region in regions:
+        found |= dict.fromkeys(_mapping(_mapping(region).get("region_attributes")))
+    names = [name for name in found if len(found) == 1 or normalize_name(name) in _CLASS_NAMES]
+    if len(names) > 1 or (found and not names):
+        detail = f"regions have the attributes {', '.join(found)}; rename the one of the class to class"
+        raise SourceError("annotation", "class of regions is ambiguous", detail)
+    return names[0] if names else None
+
+
+def _box_of_via(written: tuple[Any, str | None], what: str, options: LayoutOptions) -> Box:
+    region, attribute = written
+    shape, attributes = (_mapping(region).get(part) for part in ("shape_attributes", "region_attributes"))
+    if not isinstance(shape, dict) or not isinstance(attributes, dict):
+        raise SourceError("annotation", "region has no shape", f"{what}: {region!r:.80}")
+    value = "object" if attribute is None else attributes.get(attribute)
+    if isinstance(value, dict):  # checkboxes
+        marked = [name for name, is_marked in value.items() if is_marked]
+        value = marked[0] if len(marked) == 1 else None
+    label = class_of(value, f"{what}: {attribute} is {value!r:.80}")
+    kind = str(shape.get("name"))
+    if kind == "polygon":
+        x, y = (shape.get(f"all_points_{axis}") for axis in "xy")
+        if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
+            raise SourceError("annotation", "points are no two lists", f"{what}: {shape!r:.80}")
+        points = points_of([list(point) for point in zip(x, y, strict=True)], what)
+        return polygon_of(label, points, what, options)
+    if kind not in _VIA_SIDES:
+        raise no_box(kind, f"{what} {label!r}")
+    sides = numbers_of((shape.get(side, _DEFAULTS.get(side)) for side in _VIA_SIDES[kind]), what)
+    if kind == "rect":
+        return rectangle_of(label, sides, what, options, form="corner-size")
+    return ellipse_of(label, [*sides, 0][:5], what, options)
+
+
+VIA = DocumentFormat(
+    layout="via",
+    summary="VGG Image Annotator 1 and 2: a project or an export in JSON or CSV",
+    extensions=(".json", ".csv"),
+    expected="a JSON or CSV file of the VGG Image Annotator, version 1 or 2, with filename and regions",
+    read=_read_via,
+    box_of=_box_of_via,
+)
