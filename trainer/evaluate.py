@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.batch import PADDING_ID, join_id
+from halofeed.loader.prefetcher import Prefetcher
 from halofeed.schemas.bounded_json import with_json_checksum
 from halofeed.schemas.partition import Partition
 from halofeed.system.atomic_files import temporary_folder
 from halofeed.system.console import status_with_time
-from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.distributed import is_chief
 from halofeed.trainer.progress import COMPILING
@@ -67,7 +67,7 @@ class Predictor:
     ) -> Iterator[Predicted]:
         """Yield the predictions of every batch of a split, in order."""
         assert self.setup.mesh is not None
-        with Ahead(iter(source.on_mesh(self.setup.mesh, self._partition))) as batches:
+        with Prefetcher.of(source.on_mesh(self.setup.mesh, self._partition)) as batches:
             for step, batch in enumerate(batches):
                 with nullcontext() if step else status_with_time(COMPILING, show=is_chief()):
                     predicted = self._predict(parameters, statistics, batch)
