@@ -317,15 +317,15 @@ def test_no_key_has_two_names() -> None:
 
 
 CEILINGS = {
-    "halofeed": (13, 3500),
+    "halofeed": (15, 3500),
     "system": (18, 3000),
-    "schemas": (19, 4120),
+    "schemas": (20, 4400),
     "storage": (12, 2400),
-    "prep": (140, 36710),
+    "prep": (122, 36350),
     "pipelines": (23, 6180),
-    "loader": (45, 10070),
-    "trainer": (58, 12130),
-    "inspection": (39, 9300),
+    "loader": (35, 10000),
+    "trainer": (54, 11870),
+    "inspection": (31, 9200),
 }
 """Files and lines of each folder. A higher ceiling needs a reason in docs/decisions.md."""
 QUESTION = re.compile(
