@@ -6,74 +6,71 @@ from collections.abc import Iterable
 from typing import Final
 
 _WORDS_OF_OTHERS: Final = {
-    ours: others.split()
-    for ours, others in {
-        # options and settings
-        "backbone-weights": "pretrained",
-        "batch-size": "batch bs train-batch-size",
-        "checkpoint": "ckpt resume weights",
-        "classes": "nc num-classes",
-        "compute-dtype": "amp fp16 mixed-precision precision",
-        "frame-rate": "fps",
-        "height": "image-height image-size img-size imgsz input-size resolution size target-size",
-        "images": "image-dir image-folder image-path image-root images-dir img-dir img-prefix",
-        "jpeg-quality": "quality",
-        "label-map": "class-list class-names labels names",
-        "layout": "annotation-format annotation-type dataset-format dataset-type label-mode",
-        "learning-rate": "base-lr eta lr lr0",
-        "limit": "max-images max-samples num-images num-samples",
-        "optimizer": "opt",
-        "out": "dest dst outdir output output-dir save-dir",
-        "overwrite": "clobber exist-ok force replace",
-        "shards": "num-shards",
-        "source": "ann-file annotation-file annotations data data-dir dataset input input-dir src train-dir",
-        "split-seed": "random-state seed",
-        "split-shares": "split split-ratio splits test-size test-split val-size val-split validation-split",
-        "steps": "epochs iterations iters max-epochs max-iter num-epochs",
-        "workers": "jobs num-workers processes",
-        "width": "image-width",
-        # values
-        "fixed-shape": "fixed stretch warp",
-        "folders": "classfolders directory image-dataset-from-directory imagefolder imagenet",
-        "jsonl": "hf huggingface parquet",
-        "keep-aspect": "contain fit keep-ratio letterbox",
-        "msd": "decathlon",
-        "tf1-area": "area",
-        "tf2-bicubic": "bicubic",
-        "tf2-bilinear": "bilinear",
-        "tf2-lanczos3": "lanczos lanczos3",
-        "tf2-nearest": "nearest",
-        "tfrecord": "tfds tfrecords",
-        "voc": "pascal pascal-voc pascalvoc",
-        "webdataset": "tar wds",
-        "yolo": "darknet ultralytics",
-        # commands
-        "configs": "list models recipes",
-        "convert": "build create import ingest prepare",
-        "evaluate": "eval score test val",
-        "inspect": "describe info stats",
-        "predict": "classify detect infer inference segment",
-        "show": "plot preview view visualize",
-        "train": "fine-tune finetune fit",
-        "verify": "check validate",
-        # augmentations
-        "flipleftright": "fliplr horizontalflip randomfliplr randomhorizontalflip randomflip",
-        "flipupdown": "flipud randomverticalflip verticalflip",
-        "randomcrop": "randomcropd randspatialcrop",
-        "scalejitter": "randomaffine randomresizedcrop randomscale",
-        # parameters of the Python API
-        "augment": "augmentation augmentations transform transforms",
-        "draw-by": "class-weight sample-weight sampler weights",
-        "drop-remainder": "drop-last",
-        "include": "columns features fields",
-        "num-epochs": "epochs repeat",
-        "probability": "p prob",
-        "shard-count": "num-replicas num-shards process-count world-size",
-        "shard-index": "index process-index rank",
-        "where": "filter indices subset",
-    }.items()
+    # options and settings
+    "backbone-weights": "pretrained",
+    "batch-size": "batch bs train-batch-size",
+    "checkpoint": "ckpt resume weights",
+    "classes": "nc num-classes",
+    "compute-dtype": "amp fp16 mixed-precision precision",
+    "frame-rate": "fps",
+    "height": "image-height image-size img-size imgsz input-size resolution size target-size",
+    "images": "image-dir image-folder image-path image-root images-dir img-dir img-prefix",
+    "jpeg-quality": "quality",
+    "label-map": "class-list class-names labels names",
+    "layout": "annotation-format annotation-type dataset-format dataset-type label-mode",
+    "learning-rate": "base-lr eta lr lr0",
+    "limit": "max-images max-samples num-images num-samples",
+    "optimizer": "opt",
+    "out": "dest dst outdir output output-dir save-dir",
+    "overwrite": "clobber exist-ok force replace",
+    "shards": "num-shards",
+    "source": "ann-file annotation-file annotations data data-dir dataset input input-dir src train-dir",
+    "split-seed": "random-state seed",
+    "split-shares": "split split-ratio splits test-size test-split val-size val-split validation-split",
+    "steps": "epochs iterations iters max-epochs max-iter num-epochs",
+    "workers": "jobs num-workers processes",
+    "width": "image-width",
+    # values
+    "fixed-shape": "fixed stretch warp",
+    "folders": "classfolders directory image-dataset-from-directory imagefolder imagenet",
+    "jsonl": "hf huggingface parquet",
+    "keep-aspect": "contain fit keep-ratio letterbox",
+    "msd": "decathlon",
+    "tf1-area": "area",
+    "tf2-bicubic": "bicubic",
+    "tf2-bilinear": "bilinear",
+    "tf2-lanczos3": "lanczos lanczos3",
+    "tf2-nearest": "nearest",
+    "tfrecord": "tfds tfrecords",
+    "voc": "pascal pascal-voc pascalvoc",
+    "webdataset": "tar wds",
+    "yolo": "darknet ultralytics",
+    # commands
+    "configs": "list models recipes",
+    "convert": "build create import ingest prepare",
+    "evaluate": "eval score test val",
+    "inspect": "describe info stats",
+    "predict": "classify detect infer inference segment",
+    "show": "plot preview view visualize",
+    "train": "fine-tune finetune fit",
+    "verify": "check validate",
+    # augmentations
+    "flipleftright": "fliplr horizontalflip randomfliplr randomhorizontalflip randomflip",
+    "flipupdown": "flipud randomverticalflip verticalflip",
+    "randomcrop": "randomcropd randspatialcrop",
+    "scalejitter": "randomaffine randomresizedcrop randomscale",
+    # parameters of the Python API
+    "augment": "augmentation augmentations transform transforms",
+    "draw-by": "class-weight sample-weight sampler weights",
+    "drop-remainder": "drop-last",
+    "include": "columns features fields",
+    "num-epochs": "epochs repeat",
+    "probability": "p prob",
+    "shard-count": "num-replicas num-shards process-count world-size",
+    "shard-index": "index process-index rank",
+    "where": "filter indices subset",
 }
-"""Names of Keras, torch, Ultralytics, nnU-Net and others by ours, of options, parameters, commands and values."""
+"""Names of Keras, torch, Ultralytics, nnU-Net and others by ours: options, parameters, commands and values."""
 
 
 def meanings_of(name: str) -> list[str]:
@@ -82,7 +79,7 @@ def meanings_of(name: str) -> list[str]:
     >>> meanings_of("--num_shards"), meanings_of("batch"), meanings_of("height")
     (['shards', 'shard-count'], ['batch-size'], [])
     """
-    return [ours for ours, others in _WORDS_OF_OTHERS.items() if _words(name) in others]
+    return [ours for ours, others in _WORDS_OF_OTHERS.items() if _words(name) in others.split()]
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
