@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import ArgumentsError, UsageError, require_extra
+from halofeed.errors import UsageError, require_extra
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.batch import AHEAD, ID, LABELLED, LABELS, VALID, ArraySpec, Batch, batches_ahead
 from halofeed.loader.prefetcher import Prefetcher
@@ -98,9 +98,6 @@ class Stream(abc.ABC):
 
     def __iter__(self) -> Iterator[Batch]:
         return self.batches()
-
-    def __next__(self) -> NoReturn:
-        raise ArgumentsError("a loader is not an iterator; for the first batch write next(iter(loader))")
 
     def __str__(self) -> str:
         # Keras refuses any other input by its text, so the text says what Keras takes.
