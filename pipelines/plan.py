@@ -203,10 +203,9 @@ def make_plan(
     layout_input = _LayoutInput(
         recipe=recipe, layout=layout, sources=sources, selection=selection, options=layout_options
     )
-    list_references = functools.partial(_list_references, layout_input, split_options)
     is_listed_here = totals is None
     if totals is None:
-        totals = _list_here(list_references, layout_input, writer)
+        totals = _list_here(layout_input, split_options, writer)
     splits = _splits_of(totals)
     if not totals.count:
         raise AnnotationsError(
@@ -215,8 +214,7 @@ def make_plan(
     if len(splits) > SPLITS or len(splits) * recipe.shards > SHARDS:
         raise UsageError(
             f"--shards {recipe.shards}: {plural(len(splits), 'split has', 'splits have')} "
-            f"{plural(len(splits) * recipe.shards, 'shard')}; a data "
-            f"set has at most {SHARDS:,} in {SPLITS:,} splits"
+            f"{plural(len(splits) * recipe.shards, 'shard')}; a data set has at most {SHARDS:,} in {SPLITS:,} splits"
         )
     named_by_option = bool(recipe.split_shares or options.split_lists or options.nnunet_splits)
     _check_split_names(totals.splits, named_by_option=named_by_option)
@@ -226,8 +224,10 @@ def make_plan(
         raise UsageError(refused)
     if not totals.convertible and options.max_rejected is None:
         totals.refuse_all(sources.images.root)
-    refuse_repeated(  # lists the references again if an id comes twice, to name them
-        totals.identities, lambda: ((one.key, one.source) for one in list_references() if one.problem is None)
+    # If an id comes twice, this lists the references again to name their sources.
+    references = functools.partial(_list_references, layout_input, split_options)
+    refuse_repeated(
+        totals.identities, lambda: ((one.key, one.source) for one in references() if one.problem is None)
     )
     totals.check_objects()
     default_task = "detection" if totals.has_boxes or not totals.has_label else "classification"
@@ -241,20 +241,21 @@ def make_plan(
             "only. If there are labels, name them: a table with --layout csv and the columns id,image,label, or "
             "--layout pairs with --image-pattern and --label-pattern"
         )
+    stamps = "" if totals.stamps is None else f"{totals.stamps:064x}"
+    if isinstance(sources.images, RemoteFiles):  # its listing has the versions of all files
+        stamps = sources.images.stamps
     return ConversionPlan(
         task=task,
         labels=label_map,
         splits=splits,
         fingerprints=totals.fingerprints(json.dumps(label_map.to_json()).encode()),
-        stamps=_stamps_of(sources.images, totals),
+        stamps=stamps,
         totals=totals,
     )
 
 
 def _list_here(
-    list_references: Callable[[], Iterator[SourceExample]],
-    layout_input: _LayoutInput,
-    writer: ReferenceWriter | None,
+    layout_input: _LayoutInput, split_options: SplitOptions, writer: ReferenceWriter | None
 ) -> Totals:
     """List all references in this process, and write them; print which splits have other names than their folders."""
     recipe, images = layout_input.recipe, layout_input.sources.images
@@ -263,7 +264,7 @@ def _list_here(
     names = totals.names_in_labels = NamesInLabels(files=images)
     stamp = functools.partial(settled_stamp, images)
     with contextlib.nullcontext() if writer is None else contextlib.closing(writer):
-        for reference in list_references():
+        for reference in _list_references(layout_input, split_options):
             if reference.channels and not recipe.rules.joins_files:
                 raise UsageError(
                     f"{reference.source}: only volumes may have channels in several files; give their static shape "
@@ -288,13 +289,6 @@ def _print_other_name(first: SourceExample) -> None:
     named = [folder for folder in first.source.split("/")[:-1] if is_split_name(folder)]
     if named and first.split not in named:
         print_status(f"halofeed convert: images in the folder {named[0]} are in the split {first.split}")
-
-
-def _stamps_of(images: LocalFiles | RemoteFiles, totals: Totals) -> str:
-    """Return the digest of all stamps; a store's listing has given it already."""
-    if isinstance(images, RemoteFiles):
-        return images.stamps
-    return "" if totals.stamps is None else f"{totals.stamps:064x}"
 
 
 def _splits_of(totals: Totals) -> tuple[str, ...]:
@@ -515,12 +509,10 @@ def _segmentation_label_map(
     classes = replace(classes, by_names=by_names, is_open=classes.is_open or is_open)
     if recipe.holds_class_sets():
         return check_channels(classes)
-    return _with_void(layout_input, totals, choice, classes)
+    return _add_void(layout_input, totals, choice, classes)
 
 
-def _with_void(
-    layout_input: _LayoutInput, totals: Totals, choice: ClassChoice, classes: LabelMap
-) -> LabelMap:
+def _add_void(layout_input: _LayoutInput, totals: Totals, choice: ClassChoice, classes: LabelMap) -> LabelMap:
     """Return the classes with the ignore label; the void of PASCAL VOC is one, or foreground in masks of 0 and 255."""
     recipe, images = layout_input.recipe, layout_input.selection.files
     ignored = layout_input.layout.unlabeled if recipe.ignore_label is None else recipe.ignore_label
