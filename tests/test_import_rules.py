@@ -324,7 +324,7 @@ CEILINGS = {
     "halofeed": (13, 3500),
     "system": (18, 3000),
     "schemas": (19, 4120),
-    "storage": (12, 2400),
+    "storage": (12, 2370),
     "prep": (140, 36710),
     "pipelines": (23, 6180),
     "loader": (45, 10070),
