@@ -1,8 +1,4 @@
-"""Plan of a conversion: its references, splits, label map and totals, and the disk space that it needs.
-
-A reference is a `SourceExample`. Planning reads annotations, class names in the headers of label volumes, and a few
-label images, but no other pixels.
-"""
+"""Plan of a conversion before any image is decoded: references (`SourceExample`), splits, classes and disk space."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -88,7 +83,6 @@ class ConversionPlan:
 
     Args:
         task: name of the task, given or chosen from the annotations.
-        splits: names of the splits, in sorted order.
         fingerprints: fingerprint of the references and labels, then those that earlier versions would give.
         stamps: digest of the stamps of all source files; "" where a file may change and keep its stamp.
         totals: counts of the references, and facts about them.
@@ -319,16 +313,15 @@ def _faults(sources: Sources) -> dict[str, Problem]:
     return {**sources.annotations.faults(), **sources.images.faults()}
 
 
-@contextmanager
+@contextlib.contextmanager
 def _naming_faults(sources: Sources) -> Iterator[None]:
     """Add the paths that could not be listed to an error of the annotations, because they may explain it."""
     try:
         yield
     except AnnotationsError as error:
-        faults = _faults(sources).items()
         lines = [
             f"  {path}: {SourceError(*problem)}"
-            for path, problem in faults
+            for path, problem in _faults(sources).items()
             if problem not in (HIDDEN_FILE, EMPTY_FOLDER)
         ]
         if not lines:
@@ -492,7 +485,6 @@ def _segmentation_label_map(
         if in_files.agree() or not (given or choice.keep):
             named = in_files.ids()
         in_files.check_numbers(name for name, _ in choice.renamed)
-        # The values of files without names become classes.
         is_open = bool(in_files.without_names) and not (given or choice) and max(named) <= 255
     if choice:
         check_choice(
