@@ -120,7 +120,7 @@ def plan(source: str, workers: int) -> dict[str, float]:
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
             lines = sum(len(output.read(reference_file(number))) for number in range(written.count))
     return {
-        "series": found.convertible,
+        "series": found.totals.convertible,
         "seconds": seconds,
         "driver_s": processor,
         "driver_MiB": memory / 1024,

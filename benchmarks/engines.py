@@ -107,7 +107,7 @@ def plan(layout: str, count: int) -> dict[str, float]:
         start, processor = time.perf_counter(), time.process_time()
         found = make_plan(options, recipe, sources, written)
         seconds, processor = time.perf_counter() - start, time.process_time() - processor
-        assert found.convertible == count
+        assert found.totals.convertible == count
         line_bytes = sum(path.stat().st_size for path in Path(scratch).rglob("references")) / count
     return {
         "seconds": seconds,
@@ -149,7 +149,7 @@ def list_in_parts(count: int) -> dict[str, float]:
             seconds, processor = time.perf_counter() - start, time.process_time() - processor
             pool.close()
             pool.join()
-        assert found.convertible == count
+        assert found.totals.convertible == count
     return {
         "seconds": seconds,
         "processor_seconds": processor,

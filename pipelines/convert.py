@@ -328,19 +328,19 @@ def _convert_into(
         if replaces is not None and (committed is None or _is_same(plan, recipe, committed)):
             present = replaces.sizes() | present
         refuse = options.disk_check == "refuse"
-        records = min(plan.convertible, recipe.limit or plan.convertible)
+        records = min(plan.totals.convertible, recipe.limit or plan.totals.convertible)
         check_disk_space(options.folder, records, record_bytes, present, refuse=refuse)
         return plan
 
     began = time.monotonic()
     plan = _withdraw_on_error(output, prepare)
-    _print_detail(f"planned {plural(plan.count, 'input')} in {time.monotonic() - began:.1f} s")
+    _print_detail(f"planned {plural(plan.totals.count, 'input')} in {time.monotonic() - began:.1f} s")
     if started is not None:
         started.keep()
     if run.show_progress and sys.stderr is not None and sys.stderr.isatty():
         classes = plan.describe_classes(plan.labels.names.values())
         print_status(
-            f"{options.name}: {plan.count:,} inputs ({plan.describe_splits()}); {plan.task}: {classes}"
+            f"{options.name}: {plan.totals.count:,} inputs ({plan.describe_splits()}); {plan.task}: {classes}"
         )
     output.delete([MANIFEST])
     job = _job_of(run, plan, output, references_folder, replaces)
@@ -348,7 +348,7 @@ def _convert_into(
     if run.scratch is None:
         _run_elsewhere(run, job, references.count, output)
     else:
-        _run_here(run, job, min(plan.count, recipe.limit or plan.count), run.scratch)
+        _run_here(run, job, min(plan.totals.count, recipe.limit or plan.totals.count), run.scratch)
     output.sweep()
     shards = plural(recipe.shards * len(plan.splits), "shard")
     processes = f" by {plural(choice.workers, 'process', 'processes')}" if choice.local else ""
@@ -462,7 +462,7 @@ def _same_plan(
     """Plan a committed version again; raise UsageError where the plan differs."""
     plan = run.plan(version, writer)
     if not _is_same(plan, run.recipe, manifest):
-        before, now = manifest.inputs.get("count"), plan.count
+        before, now = manifest.inputs.get("count"), plan.totals.count
         raise UsageError(
             f"{run.options.folder} was converted from other sources or labels ({before} inputs "
             f"then, {now} now); "

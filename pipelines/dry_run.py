@@ -114,22 +114,21 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
     lines += _records(options, plan, recipe)
     if converted is not None and recipe.encoding != "raw":
         size = _average_bytes(converted)
-        lines.append(
-            f"  records of the sample have {human_bytes(size)}; all: about {human_bytes(size * plan.convertible)}"
-        )
+        whole = human_bytes(size * plan.totals.convertible)
+        lines.append(f"  records of the sample have {human_bytes(size)}; all: about {whole}")
     lines += [*outcome, *filter(None, [proposed, _propose_window(recipe, converted)])]
     return DryRun(text="\n".join(lines), sample=converted)
 
 
 def _head(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> str:
-    inputs = f"{plural(plan.count, 'input')} of layout {recipe.layout}"
+    inputs = f"{plural(plan.totals.count, 'input')} of layout {recipe.layout}"
     return f"{options.name} {options.version}: {plan.task}, {inputs}; dry run, nothing is written to {options.folder}"
 
 
 def _inputs(plan: ConversionPlan) -> list[str]:
     totals = plan.totals
     lines = [f"  {name:<12} {plural(count, 'input')}" for name, count in sorted(totals.splits.items())]
-    if rejected := plan.count - plan.convertible:
+    if rejected := plan.totals.count - plan.totals.convertible:
         what = f"will be rejected by {'its' if rejected == 1 else 'their'} annotations"
         lines += reason_lines(totals.problems, f"{plural(rejected, 'input')} {what}", totals.first_problems)
     if bad := totals.bad_objects.total():
@@ -151,7 +150,7 @@ def _classes(plan: ConversionPlan, converted: Conversion | None) -> str:
 def _records(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> list[str]:
     label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
     each, shape = bytes_per_record(recipe, plan.task, label_dtype), recipe.static_shape()
-    records = min(plan.convertible, recipe.limit or plan.convertible)
+    records = min(plan.totals.convertible, recipe.limit or plan.totals.convertible)
     free = "" if is_remote(options.folder) else f"; {human_bytes(free_bytes(options.folder))} free"
     sized = "x".join(map(str, shape)) if shape else "no fixed size"
     total = f", {human_bytes(each)} each, {human_bytes(each * records)} in all" if each else ""
@@ -169,7 +168,7 @@ def _convert_sample(
 ) -> tuple[Conversion | None, list[str]]:
     """Convert a sample into a folder; return the conversion, if it wrote any record, and lines on its outcome."""
     most = _SCANS_CONVERTED if plan.totals.first_volume else _SAMPLE
-    limit = min(most, recipe.limit or most, plan.count)
+    limit = min(most, recipe.limit or most, plan.totals.count)
     there = replace(options, out=folder, overwrite=False, max_rejected=None, workers=1, threads=None)
     try:
         with status_level(QUIET):  # the plan has printed its status already

@@ -1,4 +1,8 @@
-"""Plan of a conversion, made before any image is read: references, labels, splits, totals and disk space."""
+"""Plan of a conversion: its references, splits, label map and totals, and the disk space that it needs.
+
+A reference is a `SourceExample`. Planning reads annotations, class names in the headers of label volumes, and a few
+label images, but no other pixels.
+"""
 
 from __future__ import annotations
 
@@ -70,30 +74,29 @@ from halofeed.system.console import human_bytes, print_status
 from halofeed.system.memory import machine_memory
 from halofeed.system.wording import plural
 
-_SHOWN = 3
-_SHOWN_CLASSES = 20
-MIN_PRINTED_BYTES: Final = 1 << 30
+_MAX_SHOWN_FAULTS = 3
+_MAX_SHOWN_CLASSES = 20
+_MIN_PRINTED_BYTES: Final = 1 << 30
+"""Size of a data set from which a conversion prints its expected size."""
 _SHARE_KEPT_FREE: Final = 0.02
 """Share of the disk that a conversion leaves free."""
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ConversionPlan:
     """Result of planning.
 
     Args:
-        count: number of references.
-        convertible: number of references without a problem in the annotations.
+        task: name of the task, given or chosen from the annotations.
+        splits: names of the splits, in sorted order.
         fingerprints: fingerprint of the references and labels, then those that earlier versions would give.
-        stamps: digest of the stamps of all source files; "" where a file may change without changing it.
-        totals: what the references hold.
+        stamps: digest of the stamps of all source files; "" where a file may change and keep its stamp.
+        totals: counts of the references, and facts about them.
     """
 
     task: str
     labels: LabelMap
     splits: tuple[str, ...]
-    count: int
-    convertible: int
     fingerprints: tuple[str, ...]
     stamps: str
     totals: Totals
@@ -101,18 +104,18 @@ class ConversionPlan:
     @property
     def inputs(self) -> dict[str, Any]:
         """Return the manifest's entry for the references and labels."""
-        return {"count": self.count, "fingerprint": self.fingerprints[0]}
+        return {"count": self.totals.count, "fingerprint": self.fingerprints[0]}
 
     def describe_splits(self) -> str:
-        """Return the convertible inputs of each split, such as "test 72, train 205"."""
+        """Return the number of convertible references of each split, such as "test 72, train 205"."""
         return ", ".join(f"{name} {count:,}" for name, count in sorted(self.totals.splits.items()))
 
     def describe_classes(self, names: Iterable[str]) -> str:
         """Return some classes with the number of labels or objects that annotations have of them."""
         counts = self.totals.labels
         texts = [f"{name} {counts[name]:,}" if counts[name] else name for name in names if name != BACKGROUND]
-        more = f" and {len(texts) - _SHOWN_CLASSES} more" if len(texts) > _SHOWN_CLASSES else ""
-        return f"{', '.join(texts[:_SHOWN_CLASSES])}{more}"
+        more = f" and {len(texts) - _MAX_SHOWN_CLASSES} more" if len(texts) > _MAX_SHOWN_CLASSES else ""
+        return f"{', '.join(texts[:_MAX_SHOWN_CLASSES])}{more}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,23 +128,25 @@ class Sources:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Listed:
-    """A source and how to list it."""
+class _LayoutInput:
+    """What a layout lists references from, and the recipe that decides how."""
 
     recipe: Recipe
     layout: Layout
     sources: Sources
-    listing: FileSelection
+    selection: FileSelection
     options: LayoutOptions
 
 
 ListInJob: TypeAlias = "Callable[[Layout, LayoutOptions, SplitOptions], Totals | None]"
+"""Function that lists, counts and writes the references by workers; it returns None where this process must do so."""
 
 
 def open_sources(options: JobOptions) -> Sources:
-    """Open the source that the user named; raise UsageError where it does not exist."""
+    """Open the source that the user named; raise UsageError where a local one does not exist."""
     source, annotation_file = options.source.rstrip("/") or "/", None
     if is_remote(source):
+        # Not looked up: the extension shows whether the address is a file.
         folder, _, last = source.rpartition("/")
         if last.rpartition(".")[2] in ("json", "csv", "jsonl") or container_kind(last):
             source, annotation_file = folder, last
@@ -158,14 +163,14 @@ def make_plan(
     sources: Sources,
     writer: ReferenceWriter | None,
     list_series: ListSeries | None = None,
-    in_job: ListInJob | None = None,
+    list_in_job: ListInJob | None = None,
 ) -> ConversionPlan:
     """Read the annotations and write the references for the workers.
 
     Args:
         writer: writer of the references; None only counts and checks them.
         list_series: as in `LayoutOptions`.
-        in_job: lists, counts and writes the references by workers; returns None where this process must list them.
+        list_in_job: see `ListInJob`; None lists them in this process.
 
     Raises:
         AnnotationsError: unknown labels, two sources with one id, a group in several splits, invalid names of splits,
@@ -178,31 +183,29 @@ def make_plan(
         _check_channels(recipe, layout, sources)
     split_options = SplitOptions(
         shares=recipe.shares(),
-        lists=_split_lists(options),
-        cases=_fold(options),
+        lists=_read_split_lists(options),
+        cases=_read_fold(options),
         seed=recipe.split_seed,
         group_pattern=recipe.group_pattern,
     )
-    listing = recipe.rules.listing(sources.images)
+    selection = recipe.rules.select_files(sources.images)
     layout_options = recipe.layout_options(
-        options.salt, source_splits=not (split_options.shares or split_options.lists), listing=listing
+        options.salt, source_splits=not (split_options.shares or split_options.lists), selection=selection
     )
     if options.label_map is not None and layout.has_containers:
-        # Numbers in container files are places in a list from 0, whatever the task.
+        # Class numbers in container files count from 0, in detection too.
         names = labels.from_file(os.path.basename(options.label_map), _read_file(options.label_map), 0).names
         layout_options = replace(layout_options, class_names=names)
-    source = _Listed(recipe=recipe, layout=layout, sources=sources, listing=listing, options=layout_options)
     with _naming_faults(sources):
-        totals = None if in_job is None else in_job(layout, layout_options, split_options)
-
-    def listed() -> Iterator[SourceExample]:
-        return _references(
-            replace(source, options=replace(layout_options, list_series=list_series)), split_options
-        )
-
-    listed_here = totals is None
+        totals = None if list_in_job is None else list_in_job(layout, layout_options, split_options)
+    # Workers received the options without `list_series`, which cannot be sent to them.
+    layout_options = replace(layout_options, list_series=list_series)
+    layout_input = _LayoutInput(
+        recipe=recipe, layout=layout, sources=sources, selection=selection, options=layout_options
+    )
+    is_listed_here = totals is None
     if totals is None:
-        totals = _gather(listed, recipe, sources, writer, source_splits=layout_options.source_splits)
+        totals = _list_here(layout_input, split_options, writer)
     splits = _splits_of(totals)
     if not totals.count:
         raise AnnotationsError(
@@ -211,71 +214,69 @@ def make_plan(
     if len(splits) > SPLITS or len(splits) * recipe.shards > SHARDS:
         raise UsageError(
             f"--shards {recipe.shards}: {plural(len(splits), 'split has', 'splits have')} "
-            f"{plural(len(splits) * recipe.shards, 'shard')}; a data "
-            f"set has at most {SHARDS:,} in {SPLITS:,} splits"
+            f"{plural(len(splits) * recipe.shards, 'shard')}; a data set has at most {SHARDS:,} in {SPLITS:,} splits"
         )
     named_by_option = bool(recipe.split_shares or options.split_lists or options.nnunet_splits)
-    _check_splits(totals.splits, named_by_option=named_by_option)
-    if len(totals.splits) == 1 and not named_by_option and listed_here:
+    _check_split_names(totals.splits, named_by_option=named_by_option)
+    if len(totals.splits) == 1 and not named_by_option and is_listed_here:
         _print_unused_lists(sources.images)
     if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
         raise UsageError(refused)
     if not totals.convertible and options.max_rejected is None:
         totals.refuse_all(sources.images.root)
+    # If an id comes twice, this lists the references again to name their sources.
+    references = functools.partial(_list_references, layout_input, split_options)
     refuse_repeated(
-        totals.identities, lambda: ((one.key, one.source) for one in listed() if one.problem is None)
+        totals.identities, lambda: ((one.key, one.source) for one in references() if one.problem is None)
     )
     totals.check_objects()
-    default = "detection" if totals.has_boxes or not totals.has_label else "classification"
-    task = recipe.settled_task() or (default if default in layout.tasks else layout.tasks[0])
-    label_map = _label_map(source, totals, task, options.label_map)
-    for doubt in recipe.doubts():
-        print_status(f"halofeed convert: {doubt}")
+    default_task = "detection" if totals.has_boxes or not totals.has_label else "classification"
+    task = recipe.settled_task() or (default_task if default_task in layout.tasks else layout.tasks[0])
+    label_map = _label_map(layout_input, totals, task, options.label_map)
+    for warning in recipe.warnings():
+        print_status(f"halofeed convert: {warning}")
     if task_named(task).has_label_image and totals.convertible and not totals.labelled:
         print_status(
             f"halofeed convert: no label for {plural(totals.convertible, 'image')}, so the records are for prediction "
             "only. If there are labels, name them: a table with --layout csv and the columns id,image,label, or "
             "--layout pairs with --image-pattern and --label-pattern"
         )
+    stamps = "" if totals.stamps is None else f"{totals.stamps:064x}"
+    if isinstance(sources.images, RemoteFiles):  # its listing has the versions of all files
+        stamps = sources.images.stamps
     return ConversionPlan(
         task=task,
         labels=label_map,
         splits=splits,
-        count=totals.count,
-        convertible=totals.convertible,
         fingerprints=totals.fingerprints(json.dumps(label_map.to_json()).encode()),
-        stamps=_stamps_of(sources.images, totals),
+        stamps=stamps,
         totals=totals,
     )
 
 
-def _gather(
-    listed: Callable[[], Iterator[SourceExample]],
-    recipe: Recipe,
-    sources: Sources,
-    writer: ReferenceWriter | None,
-    *,
-    source_splits: bool,
+def _list_here(
+    layout_input: _LayoutInput, split_options: SplitOptions, writer: ReferenceWriter | None
 ) -> Totals:
     """List all references in this process, and write them; print which splits have other names than their folders."""
+    recipe, images = layout_input.recipe, layout_input.sources.images
     totals = Totals()
     has_choice = bool(recipe.class_choice())
-    names = totals.names_in_labels = NamesInLabels(files=sources.images)
-    stamp = functools.partial(settled_stamp, sources.images)
+    names = totals.names_in_labels = NamesInLabels(files=images)
+    stamp = functools.partial(settled_stamp, images)
     with contextlib.nullcontext() if writer is None else contextlib.closing(writer):
-        for reference in listed():
+        for reference in _list_references(layout_input, split_options):
             if reference.channels and not recipe.rules.joins_files:
                 raise UsageError(
                     f"{reference.source}: only volumes may have channels in several files; give their static shape "
                     "with --depth, --height and --width"
                 )
-            if source_splits and reference.problem is None and reference.split not in totals.splits:
-                _print_other_name(reference)
-            if has_choice and reference.problem is None:
-                totals.masks.update(reference.masks)
             if reference.problem is None:
+                if layout_input.options.source_splits and reference.split not in totals.splits:
+                    _print_other_name(reference)
+                if has_choice:
+                    totals.masks.update(reference.masks)
                 names.read(reference.masks)
-            identity, line = totals.take(reference, sources.images.size, stamp)
+            identity, line = totals.take(reference, images.size, stamp)
             if writer is not None:
                 writer.add(reference.split, identity, line)
         if writer is not None and totals.count:
@@ -290,41 +291,37 @@ def _print_other_name(first: SourceExample) -> None:
         print_status(f"halofeed convert: images in the folder {named[0]} are in the split {first.split}")
 
 
-def _stamps_of(images: LocalFiles | RemoteFiles, totals: Totals) -> str:
-    if isinstance(images, RemoteFiles):
-        return images.stamps
-    return "" if totals.stamps is None else f"{totals.stamps:064x}"
-
-
 def _splits_of(totals: Totals) -> tuple[str, ...]:
+    """Return the splits of the convertible references; one split if there are none, for their rejects."""
     return tuple(sorted(totals.splits)) or ("train",)
 
 
-def _references(source: _Listed, split_options: SplitOptions) -> Iterator[SourceExample]:
-    sources, listing = source.sources, source.listing
-    references = source.layout.list_references(
-        sources.annotations, listing.files, sources.annotation_file, source.options
+def _list_references(layout_input: _LayoutInput, split_options: SplitOptions) -> Iterator[SourceExample]:
+    """Yield the references with their splits, then a rejected one for each path that could not be listed."""
+    layout, sources, selection = layout_input.layout, layout_input.sources, layout_input.selection
+    references = layout.list_references(
+        sources.annotations, selection.files, sources.annotation_file, layout_input.options
     )
     named: set[str] = set()
     with _naming_faults(sources):
         assigned = assign_splits(reject_lone_surrogates(references), split_options)
-        for reference in check_groups(assigned, split_options, are_patients=source.layout.name == "dicom"):
+        for reference in check_groups(assigned, split_options, are_patients=layout.name == "dicom"):
             if faults := _faults(sources):
                 named |= faults.keys() & reference.paths
-            yield listing.complete(reference)
+            yield selection.complete(reference)
     for path, problem in _faults(sources).items():
         if path not in named:
             yield SourceExample(source=path, key=path, problem=problem)
 
 
 def _faults(sources: Sources) -> dict[str, Problem]:
-    """Return the problems of the sources' folders that could not be listed."""
+    """Return the problem of each path of the sources that could not be listed."""
     return {**sources.annotations.faults(), **sources.images.faults()}
 
 
 @contextmanager
 def _naming_faults(sources: Sources) -> Iterator[None]:
-    """Add the folders that could not be listed to an error of the annotations, because they may explain it."""
+    """Add the paths that could not be listed to an error of the annotations, because they may explain it."""
     try:
         yield
     except AnnotationsError as error:
@@ -336,8 +333,8 @@ def _naming_faults(sources: Sources) -> Iterator[None]:
         ]
         if not lines:
             raise
-        if len(lines) > _SHOWN:
-            lines[_SHOWN:] = [f"  and {len(lines) - _SHOWN} more"]
+        if len(lines) > _MAX_SHOWN_FAULTS:
+            lines[_MAX_SHOWN_FAULTS:] = [f"  and {len(lines) - _MAX_SHOWN_FAULTS} more"]
         raise AnnotationsError("\n".join([str(error), "these could not be listed:", *lines])) from error
 
 
@@ -351,7 +348,8 @@ def _print_unused_lists(images: SourceFiles) -> None:
         )
 
 
-def _split_lists(options: JobOptions) -> dict[str, str]:
+def _read_split_lists(options: JobOptions) -> dict[str, str]:
+    """Return the text of each split's list in --split-lists."""
     lists = {}
     for part in options.split_lists:
         name, _, path = part.partition("=")
@@ -366,7 +364,7 @@ def _split_lists(options: JobOptions) -> dict[str, str]:
     return lists
 
 
-def _fold(options: JobOptions) -> dict[str, tuple[str, ...]]:
+def _read_fold(options: JobOptions) -> dict[str, tuple[str, ...]]:
     """Return the cases of each split in the selected fold of nnU-Net's splits_final.json."""
     path, fold = options.nnunet_splits, options.nnunet_fold
     if path is None:
@@ -384,6 +382,7 @@ def _fold(options: JobOptions) -> dict[str, tuple[str, ...]]:
 
 
 def _read_file(path: str) -> bytes:
+    """Return the bytes of a file that an option names, local or remote."""
     try:
         if not is_remote(path):
             return read_regular(path, machine_memory())
@@ -397,7 +396,7 @@ def _read_file(path: str) -> bytes:
         raise UsageError(f"{path}: {error.detail or error.reason}") from error
 
 
-def _check_splits(names: Iterable[str], *, named_by_option: bool) -> None:
+def _check_split_names(names: Iterable[str], *, named_by_option: bool) -> None:
     """Refuse names of splits that are invalid in file names, or differ only in upper and lower case."""
     try:
         by_folded: dict[str, str] = {}
@@ -428,7 +427,7 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
         )
 
 
-def _label_map(source: _Listed, totals: Totals, task: str, file: str | None) -> LabelMap:
+def _label_map(layout_input: _LayoutInput, totals: Totals, task: str, file: str | None) -> LabelMap:
     """Return the classes of --label-map's file, or of the data."""
     first_id = task_named(task).first_label_id
     given = None
@@ -436,10 +435,10 @@ def _label_map(source: _Listed, totals: Totals, task: str, file: str | None) -> 
         given = labels.from_file(os.path.basename(file), _read_file(file), first_id)
         _check_known(given, totals, file)
     if task_named(task).has_label_image:
-        return _classes(source, totals, given, file)
+        return _segmentation_label_map(layout_input, totals, given, file)
     if given is not None:
         return given
-    layout, sources = source.layout, source.sources
+    layout, sources = layout_input.layout, layout_input.sources
     order = layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else ()
     # A class whose name cannot be written has no objects: its images are rejected.
     order = tuple(filter(can_be_encoded, order))
@@ -463,35 +462,37 @@ def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
         raise AnnotationsError("\n".join([head, *listed, "add them there, or take them out of the data"]))
 
 
-def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str | None) -> LabelMap:
-    """Return the classes of segmentation: of --label-map, of the layout's files, or of the values in label images."""
+def _segmentation_label_map(
+    layout_input: _LayoutInput, totals: Totals, given: LabelMap | None, file: str | None
+) -> LabelMap:
+    """Return the classes of segmentation: those `given` in a file, of the layout's files, or of label images."""
     if given is not None and given.names.get(0) in totals.labels:
         raise AnnotationsError(
             f"{file}: id 0 is {given.names[0]!r}, a class with masks, but 0 is the background; let classes start at "
             "1 (.txt: 'background' in the first line)"
         )
-    recipe, layout, sources, images = source.recipe, source.layout, source.sources, source.listing.files
-    # Layouts choose the classes that have masks of their own.
+    recipe, layout, sources = layout_input.recipe, layout_input.layout, layout_input.sources
+    images, options = layout_input.selection.files, layout_input.options
+    # Where each class has masks of its own, the layout has applied the user's choice.
     choice = ClassChoice() if totals.labels else recipe.class_choice()
-    in_channels = recipe.holds_class_sets()
-    if in_channels and layout.regions is not None:
+    if recipe.holds_class_sets() and layout.regions is not None:
         regions = layout.regions(sources.annotations, sources.annotation_file)
         if regions:
             return check_channels(region_classes(given, regions, choice))
     named: Mapping[int, str] = {}
-    if layout.label_values is not None and (given is None or choice):
-        named = layout.label_values(sources.annotations, images, sources.annotation_file, source.options)
-    coding = recipe.label_coding()
-    if coding and (given is None or choice):
-        named = coding.names
-    in_files = totals.names_in_labels
-    has_names = in_files is not None and bool(in_files.named)
-    by_names = has_names and (given is not None or not named)
+    if given is None or choice:
+        if layout.label_values is not None:
+            named = layout.label_values(sources.annotations, images, sources.annotation_file, options)
+        if coding := recipe.label_coding():
+            named = coding.names
+    in_files = totals.names_in_labels or NamesInLabels(files=images)
+    by_names = bool(in_files.named) and (given is not None or not named)
     is_open = False
-    if in_files is not None and has_names and not named:
+    if in_files.named and not named:
         if in_files.agree() or not (given or choice.keep):
             named = in_files.ids()
         in_files.check_numbers(name for name, _ in choice.renamed)
+        # The values of files without names become classes.
         is_open = bool(in_files.without_names) and not (given or choice) and max(named) <= 255
     if choice:
         check_choice(
@@ -500,17 +501,26 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
             named,
             totals.masks,
             images,
-            # A folder holds label slices, which have values.
-            lambda path: source.options.takes_scan(path) or images.size(path) is None,
-            in_files.named if in_files is not None else (),
+            # A path without a size is a folder of label slices, which have values.
+            lambda path: options.takes_scan(path) or images.size(path) is None,
+            in_files.named,
         )
-    classes = replace(segmentation_classes(given, named, choice), by_names=by_names)
-    if is_open:  # the values of the files without names become classes
-        classes = replace(classes, is_open=True)
-    if in_channels:
+    classes = segmentation_classes(given, named, choice)
+    classes = replace(classes, by_names=by_names, is_open=classes.is_open or is_open)
+    if recipe.holds_class_sets():
         return check_channels(classes)
-    ignored = layout.unlabeled if recipe.ignore_label is None else recipe.ignore_label
-    if ignored is None and not coding and _is_void(images, totals.label_images, classes, choice):
+    return _add_void(layout_input, totals, choice, classes)
+
+
+def _add_void(layout_input: _LayoutInput, totals: Totals, choice: ClassChoice, classes: LabelMap) -> LabelMap:
+    """Return the classes with the ignore label; the void of PASCAL VOC is one, or foreground in masks of 0 and 255."""
+    recipe, images = layout_input.recipe, layout_input.selection.files
+    ignored = layout_input.layout.unlabeled if recipe.ignore_label is None else recipe.ignore_label
+    if (
+        ignored is None
+        and not recipe.label_coding()
+        and _is_void(images, totals.label_images, classes, choice)
+    ):
         ignored = VOC_VOID
         print_status(
             f"halofeed convert: {totals.label_images[0]} is a label image of PASCAL VOC by its folder or palette, "
@@ -520,7 +530,7 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
         return classes.ignoring(ignored)
     if not classes.is_open or classes.id_of_value(VOC_VOID) is not None:
         return classes
-    found = _values_of(images, totals.label_images, recipe.max_pixels)
+    found = _values_in(images, totals.label_images, recipe.max_pixels)
     if problem := void_problem(found):
         raise AnnotationsError(f"{totals.label_images[0]} and others: {problem}")
     if found not in ({0, VOC_VOID}, {VOC_VOID}) or choice:
@@ -533,7 +543,7 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
     return replace(classes, entries=entries, is_open=False, values=((VOC_VOID, 1),))
 
 
-def _values_of(images: SourceFiles, paths: Iterable[str], max_pixels: int) -> set[int]:
+def _values_in(images: SourceFiles, paths: Iterable[str], max_pixels: int) -> set[int]:
     """Return all values of some label images."""
     found: set[int] = set()
     for path in paths:
@@ -545,7 +555,7 @@ def _values_of(images: SourceFiles, paths: Iterable[str], max_pixels: int) -> se
 
 
 def _is_void(images: SourceFiles, paths: Sequence[str], classes: LabelMap, choice: ClassChoice) -> bool:
-    """Return whether VOC's void value is no class of anybody, by a label image's folder or palette."""
+    """Return whether 255 is the void of PASCAL VOC: no class has it, and a label image's folder or palette is VOC's."""
     named = {*classes.names, *(value for value, _ in classes.values or ())}
     path = next(iter(paths), "")
     if not path or VOC_VOID in named or str(VOC_VOID) in dict(choice.renamed):
@@ -567,6 +577,7 @@ def bytes_per_record(recipe: Recipe, task: str, label_dtype: str) -> int | None:
     shape = recipe.static_shape()
     if recipe.encoding != "raw" or shape is None:
         return None
+    # NumPy has no bfloat16, which takes 2 bytes.
     stored = np.dtype({"bfloat16": "uint16"}.get(recipe.dtype, recipe.dtype)).itemsize * recipe.channels
     label = np.dtype(label_dtype).itemsize if task_named(task).has_label_image else 0
     return math.prod(shape) * (stored + label)
@@ -587,7 +598,7 @@ def check_disk_space(
         folder: output folder; the space of an object store is unknown.
         records: minimum number of records.
         record_bytes: result of `bytes_per_record`.
-        present: existing files of an interrupted run, with their sizes.
+        present: names of existing files of an interrupted run, with their sizes; shards need no more space.
         refuse: raise an error where the space is too small; otherwise only print it.
 
     Raises:
@@ -606,6 +617,6 @@ def check_disk_space(
                 "--depth), for pictures --encoding jpeg or png, another --out, or insist with --disk-check ignore"
             )
         text = f"warning: {text}"
-    elif needed < MIN_PRINTED_BYTES:
+    elif needed < _MIN_PRINTED_BYTES:
         return
     print_status(f"halofeed convert: {text}")

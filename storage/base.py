@@ -17,14 +17,15 @@ from halofeed.system.checksum import crc32c
 
 CONNECT_SECONDS, SILENT_SECONDS = 10.0, 30.0
 """Timeouts for a connection and for the next byte."""
-READ_AT_ONCE = 1 << 20
+_READ_BYTES = 1 << 20
+_MIN_BYTES_PER_SECOND = 1 << 20
 ANY, ABSENT = "any", "absent"
 """Conditions of a write: any current object, or none. A version as the condition requires that version."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectInfo:
-    """Size and version of an object, and its age by the store's clock."""
+    """Size and version of an object, and its age by the store's clock; ANY and 0 where no write has a condition."""
 
     size: int
     version: str
@@ -35,7 +36,7 @@ class MultipartUpload(Protocol):
     """An object that is uploaded in parts and appears once all parts are there."""
 
     def send(self, data: bytes) -> None:
-        """Send the next bytes: 5 MiB or more, and a multiple of 256 KiB; only the last part may be smaller."""
+        """Send the next bytes: 5 MiB or more (S3) and a multiple of 256 KiB (Google); only the last part may differ."""
 
     def finish(self, data: bytes) -> None:
         """Send the last bytes and create the object; raise ChangedError where it fails the condition."""
@@ -53,7 +54,7 @@ class ObjectStore:
 
     Attributes:
         endpoint: address of the server, for messages; None where the object's address says it.
-        is_conditional: whether `write` and uploads compare the current object with the expected one.
+        is_conditional: whether writes compare the current object with the expected one; then conversions take a lease.
     """
 
     endpoint: str | None = None
@@ -72,10 +73,10 @@ class ObjectStore:
         raise NotImplementedError
 
     def stat_once(self, address: str) -> ObjectInfo | None:
-        """Stat as `stat` does, by a single request that raises the client's own error, or FileNotFoundError."""
+        """Stat as `stat` does, by a single request that raises the client's own error; None for an unknown size."""
         raise NotImplementedError
 
-    def read_range(self, address: str, start: int, stop: int, seconds: float) -> bytes | bytearray:
+    def read_range_once(self, address: str, start: int, stop: int, seconds: float) -> bytes | bytearray:
         """Read as `read_once` does, in the fastest way for many concurrent readers.
 
         Args:
@@ -113,11 +114,11 @@ class ObjectStore:
         return ((address, size) for address, size, _ in self.versions(prefix))
 
     def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """Return address, size and version of the same objects; each write changes the version."""
+        """Return address, size and version of the same objects; this version may differ from that of `stat`."""
         raise NotImplementedError
 
     def files_in(self, folder: str, inside: str = "") -> dict[str, int]:
-        """Return the sizes of the files directly in a folder, and of those in its folder `inside`, by path below it."""
+        """Return the sizes of the files directly in a folder and in its folder `inside`, by path below the folder."""
         prefix = f"{folder}/"
         found = {address[len(prefix) :]: size for address, size in self.listed(prefix)}
         return {
@@ -151,9 +152,9 @@ def read_body(stream: Any, size: int) -> bytes:
     Raises:
         TimeoutError: the body takes longer than its size allows.
     """
-    deadline = time.monotonic() + SILENT_SECONDS + size / READ_AT_ONCE
+    deadline = time.monotonic() + SILENT_SECONDS + size / _MIN_BYTES_PER_SECOND
     chunks = []
-    while chunk := stream.read(READ_AT_ONCE):
+    while chunk := stream.read(_READ_BYTES):
         chunks.append(chunk)
         if time.monotonic() > deadline:
             raise TimeoutError("the body takes too long")
@@ -181,7 +182,7 @@ _PARTS_OF_A_SIZE: Final = 1000
 
 
 class ObjectReader:
-    """Sequential reader of an object."""
+    """Sequential reader of an object, which reads ahead by PART_BYTES."""
 
     def __init__(self, store: ObjectStore, address: str) -> None:
         self._store, self._address = store, address
@@ -210,16 +211,16 @@ class ObjectReader:
 class ObjectWriter:
     """Writer of an object that appears when it is finished, unless another run has changed the object since.
 
-    Memory: two parts.
+    It holds two parts in memory: the one that is filled and the one that is sent.
     """
 
     def __init__(self, store: ObjectStore, address: str) -> None:
         self._store, self._address = store, address
         current = store.stat(address)
         self._expected = ABSENT if current is None else current.version
-        self._pending, self._bytes, self._checksum, self._sent = bytearray(), 0, 0, 0
-        self._parts: MultipartUpload | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        self._pending, self._bytes, self._checksum, self._parts_sent = bytearray(), 0, 0, 0
+        self._upload: MultipartUpload | None = None
+        self._executor: ThreadPoolExecutor | None = None
         self._sending: Future[None] | None = None
 
     def write(self, data: Any, /) -> int:
@@ -227,7 +228,7 @@ class ObjectWriter:
         view = np.frombuffer(data, np.uint8).data
         self._pending += view
         self._bytes += len(view)
-        while len(self._pending) > (size := PART_BYTES << self._sent // _PARTS_OF_A_SIZE):
+        while len(self._pending) > (size := PART_BYTES << self._parts_sent // _PARTS_OF_A_SIZE):
             part, self._pending = bytes(self._pending[:size]), self._pending[size:]
             self._send(part)
         return len(view)
@@ -238,13 +239,13 @@ class ObjectWriter:
 
     def _send(self, part: bytes) -> None:
         self._checksum = crc32c(part, self._checksum)
-        if self._parts is None:
-            self._parts = self._store.start_upload(self._address, self._expected)
-            self._thread = ThreadPoolExecutor(1, "upload")
-        assert self._thread is not None
+        if self._upload is None:
+            self._upload = self._store.start_upload(self._address, self._expected)
+            self._executor = ThreadPoolExecutor(1, "upload")
+        assert self._executor is not None
         self._wait()
-        self._sending = self._thread.submit(self._parts.send, part)
-        self._sent += 1
+        self._sending = self._executor.submit(self._upload.send, part)
+        self._parts_sent += 1
 
     def _wait(self) -> None:
         if self._sending is not None:
@@ -255,14 +256,14 @@ class ObjectWriter:
         """Create the object; raise ChangedError where another run wrote or deleted it since this writer was made."""
         last = bytes(self._pending)
         self._checksum, self._pending = crc32c(last, self._checksum), bytearray()
-        if self._parts is None:
+        if self._upload is None:
             self._store.write(self._address, last, self._expected)
             return
         self._wait()
-        self._parts.finish(last)
-        self._end()
+        self._upload.finish(last)
+        self._stop_thread()
 
-    def is_there(self) -> bool:
+    def matches_stored(self) -> bool:
         """Return whether the stored object equals the one written here, because another run wrote the same bytes."""
         checksum = 0
         with ObjectReader(self._store, self._address) as reader:
@@ -271,16 +272,15 @@ class ObjectWriter:
                     checksum = crc32c(chunk, checksum)
             except FileNotFoundError:
                 return False
-        self.abort()
         return checksum == self._checksum
 
     def abort(self) -> None:
         """Delete the parts that were sent."""
-        self._end()
-        if self._parts is not None:
-            parts, self._parts = self._parts, None
-            parts.abort()
+        self._stop_thread()
+        if self._upload is not None:
+            upload, self._upload = self._upload, None
+            upload.abort()
 
-    def _end(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)
+    def _stop_thread(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)

@@ -76,7 +76,7 @@ os.register_at_fork(after_in_child=_forget_stores)
 
 
 def reader_of(address: Address) -> ObjectStore:
-    """Return the store that reads the files below an address, by `stat_once`, `read_range` and `list_dir`.
+    """Return the store that reads the files below an address, by `stat_once`, `read_range_once` and `list_dir`.
 
     Raises:
         UsageError: no client reads such addresses, or the address has a user that the client does not use.

@@ -67,7 +67,7 @@ class FsspecFiles(ObjectStore):
         fault = fault_of(error)
         return Fault.TRANSIENT if fault is Fault.FINAL else fault  # errors of any library
 
-    def read_range(self, address: str, start: int, stop: int, seconds: float) -> bytes:
+    def read_range_once(self, address: str, start: int, stop: int, seconds: float) -> bytes:
         return bytes(self._call("cat_file", address, seconds, start=start, end=stop))
 
     def stat_once(self, address: str) -> ObjectInfo | None:

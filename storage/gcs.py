@@ -37,8 +37,6 @@ _SERVICE: Final = "https://storage.googleapis.com"
 class AnswerError(Exception):
     """Response that is no success, with its HTTP `status`."""
 
-    is_conditional = True
-
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status} {text}".strip())
         self.status = status
@@ -46,6 +44,8 @@ class AnswerError(Exception):
 
 class GcsObjects(ObjectStore):
     """Objects of Google Cloud Storage; STORAGE_EMULATOR_HOST names another server. See `ObjectStore`."""
+
+    is_conditional = True
 
     def __init__(self) -> None:
         from google.auth.transport.requests import AuthorizedSession

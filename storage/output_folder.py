@@ -186,8 +186,9 @@ class OutputFolder:
             writer.finish()
         except ChangedError:
             self._check_holder()
-            if not writer.is_there():
+            if not writer.matches_stored():
                 raise
+            writer.abort()
 
     def _check_holder(self) -> None:
         if self.holder is not None:

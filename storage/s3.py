@@ -95,7 +95,7 @@ class S3Objects(ObjectStore):
         with answer["Body"] as body:
             return read_body(body, answer["ContentLength"])
 
-    def read_range(self, address: str, start: int, stop: int, seconds: float) -> bytes | bytearray:
+    def read_range_once(self, address: str, start: int, stop: int, seconds: float) -> bytes | bytearray:
         bucket, _ = split_url(address)
         signed = None if bucket in self._unsigned else self._signed(address)
         if signed is None:

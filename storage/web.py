@@ -174,7 +174,7 @@ class WebFiles(ObjectStore):
             return Fault.FINAL
         return fault_of(error, getattr(error, "status", 0))
 
-    def read_range(self, address: str, start: int, stop: int, seconds: float) -> bytearray:
+    def read_range_once(self, address: str, start: int, stop: int, seconds: float) -> bytearray:
         return self._reader.get(address, start, stop, seconds)
 
     def stat_once(self, address: str) -> ObjectInfo | None:

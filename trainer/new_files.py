@@ -185,11 +185,11 @@ def list_new_files(
     is_file = check_source_path("--source", str(source))
     search = _SEARCHES[changed.rules.kind.name]
     root = _link_alone(source, scratch / LINKS) if is_file else str(source)
-    listing = changed.rules.listing(LocalFiles(root))
+    listing = changed.rules.select_files(LocalFiles(root))
     listed = search.list_images(listing, changed)
     if search.may_be_folder and not (listed or is_file):
         root = _link_alone(source.resolve(), scratch / LINKS)
-        listing = changed.rules.listing(LocalFiles(root))
+        listing = changed.rules.select_files(LocalFiles(root))
         listed = search.list_images(listing, changed)
     files = listing.files
     paths = list(files.sizes())

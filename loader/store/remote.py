@@ -386,8 +386,9 @@ class _Process:
     def request(self, name: str, start: int, stop: int) -> bytes | bytearray:
         """Request bytes of a file once."""
         try:
+            seconds = _timeout_seconds(stop - start)
             with self._slots:
-                return self.files.read_range(self._below(name), start, stop, _timeout_seconds(stop - start))
+                return self.files.read_range_once(self._below(name), start, stop, seconds)
         finally:
             self.answered += 1
 

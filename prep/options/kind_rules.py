@@ -30,7 +30,7 @@ class KindRules:
         is_heavy: True if one input takes as much memory as hundreds of pictures.
         is_fitted: True if --fit decides how an image is brought to its shape.
         joins_files: True if an image may have channels in separate files.
-        listing: select the sources among files.
+        select_files: return the files that may be sources.
         defaults: return the values of options that were left out.
         problems: yield a message for each combination of options that cannot work.
         shape: return the static size along the kind's axes; None where the options do not fix it.
@@ -46,7 +46,7 @@ class KindRules:
     is_heavy: bool = False
     is_fitted: bool = False
     joins_files: bool = False
-    listing: Callable[[SourceFiles], FileSelection] = lambda files: FileSelection(files=files)
+    select_files: Callable[[SourceFiles], FileSelection] = lambda files: FileSelection(files=files)
     defaults: Callable[[RecipeOptions], Mapping[str, Any]]
     problems: Callable[[RecipeOptions], Iterator[str]]
     shape: Callable[[RecipeOptions], tuple[int, ...] | None]
@@ -208,7 +208,7 @@ VOLUME_RULES = KindRules(
     is_heavy=True,
     is_fitted=True,
     joins_files=True,
-    listing=lambda files: FileSelection(files=files, complete=lambda one: with_data_files(one, files)),
+    select_files=lambda files: FileSelection(files=files, complete=lambda one: with_data_files(one, files)),
     defaults=_volume_defaults,
     problems=_volume_problems,
     shape=_volume_shape,
@@ -248,7 +248,7 @@ def _clip_problems(recipe: RecipeOptions) -> Iterator[str]:
         yield f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 1 or 3 values from 0 to 255"
 
 
-def _clip_listing(files: SourceFiles) -> FileSelection:
+def _select_clips(files: SourceFiles) -> FileSelection:
     # The readers of clips take 0.1 s to import.
     from halofeed.prep.formats.clip.frame_folder import list_clips
 
@@ -265,7 +265,7 @@ CLIP_RULES = KindRules(
     chosen_by="frames",
     tasks=_CLIP_TASKS,
     is_heavy=True,
-    listing=_clip_listing,
+    select_files=_select_clips,
     defaults=lambda recipe: {**PICTURE_DEFAULTS, "max_memory": VOLUMES_MIB},
     problems=_clip_problems,
     shape=_clip_shape,

@@ -147,16 +147,16 @@ class Recipe(RecipeOptions):
         salt: str = "",
         *,
         source_splits: bool = True,
-        listing: FileSelection | None = None,
+        selection: FileSelection | None = None,
     ) -> LayoutOptions:
         """Return the options of the layout.
 
         Args:
             salt: text that is mixed into the hashes of patient ids, see `SeriesPolicy`.
             source_splits: False if the layout must ignore the source's own splits.
-            listing: the source's listing, if it decides which paths are images.
+            selection: result of `KindRules.select_files`; None decides by file names alone.
         """
-        takes = listing.takes_scan if listing else is_scan_name
+        takes = selection.takes_scan if selection else is_scan_name
         return copy_options(
             LayoutOptions,
             self,
@@ -166,7 +166,7 @@ class Recipe(RecipeOptions):
             split_folders={"auto": None, "yes": True, "no": False}[self.split_folders],
             source_splits=source_splits,
             needs_groups=bool(self.split_shares) and self.group_pattern is None,
-            takes=listing.takes if listing else is_image_name,
+            takes=selection.takes if selection else is_image_name,
             takes_scan=is_scan_or_array_name if self.array_spacing_mm and takes is is_scan_name else takes,
             list_series=None,
             class_names={},

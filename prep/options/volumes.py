@@ -412,7 +412,7 @@ class VolumeOptions:
             return IntensityWindow(low=self.window_hu[0], high=self.window_hu[1])
         return _parse_window(self.window) if self.window is not None else None
 
-    def doubts(self) -> Iterator[str]:
+    def warnings(self) -> Iterator[str]:
         """Yield a warning for each option of volumes that is valid, and likely means something else."""
         first, slash, second = (self.window or "").partition("/")
         window = self.fixed_window()

@@ -107,7 +107,7 @@ def test_what_comes_to_this_process_does_not_grow_with_the_slices(tmp_path):
             return {".": found_in(source, scratch, spread)}
 
         plan, references = planned(source, tmp_path / "out", Recipe(**OPTIONS), find)
-        assert plan.convertible == 6
+        assert plan.totals.convertible == 6
         received[slices] = seen["bytes"], sum(map(len, references))
     for few, many in zip(received[5], received[50], strict=True):
         assert few < 20_000 and many < 1.15 * few

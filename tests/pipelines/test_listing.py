@@ -61,9 +61,9 @@ def planned(source: object, out: Path, in_job: bool, **options):
 def check_same(source: object, out: Path, *, in_parts: bool = True, **options) -> None:
     """The same plan both ways; `in_parts`: whether it is listed in parts indeed."""
     (whole, lines, _), (parted, more, parts) = (planned(source, out, way, **options) for way in (False, True))
-    assert more == lines and len(lines) == whole.count
+    assert more == lines and len(lines) == whole.totals.count
     assert parted.inputs == whole.inputs and parted.labels == whole.labels
-    assert (parted.task, parted.splits, parted.convertible) == (whole.task, whole.splits, whole.convertible)
+    assert (parted.task, parted.totals.splits) == (whole.task, whole.totals.splits)
     assert parts == in_parts
 
 

@@ -80,7 +80,7 @@ def test_what_is_left_out_on_purpose_needs_no_room(tmp_path):
     lists = (f"train={tmp_path / 'train.txt'}",)
     job = JobOptions(source=str(tmp_path / "s"), out=str(tmp_path / "out"), name="set", split_lists=lists)
     plan = make_plan(job, Recipe(layout="folders"), open_sources(job), None)
-    assert (plan.count, plan.convertible) == (20, 2)
+    assert (plan.totals.count, plan.totals.convertible) == (20, 2)
 
 
 LENGTHS = [0, 1, BUFFER_BYTES - 1, BUFFER_BYTES, BUFFER_BYTES + 1, 3 * BUFFER_BYTES + 12_345]
