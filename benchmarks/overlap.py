@@ -1,6 +1,6 @@
 """Measure whether the writing of `halofeed convert` overlaps with its converting, on the same photographs, in one run.
 
-    python -m benchmarks.overlap --disk . --ram /dev/shm --images 1290
+    python benchmarks/overlap.py --disk . --ram /dev/shm --images 1290
 
 to RAM           the whole command with its output on a RAM disk: converting alone
 to disk          the same command with its output on a disk
@@ -25,7 +25,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from benchmarks.convert import SHARDS, SIZE, collect, measure
+from convert import SHARDS, SIZE, collect, measure
+
 from halofeed.storage import local
 from halofeed.storage.local import DirectFile
 from halofeed.system.atomic_files import fsync_paths

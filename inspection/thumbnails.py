@@ -10,10 +10,10 @@ from typing import Any
 
 import cv2
 import numpy as np
-from halofeed.prep.formats.picture.pixels import scale_depth
 from numpy.typing import NDArray
 
 from halofeed.loader.picture import rgb_of
+from halofeed.prep.formats.picture.image import scale_depth
 from halofeed.prep.voxels.encode import encode_jpeg, encode_png
 
 _FULL_SIZE_PICTURES = 24

@@ -289,31 +289,6 @@ def _status(error: Exception) -> int:
     return int(known.get("HTTPStatusCode", getattr(error, "status", 0)))
 
 
-def _fault_of(self, error: Exception) -> Fault:
-    if _code(error) == "NoSuchUpload":
-        raise UploadEndedError(
-            f"{self._address}: its upload was ended by another run that took over"
-        ) from error
-    return _fault_of(error)
-
-
-def _condition(expected: str) -> dict[str, str]:
-    if expected == ANY:
-        return {}
-    return {"IfNoneMatch": "*"} if expected == ABSENT else {"IfMatch": expected}
-
-
-def _code(error: Exception) -> str:
-    response = getattr(error, "response", None)
-    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
-
-
-def _status(error: Exception) -> int:
-    response = getattr(error, "response", None)
-    known = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
-    return int(known.get("HTTPStatusCode", 0))
-
-
 def _fault_of(error: Exception) -> Fault:
     code, status = _code(error), _status(error)
     if code in _ABSENT or code == "NoSuchBucket":

@@ -320,7 +320,7 @@ CEILINGS = {
     "halofeed": (15, 3500),
     "system": (18, 3000),
     "schemas": (20, 4400),
-    "storage": (12, 2400),
+    "storage": (12, 2380),
     "prep": (122, 36350),
     "pipelines": (23, 6180),
     "loader": (35, 10000),

@@ -106,8 +106,8 @@ def _image_shape(resizer: Message) -> list[int]:
         resizer.problems.append(
             f"{resizer.path}: convert_to_grayscale: expected false, as the model has 3 channels"
         )
-    sides = ("height", "width") if "height" in stored else ("max_dimension", "max_dimension")
-    shape = [*(int(stored[side]) for side in sides), 3]
+    side = stored.get("max_dimension", 0)
+    shape: list[int] = [stored.get("height", side), stored.get("width", side), 3]
     resizer.mapped.append(f"{resizer.path} -> image_shape = {shape}")
     return shape
 
