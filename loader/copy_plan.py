@@ -201,9 +201,7 @@ def _pad_moves(padding: NDArray[Any], moves: Moves, shown: Integers, axis: int) 
 
 
 class VerifiedReads:
-    """Records that the kernel reads and verifies; safe to use from several threads.
-
-    This object owns all memory to which its tables point, except the targets.
+    """Records that the kernel reads and verifies, and the memory of its tables; safe to use from several threads.
 
     Args:
         shards: the split's shards.

@@ -1,10 +1,7 @@
 """Filler of batches: rows filled in several threads, with or without skipping unreadable records.
 
-A row is filled in the first of these ways that succeeds. The first two need `Assembler.plan` to plan all rows.
-
-1. `_copy_mapped`: the kernel copies the windows of all rows in one call (`copy_plan.py`).
-2. `Assembler.write_planned`: the record is read, and the planned window of its pixels is copied.
-3. `_fill_row`: the record is read, parsed and augmented. Only this way retries, skips and raises.
+The kernel copies planned rows in one call (`_copy_mapped`). The rows that it leaves are filled one by one, from planned
+windows if there are any. Where that fails too, `_fill_row` reads and augments the record; only it retries and skips.
 """
 
 from __future__ import annotations
@@ -161,10 +158,7 @@ class Filler:
         self._for_each(todo, fill)
 
     def _copy_mapped(self, batch: Batch, rows: Integers, numbers: Integers, windows: Windows) -> Integers:
-        """Copy the pixels of planned rows from mapped shards, and return the positions of the rows left.
-
-        `rows` and `windows` are those of the valid rows, and `numbers` their records' numbers in the split.
-        """
+        """Copy the pixels of planned rows from mapped shards, and return the positions in `rows` of the rows left."""
         # An error is ignored here: `_fill_row` reads the record again, and raises or skips.
         with contextlib.suppress(CorruptFileError):
             if self._assembler.moves_rows:
