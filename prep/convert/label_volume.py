@@ -41,8 +41,7 @@ from halofeed.system.wording import plural
 Voxels = NDArray[Any]
 """Integers [depth, height, width]."""
 _HIGHEST_BIT = 30
-"""Highest bit of a positive int32. Classes without an id get the bits from 16 on, which no stored set has; those
-beyond this bit share it."""
+"""Highest bit of a positive int32. Classes without an id get the bits from 16 on, and share this one at the end."""
 _SAMPLED_PLANES = 16
 _NOTED_OFFSET_VOXELS = 0.01
 """Offset from the scan's grid, as a fraction of a voxel, above which a mask gets a finding."""

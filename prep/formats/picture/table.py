@@ -1,7 +1,6 @@
 """Table of the picture formats, and the function that reads one file of any of them.
 
-To add a format, write one file in this folder, add one line to FORMATS, and add the extensions to
-`halofeed.prep.sources.file_names.IMAGE_EXTENSIONS`.
+To add a format, write one file here, and extend FORMATS and `halofeed.prep.sources.file_names.IMAGE_EXTENSIONS`.
 """
 
 from __future__ import annotations
@@ -98,9 +97,8 @@ def sniff(data: bytes) -> str:
 def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
     """Return the stored (height, width) and the EXIF orientation from the first bytes of a file.
 
-    The result is None if the bytes end too early or are damaged. The size is (0, 0), which means unknown, for GIF,
-    BMP, WebP without EXIF data, and files that are not pictures. They, and PNG without EXIF data in these bytes, count
-    as upright.
+    The result is None if the bytes end too early or are damaged. The size is (0, 0), unknown, for GIF, BMP, WebP
+    without EXIF data and other files than pictures. These, and PNG without EXIF data in these bytes, count as upright.
     """
     try:
         name = sniff(head)
