@@ -27,7 +27,7 @@ from halofeed.loader.record import StoredRecord, stored_record, stored_records
 from halofeed.loader.sampler import BatchRows
 from halofeed.loader.shards import Integers, Shards
 from halofeed.schemas.identity import splitmix64
-from halofeed.system.threads import InterruptibleThreads
+from halofeed.system.threads import InterruptibleThreads, available_cores
 from halofeed.system.wording import plural
 
 ON_CORRUPT = {
@@ -201,8 +201,8 @@ class Filler:
         """Call `work` in several threads at the same time, including this one, and wait for all."""
         workers = self._workers
         if workers is None or workers.process != os.getpid():
-            count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS)
-            self._workers = workers = InterruptibleThreads(max(count, self._min_threads))
+            count = max(min(available_cores(), _MAX_THREADS), self._min_threads)
+            self._workers = workers = InterruptibleThreads(count)
         workers.together(work, most)
 
     def _fill_row(
