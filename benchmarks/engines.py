@@ -39,12 +39,12 @@ from halofeed.pipelines import listing
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.plan import Sources, make_plan
 from halofeed.pipelines.references import FileByShard, NumberedFiles
-from halofeed.pipelines.workers import available_cores
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.walk import FileSizes, PartialListing
 from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.pickles import from_bytes, to_bytes
+from halofeed.system.threads import available_cores
 
 HERE = Path(__file__).resolve().parents[1]
 CLASSES = 1000

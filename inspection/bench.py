@@ -23,6 +23,7 @@ from halofeed.loader.store.base import Store
 from halofeed.loader.store.choose import open_store
 from halofeed.schemas.manifest import Shard
 from halofeed.system.console import human_bytes
+from halofeed.system.threads import available_cores
 from halofeed.system.wording import plural
 
 _Part = Iterator[tuple[float, float]]
@@ -151,13 +152,9 @@ def bench(
     what = (
         f"{plain.manifest.name} {plain.manifest.version}, {split}: {plural(plain.num_records, 'record')}, "
         f"{encoding}, batches "
-        f"of {batch_size} ({human_bytes(batch_bytes)}), {plural(_cores(), 'core')}"
+        f"of {batch_size} ({human_bytes(batch_bytes)}), {plural(available_cores(), 'core')}"
     )
     return Bench(what=what, rates=_measured(parts, seconds))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _measured(parts: Mapping[str, _Part], seconds: float) -> dict[str, Rate]:
@@ -209,7 +206,7 @@ def _decoding(loader: Loader) -> _Part:
         (record, memoryview(bytes(read_bytes(field.keys[0], record.features(keys), record)[0])))
         for record in records
     ]
-    pool = ThreadPoolExecutor(_cores(), "halofeed-bench")
+    pool = ThreadPoolExecutor(available_cores(), "halofeed-bench")
     while True:
         decoded = pool.map(lambda one: decode_image(one[1], field, one[0]).nbytes, files)
         yield len(files), float(sum(decoded))

@@ -1,4 +1,8 @@
-"""Filler of batches: rows filled in several threads, with or without skipping unreadable records."""
+"""Filler of batches: rows filled in several threads, with or without skipping unreadable records.
+
+The kernel copies planned rows in one call (`_copy_mapped`). The rows that it leaves are filled one by one, from planned
+windows if there are any. Where that fails too, `_fill_row` reads and augments the record; only it retries and skips.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from halofeed.loader.record import StoredRecord, stored_record, stored_records
 from halofeed.loader.sampler import BatchRows
 from halofeed.loader.shards import Integers, Shards
 from halofeed.schemas.identity import splitmix64
-from halofeed.system.threads import InterruptibleThreads
+from halofeed.system.threads import InterruptibleThreads, available_cores
 from halofeed.system.wording import plural
 
 ON_CORRUPT = {
@@ -33,7 +37,6 @@ ON_CORRUPT = {
 MAX_SKIPPED_SHARE = 0.01
 """Share of a split's records that may be skipped; the loader stops at more, but always permits one."""
 _MAX_THREADS = 16
-_WORD = (1 << 64) - 1
 
 
 class Filler:
@@ -50,7 +53,8 @@ class Filler:
         skipped: the skipped records of another filler, to share them.
 
     Attributes:
-        skipped: the error of each skipped record, by the record's number.
+        pool: recycled memory for batches.
+        skipped: the error of each skipped record, by the record's number in the subset.
     """
 
     def __init__(
@@ -73,70 +77,69 @@ class Filler:
         self._min_threads = shards.store.threads if shards.fetches_parts(split_bytes) else 1
         self._workers: InterruptibleThreads | None = None
 
-    def batch(self, rows: BatchRows) -> Batch:
-        """Return the batch of rows.
+    def batch(self, content: BatchRows) -> Batch:
+        """Return a new batch with this content.
 
         Raises:
             CorruptFileError: a record cannot be read, or too many records are skipped.
         """
-        batch = allocate(self._assembler.spec, len(rows.valid), self.pool)
-        self.fill(batch, np.arange(len(rows.valid)), rows)
+        batch = allocate(self._assembler.spec, len(content.valid), self.pool)
+        self.fill(batch, np.arange(len(content.valid)), content)
         return batch
 
-    def fill(self, batch: Batch, places: Integers, rows: BatchRows) -> None:
-        """Fill the rows of a batch at `places`; raise as `batch`."""
-        with self._shards.fetch_window(self._split_numbers(rows), self._split_bytes):
-            self._fill_rows(batch, places, rows)
+    def fill(self, batch: Batch, rows: Integers, content: BatchRows) -> None:
+        """Fill rows of a batch, int64 [row]; raise as `batch`."""
+        with self._shards.fetch_window(self._split_numbers(content), self._split_bytes):
+            self._fill_rows(batch, rows, content)
 
-    def prefetch(self, rows: BatchRows) -> None:
-        """Begin to fetch the bytes that `fill` of these rows will read, if the store fetches ahead."""
-        self._shards.prefetch(self._split_numbers(rows), self._split_bytes)
+    def prefetch(self, content: BatchRows) -> None:
+        """Begin to fetch the bytes that `fill` with this content will read, if the store fetches ahead."""
+        self._shards.prefetch(self._split_numbers(content), self._split_bytes)
 
-    def _fill_rows(self, batch: Batch, places: Integers, rows: BatchRows) -> None:
-        valid = np.flatnonzero(rows.valid)
-        places, padding, epochs = places[valid], places[~rows.valid], rows.epochs[valid]
-        numbers = self._split_numbers(rows)
-        uniforms = self._assembler.draw(self._seed, epochs, self._shards.ids_of(numbers))
-        self._assembler.write_epochs(batch, places, epochs.tolist())
-        windows = self._assembler.plan(batch, places, numbers, self._shards, uniforms)
-        left = np.arange(len(places))
-        if windows is not None:
-            left = self._copy_mapped(batch, places, numbers, windows)
-        if len(left):
-            self._fill_one_by_one(batch, places, rows, left, uniforms, windows)
-        for row in padding.tolist():
+    def _fill_rows(self, batch: Batch, rows: Integers, content: BatchRows) -> None:
+        valid = content.valid
+        for row in rows[~valid].tolist():
             self._assembler.write_padding(batch, row)
+        rows, epochs, numbers = rows[valid], content.epochs[valid], self._split_numbers(content)
+        uniforms = self._assembler.draw(self._seed, epochs, self._shards.ids_of(numbers))
+        self._assembler.write_epochs(batch, rows, epochs.tolist())
+        windows = self._assembler.plan(batch, rows, numbers, self._shards, uniforms)
+        left = np.arange(len(rows)) if windows is None else self._copy_mapped(batch, rows, numbers, windows)
+        if len(left):
+            self._fill_one_by_one(batch, rows, content, left, uniforms, windows)
 
     def _fill_one_by_one(
         self,
         batch: Batch,
-        places: Integers,
-        rows: BatchRows,
+        rows: Integers,
+        content: BatchRows,
         left: Integers,
         uniforms: NDArray[np.float64],
         windows: Windows | None,
     ) -> None:
-        """Fill the valid rows at the positions `left`, each from a separate read of its record."""
-        numbers, valid = self._split_numbers(rows), np.flatnonzero(rows.valid)
-        records = stored_records(self._shards, numbers[left])
+        """Fill the valid rows `rows[left]`, each from a separate read of its record."""
+        numbers, valid = self._split_numbers(content)[left], content.valid
         reads = None
         # An error is ignored here: `_fill_row` reads the record again, and raises or skips.
         with contextlib.suppress(CorruptFileError):
-            reads = VerifiedReads.of(
-                self._shards, numbers[left], self._assembler.addresses(batch, places[left])
+            reads = VerifiedReads.of(self._shards, numbers, self._assembler.addresses(batch, rows[left]))
+        # A record keeps its file open after its first read. There is no other reference to it than this, so that the
+        # file is closed once the row is filled.
+        todo = deque(
+            zip(
+                range(len(left)),
+                rows[left].tolist(),
+                content.records[valid][left].tolist(),
+                stored_records(self._shards, numbers),
+                content.epochs[valid][left].tolist(),
+                uniforms[left],
+                [None] * len(left) if windows is None else windows.views(left),
+                strict=True,
             )
-        columns = (
-            *(range(len(left)), places[left].tolist(), rows.records[valid][left].tolist(), records),
-            *(rows.epochs[valid][left].tolist(), uniforms[left]),
-            [None] * len(left) if windows is None else windows.views(left),
         )
-        todo = deque(zip(*columns, strict=True))
-        # A record keeps its file open after its first read. Keep no other reference, so that it is closed
-        # once its row is filled.
-        del columns, records
 
-        def write(
-            at: int,
+        def fill(
+            position: int,
             row: int,
             number: int,
             record: StoredRecord,
@@ -145,27 +148,25 @@ class Filler:
             view: View | None,
         ) -> None:
             if reads is not None:
-                reads.read(at, record)
+                reads.read(position, record)
             # If this fails, `_fill_row` reads the record again and handles the error.
             with contextlib.suppress(CorruptFileError):
                 if view is not None and self._assembler.write_planned(batch, row, record, view):
                     return
             self._fill_row(batch, row, number, record, epoch, uniforms)
 
-        self._for_each(todo, write)
+        self._for_each(todo, fill)
 
-    def _copy_mapped(self, batch: Batch, places: Integers, numbers: Integers, windows: Windows) -> Integers:
-        """Copy the pixels of planned rows from mapped shards, and return the positions of the rows left."""
+    def _copy_mapped(self, batch: Batch, rows: Integers, numbers: Integers, windows: Windows) -> Integers:
+        """Copy the pixels of planned rows from mapped shards, and return the positions in `rows` of the rows left."""
         # An error is ignored here: `_fill_row` reads the record again, and raises or skips.
         with contextlib.suppress(CorruptFileError):
             if self._assembler.moves_rows:
                 records = MappedRecords.of(self._shards, numbers, self._assembler.raw_keys)
                 if records is not None:
-                    copied = self._assembler.move_planned(
-                        batch, places, records, windows, self._run_in_threads
-                    )
-                    return np.flatnonzero(~(copied & records.unchanged()))
-        return np.arange(len(places))
+                    copied = self._assembler.move_planned(batch, rows, records, windows, self._run_in_threads)
+                    return np.flatnonzero(~(copied & records.are_unchanged()))
+        return np.arange(len(rows))
 
     def _for_each(self, todo: deque[tuple[Any, ...]], act: Callable[..., None]) -> None:
         """Call `act` with each item of the deque, whose first element is its position, in several threads.
@@ -190,7 +191,7 @@ class Filler:
         try:
             self._run_in_threads(work, len(todo))
         except BaseException:
-            todo.clear()
+            todo.clear()  # no thread begins another item
             raise
         if failed:
             # Items begin in order, so the error is the same with any number of threads.
@@ -200,8 +201,8 @@ class Filler:
         """Call `work` in several threads at the same time, including this one, and wait for all."""
         workers = self._workers
         if workers is None or workers.process != os.getpid():
-            count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS)
-            self._workers = workers = InterruptibleThreads(max(count, self._min_threads))
+            count = max(min(available_cores(), _MAX_THREADS), self._min_threads)
+            self._workers = workers = InterruptibleThreads(count)
         workers.together(work, most)
 
     def _fill_row(
@@ -213,11 +214,12 @@ class Filler:
         epoch: int,
         uniforms: NDArray[np.float64],
     ) -> None:
-        """Fill one row from one record; retry, skip or replace the record if it cannot be read."""
+        """Fill one row from the record `number` of the subset; retry, skip or replace it if it cannot be read."""
+        # The numbers and records that the current attempt combines with the record.
         partners: list[tuple[int, StoredRecord]] = []
 
-        def find(position: float) -> StoredRecord:
-            first = int(position * self._count)
+        def find(sampled: float) -> StoredRecord:
+            first = int(sampled * self._count)
             candidates = itertools.chain([first], self._replacements(first, 0))
             chosen = next(other for other in candidates if other not in self.skipped)
             partners.append((chosen, self._record(chosen)))
@@ -236,7 +238,7 @@ class Filler:
                     one.invalidate()
 
         def write_or_skip(number: int, record: StoredRecord, uniforms: NDArray[np.float64]) -> bool:
-            """Write the record and return True; on an error skip it, or its partner that is corrupt."""
+            """Write the record and return True; on an error skip a corrupt partner and retry, or skip the record."""
             while number not in self.skipped:
                 try:
                     write(record, uniforms)
@@ -249,16 +251,15 @@ class Filler:
 
         if not self._skips:
             write(record, uniforms)
-        elif write_or_skip(number, record, uniforms):
-            pass
-        elif self._replaces:
+        elif not write_or_skip(number, record, uniforms):
+            if not self._replaces:
+                self._assembler.write_padding(batch, row)
+                return
             for other in self._replacements(number, epoch):
-                instead = self._record(other)
-                (own,) = self._assembler.draw(self._seed, np.array([epoch]), np.array([instead.id]))
-                if write_or_skip(other, instead, own):
-                    break
-        else:
-            self._assembler.write_padding(batch, row)
+                replacement = self._record(other)
+                (redrawn,) = self._assembler.draw(self._seed, np.array([epoch]), np.array([replacement.id]))
+                if write_or_skip(other, replacement, redrawn):
+                    return
 
     def _skip(self, number: int, error: CorruptFileError) -> None:
         """Add a record to `skipped`; CorruptFileError if these become too many."""
@@ -272,14 +273,14 @@ class Filler:
             ) from error
 
     def _replacements(self, number: int, epoch: int) -> Iterator[int]:
-        """Yield the records that may replace one, in an order drawn from seed, epoch and that record."""
-        key = splitmix64((self._seed ^ splitmix64(epoch ^ splitmix64(number))) & _WORD)
+        """Yield the numbers of records that may replace one, drawn from seed, epoch and that record, without end."""
+        key = splitmix64(self._seed ^ splitmix64(epoch ^ splitmix64(number)))
         for attempt in itertools.count(1):
-            yield splitmix64((key + attempt) & _WORD) % self._count
+            yield splitmix64(key + attempt) % self._count
 
-    def _split_numbers(self, rows: BatchRows) -> Integers:
-        """Return the valid rows' record numbers in the split."""
-        numbers = rows.records[rows.valid]
+    def _split_numbers(self, content: BatchRows) -> Integers:
+        """Return the numbers in the split of the valid rows' records, int64 [row]."""
+        numbers = content.records[content.valid]
         return numbers if self._subset is None else self._subset[numbers]
 
     def _record(self, number: int) -> StoredRecord:

@@ -50,7 +50,7 @@ from halofeed.pipelines.replace import (
 from halofeed.pipelines.run_distributed import RunDistributed, SeriesSearch, find_series_in_job, run_on_beam
 from halofeed.pipelines.shard_writer import changed_input
 from halofeed.pipelines.source_registry import SourceLocations, recall, remember
-from halofeed.pipelines.workers import SHARD_KEPT, Workers, available_cores, workers_in
+from halofeed.pipelines.workers import SHARD_KEPT, Workers, workers_in
 from halofeed.prep.convert.normalize_like import normalized_like
 from halofeed.prep.formats.dicom.series_listing import LISTING_CLASSES, SeriesListing
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
@@ -67,7 +67,7 @@ from halofeed.system.console import VERBOSE, print_error, print_status
 from halofeed.system.memory import MEBIBYTE
 from halofeed.system.resource_errors import describe_error
 from halofeed.system.scratch import scratch_folder
-from halofeed.system.threads import OrderedThreads, run_in_thread, wait_until_done
+from halofeed.system.threads import OrderedThreads, available_cores, run_in_thread, wait_until_done
 from halofeed.system.wording import plural
 
 T = TypeVar("T")

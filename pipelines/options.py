@@ -29,9 +29,10 @@ from apache_beam.runners.runner import create_runner
 from halofeed import __version__
 from halofeed.errors import UsageError
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.workers import SHARE_OF_MEMORY, available_cores, count_workers
+from halofeed.pipelines.workers import SHARE_OF_MEMORY, count_workers
 from halofeed.system.addresses import is_remote, keep_secret
 from halofeed.system.memory import machine_memory
+from halofeed.system.threads import available_cores
 
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner")
 

@@ -123,7 +123,7 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class _LayoutInput:
-    """What a layout lists references from, and the recipe that decides how."""
+    """A layout, and the source and options from which it lists references."""
 
     recipe: Recipe
     layout: Layout

@@ -35,6 +35,7 @@ from halofeed.system.memory import MEBIBYTE, heavy_imports, keep_freed_memory, m
 from halofeed.system.resource_errors import describe_error, describe_limits
 from halofeed.system.scratch import delete_dead_folders
 from halofeed.system.signals import CleanupOnExit, block_signals
+from halofeed.system.threads import available_cores
 
 SHARD_KEPT = "What is finished is kept: run the same command again"
 DONE, FAILED = "done", "failed"
@@ -149,11 +150,6 @@ _started: list[Workers] = []
 """Workers that were started for the next job."""
 _of_folder: dict[str, Workers] = {}
 """Workers of this process's jobs by progress folder."""
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def count_workers(job: JobOptions, shards: int, worker_bytes: int) -> int:

@@ -26,6 +26,11 @@ _POLL_SECONDS = 0.2
 _SECONDS_TO_FINISH = 10.0
 
 
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class ThreadTask(Generic[Result]):
     """Call that one thread makes once.
 

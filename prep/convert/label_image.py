@@ -23,11 +23,7 @@ from halofeed.prep.formats.picture.image import (
     decode_error,
     estimate_decoding,
 )
-from halofeed.prep.formats.picture.pillow import (
-    copy_pixels,
-    decoder_failures,
-    open_with_plugin,
-)
+from halofeed.prep.formats.picture.pillow import copy_pixels, decoder_failures, open_with_plugin
 from halofeed.prep.formats.picture.png import GRAY, PALETTE, PNG_SIGNATURE, PngHeader, read_png_header
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size
 from halofeed.prep.geometry.scan import OverlapRule
@@ -46,6 +42,7 @@ from halofeed.system.memory import ReserveMemory, no_memory_limit
 OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
 VOC_VOID = 255
 MOST_SINGLE = 8
+"""Values of isolated pixels below which a label counts as drawn, see `check_drawn`."""
 _CURE = "save it as an 8-bit PNG with one value for each class, by the tool that drew it"
 _OPENERS: tuple[tuple[bytes | tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
     (PNG_SIGNATURE, PngImagePlugin.PngImageFile),
@@ -308,16 +305,14 @@ def void_problem(values: Collection[int]) -> str:
     )
 
 
-def renumbered(values: NDArray[Any], ids: Mapping[int, int], dtype: str) -> NDArray[Any]:
+def renumber(values: NDArray[Any], ids: Mapping[int, int], dtype: str) -> NDArray[Any]:
     """Return the values of a label image or volume as ids; `ids` has one for each value."""
     if all(value == identity for value, identity in ids.items()):
         return values
     numbers = sorted(ids)
     chosen = np.array([ids[number] for number in numbers], dtype)
     renumbered = np.empty(values.shape, dtype)
-    for target, plane in zip(
-        renumbered, values, strict=True
-    ):  # by planes, because an index takes 8 bytes a voxel
+    for target, plane in zip(renumbered, values, strict=True):  # an index takes 8 bytes per voxel of a plane
         target[...] = chosen[np.searchsorted(numbers, plane)]
     return renumbered
 
@@ -376,7 +371,7 @@ def merged_labels(
         if labels.is_open and labels.ignore is None:
             check_drawn(image[None], path)
         present = count_labels(image) if image.dtype == np.uint8 else np.unique(image).tolist()
-        image = renumbered(image, labels.ids_of_values(present), labels.dtype)
+        image = renumber(image, labels.ids_of_values(present), labels.dtype)
         if found is not None:
             image, voxels = merge_labels(found, image, overlap)
             overlapped += voxels

@@ -1,8 +1,11 @@
-"""Reader of the labels of a scan: class indices on its canonical grid, from one or several mask files.
+"""Reader of the labels of a scan: class ids on its canonical grid, from one or several mask files.
 
-mask file ──> canonical grid ──> the scan's grid ──> ids of the label map
+file without names     values ──> canonical grid of the scan ──> ids of the label map ──┐
+file that names them   values ──> ids of the label map ──> canonical grid of the scan ──┴──> merged with other files
+one file per class     values ──> canonical grid of the scan ──> merged under the id of each class
 
-With --class-overlap channels, every class is a set with one member from the first step on, and sets are merged.
+A value is what a file stores for a voxel, a number is a key of `MaskScan.names`, and an id is what records store. With
+--class-overlap channels, sets of classes (`LabelMap.set_of`) take the place of ids, and merged sets are unions.
 """
 
 from __future__ import annotations
@@ -19,19 +22,12 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.class_names import normalize_class_name
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.convert.label_image import (
-    MOST_SINGLE,
-    check_drawn,
-    decoder_of,
-    read_label_image,
-    renumbered,
-)
+from halofeed.prep.convert.label_image import MOST_SINGLE, check_drawn, decoder_of, read_label_image, renumber
 from halofeed.prep.convert.tallies import NOTED_SHARE, count_labels, measure_coverage
 from halofeed.prep.formats.clip.frame_folder import natural_order
 from halofeed.prep.formats.volumes import ScanOptions, open_mask
 from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
-from halofeed.prep.geometry.volume import VolumePlan
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, stem_of
@@ -43,24 +39,25 @@ from halofeed.schemas.findings import FindingName
 from halofeed.system.wording import plural
 
 Voxels = NDArray[Any]
+"""Integers [depth, height, width]."""
 _HIGHEST_BIT = 30
-"""Highest usable bit of int32. Unknown classes get the bits from 16 on, and share this one at the end."""
+"""Highest bit of a positive int32. Classes without an id get the bits from 16 on, and share this one at the end."""
 _SAMPLED_PLANES = 16
-_NOTED_VOXELS = 0.01
-"""Offset from the scan's grid in voxels above which a mask gets a finding."""
+_NOTED_OFFSET_VOXELS = 0.01
+"""Offset from the scan's grid, as a fraction of a voxel, above which a mask gets a finding."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labels:
-    """Class indices, or sets of classes, of a scan on its canonical grid, and findings about the mask."""
+class ScanLabels:
+    """Class ids, or sets of classes, of a scan on its canonical grid, and findings about its masks."""
 
     values: Voxels
     findings: tuple[Finding, ...]
 
 
 @contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Name the label's file in the errors of a block, which are listed under the scan."""
+def _name_file_in_errors(path: str) -> Iterator[None]:
+    """Add the mask's path to errors of a block, because a rejected scan is listed under the path of its image."""
     try:
         yield
     except SourceError as error:
@@ -74,14 +71,16 @@ class LabelReader:
     """Reader of the classes of one scan.
 
     Args:
+        reference: source example of the scan, with the paths of its masks.
         grid: grid of the scan as stored.
         canonical: the same grid in canonical order.
-        reserve_mask: called with a mask and the bytes of the merged masks before it, before it is read; may raise.
-        slices: see `Scan`.
+        reserve_mask: called before a mask is read, with the mask and the bytes of the merged masks before it; it may
+            raise to stop the reading.
+        slices: see `halofeed.prep.geometry.scan.Scan`.
     """
 
     recipe: Recipe
-    labels: LabelMap
+    label_map: LabelMap
     reference: SourceExample
     files: SourceFiles
     grid: Grid
@@ -90,19 +89,19 @@ class LabelReader:
     options: ScanOptions
     slices: tuple[str, ...] = ()
 
-    def read(self) -> Labels | None:
+    def read(self) -> ScanLabels | None:
         """Return the classes; None where the scan has no label.
 
         Raises:
             SourceError: the label cannot be read, has another position than the scan, or has unknown classes.
         """
-        found = self._of_class_masks() if self.reference.class_masks else self._of_files()
+        found = self._read_class_masks() if self.reference.class_masks else self._read_files()
         if found is None or not self._as_sets:
             return found
-        sets = found.values.astype(self.labels.stored_dtype(sets=True), copy=False)
-        shared = count_overlaps(count_labels(sets))
-        finding = Finding.noted(FindingName.VOXELS_OF_SEVERAL_CLASSES, plural(shared, "voxel"))
-        return Labels(values=sets, findings=(*found.findings, finding) if shared else found.findings)
+        sets = found.values.astype(self.label_map.stored_dtype(sets=True), copy=False)
+        overlapped = count_overlaps(count_labels(sets))
+        finding = Finding.noted(FindingName.VOXELS_OF_SEVERAL_CLASSES, plural(overlapped, "voxel"))
+        return ScanLabels(values=sets, findings=(*found.findings, finding) if overlapped else found.findings)
 
     @property
     def _as_sets(self) -> bool:
@@ -110,7 +109,7 @@ class LabelReader:
 
     @property
     def _overlap(self) -> OverlapRule:
-        return self.recipe.class_overlap  # type: ignore[return-value]
+        return self.recipe.class_overlap  # type: ignore[return-value]  # a recipe checks its options
 
     def _open(self, path: str) -> MaskScan:
         members = dict(self.reference.mask_members).get(path, ())
@@ -132,10 +131,10 @@ class LabelReader:
             raise SourceError("annotation", "label pictures and slices differ in number", detail)
         pictures, slices = natural_order(members), natural_order(self.slices)
         by_name = {stem_of(member): member for member in members}
-        pairs = dict(zip(slices, pictures, strict=True))
+        picture_of = dict(zip(slices, pictures, strict=True))
         findings: tuple[Finding, ...] = ()
         if by_name.keys() == {stem_of(one) for one in slices}:
-            pairs = {one: by_name[stem_of(one)] for one in slices}
+            picture_of = {one: by_name[stem_of(one)] for one in slices}
         elif tuple(slices) in (self.slices, self.slices[::-1]):
             detail = f"{pictures[0]} is the label of {slices[0]}, and so on"
             findings = (Finding.noted(FindingName.LABEL_PICTURES_BY_NAME, detail),)
@@ -145,95 +144,92 @@ class LabelReader:
 
         def read() -> Voxels:
             planes = []
-            for one in self.slices:
+            for path in self.slices:
                 plane = read_label_image(
-                    self.files.read(pairs[one]),
+                    self.files.read(picture_of[path]),
                     self.recipe.max_pixels,
                     self.options.reserve,
                     decoder_of(self.recipe.label_coding()),
                 )
                 if plane.shape != self.grid.shape[1:]:
-                    detail = f"{pairs[one]}: {plane.shape}, the slice has {self.grid.shape[1:]}"
+                    detail = f"{picture_of[path]}: {plane.shape}, the slice has {self.grid.shape[1:]}"
                     raise SourceError("annotation", "label picture has another size than its slice", detail)
                 planes.append(plane)
             return np.stack(planes)
 
-        size = 2 * 4 * math.prod(self.grid.shape)
+        size = 2 * 4 * math.prod(self.grid.shape)  # the planes and their stack, at most int32
         return MaskScan(
             grid=self.grid, names={}, findings=findings, files=tuple(members), read=read, read_bytes=size
         )
 
-    def _of_files(self) -> Labels | None:
-        """Return the classes of a scan with files of all classes; None where it has none."""
+    def _read_files(self) -> ScanLabels | None:
+        """Return the classes of a scan with files of all classes; None where it has no file."""
         merged: Voxels | None = None
-        found: list[Finding] = []
+        findings: list[Finding] = []
         overlapped = 0
         named: list[Iterable[str] | None] = []
         for path in self.reference.masks:
-            with _naming(path):
+            with _name_file_in_errors(path):
                 mask = self._open(path)
                 self.reserve_mask(mask, 0 if merged is None else merged.nbytes)
-                values, findings, shared, names = self._of_file(mask, path)
+                values, found, overlapped_in_file, names = self._read_file(mask, path)
             del mask  # frees the bytes of its file
-            found += findings
+            findings += found
             named.append(names)
-            overlapped += shared
+            overlapped += overlapped_in_file
             if merged is not None:
-                values, shared = merge_labels(merged, values, self._overlap)
-                overlapped += shared
+                values, overlapped_by_file = merge_labels(merged, values, self._overlap)
+                overlapped += overlapped_by_file
             merged = values
         if merged is None:
             return None
         if overlapped:
-            found.append(Finding.corrected(FindingName.CLASSES_OVERLAP, plural(overlapped, "voxel")))
-        found += _unnamed_findings(self.recipe, self.labels, named)
-        return Labels(values=merged, findings=tuple(found))
+            findings.append(Finding.corrected(FindingName.CLASSES_OVERLAP, plural(overlapped, "voxel")))
+        findings += _find_unnamed_classes(self.recipe, self.label_map, named)
+        return ScanLabels(values=merged, findings=tuple(findings))
 
-    def _of_class_masks(self) -> Labels:
+    def _read_class_masks(self) -> ScanLabels:
         """Return the classes of a scan with a mask file for each class."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
 
-        def each() -> Iterator[tuple[int, Voxels]]:
+        def masks() -> Iterator[tuple[int, Voxels]]:
             for name, path in self.reference.class_masks:
-                with _naming(path):
+                with _name_file_in_errors(path):
                     mask = self._open(path)
-                    self.reserve_mask(mask, 2 * math.prod(mask.grid.shape))
+                    self.reserve_mask(mask, 2 * math.prod(mask.grid.shape))  # merged masks are at most uint16
                     self._check_name(mask, name)
-                    values, findings = self._aligned(mask, mask.read())
-                found.extend(findings)
+                    values, found = self._align(mask, mask.read())
+                findings.extend(found)
                 del mask
-                identity = self.labels.id_of(name)
-                yield self.labels.set_of(identity) if self._as_sets else identity, values
+                identity = self.label_map.id_of(name)
+                yield self.label_map.set_of(identity) if self._as_sets else identity, values
 
-        repeats = bool(self.recipe.map_classes)
-        merged, overlapped = merge_class_masks(each(), self._overlap, may_repeat=repeats)
+        repeats = bool(self.recipe.map_classes)  # which may join the masks of several classes
+        merged, overlapped = merge_class_masks(masks(), self._overlap, may_repeat=repeats)
         if overlapped:
-            found.append(Finding.corrected(FindingName.CLASS_MASKS_OVERLAP, plural(overlapped, "voxel")))
-        return Labels(values=merged, findings=tuple(found))
+            findings.append(Finding.corrected(FindingName.CLASS_MASKS_OVERLAP, plural(overlapped, "voxel")))
+        return ScanLabels(values=merged, findings=tuple(findings))
 
     def _check_name(self, mask: MaskScan, name: str) -> None:
         """Refuse a class mask whose file contains the name of another class of the data set."""
         own = {normalize_class_name(one) for one in mask.names.values()} if mask.values else set()
-        others = {normalize_class_name(one) for one in self.labels.ids} - {normalize_class_name(name)}
+        others = {normalize_class_name(one) for one in self.label_map.ids} - {normalize_class_name(name)}
         if own and own <= others:
             listed = ", ".join(map(repr, mask.names.values()))
             detail = f"it is the mask of {name!r} by its file's name, and names {listed} itself; rename one of them"
             raise SourceError("annotation", "names of the mask disagree", detail)
 
-    def _of_file(self, mask: MaskScan, path: str) -> tuple[Voxels, list[Finding], int, Iterable[str] | None]:
-        """Return a file's ids, findings, number of voxels of several classes, and names of classes or None."""
-        choice, labels = self.recipe.class_choice(), self.labels
+    def _read_file(
+        self, mask: MaskScan, path: str
+    ) -> tuple[Voxels, list[Finding], int, Iterable[str] | None]:
+        """Return a file's ids, findings, number of voxels of several classes, and names of classes or None.
+
+        The names are those that the data set uses; None where voxels have the values of the label map's classes.
+        """
         if mask.read_classes is None:
-            values, findings = self._aligned(mask, mask.read())
-            present = _present(values)
-            if labels.is_open and labels.ignore is None and len(present) > MOST_SINGLE:
-                check_drawn(_sampled(values), path)
-            ids = labels.sets_of_values(present) if self._as_sets else labels.ids_of_values(present)
-            found = [*mask.findings, *findings]
-            if lost := [value for value, identity in ids.items() if value and not identity]:
-                listed = f"values {', '.join(map(str, lost[:20]))}"
-                found.append(Finding.noted(FindingName.CLASSES_LEFT_OUT, listed))
-            return renumbered(values, ids, labels.stored_dtype(sets=self._as_sets)), found, 0, None
+            values, found = self._read_values(mask, path)
+            return values, found, 0, None
+        choice, label_map = self.recipe.class_choice(), self.label_map
         targets = {
             number: choice.target(name, mask.values.get(number)) or name
             for number, name in mask.names.items()
@@ -241,41 +237,56 @@ class LabelReader:
         if mask.values:
             ids = self._ids_of_named_values(mask, targets)
         else:
-            ids = _ids_of_names(targets, labels, sets=self._as_sets)
-        more = {0: labels.ignore[1]} if labels.ignore is not None and mask.values else {}
-        stored, overlapped = mask.read_classes({**ids, **more}, self._overlap)
-        values, findings = self._aligned(mask, stored)
-        present = [identity for identity in _present(values) if identity != labels.stored_ignore]
+            ids = _ids_of_names(targets, label_map, sets=self._as_sets)
+        # `MaskScan.read_classes` takes the id of voxels to ignore under the number 0.
+        ignored = {0: label_map.ignore[1]} if label_map.ignore is not None and mask.values else {}
+        stored, overlapped = mask.read_classes({**ids, **ignored}, self._overlap)
+        values, findings = self._align(mask, stored)
+        present = [identity for identity in _distinct_values(values) if identity != label_map.stored_ignore]
         if self._as_sets:
-            present = [one for one in dict.fromkeys(ids.values()) if any(one & values for values in present)]
-        _check_known({ids[number]: name for number, name in targets.items()}, present, labels)
-        names = targets.values() if labels.by_names or not mask.values else None
+            present = [one for one in dict.fromkeys(ids.values()) if any(one & union for union in present)]
+        _check_known({ids[number]: name for number, name in targets.items()}, present, label_map)
+        names = targets.values() if label_map.by_names or not mask.values else None
         return values, [*mask.findings, *findings], overlapped, names
 
+    def _read_values(self, mask: MaskScan, path: str) -> tuple[Voxels, list[Finding]]:
+        """Return the ids and findings of a file whose values have no names."""
+        values, findings = self._align(mask, mask.read())
+        label_map, present = self.label_map, _distinct_values(values)
+        if label_map.is_open and label_map.ignore is None and len(present) > MOST_SINGLE:
+            check_drawn(_sample_planes(values), path)
+        ids = label_map.sets_of_values(present) if self._as_sets else label_map.ids_of_values(present)
+        found = [*mask.findings, *findings]
+        if left_out := [value for value, identity in ids.items() if value and not identity]:
+            listed = f"values {', '.join(map(str, left_out[:20]))}"
+            found.append(Finding.noted(FindingName.CLASSES_LEFT_OUT, listed))
+        return renumber(values, ids, label_map.stored_dtype(sets=self._as_sets)), found
+
     def _ids_of_named_values(self, mask: MaskScan, targets: Mapping[int, str]) -> dict[int, int]:
-        """Return the id or set of each named value: by its name, or by the value where only the value is known."""
-        labels = self.labels
-        ids = _ids_of_names(targets, labels, sets=self._as_sets)
-        known = {normalize_class_name(name): identity for name, identity in labels.ids.items() if identity}
+        """Return the id or set of each named value, by its name or else its value; refuse those that disagree."""
+        label_map = self.label_map
+        ids = _ids_of_names(targets, label_map, sets=self._as_sets)
+        known = {normalize_class_name(name): identity for name, identity in label_map.ids.items() if identity}
         for number, name in targets.items():
             value = mask.values[number]
-            if labels.ignore is not None and value == labels.ignore[0]:
-                ids[number] = labels.ignore[1]
+            if label_map.ignore is not None and value == label_map.ignore[0]:
+                ids[number] = label_map.ignore[1]
                 continue
-            by_value = labels.id_of_value(value)
-            by_name = labels.ids.get(name, known.get(normalize_class_name(name)))
-            if (by_name == by_value and by_value) or (by_name is None and by_value and not labels.by_names):
-                ids[number] = labels.set_of(by_value) if self._as_sets else by_value
-            elif by_name != by_value and not labels.by_names:
+            by_value = label_map.id_of_value(value)
+            by_name = label_map.ids.get(name, known.get(normalize_class_name(name)))
+            if by_value and (by_name == by_value or (by_name is None and not label_map.by_names)):
+                ids[number] = label_map.set_of(by_value) if self._as_sets else by_value
+            elif by_name != by_value and not label_map.by_names:
+                known_as = label_map.names.get(by_value or -1, "no class")
                 detail = (
-                    f"value {value} is {name!r} in the file, and {labels.names.get(by_value or -1, 'no class')!r} in "
-                    "the data set; --label-map with a file of the names reads this one by its names"
+                    f"value {value} is {name!r} in the file, and {known_as!r} in the data set; --label-map with a file "
+                    "of the names reads this one by its names"
                 )
                 raise SourceError("annotation", "names and values of the label disagree", detail)
         return ids
 
-    def _aligned(self, mask: MaskScan, stored: Voxels) -> tuple[Voxels, tuple[Finding, ...]]:
-        """Return a mask's values on the scan's canonical grid, and findings."""
+    def _align(self, mask: MaskScan, stored: Voxels) -> tuple[Voxels, tuple[Finding, ...]]:
+        """Return a mask's values on the scan's canonical grid, and findings; --mask-grid rules masks on other grids."""
         turned = plan_canonical(mask.grid)
         values = view_of(turned, stored)
         try:
@@ -286,29 +297,29 @@ class LabelReader:
             if same_shape and not _may_be_taken_by_voxels(mask.grid, self.grid):
                 fix = "its axes run otherwise than the image's; --mask-grid resample takes it where its affine puts it"
             if self.recipe.mask_grid == "resample":
-                return _resampled(turned.target, values, self.canonical, fix)
+                return _resample(turned.target, values, self.canonical, fix)
             if self.recipe.mask_grid == "voxels" and same_shape:
                 finding = Finding.corrected(FindingName.MASK_AFFINE_DIFFERS, "taken voxel for voxel")
                 return view_of(plan_canonical(self.grid), stored), (finding,)
             if not same_shape:
                 raise
             raise SourceError(error.stage, error.reason, f"{error.detail}; {fix}") from None
-        if offset <= _NOTED_VOXELS:
+        if offset <= _NOTED_OFFSET_VOXELS:
             return values, ()
         detail = f"up to {offset:.2g} voxels, taken as it lies"
         return values, (Finding.noted(FindingName.MASK_SLIGHTLY_OFF, detail),)
 
 
-def _unnamed_findings(
-    recipe: Recipe, labels: LabelMap, named: Iterable[Iterable[str] | None]
+def _find_unnamed_classes(
+    recipe: Recipe, label_map: LabelMap, named: Iterable[Iterable[str] | None]
 ) -> list[Finding]:
-    """Return a finding for classes that a scan's files do not name; none where a file has no names."""
+    """Return a finding for classes that no file names, if all files have names; --missing-classes may refuse them."""
     found: set[str] = set()
     for names in named:
         if names is None:
             return []
         found.update(names)
-    wanted = [name for identity, name in sorted(labels.names.items()) if identity]
+    wanted = [name for identity, name in sorted(label_map.names.items()) if identity]
     absent = [name for name in wanted if name not in found]
     listed = ", ".join(absent[:20]) + (" ..." if len(absent) > 20 else "")
     if absent and len(absent) == len(wanted) and recipe.missing_classes == "refuse":
@@ -318,31 +329,31 @@ def _unnamed_findings(
     return [finding] if absent else []
 
 
-def _ids_of_names(names: Mapping[int, str], labels: LabelMap, *, sets: bool) -> dict[int, int]:
-    """Return the id or set of each number of a file; an unknown class gets a number beyond the known ones."""
-    if labels.is_open and names and not labels.by_names:
+def _ids_of_names(names: Mapping[int, str], label_map: LabelMap, *, sets: bool) -> dict[int, int]:
+    """Return the id or set of each number of a file; an unknown class gets a number above `MAX_CLASS`."""
+    if label_map.is_open and names and not label_map.by_names:
         raise SourceError(
             "annotation",
             "mask names its classes and no label map gives their ids",
             f"{', '.join(map(repr, names.values()))}; list them with --classes, or in a file with --label-map",
         )
     ids: dict[int, int] = {}
-    beyond = MOST_CLASSES
+    bit = MOST_CLASSES
     for place, (number, name) in enumerate(names.items(), start=1):
-        identity = labels.ids.get(name)
+        identity = label_map.ids.get(name)
         if identity is None or (identity == 0 and name.lower() != "background"):
-            ids[number] = 1 << min(beyond, _HIGHEST_BIT) if sets else MAX_CLASS + place
-            beyond += 1
+            ids[number] = 1 << min(bit, _HIGHEST_BIT) if sets else MAX_CLASS + place
+            bit += 1
         else:
-            ids[number] = labels.set_of(identity) if sets else identity
+            ids[number] = label_map.set_of(identity) if sets else identity
     return ids
 
 
-def _check_known(names: Mapping[int, str], present: Iterable[int], labels: LabelMap) -> None:
-    """Refuse voxels of classes without an id, or with the background's id."""
+def _check_known(names: Mapping[int, str], present: Iterable[int], label_map: LabelMap) -> None:
+    """Refuse voxels of classes without an id, or with the background's id: those with a number above `MAX_CLASS`."""
     lost = [names[identity] for identity in present if identity > MAX_CLASS]
-    if unknown := [name for name in lost if name not in labels.ids]:
-        known = ", ".join(map(repr, labels.names.values()))
+    if unknown := [name for name in lost if name not in label_map.ids]:
+        known = ", ".join(map(repr, label_map.names.values()))
         raise SourceError(
             "annotation",
             "mask has unknown labels",
@@ -359,37 +370,34 @@ def _may_be_taken_by_voxels(mask: Grid, image: Grid) -> bool:
     of_mask, of_image = (
         grid.affine[:3, :3] / np.linalg.norm(grid.affine[:3, :3], axis=0) for grid in (mask, image)
     )
+    # The identity of the order (width, height, depth) in files; formats differ in the signs of patient axes.
     is_lost = np.allclose(np.abs(mask.affine[:3, :3]), np.eye(3)[:, ::-1]) and not mask.affine[:3, 3].any()
-    return bool(is_lost) or bool((np.sum(of_mask * of_image, axis=0) > 0.5).all())
+    return bool(is_lost) or bool((np.sum(of_mask * of_image, axis=0) > 0.5).all())  # within 60 degrees
 
 
-def _resampled(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Voxels, tuple[Finding, ...]]:
-    """Resample a mask to its scan's grid; refuse one that lies completely outside, with the given fix."""
+def _resample(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Voxels, tuple[Finding, ...]]:
+    """Resample a mask to its scan's grid; refuse one that lies completely outside, with `fix` as the detail."""
     onto = plan_onto(source, target)
     on_scan = apply_mask(onto, values)
     if values.any() and not on_scan.any():
         raise SourceError("geometry", "mask lies outside of its image", fix)
     finding = Finding.corrected(FindingName.MASK_ON_ANOTHER_GRID, "resampled, nearest voxel")
-    return on_scan, (finding, *_outside_findings(source, onto, values))
+    coverage = measure_coverage(source, [onto], values)
+    lost_share = sum(coverage.class_cut_mm3.values()) / max(1, sum(coverage.class_mm3.values()))
+    if lost_share <= NOTED_SHARE:
+        return on_scan, (finding,)
+    return on_scan, (finding, Finding.noted(FindingName.MASK_BEYOND_IMAGE, f"{lost_share:.1%} of it"))
 
 
-def _outside_findings(grid: Grid, onto: VolumePlan, values: Voxels) -> tuple[Finding, ...]:
-    """Return a finding where a part of the mask lies outside its scan and is lost."""
-    coverage = measure_coverage(grid, [onto], values)
-    share = sum(coverage.class_cut_mm3.values()) / max(1, sum(coverage.class_mm3.values()))
-    if share <= NOTED_SHARE:
-        return ()
-    return (Finding.noted(FindingName.MASK_BEYOND_IMAGE, f"{share:.1%} of it"),)
-
-
-def _sampled(values: Voxels) -> Voxels:
-    """Return some evenly spaced planes that contain classes."""
+def _sample_planes(values: Voxels) -> Voxels:
+    """Return `_SAMPLED_PLANES` evenly spaced planes that contain classes, or all such planes if they are fewer."""
     planes = np.flatnonzero(values.any(axis=(1, 2)))
     chosen = np.linspace(0, max(len(planes) - 1, 0), min(len(planes), _SAMPLED_PLANES)).astype(np.int64)
     return values[planes[chosen]]
 
 
-def _present(values: Voxels) -> list[int]:
+def _distinct_values(values: Voxels) -> list[int]:
+    """Return the distinct values in ascending order; int32 by planes, because sorting a volume would copy it."""
     if values.dtype.itemsize <= 2:
         return list(count_labels(values))
     return sorted({int(value) for plane in values for value in np.unique(plane)})

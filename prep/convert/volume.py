@@ -246,7 +246,7 @@ class VolumeConverter:
         several = len(reference.masks) + len(reference.class_masks) > 1
         labels = LabelReader(
             recipe=self.recipe,
-            labels=self.labels,
+            label_map=self.labels,
             reference=reference,
             files=files,
             grid=scan.grid,

@@ -100,8 +100,8 @@ class SourceExample:
         members: sorted files of a DICOM series; () for an image that is the file `source`.
         volume: for a DICOM series with several scans: number of this scan from 1, number of scans, and
             the difference between them. `members` are the files of this scan, or of all scans if they share a file.
-        mask_members: segmentation: (path, files) of each clip mask that is a folder of frames, and of each further
-            channel that is a folder of DICOM files.
+        mask_members: segmentation: (path, files) of each mask and further channel that is a folder: of a clip's
+            frames, of DICOM files, or of pictures of a DICOM series' slices.
         stored: for a DICOM series whose members the job stores elsewhere: name, digest of the members, and digest
             of their stamps or "". The last one does not affect the example.
         slices: known facts about the members, which are passed along and do not affect the example.

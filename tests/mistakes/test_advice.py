@@ -104,6 +104,16 @@ EXCEPTIONS: dict[str, str] = {
     "halofeed/conversion.py: --depth: volumes have no default size; give --height and --width too.": PROPOSED,
     "prep/layouts/folders.py: {}: all images lie in {}, so that its name would be the only class;": OF_LAYOUTS,
     "prep/layouts/coco_files.py: {}: a panoptic file, whose masks are pictures: take --task segmentation": OF_LAYOUTS,
+    **dict.fromkeys(
+        (
+            "prep/options/pipeline_data.py: {}.per_channel_pad_value -> --pad-value = {}",
+            "prep/options/pipeline_data.py: {}.resize_method -> --interpolation = {}",
+            "prep/options/pipeline_data.py: --channels 1:",
+            "prep/options/recipe_file.py: --label-map = {}",
+            "trainer/pipeline_config.py: boxes, classes and files: those of the data set, of `halofeed convert",
+        ),
+        FACT,
+    ),
     "prep/options/recipe_file.py: {} --recipe {}": "the file of another message's options, which has its case",
     "loader/decode.py: {}: NumPy has no bfloat16 of its own; install the package ml_dtypes,": "ml_dtypes is here",
     "loader/device/photometric.py: device augmentation HUWindow: expected Hounsfield units, the images are": OF_LAYOUTS,

@@ -112,7 +112,6 @@ total_steps: 20000   | total_steps: 9               | total_steps: expected 2000
 'ssd_mobilenet_v1'   | 'ssd_inception_v2'           | type: expected one of ssd_mobilenet_v1, .* got ssd_incep
 { ssd {              | { faster_rcnn {              | model: expected one of ssd, got faster_rcnn
 train_config: {      | train_config: { {            | text proto:
-fixed_shape_resizer  | keep_aspect_ratio_resizer    | resizer.height: has no counterpart
 fixed_shape_resizer  | keep_aspect_ratio_resizer    | expected pad_to_max_dimension, so that all images have one shape
 """
 STORED = """

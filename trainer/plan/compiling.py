@@ -35,6 +35,7 @@ from halofeed.schemas.partition import Dims
 from halofeed.system.atomic_files import atomic_write
 from halofeed.system.memory import available_memory
 from halofeed.system.signals import CleanupOnExit
+from halofeed.system.threads import available_cores
 from halofeed.trainer.mesh import reason_not_split
 from halofeed.trainer.plan.requests import Request, build_lowered, trace, versions
 from halofeed.trainer.plan.topologies import Topology, devices_of, topology_named
@@ -388,8 +389,7 @@ def _environment(topology: Topology) -> dict[str, str]:
 
 def jobs_at_once() -> int:
     """Return the number of compilers that fit the cores and the free memory of this machine, at least one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, available_memory() // COMPILER_BYTES))
+    return max(1, min(available_cores(), available_memory() // COMPILER_BYTES))
 
 
 def _minutes(seconds: float) -> str:

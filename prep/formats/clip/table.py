@@ -15,7 +15,7 @@ from halofeed.prep.formats.clip.clip import Clip, FrameOptions
 from halofeed.prep.formats.clip.containers import Container, read_avi, read_matroska, read_mp4
 from halofeed.prep.formats.clip.frame_folder import open_frame_folder
 from halofeed.prep.formats.picture.image import decode_error
-from halofeed.prep.formats.picture.table import FORMATS, RECOGNIZED_PICTURES, matches_start, recognize
+from halofeed.prep.formats.picture.table import FORMATS, UNSUPPORTED_PICTURES, matches_start, recognize
 from halofeed.prep.sources.files import SourceFiles
 
 # Name: (first bytes of a file, reader of its container). A "." matches any byte.
@@ -29,7 +29,7 @@ CONTAINERS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], Container]]] = 
 }
 
 # Formats that people keep with clips and that halofeed cannot read. The error message names them.
-RECOGNIZED_CLIPS = {
+UNSUPPORTED_CLIPS = {
     "a playlist, which names other files; take these": (b"#EXTM3U", b"ffconcat", b"v=0"),
     "a Flash video": (b"FLV",),
     "a Windows Media video": (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",),
@@ -75,7 +75,7 @@ def _open(files: SourceFiles, path: str, members: Sequence[str], options: FrameO
     if name := animation_format(data):
         return open_animation(data, name, options)
     pictures = {f"a {name} picture, which does not move": patterns for name, (patterns, _) in FORMATS.items()}
-    other = recognize(data, {**pictures, **RECOGNIZED_PICTURES, **RECOGNIZED_CLIPS})
+    other = recognize(data, {**pictures, **UNSUPPORTED_PICTURES, **UNSUPPORTED_CLIPS})
     for patterns, read_container in CONTAINERS.values():
         if other is None and matches_start(data, patterns):
             from halofeed.prep.formats.clip.video import open_video

@@ -1,6 +1,6 @@
 """Table of the picture formats, and the function that reads one file of any of them.
 
-To add a format, write one file in this folder and add one line to FORMATS.
+To add a format, write one file here, and extend FORMATS and `halofeed.prep.sources.file_names.IMAGE_EXTENSIONS`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from halofeed.prep.sources.files import POINTERS
 
 # Format name: (first bytes of a file, function that opens it). A "." in a pattern matches any byte.
 FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
-    "jpeg": ((b"\xff\xd8\xff",), open_jpeg),
-    "png": ((b"\x89PNG\r\n\x1a\n",), open_png),
+    "jpeg": ((START_OF_IMAGE + b"\xff",), open_jpeg),
+    "png": ((PNG_SIGNATURE,), open_png),
     "webp": ((b"RIFF....WEBP",), open_webp),
     "tiff": ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), open_tiff),
     "gif": ((b"GIF87a", b"GIF89a"), open_gif),
@@ -46,8 +46,9 @@ FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
 }
 
 FIRST_OF_SEVERAL = "first of several frames"
+"""Note of a `DecodedImage` whose file has more frames or pages."""
 # Formats that people keep in image folders and that halofeed cannot read. The error message names them.
-RECOGNIZED_PICTURES = {
+UNSUPPORTED_PICTURES = {
     "a PNG picture with a damaged signature": (b"\x89PNG", b".PNG\r\n"),
     "an AVIF or HEIC picture": (b"....ftypavif", b"....ftypheic", b"....ftypheix", b"....ftypmif1"),
     "a JPEG 2000 picture": (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51"),
@@ -63,12 +64,7 @@ RECOGNIZED_PICTURES = {
 
 
 def recognize(data: bytes, kinds: Mapping[str, Iterable[bytes]]) -> str | None:
-    """Return the kind whose patterns match the first bytes of a file, or None if no kind matches.
-
-    Args:
-        data: bytes of the file.
-        kinds: name of each kind and its patterns; a "." in a pattern matches any byte.
-    """
+    """Return the kind whose patterns (see `matches_start`) match the first bytes of a file; None if no kind matches."""
     return next((kind for kind, patterns in kinds.items() if matches_start(data, patterns)), None)
 
 
@@ -93,7 +89,7 @@ def sniff(data: bytes) -> str:
         raise decode_error("file is empty")
     name = recognize(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
     if name is None:
-        kind = recognize(data, RECOGNIZED_PICTURES) or f"begins with {data[:8].hex(' ')}"
+        kind = recognize(data, UNSUPPORTED_PICTURES) or f"begins with {data[:8].hex(' ')}"
         raise decode_error("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
     return name
 
@@ -101,8 +97,8 @@ def sniff(data: bytes) -> str:
 def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
     """Return the stored (height, width) and the EXIF orientation from the first bytes of a file.
 
-    The result is None if the bytes end too early. A PNG, GIF, BMP or WebP file without EXIF data in these bytes
-    counts as upright. The size is then (0, 0) for GIF, BMP, WebP and files that are not pictures.
+    The result is None if the bytes end too early or are damaged. The size is (0, 0), unknown, for GIF, BMP, WebP
+    without EXIF data and other files than pictures. These, and PNG without EXIF data in these bytes, count as upright.
     """
     try:
         name = sniff(head)
@@ -112,6 +108,7 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
         return (0, 0), 1
     if name == "png" and b"eXIf" not in head:
         return (int.from_bytes(head[20:24], "big"), int.from_bytes(head[16:20], "big")), 1
+    # The first chunk of a WebP file with EXIF data is VP8X, and its flags contain the bit 8.
     if name == "webp" and (head[12:16] != b"VP8X" or not head[20:21] or not head[20] & 8):
         return (0, 0), 1
     try:
@@ -121,13 +118,13 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
     return opened.stored_size, opened.orientation
 
 
-RETAINED_BYTES = 256 << 20
-"""Freed memory that the process may still hold; see `halofeed.system.memory`."""
+_RETAINED_BYTES = 256 << 20
+"""Freed memory that the allocator may keep: the trim threshold that `halofeed.system.memory` sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Memory that reading an image needs, known before its pixels are decoded.
+    """Memory that reading an image needs: decoding, see `MemoryEstimate`, and the conversion of the pixels.
 
     Args:
         peak_bytes: peak memory, without the bytes of the file.
@@ -142,18 +139,19 @@ class Footprint:
     displayed_size: Size
 
 
-def _footprint(decoding: MemoryEstimate, opened: OpenedImage, options: ReadOptions) -> Footprint:
-    pixels = decoding.size[0] * decoding.size[1]
-    converted = pixels * options.channels * np.dtype(options.dtype).itemsize
-    peak_bytes, kept = decoding.peak_bytes, decoding.raster_bytes
-    if opened.orientation != 1 or not is_converted(decoding.channels, decoding.sample_bytes, options):
-        retained = min(peak_bytes - kept, RETAINED_BYTES)
-        peak_bytes = max(peak_bytes, kept + retained + converted + 64 * min(pixels, BLOCK_PIXELS))
-        kept = converted
+def _footprint(estimate: MemoryEstimate, opened: OpenedImage, options: ReadOptions) -> Footprint:
+    pixels = estimate.size[0] * estimate.size[1]
+    peak_bytes, pixel_bytes = estimate.peak_bytes, estimate.raster_bytes
+    if opened.orientation != 1 or not is_converted(estimate.channels, estimate.sample_bytes, options):
+        retained = min(peak_bytes - pixel_bytes, _RETAINED_BYTES)
+        converted = pixels * options.channels * np.dtype(options.dtype).itemsize
+        working = 64 * min(pixels, BLOCK_PIXELS)  # see `BLOCK_PIXELS`
+        peak_bytes = max(peak_bytes, pixel_bytes + retained + converted + working)
+        pixel_bytes = converted
     return Footprint(
         peak_bytes=peak_bytes,
-        pixel_bytes=kept,
-        size=displayed_size(opened.orientation, decoding.size),
+        pixel_bytes=pixel_bytes,
+        size=displayed_size(opened.orientation, estimate.size),
         displayed_size=displayed_size(opened.orientation, opened.stored_size),
     )
 
@@ -192,6 +190,7 @@ def read_image(
     opened = FORMATS[sniff(data)][1](data)
     check_pixel_count(opened.stored_size, options.max_pixels)
     displayed = displayed_size(opened.orientation, opened.stored_size)
+    # The sides as stored: `displayed_size` swaps them for some orientations, and a second time swaps them back.
     needed = displayed_size(opened.orientation, needed_size(*displayed) if needed_size else displayed)
     gray_is_enough = options.channels == 1
     if reserve is not None:
@@ -216,7 +215,8 @@ def read_image(
     )
 
 
-_IHDR_END = len(PNG_SIGNATURE) + 16
+_PNG_SIZE_END = len(PNG_SIGNATURE) + 16
+"""End of the width and the height in a PNG, which follow the length and the type of the first chunk."""
 
 
 def check_encoded_image(data: memoryview | bytes, encoding: str, largest: Size) -> Size:
@@ -243,8 +243,8 @@ def check_encoded_image(data: memoryview | bytes, encoding: str, largest: Size) 
         except KeyError as error:  # an unknown number of a color space or a sampling
             raise ValueError("its header is damaged") from error
     else:
-        head = bytes(data[:_IHDR_END])
-        if len(head) < _IHDR_END or not head.startswith(PNG_SIGNATURE) or head[12:16] != b"IHDR":
+        head = bytes(data[:_PNG_SIZE_END])
+        if len(head) < _PNG_SIZE_END or not head.startswith(PNG_SIGNATURE) or head[12:16] != b"IHDR":
             raise ValueError("not a PNG file")
         width, height = struct.unpack_from(">II", head, 16)
     if not (1 <= height <= largest[0] and 1 <= width <= largest[1]):
