@@ -77,8 +77,7 @@ def add_convert_command(command: AddCommand, only: str | None = None) -> str | N
         "--recipe",
         metavar="FILE",
         default=argparse.SUPPRESS,
-        help="recipe of an earlier conversion: its manifest.json, or options in JSON or YAML; or a pipeline.config of "
-        "the TF Object Detection API, for its resizer; options given here win",
+        help="manifest.json of a data set, options in JSON or YAML, or a pipeline.config; options here win",
     )
     add_options(parser, JobOptions)
     add_options(parser, Recipe)
