@@ -33,7 +33,7 @@ def interrupt(data: Path, count: int, how: str, *kernel: Path, **environment: st
     assert "AddressSanitizer" not in done.stderr
     found = json.loads(done.stdout)
     assert found["wrong"] == found["threads"] == 0
-    assert found["interrupts"] == count and found["returned"] > count / 2
+    assert count <= found["interrupts"] <= count + 1 and found["returned"] > count / 2
 
 
 @pytest.mark.parametrize("how", ["async", pytest.param("signal", marks=pytest.mark.long)])
