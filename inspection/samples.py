@@ -35,7 +35,8 @@ from halofeed.inspection.stored_records import (
 from halofeed.inspection.thumbnails import overlay, thumbnail, thumbnail_size
 from halofeed.loader.picture import contact_sheet, shown_frames
 from halofeed.pipelines.source_registry import SourceLocations
-from halofeed.prep.formats.clip.clip import FrameOptions, choose_frames
+from halofeed.prep.formats.clip.clip import FrameOptions
+from halofeed.prep.formats.clip.frame_choice import choose_frames
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions, read_image
 from halofeed.prep.formats.picture.image import apply_orientation

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, Protocol, Self
 
 import numpy as np
@@ -163,6 +162,8 @@ def read_body(stream: Any, size: int) -> bytes:
 
 def age_seconds(written: datetime, now: str | None) -> float:
     """Return an object's age by the `Date` header of the store's response, or by this machine's clock without one."""
+    from email.utils import parsedate_to_datetime  # takes 10 ms to import
+
     return ((parsedate_to_datetime(now) if now else datetime.now(UTC)) - written).total_seconds()
 
 

@@ -11,11 +11,8 @@ from typing import Any
 from halofeed.errors import MissingExtraError, UsageError, install_command, require_extra
 from halofeed.storage.base import ObjectStore
 from halofeed.storage.beam import BeamFiles, apply_options
-from halofeed.storage.fsspec_files import FsspecFiles, has_settings
 from halofeed.storage.gcs import GcsObjects
 from halofeed.storage.local import LocalDisk
-from halofeed.storage.s3 import S3Objects
-from halofeed.storage.web import WebFiles
 from halofeed.system.addresses import NO_USER, Address, is_remote, keep_secret
 
 _SECRET = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
@@ -25,11 +22,15 @@ _EXTRAS = {"gs": ("gcp", "google.cloud.storage"), "s3": ("aws", "boto3")}
 _lock = threading.RLock()  # a signal handler may need it too
 _stores: dict[str, ObjectStore] = {}
 _settings: dict[str, Any] = {}
-_CLIENTS: dict[str, Callable[[], ObjectStore]] = {
-    "": LocalDisk,
-    "s3": lambda: S3Objects(_settings),
-    "gs": GcsObjects,
-}
+
+
+def _s3_client() -> ObjectStore:
+    from halofeed.storage.s3 import S3Objects  # its http and ssl take 15 ms to import
+
+    return S3Objects(_settings)
+
+
+_CLIENTS: dict[str, Callable[[], ObjectStore]] = {"": LocalDisk, "s3": _s3_client, "gs": GcsObjects}
 """Clients by URL scheme; Beam serves other schemes."""
 
 
@@ -82,6 +83,9 @@ def reader_of(address: Address) -> ObjectStore:
         UsageError: no client reads such addresses, or the address has a user that the client does not use.
         MissingExtraError: the client's package is not installed.
     """
+    from halofeed.storage.fsspec_files import FsspecFiles, has_settings
+    from halofeed.storage.web import WebFiles
+
     scheme = _SAME_SCHEME.get(address.scheme, address.scheme)
     if scheme in _EXTRAS and address.has_user:
         raise UsageError(f"{address}: {NO_USER}")

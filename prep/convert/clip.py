@@ -29,7 +29,8 @@ from halofeed.prep.convert.picture_tasks import class_features
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, count_labels, sum_pixels
 from halofeed.prep.formats.clip.animation import READERS, animation_format, has_alpha, open_animation
-from halofeed.prep.formats.clip.clip import Clip, FrameOptions, choose_frames
+from halofeed.prep.formats.clip.clip import Clip, FrameOptions
+from halofeed.prep.formats.clip.frame_choice import choose_frames
 from halofeed.prep.formats.clip.frame_folder import natural_order, read_still
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions

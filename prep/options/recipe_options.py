@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from halofeed.errors import UsageError
 from halofeed.prep.annotations.columns import BOX_FORMS
-from halofeed.prep.formats.clip.clip import INCOMPLETE_CLIP_CHOICES, SHORT_CLIP_CHOICES, FrameChoice
+from halofeed.prep.formats.clip.frame_choice import INCOMPLETE_CLIP_CHOICES, SHORT_CLIP_CHOICES, FrameChoice
 from halofeed.prep.geometry.resize import KERNEL_NAMES
 from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, Need, of_layouts, option, refusal
 from halofeed.prep.options.volumes import INTERPOLATIONS, VolumeOptions

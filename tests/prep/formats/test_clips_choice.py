@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halofeed.errors import SourceError, UsageError
-from halofeed.prep.formats.clip.clip import FrameChoice, choose_frames
+from halofeed.prep.formats.clip.frame_choice import FrameChoice, choose_frames
 
 COUNTS = st.integers(1, 200)
 FRAMES = st.integers(1, 40)
