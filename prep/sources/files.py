@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from halofeed.errors import Problem, SourceError, UsageError
 from halofeed.prep.sources.members import Member, parse_member
@@ -30,11 +30,13 @@ from halofeed.prep.sources.walk import (
     list_below,
     list_part,
 )
-from halofeed.storage.choose import store_of
 from halofeed.system.addresses import is_remote
 from halofeed.system.atomic_files import decode_name, encode_name, file_type, open_regular, read_regular
 from halofeed.system.memory import machine_memory
 from halofeed.system.wording import nearest_name
+
+if TYPE_CHECKING:
+    from halofeed.storage.base import ObjectStore
 
 UNREADABLE_FILE = "file cannot be read"
 """Reason of the `SourceError` for a file that exists but is not readable."""
@@ -475,6 +477,12 @@ class RemoteFiles:
         self._sizes: Mapping[str, int] | None = None
         self._adopted_sizes: dict[str, int] = {}
 
+    def _store(self) -> ObjectStore:
+        """Return this process's client; only a source at an address imports the stores, which takes 5 ms."""
+        from halofeed.storage.choose import store_of
+
+        return store_of(self.root)
+
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
             self._set_sizes(self._all())
@@ -492,7 +500,7 @@ class RemoteFiles:
 
     def list_folder(self, folder: str) -> PartialListing | None:
         """Return the files and folders directly in a folder; None for too many, or if the store lists recursively."""
-        listed = store_of(self.root).list_dir(f"{self.root}/{_start(folder)}")
+        listed = self._store().list_dir(f"{self.root}/{_start(folder)}")
         if listed is None:
             return None
         folders: list[str] = []
@@ -516,7 +524,7 @@ class RemoteFiles:
 
         def listed() -> Iterator[tuple[str, int]]:
             nonlocal total
-            for address, size, version in store_of(self.root).versions(f"{self.root}/"):
+            for address, size, version in self._store().versions(f"{self.root}/"):
                 entry = f"{address} {size} {version}".encode("utf-8", "surrogateescape")
                 total = (total + int.from_bytes(hashlib.sha256(entry).digest(), "big")) % 2**256
                 yield address, size
@@ -526,7 +534,7 @@ class RemoteFiles:
 
     def _below(self, start: str) -> Iterator[tuple[str, int]]:
         """Yield the files whose paths have this prefix."""
-        listed = store_of(self.root).listed(f"{self.root}/{start}")
+        listed = self._store().listed(f"{self.root}/{start}")
         return ((path, size) for path, size in self._visible(listed) if not path.endswith("/"))
 
     def _visible(self, listed: Iterable[tuple[str, _Size]]) -> Iterator[tuple[str, _Size]]:
@@ -536,7 +544,7 @@ class RemoteFiles:
     def _set_sizes(self, files: Iterable[tuple[str, int]]) -> None:
         self._listing.add_files(files)
         if not self._listing:
-            endpoint = getattr(store_of(self.root), "endpoint", None)
+            endpoint = getattr(self._store(), "endpoint", None)
             where = f" (asked at {endpoint})" if endpoint else ""
             raise UsageError(
                 f"{self.root}: no files there{where}; name the folder that holds the source files"
@@ -571,7 +579,7 @@ class RemoteFiles:
         if (member := parse_member(path)) is not None:
             return io.BytesIO(read_member(self, member))
         address = f"{self.root}/{path}"
-        stream: SourceStream = store_of(address).open(address)
+        stream: SourceStream = self._store().open(address)
         return stream
 
     def adopt(self, sizes: Mapping[str, int], faults: Mapping[str, Problem]) -> None:
@@ -586,7 +594,7 @@ class RemoteFiles:
     def read_range(self, path: str, start: int, stop: int | None) -> bytes:
         address = f"{self.root}/{path}"
         try:
-            return store_of(address).read(address, start, stop)
+            return self._store().read(address, start, stop)
         except FileNotFoundError as error:
             raise SourceError("read", "file cannot be read", "no such file") from error
 
