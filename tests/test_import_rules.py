@@ -321,7 +321,7 @@ CEILINGS = {
     "system": (18, 3000),
     "schemas": (20, 4400),
     "storage": (12, 2380),
-    "prep": (123, 36360),
+    "prep": (123, 36370),
     "pipelines": (23, 6180),
     "loader": (35, 10000),
     "trainer": (54, 11870),
