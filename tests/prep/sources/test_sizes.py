@@ -69,7 +69,7 @@ def test_what_a_store_lists_is_held_as_what_a_folder_lists(monkeypatch):
             yield from ((f"{prefix}{number // 40_000}/{number:08d}.jpg", 7, "1") for number in range(100_000))
             yield f"{prefix}2/.hidden", 1, "1"
 
-    monkeypatch.setattr(source_module, "store_of", lambda address: Listed())
+    monkeypatch.setattr(source_module.RemoteFiles, "_store", lambda files: Listed())
     monkeypatch.setattr(walk, "DICT_MAX_FILES", 0)
     monkeypatch.setattr(walk, "_FILES_PER_BATCH", 5_000)
     files = source_files("s3://bucket/all")
