@@ -27,7 +27,7 @@ class Prefetcher(Iterator[Item], Generic[Item]):
     threads may take items; each item goes to one of them. After a fork, the child makes its parent's unfinished items
     itself. Threads end with the last item, with `close`, or when the iterator is no longer referred to.
 
-    A `with` block makes items ahead from its beginning on, and closes the iterator.
+    A `with` block starts making items when it is entered, and closes the iterator at its end.
 
     Args:
         make: returns the item of a step; called from several threads. StopIteration ends the iteration.

@@ -75,11 +75,6 @@ class Address:
         """True if the address has a user or a password."""
         return bool(self._user)
 
-    @property
-    def has_secrets(self) -> bool:
-        """True if the address has a user, a password or a query."""
-        return bool(self._user or self._query)
-
     def hidden_in(self, text: str) -> str:
         """Return a text in which the secrets of this address are hidden."""
         for secret in (self._user.removesuffix("@"), self._query[1:]):
