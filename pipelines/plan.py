@@ -63,8 +63,9 @@ from halofeed.schemas.files import check_split
 from halofeed.schemas.identity import refuse_repeated
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.tasks import task_named
-from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import decode_name, read_regular
+from halofeed.storage.choose import read_option_file
+from halofeed.system.addresses import address_of, is_remote
+from halofeed.system.atomic_files import decode_name
 from halofeed.system.console import human_bytes, print_status
 from halofeed.system.memory import machine_memory
 from halofeed.system.wording import plural
@@ -188,7 +189,7 @@ def make_plan(
     )
     if options.label_map is not None and layout.has_containers:
         # Class numbers in container files count from 0, in detection too.
-        names = labels.from_file(os.path.basename(options.label_map), _read_file(options.label_map), 0).names
+        names = labels.from_file(*_named_file("--label-map", options.label_map), 0).names
         layout_options = replace(layout_options, class_names=names)
     with _naming_faults(sources):
         totals = None if list_in_job is None else list_in_job(layout, layout_options, split_options)
@@ -351,9 +352,9 @@ def _read_split_lists(options: JobOptions) -> dict[str, str]:
         if name in lists:
             raise UsageError(f"--split-lists {part}: {name} comes twice; name each split once, with one file")
         try:
-            lists[name] = _read_file(path).decode("utf-8-sig")
+            lists[name] = _named_file("--split-lists", path)[1].decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise UsageError(f"--split-lists {path}: expected UTF-8 text: {error}") from error
+            raise UsageError(f"--split-lists {_shown(path)}: expected UTF-8 text: {error}") from error
     return lists
 
 
@@ -365,28 +366,23 @@ def _read_fold(options: JobOptions) -> dict[str, tuple[str, ...]]:
             raise UsageError("--nnunet-fold has no effect without --nnunet-splits; add that, or leave it out")
         return {}
     try:
-        document = json.loads(_read_file(path))
+        document = json.loads(_named_file("--nnunet-splits", path)[1])
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise UsageError(f"--nnunet-splits {path}: not readable as JSON: {error}") from error
+        raise UsageError(f"--nnunet-splits {_shown(path)}: not readable as JSON: {error}") from error
     try:
         return read_fold(document, fold)
     except UsageError as error:
-        raise UsageError(f"--nnunet-splits {path}: {error}") from error
+        raise UsageError(f"--nnunet-splits {_shown(path)}: {error}") from error
 
 
-def _read_file(path: str) -> bytes:
-    """Return the bytes of a file that an option names, local or remote."""
-    try:
-        if not is_remote(path):
-            return read_regular(path, machine_memory())
-        folder, _, name = path.rpartition("/")
-        return source_files(folder).read(name)
-    except FileNotFoundError as error:
-        raise UsageError(f"{path}: no such file") from error
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}; name a file that can be read") from error
-    except SourceError as error:
-        raise UsageError(f"{path}: {error.detail or error.reason}") from error
+def _named_file(flag: str, path: str) -> tuple[str, bytes]:
+    """Return the name and the bytes of a file that an option names, local or remote."""
+    return os.path.basename(_shown(path)), read_option_file(flag, path, machine_memory())
+
+
+def _shown(path: str) -> str:
+    """Return a path or an address for messages, without the secrets of an address."""
+    return str(address_of(path) or path)
 
 
 def _check_split_names(names: Iterable[str], *, named_by_option: bool) -> None:
@@ -425,7 +421,7 @@ def _label_map(layout_input: _LayoutInput, totals: Totals, task: str, file: str 
     first_id = task_named(task).first_label_id
     given = None
     if file is not None:
-        given = labels.from_file(os.path.basename(file), _read_file(file), first_id)
+        given = labels.from_file(*_named_file("--label-map", file), first_id)
         _check_known(given, totals, file)
     if task_named(task).has_label_image:
         return _segmentation_label_map(layout_input, totals, given, file)
