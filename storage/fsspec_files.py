@@ -53,8 +53,8 @@ class FsspecFiles(ObjectStore):
             # A client that is missing, such as libhdfs, whose error lists each place where it was searched.
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UsageError(
-                f"{place}: fsspec's client for {place.scheme}:// cannot start: {reason}; install what it needs, or copy "
-                "the data set to local disk, and name the copy"
+                f"{place}: fsspec's client for {place.scheme}:// cannot start: {reason}; install what it needs, or "
+                "copy the data set to local disk, and name the copy"
             ) from printable_cause(error)
         self._root, self._path = place.full.rstrip("/"), path.rstrip("/")
         logging.getLogger("fsspec.http").addFilter(_hide_secrets)

@@ -20,7 +20,18 @@ OF_CONVERT = (
     *("--source", "--images", "--out", "--label-map", "--split-lists", "--nnunet-splits", "--normalize-like"),
     *("--preview", "--recipe"),
 )
-LOCAL = ("out", "output", "sources", "source", "json", "html", "folder", "config", "backbone_weights", "images")
+LOCAL = (
+    "out",
+    "output",
+    "sources",
+    "source",
+    "json",
+    "html",
+    "folder",
+    "config",
+    "backbone_weights",
+    "images",
+)
 NO_PATHS = {("export", "--to"), ("demo", "--images"), ("convert", "--source"), ("convert", "--images")}
 
 
