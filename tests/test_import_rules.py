@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from halofeed import packaging
 from halofeed.schemas import keys
 
 ROOT = Path(__file__).parents[1]
@@ -307,6 +308,13 @@ def test_keys_are_spelled_in_the_schema_alone() -> None:
     assert spelled("features['image/height']") == ["image/height"]
     found = {name: spelled(text) for name, text in programs() if name != "schemas/keys.py"}
     assert not {name: names for name, names in found.items() if names}
+
+
+def test_every_list_of_the_parts_has_all_of_them() -> None:
+    named = re.search(r"^PARTS = (.+)$", (ROOT / "setup.py").read_text(), re.MULTILINE)
+    links = {path.name for path in (ROOT / "halofeed").iterdir() if path.is_symlink()}
+    assert named is not None
+    assert set(PARTS) == set(packaging.PARTS) == set(ast.literal_eval(named[1])) == links - {"py.typed"}
 
 
 def test_no_key_has_two_names() -> None:

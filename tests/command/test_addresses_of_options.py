@@ -91,7 +91,7 @@ def test_convert_tells_no_token_and_names_an_unknown_scheme(option, folder, capf
             assert option in said
 
 
-@pytest.mark.parametrize("command, option, words", list(other_words()))
+@pytest.mark.parametrize(("command", "option", "words"), list(other_words()))
 def test_other_commands_tell_no_token(command, option, words, capfd):
     for address in ADDRESSES:
         answer([*words, address], capfd)
