@@ -396,9 +396,12 @@ class _Reader:
         return found
 
     def split(self, document: Any, path: str, name: str, split_name: str, version: int) -> Split:
+        before = len(self.problems)
         self.checked(files.check_split, split_name, path)
         if not isinstance(document, dict):
             self.add(path, f"expected an object, got {document!r:.60}")
+        if len(self.problems) > before:
+            # The names of files follow from that of the split, and a name with a lone surrogate has no bytes.
             return Split(shards=(), statistics=Statistics())
         shards = []
         documents = self.item(document, "shards", list, path)
