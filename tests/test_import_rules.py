@@ -359,3 +359,12 @@ def test_a_public_name_has_one_meaning():
         if len(places) > 1 and not name.startswith("_") and name not in SHARED
     }
     assert several == {}
+
+
+def test_a_part_has_one_name() -> None:
+    code = "import sys; sys.path[0] = '.'\nfor part in sys.argv[1:]:\n    try: __import__(part + '.' + part)"
+    code += "\n    except ImportError as error: print(error)"
+    done = subprocess.run([sys.executable, "-c", code, *PARTS], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        f"{part} is halofeed's part {part}: write import halofeed.{part}" for part in PARTS
+    ]
