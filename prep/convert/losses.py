@@ -28,6 +28,8 @@ _ALIKE: Final = 16
 LEAST_INSIDE: Final = 0.002
 """Share of a scan's voxels within its window below which the window does not fit: bone has 1 to 5 % of a CT, the
 vessels of an angiography 0.5 %."""
+_ROUNDING: Final = 1e-3
+"""Pixels by which float32 coordinates are off."""
 _ONE_PIXEL: Final = 1.0
 _MOST_INSTANCES: Final = 255
 _MOST_LINKED: Final = 1 << 18
@@ -87,22 +89,20 @@ def add_objects(
         stored: [object, 4], their boxes in stored pixels: ymin, xmin, ymax, xmax.
     """
     tiny = shrunk = 0
-    smallest = ""
+    first_tiny = first_small = ""
     for box, (ymin, xmin, ymax, xmax) in zip(boxes, stored.tolist(), strict=True):
         before = min(box.ymax - box.ymin, box.xmax - box.xmin)
         after = min(ymax - ymin, xmax - xmin)
-        ledger.bin("object_sides_before", bin_size(before + 1e-3))
-        ledger.bin("object_sides_after", bin_size(after + 1e-3))
-        if (
-            after + 1e-3 < LEAST_SIDE and before >= 2 * after
-        ):  # an object that was as small in its source lost nothing
-            tiny += 1
-        if after + 1e-3 < 2 * LEAST_SIDE and before >= 2 * after:
+        ledger.bin("object_sides_before", bin_size(before + _ROUNDING))
+        ledger.bin("object_sides_after", bin_size(after + _ROUNDING))
+        # An object that was as small in its source lost nothing.
+        if after + _ROUNDING < 2 * LEAST_SIDE and before >= 2 * after:
+            sizes = (box.xmax - box.xmin, box.ymax - box.ymin), (xmax - xmin, ymax - ymin)
             shrunk += 1
-            smallest = smallest or (
-                f"{source_name(name)}: {box.xmax - box.xmin:.3g} x {box.ymax - box.ymin:.3g} pixels (width x height) "
-                f"become {xmax - xmin:.2g} x {ymax - ymin:.2g}"
-            )
+            first_small = first_small or _shrunk(name, *sizes)
+            if after + _ROUNDING < LEAST_SIDE:
+                tiny += 1
+                first_tiny = first_tiny or _shrunk(name, *sizes)
         for flag, counted in FLAGS.items():
             if getattr(box, flag):
                 ledger.count(counted, 1, source_name(name))
@@ -110,10 +110,17 @@ def add_objects(
         return
     ledger.count("objects", len(boxes))
     ledger.count("object_records")
-    ledger.count("tiny_objects", tiny, smallest)
-    ledger.count("small_objects", shrunk, smallest)
-    ledger.count("tiny_object_records", tiny == len(boxes), smallest)
+    ledger.count("tiny_objects", tiny, first_tiny)
+    ledger.count("small_objects", shrunk, first_small)
+    ledger.count("tiny_object_records", tiny == len(boxes), first_tiny)
     ledger.count("crowd_only_records", all(box.is_crowd for box in boxes), source_name(name))
+
+
+def _shrunk(name: str, before: tuple[float, float], after: tuple[float, float]) -> str:
+    sizes = (
+        f"{before[0]:.3g} x {before[1]:.3g} pixels (width x height) become {after[0]:.2g} x {after[1]:.2g}"
+    )
+    return f"{source_name(name)}: {sizes}"
 
 
 def add_keypoints(ledger: LedgerCounter, boxes: Sequence[Box], scale: tuple[float, float], name: str) -> None:
