@@ -391,6 +391,7 @@ def _job_of(
         references_folder=references_folder,
         holder=output.holder,
         store_settings=run.store_settings,
+        on_loss=run.options.on_loss,
     )
 
 

@@ -339,11 +339,18 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     boxes_zero_area: Literal["drop", "keep", "fail"] = option(
         "drop", "boxes without height or width", choices=("drop", "keep", "fail"), needs=_BOXES
     )
-    boxes_crowd: Literal["keep", "drop"] = option(
-        "keep", "boxes that mark a crowd (kept ones are flagged)", choices=("keep", "drop"), needs=_BOXES
+    boxes_crowd: Literal["keep", "drop", "objects"] = option(
+        "keep",
+        "boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them; or take "
+        "them as objects, for tools that flag every object",
+        choices=("keep", "drop", "objects"),
+        needs=_BOXES,
     )
-    boxes_difficult: Literal["keep", "drop"] = option(
-        "keep", "boxes flagged as difficult", choices=("keep", "drop"), needs=_BOXES
+    boxes_difficult: Literal["keep", "drop", "objects"] = option(
+        "keep",
+        "boxes flagged as difficult: keep them with their flag, drop them, or take them as objects without it",
+        choices=("keep", "drop", "objects"),
+        needs=_BOXES,
     )
     on_bad_object: Literal["drop", "reject"] = option(
         "drop",

@@ -28,6 +28,7 @@ from halofeed.prep.formats.picture.image import (
     damaged_error,
     decode_error,
     is_converted,
+    levels_of,
 )
 from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE, open_jpeg
 from halofeed.prep.formats.picture.png import PNG_SIGNATURE, open_png
@@ -203,6 +204,7 @@ def read_image(
     if opened.orientation != 1:
         notes.append("orientation applied")
     notes += check_sample_bits(raster.pixels, options)
+    levels = levels_of(raster.pixels, options)
     pixels, conversions = convert_pixels(apply_orientation(raster.pixels, opened.orientation), options)
     changes = (*notes, *conversions)
     return DecodedImage(
@@ -212,6 +214,7 @@ def read_image(
         scale=raster.scale,
         notes=(FIRST_OF_SEVERAL, *changes) if opened.more else changes,
         plain_jpeg_channels=0 if changes else opened.plain_channels,
+        levels=levels,
     )
 
 
