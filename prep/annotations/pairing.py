@@ -14,7 +14,11 @@ from halofeed.prep.sources.file_names import missing_part
 
 CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
 PairKey = tuple[str, ...]
-NO_LABEL: Problem = ("selection", "image has no label", "--missing-masks prediction keeps it without one")
+NO_LABEL: Problem = (
+    "selection",
+    "image has no label",
+    "--missing-masks prediction keeps it without one, in a split for prediction",
+)
 NO_IMAGE: Problem = ("annotation", "label has no image", "")
 NEITHER: Problem = ("selection", "file is neither image nor label by its name", "")
 

@@ -323,7 +323,7 @@ class VolumeOptions:
     )
     missing_masks: str = option(
         "refuse",
-        "segmentation: images without a label are rejected, or kept for prediction",
+        "segmentation: images without a label are rejected, or kept for prediction in a split without labels",
         choices=("refuse", "prediction"),
         needs=(),
     )
