@@ -44,6 +44,7 @@ from halofeed.prep.annotations.splits import (
     find_split_lists,
     read_fold,
 )
+from halofeed.prep.annotations.unlabeled import assign_unlabeled_apart
 from halofeed.prep.convert.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
@@ -236,6 +237,8 @@ def make_plan(
             "only. If there are labels, name them: a table with --layout csv and the columns id,image,label, or "
             "--layout pairs with --image-pattern and --label-pattern"
         )
+    elif task_named(task).has_label_image and totals.unlabeled:
+        print_status(f"halofeed convert: {totals.describe_unlabeled()}")
     stamps = "" if totals.stamps is None else f"{totals.stamps:064x}"
     if isinstance(sources.images, RemoteFiles):  # its listing has the versions of all files
         stamps = sources.images.stamps
@@ -299,14 +302,27 @@ def _list_references(layout_input: _LayoutInput, split_options: SplitOptions) ->
     )
     named: set[str] = set()
     with _naming_faults(sources):
-        assigned = assign_splits(reject_lone_surrogates(references), split_options)
-        for reference in check_groups(assigned, split_options, are_patients=layout.name == "dicom"):
+        assign = functools.partial(_assign, options=split_options, are_patients=layout.name == "dicom")
+        references = reject_lone_surrogates(references)
+        # Only for segmentation does an example without a mask lack its label.
+        assigned = (
+            assign_unlabeled_apart(references, assign, by_shares=bool(split_options.shares))
+            if layout_input.recipe.may_hold_label_images()
+            else assign(references)
+        )
+        for reference in assigned:
             if faults := _faults(sources):
                 named |= faults.keys() & reference.paths
             yield selection.complete(reference)
     for path, problem in _faults(sources).items():
         if path not in named:
             yield SourceExample(source=path, key=path, problem=problem)
+
+
+def _assign(
+    references: Iterable[SourceExample], *, options: SplitOptions, are_patients: bool
+) -> Iterator[SourceExample]:
+    return check_groups(assign_splits(references, options), options, are_patients=are_patients)
 
 
 def _faults(sources: Sources) -> dict[str, Problem]:

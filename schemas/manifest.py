@@ -17,7 +17,7 @@ from halofeed.schemas.bounded_json import checksum_of, parse_json
 from halofeed.schemas.fields import Field
 from halofeed.schemas.kinds import Kind, kind_of, with_current_option_names
 from halofeed.schemas.statistics import Statistics, statistics_problems
-from halofeed.schemas.tasks import TASKS, field_problems
+from halofeed.schemas.tasks import TASKS, field_problems, task_named
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.addresses import is_remote, meant_address
 from halofeed.system.atomic_files import read_regular
@@ -113,6 +113,15 @@ class Manifest:
             near = did_you_mean(name, self.splits)
             raise UsageError(f"no split {name!r} in {self.name}; {near}known: {', '.join(self.splits)}")
         return self.splits[name]
+
+    def is_for_prediction(self, name: str) -> bool:
+        """Return whether a split of a segmentation set has records and none with a label: their labels are zeros."""
+        split = self.split(name)
+        return (
+            self.task in TASKS
+            and task_named(self.task).has_label_image
+            and split.statistics.labelled == 0 < split.records
+        )
 
     def to_json(self) -> str:
         """Return the document's text with its own checksum; equal manifests give equal bytes."""

@@ -89,6 +89,7 @@ class LayoutOptions:
     several_masks: str = "refuse"
     missing_masks: str = "refuse"
     missing_classes: str = "refuse"
+    mask_references: str = "check"
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
     class_names: Mapping[int, str] = field(default_factory=dict)
     list_series: ListSeries | None = None

@@ -133,7 +133,8 @@ class VolumeOptions:
     mask_references: str = option(
         "check",
         "a SEG or RTSTRUCT that refers to other images, another series or another frame of reference than those of its "
-        "DICOM scan is refused; ignore: it is used at its position, e.g. for scans whose UIDs were changed",
+        "DICOM scan is refused; ignore: it is used at its position, e.g. for scans whose UIDs were changed (layout dicom "
+        "pairs it with the series that lies nearest, or that --label-pattern names)",
         choices=MASK_REFERENCES,
     )
     class_overlap: str = option(
@@ -323,7 +324,7 @@ class VolumeOptions:
     )
     missing_masks: str = option(
         "refuse",
-        "segmentation: images without a label are rejected, or kept for prediction",
+        "segmentation: images without a label are rejected, or kept for prediction in a split without labels",
         choices=("refuse", "prediction"),
         needs=(),
     )
