@@ -47,7 +47,7 @@ from halofeed.pipelines.run_distributed import RunDistributed, SeriesSearch, fin
 from halofeed.pipelines.run_local import convert_here
 from halofeed.pipelines.shard_writer import changed_input
 from halofeed.pipelines.source_registry import SourceLocations, recall, remember
-from halofeed.pipelines.workers import SHARD_KEPT, Workers, workers_in
+from halofeed.pipelines.workers import SHARD_KEPT, Workers, is_interpreter_busy, workers_in
 from halofeed.prep.convert.normalize_like import normalized_like
 from halofeed.prep.formats.dicom.series_listing import LISTING_CLASSES, SeriesListing
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
@@ -197,11 +197,15 @@ class _Run:
 
     def workers(self) -> Workers | None:
         """Return the worker processes of a local run, started at the first call; None where there are none."""
-        if self._workers is None and self.scratch is not None and self.choice.workers > 1:
+        if self._workers is None and self.scratch is not None and self._wants_processes():
             self._workers = self.stack.enter_context(
                 workers_in(self.scratch, self.choice.workers, self.choice.beam_arguments)
             )
         return self._workers
+
+    def _wants_processes(self) -> bool:
+        """Return whether a local run uses worker processes: several, or one where this interpreter is busy."""
+        return self.choice.workers > 1 or (self.options.workers is None and is_interpreter_busy())
 
     def plan(self, output: OutputFolder, writer: NumberedFiles | FileByShard | None) -> ConversionPlan:
         """Plan the version in a folder; `writer` writes the references, and None only counts and checks them."""
