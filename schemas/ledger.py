@@ -104,7 +104,11 @@ class LedgerCounter:
 
     def bin(self, histogram: str, number: int, count: int = 1) -> None:
         """Add to the count of a number in a histogram."""
-        self.histograms.setdefault(histogram, Counter())[number] += count
+        self.sizes(histogram)[number] += count
+
+    def sizes(self, histogram: str) -> Counter[int]:
+        """Return the counter of a histogram."""
+        return self.histograms.setdefault(histogram, Counter())
 
     def extend(self, name: str, low: float, high: float) -> None:
         """Extend a range."""
@@ -116,7 +120,7 @@ class LedgerCounter:
         for name, number in other.counts.items():
             self.counts[name] += number
         for histogram, counted in other.histograms.items():
-            own = self.histograms.setdefault(histogram, Counter())
+            own = self.sizes(histogram)
             for size, number in counted.items():
                 own[int(size)] += number
         for name, (low, high) in other.ranges.items():

@@ -7,6 +7,7 @@ is at most 2 % of a conversion, so they use histograms that exist, samples, and 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import cv2
@@ -32,8 +33,8 @@ _ROUNDING: Final = 1e-3
 """Pixels by which float32 coordinates are off."""
 _ONE_PIXEL: Final = 1.0
 _MOST_INSTANCES: Final = 255
-_MOST_LINKED: Final = 1 << 18
-"""Voxels of a label above which connected regions are found in a sample."""
+_MOST_LINKED: Final = {2: 1 << 14, 3: 1 << 18}
+"""Pixels and voxels of a label, by its axes, above which connected regions are found in a sample."""
 
 
 def source_name(source: str) -> str:
@@ -88,13 +89,16 @@ def add_objects(
         boxes: these objects in source pixels.
         stored: [object, 4], their boxes in stored pixels: ymin, xmin, ymax, xmax.
     """
+    if not boxes:
+        return
     tiny = shrunk = 0
     first_tiny = first_small = ""
+    sides_before, sides_after = map(ledger.sizes, ("object_sides_before", "object_sides_after"))
     for box, (ymin, xmin, ymax, xmax) in zip(boxes, stored.tolist(), strict=True):
         before = min(box.ymax - box.ymin, box.xmax - box.xmin)
         after = min(ymax - ymin, xmax - xmin)
-        ledger.bin("object_sides_before", bin_size(before + _ROUNDING))
-        ledger.bin("object_sides_after", bin_size(after + _ROUNDING))
+        sides_before[bin_size(before + _ROUNDING)] += 1
+        sides_after[bin_size(after + _ROUNDING)] += 1
         # An object that was as small in its source lost nothing.
         if after + _ROUNDING < 2 * LEAST_SIDE and before >= 2 * after:
             sizes = (box.xmax - box.xmin, box.ymax - box.ymin), (xmax - xmin, ymax - ymin)
@@ -103,11 +107,9 @@ def add_objects(
             if after + _ROUNDING < LEAST_SIDE:
                 tiny += 1
                 first_tiny = first_tiny or _shrunk(name, *sizes)
-        for flag, counted in FLAGS.items():
-            if getattr(box, flag):
-                ledger.count(counted, 1, source_name(name))
-    if not boxes:
-        return
+        if box.is_crowd or box.difficult or box.group_of:
+            for flag, counted in FLAGS.items():
+                ledger.count(counted, getattr(box, flag), source_name(name))
     ledger.count("objects", len(boxes))
     ledger.count("object_records")
     ledger.count("tiny_objects", tiny, first_tiny)
@@ -184,7 +186,7 @@ def add_instances(ledger: LedgerCounter, label: NDArray[Any], counts: Mapping[in
     if values != list(range(1, len(values) + 1)) or len(values) > _MOST_INSTANCES:
         return
     planes = label[None] if label.ndim == 2 else label
-    while planes.size > _MOST_LINKED:
+    while planes.size > _MOST_LINKED[label.ndim]:
         planes = planes[:: 2 if len(planes) > 8 else 1, ::2, ::2]
     for value in values:
         if _regions(planes == value) > 1:
@@ -227,32 +229,19 @@ def _regions(planes: NDArray[np.bool_]) -> int:
 
 def scan_levels(image: NDArray[Any], plan: IntensityPlan) -> Levels:
     """Return the levels of one channel of a scan [depth, height, width], in a sample of its voxels."""
-    sample = np.ascontiguousarray(image[sampling(image.shape)])
-    values, counts = np.unique(sample, return_counts=True)
+    values = np.sort(image[sampling(image.shape)], axis=None)
     if plan.window is None and plan.store != "bfloat16" and plan.standard is None:
         # Without a window, int16 and float32 keep the values apart; fractions are checked when they are rounded.
-        return Levels(before=len(values), after=len(values), low=values[0], high=values[-1], loss=0.0)
-    stored = as_numbers(plan.apply(values[None, None]), plan.store)[0, 0].astype(np.float64)
+        return measure_levels(values, values, values)
+    wide, window = values.astype(np.float64), plan.window
+    stored = as_numbers(plan.stored_values(wide), plan.store).astype(np.float64)
     slope, intercept = plan.scale
-    window = plan.window
-    wide = values.astype(np.float64)
     # Values outside of the window became its ends on purpose; `inside` measures them.
-    clipped, first, places = np.unique(
-        wide if window is None else np.clip(wide, window.low, window.high),
-        return_index=True,
-        return_inverse=True,
-    )
-    within = stored[first]
-    found = measure_levels(clipped, np.bincount(places, counts), within, within * slope + intercept)
-    between = np.ones(len(values), bool) if window is None else (wide > window.low) & (wide < window.high)
-    return Levels(
-        before=len(values),
-        after=found.after,
-        low=float(values[0]),
-        high=float(values[-1]),
-        loss=found.loss,
-        inside=float(counts[between].sum() / counts.sum()),
-    )
+    clipped = wide if window is None else np.clip(wide, window.low, window.high)
+    found = measure_levels(clipped, stored, stored * slope + intercept)
+    whole = measure_levels(values, values, values)
+    inside = 1.0 if window is None else float(((wide > window.low) & (wide < window.high)).mean())
+    return replace(found, before=whole.before, low=whole.low, high=whole.high, inside=inside)
 
 
 def add_scan_values(

@@ -177,16 +177,17 @@ class IntensityPlan:
                 bits = np.ascontiguousarray(plane).view(f"u{array.dtype.itemsize}")
                 np.take(table, bits, out=result[index], mode="wrap")
             else:
-                result[index] = self._stored(plane)
+                result[index] = self.stored_values(plane)
         return put_back(result)
 
     def _table(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """Return the stored number of each value of a small integer type, by bits; None if a value may be refused."""
         if dtype.kind not in "iu" or dtype.itemsize > 2 or (self.store == "int16" and self.window is None):
             return None
-        return self._stored(np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype))
+        return self.stored_values(np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype))
 
-    def _stored(self, values: NDArray[Any]) -> NDArray[Any]:
+    def stored_values(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Convert values [...] at once to their stored numbers; `apply` does it in parts, for whole scans."""
         wide = values.astype(np.float64)
         if not np.isfinite(wide).all():
             raise not_finite()

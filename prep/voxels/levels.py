@@ -11,14 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 LARGEST_LOSS: Final = 1 / 16
 """Rounding loss above which contrast is lost: 8 bits of a 12-bit scan in a window have 1/200 and less, 8 bits of
 Hounsfield units + 32768 have 1/7 and more."""
-_SAMPLED_PIXELS: Final = 1 << 18
+_ALL_PIXELS, _SHARE, _MOST_PIXELS = 1 << 12, 16, 1 << 16
+"""Pixels of a picture that are measured: all of a small one, else this part, at most so many. Sorting 65,536 takes
+0.4 ms, and decoding their picture 30 ms."""
 _TRIMMED: Final = 0.01
 
 
@@ -59,42 +60,34 @@ class Levels:
         return f"{self.before:,} levels from {self.low:g} to {self.high:g} become {became}"
 
 
-def measure_levels(
-    values: NDArray[Any], counts: NDArray[Any], stored: NDArray[Any], restored: NDArray[np.float64]
-) -> Levels:
-    """Measure the levels of counted values.
+def measure_levels(values: NDArray[Any], stored: NDArray[Any], restored: NDArray[np.float64]) -> Levels:
+    """Measure the levels of sorted values.
 
     Args:
-        values: [level], ascending distinct values.
-        counts: [level], how often each occurs.
-        stored: [level], the stored number of each value.
-        restored: [level], the value that each stored number stands for.
+        values: [value], ascending; equal values count as often as they occur.
+        stored: [value], the stored number of each value.
+        restored: [value], the value that each stored number stands for.
 
-    >>> few = np.array([0.0, 100.0, 200.0])
-    >>> measure_levels(few, np.array([9, 5, 4]), np.array([0, 0, 1]), np.array([0.0, 0.0, 257.0])).is_lost
+    >>> few = np.repeat([0.0, 100.0, 200.0], [9, 5, 4])
+    >>> stored = np.rint(few / 257)
+    >>> measure_levels(few, stored, stored * 257).is_lost
     True
     """
-    wide = values.astype(np.float64)
-    after = len(np.unique(stored))
-    above = slice(1, None)  # the smallest value is background
-    weights = counts[above].astype(np.float64)
-    total = weights.sum()
+    before, after = _distinct(values), _distinct(stored)
+    # The smallest value is background.
+    above = slice(int(np.searchsorted(values, values[0], "right")), None)
+    wide, back = values[above].astype(np.float64), restored[above]
+    trimmed = slice(int(_TRIMMED * len(wide)), len(wide) - int(_TRIMMED * len(wide)))
     loss = 0.0
-    if total and after < len(values):
-        order = np.cumsum(weights)
-        kept = (order > _TRIMMED * total) & (order - weights < (1 - _TRIMMED) * total)
-        weights = weights * kept
-        moved = math.sqrt(float(np.average((wide[above] - restored[above]) ** 2, weights=weights)))
-        mean = float(np.average(wide[above], weights=weights))
-        spread = math.sqrt(float(np.average((wide[above] - mean) ** 2, weights=weights)))
+    if after < before and len(wide):
+        moved = math.sqrt(float(np.mean((wide[trimmed] - back[trimmed]) ** 2)))
+        spread = float(wide[trimmed].std())
         loss = moved / spread if spread else float(moved > 0)
-    return Levels(
-        before=len(values),
-        after=after,
-        low=float(values[0]),
-        high=float(values[-1]),
-        loss=loss,
-    )
+    return Levels(before=before, after=after, low=float(values[0]), high=float(values[-1]), loss=loss)
+
+
+def _distinct(ordered: NDArray[Any]) -> int:
+    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + 1
 
 
 def picture_levels(
@@ -104,18 +97,18 @@ def picture_levels(
 ) -> Levels:
     """Return the levels of a 16-bit picture [height, width, color]: those of the color that loses the least.
 
-    Large pictures are measured in evenly spaced rows.
+    A sixteenth of a large picture's pixels are measured, evenly spaced.
 
     Args:
         to_stored: function from 16-bit values to 8 bits.
         to_value: function from 8 bits back to 16-bit values.
     """
-    step = max(1, pixels.shape[0] * pixels.shape[1] // _SAMPLED_PIXELS)
-    rows = np.ascontiguousarray(pixels[::step])
+    count = pixels.shape[0] * pixels.shape[1]
+    # An odd step does not stay in the columns of a usual width.
+    step = max(1, count // max(_ALL_PIXELS, min(count // _SHARE, _MOST_PIXELS))) | 1
+    sample = np.sort(pixels.reshape(count, -1)[::step], axis=0)
     found = []
-    for channel in range(pixels.shape[2]):
-        histogram = cv2.calcHist([rows], [channel], None, [1 << 16], [0, 1 << 16]).ravel()
-        values = np.flatnonzero(histogram).astype(np.uint16)
-        stored = to_stored(values)
-        found.append(measure_levels(values, histogram[values], stored, to_value(stored)))
+    for values in sample.T:
+        stored = to_stored(np.ascontiguousarray(values))
+        found.append(measure_levels(values, stored, to_value(stored)))
     return min(found, key=lambda levels: levels.loss)
