@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import class_number, shorten_list, sort_class_names
+from halofeed.prep.annotations.class_tables import (
+    ClassRow,
+    ClassTable,
+    is_background,
+    is_ignored,
+    read_class_document,
+    read_class_table,
+    xml_entries,
+)
+from halofeed.prep.annotations.documents import parse_xml_document, parse_yaml
 from halofeed.schemas.fields import channel_ids, set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
 from halofeed.schemas.text_proto import parse_text_proto
 from halofeed.system.wording import did_you_mean, plural
 
-_BACKGROUND = ("background", "__background__", "_background_")
 LARGEST_LABEL = 65535
 _UNKNOWN = "mask has unknown labels"
-_NUMBERED = re.compile(
-    r"""["']?(?P<name>[^:,=\t"']*[^\d\s:,=\t"'][^:,=\t"']*)["']?\s*[:,=\t]\s*(?P<number>\d+),?"""
-    r"""|(?P<after>\d+)\s*[:,=\s]\s*["']?(?P<other>[^:,=\t"']*[^\d\s:,=\t"'][^:,=\t"']*)["']?,?"""
-)
-"""A line with a class's name and its number, in either order."""
-_NUMBERS = ("pixel value", "value", "id", "class id", "class_id", "label", "index")
-_NAMES = ("class", "name", "class name", "class_name", "label name")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class LabelMap:
                 yield f"id {identity} is {name!r}, which holds a NUL character; rename the folder or class"
             if not name.strip():
                 yield f"id {identity} has an empty name; name it or remove it"
-            if self.first_id == 1 and (identity == 0 or name.lower() in _BACKGROUND):
+            if self.first_id == 1 and (identity == 0 or is_background(name)):
                 yield (
                     f"id {identity} is {name!r}: in detection id 0 is the background and has no entry; "
                     "remove it, and let classes start at 1"
@@ -284,7 +284,7 @@ def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None 
     names = [
         name
         for name in dict.fromkeys(order or ())
-        if name in used or first_id == 0 or name.lower() not in _BACKGROUND
+        if name in used or first_id == 0 or not is_background(name)
     ]
     names += sort_class_names(used.difference(names))
     _check_number_spellings(names)
@@ -304,26 +304,58 @@ def _check_number_spellings(names: Iterable[str]) -> None:
             )
 
 
-def from_file(name: str, data: bytes, first_id: int) -> LabelMap:
-    """Return the label map of a .txt, .json, .pbtxt or .csv file in UTF-8.
+def read_table(name: str, data: bytes, first: int = 0) -> ClassTable:
+    """Return the classes of a file in UTF-8: a table of text, JSON, YAML, XML or .pbtxt.
 
-    .txt: one name per line; the first has `first_id`. .json: a list of names, {name: id}, {id: name}, or the result
-    of `LabelMap.to_json`. .pbtxt: `item { id: 1 name: "hat" display_name: "Hat" }`. .csv: a number and a name in each
-    row below a header, such as Roboflow's `_classes.csv` (Pixel Value, Class).
+    The extension decides between text and documents. In a table of text, the form decides, see `class_tables`.
 
-    >>> from_file("labels.txt", b"hat\\ncoat\\n", 1).names
-    {1: 'hat', 2: 'coat'}
+    Args:
+        name: path of the file.
+        data: its content.
+        first: value of the first name of a list without numbers.
+
+    Raises:
+        AnnotationsError: the file is no class table, or can be read in two ways.
     """
     kind = PurePosixPath(name).suffix.lower()
-    if kind not in _FORMATS:
+    if kind not in _READERS:
         raise AnnotationsError(
-            f"{name}: a label map is {', '.join(_FORMATS)}, not {kind or 'without extension'}"
+            f"{name}: a label map is {', '.join(_READERS)}, not {kind or 'without extension'}"
         )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise AnnotationsError(f"{name}: expected UTF-8 text: {error}; save it as UTF-8") from error
-    return _FORMATS[kind](name, text, first_id)
+    return _READERS[kind](name, text, first)
+
+
+def from_table(table: ClassTable, first_id: int) -> LabelMap:
+    """Return the label map of a class table, without negative values, which are pixels without a class.
+
+    In detection, the map has no background: a table with values names it as 0.
+    """
+    has_zero = first_id == 1 and (table.is_numbered or min(table.names, default=0) < 1)
+    rows = [
+        row
+        for row in table.rows
+        if not is_ignored(row.value, row.name) or row.value > 0
+        if not (has_zero and row.value == 0 and is_background(row.name))
+    ]
+    return LabelMap(
+        entries=tuple((row.value, row.name) for row in rows),
+        first_id=first_id,
+        aliases=tuple((row.alias, row.value) for row in rows if row.alias is not None),
+        where=table.where,
+    )
+
+
+def from_file(name: str, data: bytes, first_id: int) -> LabelMap:
+    """Return the label map of a file, see `read_table` and `from_table`.
+
+    >>> from_file("labels.txt", b"hat\\ncoat\\n", 1).names
+    {1: 'hat', 2: 'coat'}
+    """
+    return from_table(read_table(name, data, first_id), first_id)
 
 
 def shared_names(names: Mapping[str, Mapping[int, str]]) -> Mapping[int, str]:
@@ -340,22 +372,6 @@ def shared_names(names: Mapping[str, Mapping[int, str]]) -> Mapping[int, str]:
     return names.get(first, {})
 
 
-def _from_txt(name: str, text: str, first_id: int) -> LabelMap:
-    lines = [line.strip() for line in text.rstrip().splitlines()]
-    if "" in lines:
-        raise AnnotationsError(
-            f"{name}:{lines.index('') + 1}: blank line; line k is class {first_id} + k - 1, so remove it"
-        )
-    numbered = [_NUMBERED.fullmatch(line) for line in lines]
-    if lines and all(numbered):
-        pairs = {one["name"] or one["other"]: int(one["number"] or one["after"]) for one in numbered if one}
-        raise AnnotationsError(
-            f"{name}:1: {lines[0]!r} is a name with a number; a line of a .txt file is a name alone, and its place "
-            f"the number: name a .json file with {json.dumps(pairs, ensure_ascii=False):.200}"
-        )
-    return LabelMap(entries=tuple(enumerate(lines, start=first_id)), first_id=first_id, where=name)
-
-
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for key, value in pairs:
@@ -365,31 +381,33 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _from_json(name: str, text: str, first_id: int) -> LabelMap:
+def _read_json(name: str, text: str, first_id: int) -> ClassTable:
     try:
         content = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
     except (ValueError, RecursionError) as error:
         raise AnnotationsError(f"{name}: not a label map in JSON: {error}") from error
-    if isinstance(content, dict) and isinstance(content.get("names"), dict):
-        content = content["names"]
-    items = content.items() if isinstance(content, dict) else ()
-    entries: Iterable[tuple[int, str]]
-    if isinstance(content, list) and all(isinstance(label, str) for label in content):
-        entries = enumerate(content, start=first_id)
-    elif isinstance(content, dict) and all(type(identity) is int for _, identity in items):
-        entries = ((identity, label) for label, identity in items)
-    elif isinstance(content, dict) and all(
-        isinstance(label, str) and re.fullmatch(r"0|-?[1-9][0-9]*", identity) for identity, label in items
-    ):
-        entries = ((int(identity), label) for identity, label in items)
-    else:
-        raise AnnotationsError(f'{name}: expected ["hat", ...], {{"hat": 1, ...}} or {{"1": "hat", ...}}')
-    return LabelMap(entries=tuple(entries), first_id=first_id, where=name)
+    return read_class_document(name, content, first_id)
 
 
-def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
+def _read_yaml(name: str, text: str, first_id: int) -> ClassTable:
+    try:
+        content = parse_yaml(text.encode(), as_text=True)
+    except ValueError as error:
+        raise AnnotationsError(f"{name}: {error}") from error
+    return read_class_document(name, content, first_id)
+
+
+def _read_xml(name: str, text: str, first_id: int) -> ClassTable:
+    try:
+        root = parse_xml_document(text.encode())
+    except SourceError as error:
+        raise AnnotationsError(f"{name}: {error.detail or error.reason}") from error
+    return read_class_document(name, xml_entries(root), first_id)
+
+
+def _read_pbtxt(name: str, text: str, first_id: int) -> ClassTable:
     """Read the `item` messages of a StringIntLabelMap; other fields, such as keypoints, are skipped."""
-    entries, aliases = [], []
+    rows = []
     try:
         fields = parse_text_proto(text)
     except ValueError as error:
@@ -409,32 +427,18 @@ def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
         identity, label = item.get("id"), item.get("name", item.get("display_name"))
         if identity is None or label is None or not re.fullmatch(r"[+-]?[0-9]+", identity):
             raise AnnotationsError(f"{name}: an item needs an integer id and a name; got {item}")
-        entries.append((int(identity), label))
-        if item.get("display_name", label) != label:
-            aliases.append((item["display_name"], int(identity)))
-    return LabelMap(entries=tuple(entries), first_id=first_id, aliases=tuple(aliases), where=name)
-
-
-def _from_csv(name: str, text: str, first_id: int, delimiter: str = ",") -> LabelMap:
-    lines = csv.reader(io.StringIO(text), delimiter=delimiter)
-    header, *rows = [[cell.strip() for cell in row] for row in lines if any(row)] or [[]]
-    places = [
-        next((at for at, cell in enumerate(header) if cell.lower() in known), -1)
-        for known in (_NUMBERS, _NAMES)
-    ]
-    expected = "Pixel Value,Class" if delimiter == "," else "index and name"
-    if min(places) < 0 or any(len(row) <= max(places) or not row[places[0]].isdecimal() for row in rows):
-        raise AnnotationsError(
-            f"{name}: expected the columns {expected}, and a whole number and a name in each row, got {header}"
+        other = item.get("display_name", label)
+        rows.append(
+            ClassRow(value=int(identity), name=label, alias=None if other == label else other, place=name)
         )
-    entries = tuple((int(row[places[0]]), row[places[1]]) for row in rows)
-    return LabelMap(entries=entries, first_id=first_id, where=name)
+    return ClassTable(where=name, rows=tuple(rows), is_numbered=True)
 
 
-_FORMATS: dict[str, Callable[[str, str, int], LabelMap]] = {
-    ".csv": _from_csv,
-    ".tsv": partial(_from_csv, delimiter="\t"),
-    ".txt": _from_txt,
-    ".json": _from_json,
-    ".pbtxt": _from_pbtxt,
+_TEXTS = (".txt", ".csv", ".tsv", ".ctbl", ".lut", ".label", ".names", ".labels", ".dat")
+_READERS: dict[str, Callable[[str, str, int], ClassTable]] = {
+    **dict.fromkeys(_TEXTS, read_class_table),
+    ".json": _read_json,
+    ".pbtxt": _read_pbtxt,
+    **dict.fromkeys((".yaml", ".yml"), _read_yaml),
+    ".xml": _read_xml,
 }
