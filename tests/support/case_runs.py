@@ -157,7 +157,7 @@ class Case:
     @property
     def name(self) -> str:
         """The folder, the source in it and the options, shortened."""
-        usual = r"--(resize none|encoding png|depth \d+|height \d+|width \d+|layout (csv|pairs)|task segmentation)|\{case\}/"
+        usual = r"--(resize none|encoding png|(depth|height|width) \d+|layout (csv|pairs)|task segmentation)|\{case\}/"
         options = re.sub(usual, "", self.words).split()
         return " ".join([self.folder, self.source, *options])[:110]
 
