@@ -45,6 +45,7 @@ from halofeed.prep.annotations.tables import (
     described_folder,
     is_container,
     read_tables,
+    shared_attributes,
 )
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names
 from halofeed.prep.annotations.written_boxes import (
@@ -376,6 +377,7 @@ def _example(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceE
         "group": _agree(source, rows, "group", [row.cell("group") for row in rows]) or None,
         "key": _agree(source, rows, "id", [row.cell("id") for row in rows]) or member_key(source),
         "notes": notes,
+        "attributes": shared_attributes(rows) if options.needs_groups else (),
     }
     try:
         if with_boxes:
