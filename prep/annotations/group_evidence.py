@@ -65,7 +65,7 @@ _CHANCE = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ImageFacts:
     """Facts of one image that may show its group.
 
     Args:
@@ -109,7 +109,7 @@ class GroupEvidence:
     With more than `MAX_ROWS` images it keeps those whose hash is below a limit, which halves until they fit.
     """
 
-    rows: list[tuple[int, Row]] = field(default_factory=list)
+    rows: list[tuple[int, ImageFacts]] = field(default_factory=list)
     level: int = 0
 
     def add(self, example: SourceExample) -> None:
@@ -121,7 +121,7 @@ class GroupEvidence:
         )
         if digest < 1 << (64 - self.level):
             classes = "\n".join(sorted(set(classes_in(example))))
-            row = Row(source=example.source, classes=classes, attributes=example.attributes)
+            row = ImageFacts(source=example.source, classes=classes, attributes=example.attributes)
             self.rows.append((digest, row))
             self._shrink()
 
@@ -149,7 +149,7 @@ class GroupEvidence:
         return next(iter(candidates), None)
 
 
-def _repeated_columns(rows: Sequence[Row]) -> list[GroupsFound]:
+def _repeated_columns(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
     """Return the groups that attributes show, the best first."""
     values: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -188,13 +188,15 @@ def is_group_name(name: str) -> bool:
     return any(normalized == word + end for word in _WORDS for end in _COLUMN_ENDS)
 
 
-def _named_parts(rows: Sequence[Row]) -> list[GroupsFound]:
+def _named_parts(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
     """Return the groups that a standard word with a number names in several paths, the first word in the path."""
     by_source: dict[str, str] = {}
     forms: dict[str, str] = {}
+    written: dict[str, str] = {}
     for row in rows:
         if match := _NAMED.search(row.source):
             by_source[row.source] = match[0].lower()
+            written.setdefault(match[0].lower(), match[0])
             forms.setdefault(match[0].lower(), f"{match['word']}{re.escape(match['sign'])}[0-9]+")
     counts = Counter(by_source.values())
     repeated = [value for value in by_source.values() if counts[value] > 1]
@@ -204,7 +206,9 @@ def _named_parts(rows: Sequence[Row]) -> list[GroupsFound]:
     part = f"(?:{found})" if "|" in found else found
     pattern = f"({part}|^(?!.*{part}).+)"
     option, total = _checked_pattern(rows, [pattern], None)
-    return [_found(by_source, counts, option, f"they are named after one {repeated[0]!r}", True, total)]
+    return [
+        _found(by_source, counts, option, f"they are named after one {written[repeated[0]]!r}", True, total)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,9 +244,9 @@ def _fields(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(fields), tuple(separators)
 
 
-def _forms(rows: Sequence[Row]) -> list[_Form]:
+def _forms(rows: Sequence[ImageFacts]) -> list[_Form]:
     """Return the tables of paths that have the same text between their fields."""
-    by_form: dict[tuple[str, ...], list[tuple[Row, tuple[str, ...]]]] = {}
+    by_form: dict[tuple[str, ...], list[tuple[ImageFacts, tuple[str, ...]]]] = {}
     for row in rows:
         fields, separators = _fields(row.source)
         by_form.setdefault(separators, []).append((row, fields))
@@ -258,7 +262,7 @@ def _forms(rows: Sequence[Row]) -> list[_Form]:
     ]
 
 
-def _repeated_parts(rows: Sequence[Row]) -> list[GroupsFound]:
+def _repeated_parts(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
     """Return the groups that parts of paths show: of each form of paths the outermost part that repeats."""
     found = []
     class_names = {name.lower() for row in rows for name in row.classes.split("\n") if name}
@@ -278,7 +282,7 @@ def _repeated_parts(rows: Sequence[Row]) -> list[GroupsFound]:
     return sorted(found, key=lambda one: (not one.option[0], -one.images))
 
 
-def _group_place(form: _Form, rows: Sequence[Row], class_names: set[str]) -> int | None:
+def _group_place(form: _Form, rows: Sequence[ImageFacts], class_names: set[str]) -> int | None:
     """Return the column that names a group; None if there is none.
 
     Columns with numbers come first, from the outermost; then folders, then words.
@@ -330,7 +334,7 @@ def _is_below(value: str, limit: int) -> bool:
     return value.isascii() and value.isdigit() and len(value) <= 2 and 1 <= int(value) <= limit
 
 
-def _is_class_or_split(rows: Sequence[Row], values: Mapping[str, str]) -> bool:
+def _is_class_or_split(rows: Sequence[ImageFacts], values: Mapping[str, str]) -> bool:
     """Return whether values name the class or the split: there is one value for each class, or all are splits."""
     if all(is_split_name(value) for value in set(values.values())):
         return True
@@ -420,7 +424,7 @@ def _written(form: _Form, place: int) -> str:
 
 
 def _checked_pattern(
-    rows: Sequence[Row], patterns: Iterable[str], total: int | None
+    rows: Sequence[ImageFacts], patterns: Iterable[str], total: int | None
 ) -> tuple[tuple[str, str], int]:
     """Return the first pattern that matches all sources and makes so many groups of them, and their number."""
     for pattern in patterns:

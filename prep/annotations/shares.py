@@ -38,7 +38,7 @@ def hash_of(group: str, seed: int) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-def group_of(example: SourceExample) -> str:
+def group_name(example: SourceExample) -> str:
     """Return the group of an example; an example without one is a group of its own, with the name of its key."""
     return str(example.key) if example.group is None else example.group
 
@@ -61,7 +61,7 @@ class GroupCounts:
         # An image with several classes counts for the first of them by name: no count of the whole source decides,
         # because one more image could then move many.
         name = min(classes_in(example), default="")
-        self.hashes.append(hash_of(group_of(example), self.seed))
+        self.hashes.append(hash_of(group_name(example), self.seed))
         self.numbers.append(self.classes.setdefault(name, len(self.classes)))
 
     def merge(self, other: GroupCounts) -> None:
@@ -117,7 +117,7 @@ class Division:
 
     def split_of(self, example: SourceExample) -> str:
         """Return the split of an example. One that was not counted, as it has a problem, comes into the first."""
-        key = np.uint64(hash_of(group_of(example), self.seed))
+        key = np.uint64(hash_of(group_name(example), self.seed))
         place = int(np.searchsorted(self.hashes, key))
         if place < len(self.hashes) and self.hashes[place] == key:
             return self.names[int(self.splits[place])]

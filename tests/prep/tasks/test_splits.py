@@ -86,14 +86,11 @@ def test_counts_are_within_one_group_of_the_shares_for_every_seed(groups, seed, 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_class_has_its_share_in_every_split(seed):
-    images = [
-        (f"{label}{number}", label)
-        for label, many in (("a", 500), ("b", 50), ("c", 10))
-        for number in range(many)
-    ]
+    sizes = {"a": 500, "b": 50, "c": 10}
+    images = [(f"{label}{number}", label) for label, many in sizes.items() for number in range(many)]
     found = assign(labeled(images), shares={"train": 0.8, "test": 0.2}, seed=seed).values()
     counts = Counter(one.label for one in found if one.split == "test")
-    assert all(abs(counts[label] - 0.2 * many) <= 2 for label, many in (("a", 500), ("b", 50), ("c", 10)))
+    assert all(abs(counts[label] - 0.2 * many) <= 2 for label, many in sizes.items())
     assert abs(counts.total() - 112) <= 1
 
 
