@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,9 +60,7 @@ class GroupCounts:
 
     def add(self, example: SourceExample) -> None:
         """Count an example that can be converted."""
-        # An image with several classes counts for the first of them by name: no count of the whole source decides,
-        # because one more image could then move many.
-        name = min(classes_in(example), default="")
+        name = stratum_of(example)
         self.hashes.append(hash_of(group_name(example), self.seed))
         self.numbers.append(self.classes.setdefault(name, len(self.classes)))
 
@@ -73,66 +73,93 @@ class GroupCounts:
     def divide(self, shares: Mapping[str, float]) -> Division:
         """Return the split of every group."""
         hashes, inverse = np.unique(np.frombuffer(self.hashes, np.uint64), return_inverse=True)
+        if not len(hashes):
+            none = dict.fromkeys(shares, 0)
+            return Division(names=tuple(shares), seed=self.seed, limits={}, mixed={}, counts=none, groups=0)
         names = sorted(self.classes)
         ranks = np.empty(len(names), np.int64)
         ranks[[self.classes[name] for name in names]] = np.arange(len(names))
-        classes = ranks[np.frombuffer(self.numbers, np.uint32)] if len(hashes) else np.empty(0, np.int64)
-        sizes = np.bincount(inverse, minlength=len(hashes)) if len(hashes) else np.empty(0, np.int64)
+        classes = ranks[np.frombuffer(self.numbers, np.uint32)]
+        sizes = np.bincount(inverse, minlength=len(hashes))
         strata = _most_frequent(inverse, classes, len(hashes))
         order = _order(hashes, sizes, strata, names, self.seed)
         ends = _ends(sizes[order], tuple(shares.values()))
-        splits = np.empty(len(hashes), np.int16)
+        splits = np.empty(len(hashes), np.int64)
         splits[order] = np.searchsorted(ends, np.arange(len(hashes)), side="right")
-        counts = (
-            np.bincount(splits, weights=sizes, minlength=len(shares))
-            if len(hashes)
-            else np.zeros(len(shares))
-        )
+        counts = np.bincount(splits, weights=sizes, minlength=len(shares))
+        mixed = np.unique(inverse[classes != strata[inverse]])
         return Division(
             names=tuple(shares),
             seed=self.seed,
-            hashes=hashes,
-            splits=splits,
+            limits={
+                name: _limits(hashes[strata == rank], splits[strata == rank], len(shares))
+                for rank, name in enumerate(names)
+            },
+            mixed={int(hashes[group]): names[strata[group]] for group in mixed},
             counts={name: int(count) for name, count in zip(shares, counts, strict=True)},
+            groups=len(hashes),
         )
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the state for another process."""
+        return {**vars(self), "hashes": self.hashes.tobytes(), "numbers": self.numbers.tobytes()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        hashes, numbers = array("Q", state["hashes"]), array("I", state["numbers"])
+        vars(self).update(state, hashes=hashes, numbers=numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Division:
-    """Split of every group.
+    """Split of every group, by its class and its hash.
 
     Args:
         names: names of the splits.
         seed: seed of the hashes.
-        hashes: sorted hashes of the groups, shape [groups].
-        splits: number of the split of each, shape [groups].
+        limits: for each class the hash at which each split but the last ends.
+        mixed: class by hash of the groups that have several; it is that of most of their images.
         counts: number of images of each split.
+        groups: number of groups.
     """
 
     names: tuple[str, ...]
     seed: int
-    hashes: NDArray[np.uint64]
-    splits: NDArray[np.int16]
+    limits: Mapping[str, tuple[int, ...]]
+    mixed: Mapping[int, str]
     counts: Mapping[str, int]
+    groups: int
 
     def split_of(self, example: SourceExample) -> str:
-        """Return the split of an example. One that was not counted, as it has a problem, comes into the first."""
-        key = np.uint64(hash_of(group_name(example), self.seed))
-        place = int(np.searchsorted(self.hashes, key))
-        if place < len(self.hashes) and self.hashes[place] == key:
-            return self.names[int(self.splits[place])]
-        return self.names[0]
+        """Return the split of an example; that of one with a problem, which no count includes, plays no part."""
+        key = hash_of(group_name(example), self.seed)
+        limits = self.limits.get(self.mixed.get(key, stratum_of(example)), ())
+        return self.names[bisect_right(limits, key)]
 
     def lacking(self) -> str:
         """Return a sentence about splits without an image; "" if each has some."""
         empty = [name for name in self.names if not self.counts[name]]
-        if not empty or not len(self.hashes):
+        if not empty or not self.groups:
             return ""
         return (
-            f"split {', '.join(empty)} is empty: there {'is' if len(self.hashes) == 1 else 'are'} "
-            f"{plural(len(self.hashes), 'group')} for {plural(len(self.names), 'split')}, and a group is not divided; "
+            f"split {', '.join(empty)} is empty: there {'is' if self.groups == 1 else 'are'} "
+            f"{plural(self.groups, 'group')} for {plural(len(self.names), 'split')}, and a group is not divided; "
             "name fewer splits, or add sources"
         )
+
+
+def stratum_of(example: SourceExample) -> str:
+    """Return the class by which an image is divided: the first by name of several; "" without one.
+
+    No count of the whole source chooses it, because one more image could then move many.
+    """
+    return min(classes_in(example), default="")
+
+
+def _limits(hashes: NDArray[np.uint64], splits: NDArray[np.int64], count: int) -> tuple[int, ...]:
+    """Return the first hash after each split but the last, of groups of one class sorted by hash."""
+    # The points of a class rise with the hashes, so its splits do, too.
+    ends = np.searchsorted(splits, np.arange(count - 1), side="right")
+    return tuple(int(hashes[end]) if end < len(hashes) else 1 << 64 for end in ends)
 
 
 def _most_frequent(groups: NDArray[np.int64], classes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
@@ -185,15 +212,6 @@ def _ends(sizes: NDArray[np.int64], shares: Sequence[float]) -> list[int]:
         for number in reversed(range(len(ends))):
             ends[number] = min(ends[number], groups - (len(ends) - number))
     return ends
-
-
-def count_groups(examples: Iterable[SourceExample], seed: int) -> GroupCounts:
-    """Return the counts of the examples that can be converted."""
-    counts = GroupCounts(seed=seed)
-    for example in examples:
-        if example.problem is None:
-            counts.add(example)
-    return counts
 
 
 def fold_shares(folds: int) -> dict[str, float]:

@@ -13,7 +13,7 @@ from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.group_evidence import GroupEvidence, describe
 from halofeed.prep.annotations.patterns import Expression
-from halofeed.prep.annotations.shares import GroupCounts, fold_shares
+from halofeed.prep.annotations.shares import Division, GroupCounts, fold_shares
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_video_name, is_volume_name, stem_of
 from halofeed.prep.sources.files import SourceFiles
@@ -312,10 +312,20 @@ def _split_by_shares(
         if example.problem is None:
             counts.add(example)
         spilled.add(example)
+    yield from divide_examples(spilled, divide(counts, options, warn))
+
+
+def divide(counts: GroupCounts, options: SplitOptions, warn: Callable[[str], None]) -> Division:
+    """Return the split of every group by the shares; warn of splits without an image."""
     division = counts.divide(options.shares)
     if lacking := division.lacking():
         warn(f"--{options.option}: {lacking}")
-    for example in spilled:
+    return division
+
+
+def divide_examples(examples: Iterable[SourceExample], division: Division) -> Iterator[SourceExample]:
+    """Yield each example with the split of its group."""
+    for example in examples:
         yield replace(example, split=division.split_of(example))
 
 
