@@ -183,6 +183,8 @@ def make_plan(
         cases=_read_fold(options),
         seed=recipe.split_seed,
         group_pattern=recipe.group_pattern,
+        group_column=recipe.group_column,
+        folds=recipe.folds,
     )
     selection = recipe.rules.select_files(sources.images)
     layout_options = recipe.layout_options(
@@ -212,7 +214,7 @@ def make_plan(
             f"--shards {recipe.shards}: {plural(len(splits), 'split has', 'splits have')} "
             f"{plural(len(splits) * recipe.shards, 'shard')}; a data set has at most {SHARDS:,} in {SPLITS:,} splits"
         )
-    named_by_option = bool(recipe.split_shares or options.split_lists or options.nnunet_splits)
+    named_by_option = bool(split_options.shares or options.split_lists or options.nnunet_splits)
     _check_split_names(totals.splits, named_by_option=named_by_option)
     if len(totals.splits) == 1 and not named_by_option and is_listed_here:
         _print_unused_lists(sources.images)
@@ -262,7 +264,7 @@ def _list_here(
     names = totals.names_in_labels = NamesInLabels(files=images)
     stamp = functools.partial(settled_stamp, images)
     with contextlib.nullcontext() if writer is None else contextlib.closing(writer):
-        for reference in _list_references(layout_input, split_options):
+        for reference in _list_references(layout_input, split_options, print_warning):
             if reference.channels and not recipe.rules.joins_files:
                 raise UsageError(
                     f"{reference.source}: only volumes may have channels in several files; give their static shape "
@@ -282,6 +284,11 @@ def _list_here(
     return totals
 
 
+def print_warning(text: str) -> None:
+    """Print a sentence about the splits."""
+    print_status(f"halofeed convert: {text}")
+
+
 def _print_other_name(first: SourceExample) -> None:
     """Print the split of an image whose folders name another one, such as `valid` for `val` of YOLO's data.yaml."""
     named = [folder for folder in first.source.split("/")[:-1] if is_split_name(folder)]
@@ -294,7 +301,9 @@ def _splits_of(totals: Totals) -> tuple[str, ...]:
     return tuple(sorted(totals.splits)) or ("train",)
 
 
-def _list_references(layout_input: _LayoutInput, split_options: SplitOptions) -> Iterator[SourceExample]:
+def _list_references(
+    layout_input: _LayoutInput, split_options: SplitOptions, warn: Callable[[str], None] = lambda _: None
+) -> Iterator[SourceExample]:
     """Yield the references with their splits, then a rejected one for each path that could not be listed."""
     layout, sources, selection = layout_input.layout, layout_input.sources, layout_input.selection
     references = layout.list_references(
@@ -302,7 +311,9 @@ def _list_references(layout_input: _LayoutInput, split_options: SplitOptions) ->
     )
     named: set[str] = set()
     with _naming_faults(sources):
-        assign = functools.partial(_assign, options=split_options, are_patients=layout.name == "dicom")
+        assign = functools.partial(
+            _assign, options=split_options, are_patients=layout.name == "dicom", warn=warn
+        )
         references = reject_lone_surrogates(references)
         # Only for segmentation does an example without a mask lack its label.
         assigned = (
@@ -320,9 +331,14 @@ def _list_references(layout_input: _LayoutInput, split_options: SplitOptions) ->
 
 
 def _assign(
-    references: Iterable[SourceExample], *, options: SplitOptions, are_patients: bool
+    references: Iterable[SourceExample],
+    *,
+    options: SplitOptions,
+    are_patients: bool,
+    warn: Callable[[str], None],
 ) -> Iterator[SourceExample]:
-    return check_groups(assign_splits(references, options), options, are_patients=are_patients)
+    assigned = assign_splits(references, options, warn)
+    return check_groups(assigned, options, are_patients=are_patients, warn=warn)
 
 
 def _faults(sources: Sources) -> dict[str, Problem]:
