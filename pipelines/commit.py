@@ -31,7 +31,6 @@ from halofeed.schemas.files import (
     index_file,
 )
 from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.ledger import Ledger
 from halofeed.schemas.manifest import Manifest, Shard, Split
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import ImageFormat, task_named
@@ -174,8 +173,7 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
     records = sum(split.records for split in splits.values())
     _check_outcome(job, reasons, records, _example(reasons, firsts))
     _check_objects(job, splits, reasons, firsts)
-    total = Statistics.total(split.statistics for split in splits.values())
-    check_losses(job, total.ledger or Ledger())
+    check_losses(job, Statistics.total(split.statistics for split in splits.values()))
     if _has_tiles(job):
         _check_ids(job, output, [group["number"] for group in groups])
     manifest = _manifest(job, splits, reasons)
@@ -279,11 +277,11 @@ def _check_objects(
         )
 
 
-def check_losses(job: ShardJob, ledger: Ledger, *, of_all: bool = False) -> None:
+def check_losses(job: ShardJob, statistics: Statistics, *, of_all: bool = False) -> None:
     """Refuse records that lost their information, if --on-loss says so.
 
     Args:
-        ledger: losses of the records so far.
+        statistics: statistics of the records so far.
         of_all: whether every record must be hit, for a decision after the first records.
 
     Raises:
@@ -292,7 +290,7 @@ def check_losses(job: ShardJob, ledger: Ledger, *, of_all: bool = False) -> None
     if job.on_loss != "refuse":
         return
     kind = job.recipe.rules.kind.name
-    finding = refusing_finding(ledger, job.recipe.to_json(), job.task, kind, of_all=of_all)
+    finding = refusing_finding(statistics, job.recipe.to_json(), job.task, kind, of_all=of_all)
     if finding is None:
         return
     so_far = " so far" if of_all else ""

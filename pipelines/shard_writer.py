@@ -100,7 +100,7 @@ def write_shard(
             rejected += _bad_objects(outcome.reference, outcome.result)
             _append(outcome.result, writer, rows, tally)
             if len(rows.ids) >= checked_at:
-                check_losses(job, tally.ledger(), of_all=True)
+                check_losses(job, tally.statistics(), of_all=True)
                 checked_at *= 2
             # Otherwise the loop variable would keep these records in memory until the next ones are there.
             del outcome

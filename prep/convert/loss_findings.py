@@ -154,16 +154,16 @@ def loss_findings(converted: Converted) -> list[LossFinding]:
 
 
 def refusing_finding(
-    ledger: Ledger, recipe: Mapping[str, Any], task: str, kind: str, *, of_all: bool = False
+    statistics: Statistics, recipe: Mapping[str, Any], task: str, kind: str, *, of_all: bool = False
 ) -> LossFinding | None:
     """Return the finding that refuses a conversion; None without one.
 
     Args:
-        ledger: losses of the records so far.
+        statistics: statistics of the records so far.
         of_all: whether every record must be hit, for a decision after the first records.
     """
     converted = Converted(
-        statistics=Statistics(ledger=ledger), recipe=recipe, labels={}, task=task, kind=kind, unlabelled={}
+        statistics=statistics, recipe=recipe, labels={}, task=task, kind=kind, unlabelled={}
     )
     found = (rule.finding(converted) for rule in LOSS_RULES if rule.is_useless)
     return next((one for one in found if one and (one.count == one.of if of_all else one.refuses)), None)
@@ -201,7 +201,7 @@ def _keep_values(converted: Converted) -> str:
         return f"keep the values with --dtype uint16{png}{bits}"
     low, high = ledger.ranges.get("values_before", (0.0, 0.0))
     if recipe.get("window_percentiles"):
-        return "take wider --window-percentiles, such as 0.5,99.5, or --dtype float32 without them"
+        return "take --window-percentiles 0,100, or --dtype float32 without them"
     if recipe.get("dtype") == "bfloat16":
         return "take --dtype float32"
     if not (recipe.get("window") or recipe.get("window_hu")) or low >= high:
@@ -224,11 +224,13 @@ def _larger_shape(converted: Converted) -> str:
     sources = [
         max(map(int, size.split("x"))) for size in converted.statistics.source_sizes or {"0x0": 0}
     ] or [0]
-    factor = _WANTED_SIDE / sides if ledger.count("objects") else 4
+    # Labels and keypoints are kept for certain at the size of the sources.
+    factor = _WANTED_SIDE / sides if ledger.count("objects") else math.inf
+    largest = max(sources) or 1 << 12
 
     def larger(name: str) -> int:
         side = int(recipe.get(name) or 300)
-        return max(side + 1, min(math.ceil(side * factor), max(sources) or 1 << 20))
+        return max(side + 1, largest if math.isinf(factor) else min(math.ceil(side * factor), largest))
 
     if recipe.get("resize") == "keep-aspect":
         names = ("min_dimension", "max_dimension")
@@ -245,8 +247,12 @@ def _keep_structures(converted: Converted) -> str:
         return _larger_shape(converted)
     recipe = converted.recipe
     if spacing := recipe.get("spacing_mm"):
-        finer = ",".join(f"{side / 2:g}" for side in spacing)
-        return f"take a finer spacing, such as --spacing-mm {finer}, or --fit tiles"
+        sources = [tuple(map(float, size.split("x"))) for size in converted.statistics.spacings_mm or ()]
+        finest = (
+            map(min, *sources) if len(sources) > 1 else sources[0] if sources else [s / 2 for s in spacing]
+        )
+        finer = ",".join(f"{side:g}" for side in finest)
+        return f"take a finer spacing, such as --spacing-mm {finer} (that of the sources), with --fit tiles"
     if recipe.get("fit") == "tiles":
         return "take --mask-interpolation nearest"
     return "take --fit tiles, a larger --depth, --height and --width, or --center label"
@@ -305,15 +311,16 @@ def _cut_bodies(converted: Converted) -> tuple[int, int]:
 def _instances(converted: Converted) -> tuple[int, int]:
     """Return the labels whose values may number objects; 0 where the numbers of all labels do not show it together.
 
-    Values that number objects count up from 1 in nearly every label, each one connected region, and their number
-    differs between labels. Where labels have several, these lie apart and are alike in size. Organs differ in it: their
-    number is the same in each label, or numbers are left out where an organ is not in the picture; a tumor touches its
-    organ; and a large organ has more than 16 times the voxels of a small one.
+    Values that number objects count up from 1 in nearly every label, each one connected region, and few labels have as
+    many as the fullest. Where labels have several, these lie apart and are alike in size. Organs differ in it: most
+    labels have all of them, and numbers are left out where an organ is not in the picture; a tumor touches its organ;
+    and a large organ has more than 16 times the voxels of a small one.
     """
     ledger = converted.ledger
     of, numbered = ledger.count("valued_records"), ledger.count("numbered_records")
     several = ledger.count("several_numbered_records")
-    differ = len(ledger.histograms.get("values_in_label", {})) > 1
+    numbers = {int(number): count for number, count in ledger.histograms.get("values_in_label", {}).items()}
+    differ = len(numbers) > 1 and numbers[max(numbers)] <= _COMPLETE_SHARE * of
     evident = (
         not converted.recipe.get("map_classes")
         and differ
@@ -330,6 +337,7 @@ _LEAST_LABELS: Final = 3
 _NUMBERED_SHARE: Final = 0.9
 """Some objects are divided by others in front of them, so a few labels may have a value of two regions."""
 _APART_SHARE: Final = 0.7
+_COMPLETE_SHARE: Final = 0.5
 
 LOSS_RULES: Final = (
     LossRule(
@@ -354,14 +362,24 @@ LOSS_RULES: Final = (
         is_useless=True,
     ),
     LossRule(
+        name="objects became one value",
+        meaning="16-bit values differ within the box of an object, and the stored 8-bit values do not.",
+        counted=_of("flattened_objects", "level_objects"),
+        from_share=0.01,
+        words="{count} of {of} objects became one value",
+        example="flattened_objects",
+        fix=_keep_values,
+    ),
+    LossRule(
         name="values outside of the window",
-        meaning="Fewer than 2 of 1,000 voxels of a scan are within the window, so a record shows two levels at most "
+        meaning="Fewer than 2 of 1,000 values of a scan's body are within the window, so a record shows two levels "
         "nearly everywhere.",
         counted=_of("outside_window_records", "sources"),
         from_share=0.01,
         words="nearly all values of {count} of {of} sources are outside of the window",
         example="outside_window_records",
         fix=_keep_values,
+        is_useless=True,
     ),
     LossRule(
         name="labeled voxels became one value",
@@ -373,11 +391,11 @@ LOSS_RULES: Final = (
         fix=_keep_values,
     ),
     LossRule(
-        name="values of no scanner",
+        name="values that no scanner measures",
         meaning="Nearly all values are below -50, or a CT has many below -4096. A body holds water, which has 0 HU, "
         "and air has -1000 HU. An intercept was subtracted twice, or the values are in another unit.",
         counted=_of("implausible_scans", "sources"),
-        words="the values of {count} of {of} scans are none of a scanner",
+        words="{count} of {of} scans have values that no scanner measures",
         example="implausible_scans",
         fix=lambda converted: (
             "convert the scans to files again, or scale each by itself with --window-percentiles 0.5,99.5"

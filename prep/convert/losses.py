@@ -6,6 +6,7 @@ is at most 2 % of a conversion, so they use histograms that exist, samples, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -14,6 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.prep.formats.picture.image import ReadOptions, levels_of
 from halofeed.prep.sources.example import Box
 from halofeed.prep.voxels.intensity import IntensityPlan, as_numbers, sampling, units_problem
 from halofeed.prep.voxels.levels import Levels, measure_levels
@@ -27,8 +29,9 @@ _FEW_VOXELS: Final = 8
 _ALIKE: Final = 16
 """Largest ratio of the sizes of objects of one label that may be of one class."""
 LEAST_INSIDE: Final = 0.002
-"""Share of a scan's voxels within its window below which the window does not fit: bone has 1 to 5 % of a CT, the
-vessels of an angiography 0.5 %."""
+"""Share of a scan's values above its background within the window below which the window does not fit: bone has 1 to
+5 % of a CT, the vessels of an angiography 0.5 %."""
+_BOX_PIXELS: Final = 1024
 _ROUNDING: Final = 1e-3
 """Pixels by which float32 coordinates are off."""
 _ONE_PIXEL: Final = 1.0
@@ -75,6 +78,31 @@ def add_picture(
     if (levels is not None and levels.before > 1) or not is_flat(source):
         text = levels.text() if levels is not None else "several values become 1"
         ledger.count("flattened_records", 1, f"{source_name(name)}: {text}")
+
+
+def add_object_levels(
+    ledger: LedgerCounter, pixels: NDArray[Any], boxes: Sequence[Box], options: ReadOptions, name: str
+) -> None:
+    """Add the objects within whose boxes 16-bit values differ and their 8-bit values do not.
+
+    Args:
+        pixels: 16-bit samples [height, width, channel] as displayed.
+        boxes: objects in displayed pixels.
+        options: conversion of the samples.
+    """
+    for box in boxes:
+        rows = slice(max(0, math.floor(box.ymin)), math.ceil(box.ymax))
+        part = pixels[rows, max(0, math.floor(box.xmin)) : math.ceil(box.xmax)]
+        step = max(1, math.isqrt(part.shape[0] * part.shape[1] // _BOX_PIXELS))
+        part = part[::step, ::step]
+        levels = levels_of(part, options) if part.size else None
+        if levels is None:
+            continue
+        ledger.count("level_objects")
+        if levels.is_flat:
+            ledger.count(
+                "flattened_objects", 1, f"{source_name(name)}: {levels.text()} in a box of {box.label!r}"
+            )
 
 
 def add_objects(
@@ -240,7 +268,11 @@ def scan_levels(image: NDArray[Any], plan: IntensityPlan) -> Levels:
     clipped = wide if window is None else np.clip(wide, window.low, window.high)
     found = measure_levels(clipped, stored, stored * slope + intercept)
     whole = measure_levels(values, values, values)
-    inside = 1.0 if window is None else float(((wide > window.low) & (wide < window.high)).mean())
+    # The smallest value is the background, which may lie in any window: MR has 0.
+    body = wide[np.searchsorted(wide, wide[0], "right") :]
+    inside = 1.0
+    if window is not None and len(body):
+        inside = float(((body >= window.low) & (body <= window.high)).mean())
     return replace(found, before=whole.before, low=whole.low, high=whole.high, inside=inside)
 
 
@@ -263,7 +295,7 @@ def add_scan_values(
     add_levels(ledger, worst, name)
     narrow = min(found, key=lambda levels: levels.inside)
     if narrow.inside < LEAST_INSIDE and narrow.before > 2:
-        text = f"{narrow.inside:.2%} of the values from {narrow.low:g} to {narrow.high:g} are in the window"
+        text = f"{narrow.inside:.2%} of the values above {narrow.low:g}, up to {narrow.high:g}, are in the window"
         ledger.count("outside_window_records", 1, f"{source_name(name)}: {text}")
     if labels is not None:
         _add_labelled_values(ledger, image[..., 0], plans[0], labels, name)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.label_image import read_picture_labels
-from halofeed.prep.convert.losses import add_levels, add_picture
+from halofeed.prep.convert.losses import add_levels, add_object_levels, add_picture
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, annotated_orientation
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
@@ -157,7 +157,13 @@ class PictureConverter:
             plan = plan_of(recipe, footprint.displayed_size)
             reserve_bytes(picture_bytes(recipe, reference, len(data), label_bytes, footprint, plan))
 
-        image = read_image(data, self._read_options, needed, reserve_decoding)
+        ledger = LedgerCounter()
+
+        def inspect(samples: NDArray[Any]) -> None:
+            boxes = () if reference.normalized else reference.boxes or ()
+            add_object_levels(ledger, samples, boxes, self._read_options, reference.source)
+
+        image = read_image(data, self._read_options, needed, reserve_decoding, inspect)
         plan = plan_of(recipe, displayed_size(image.orientation, image.stored_size))
         grid = reference.grid if recipe.annotation_grid == "auto" else recipe.annotation_grid
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)
@@ -167,7 +173,6 @@ class PictureConverter:
         warnings += tuple(note for note in _WARNINGS if note in image.notes)
         keeps_file = _keeps_file(recipe, image, plan)
         pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
-        ledger = LedgerCounter()
         ledger.count("sources")
         if image.levels is not None:
             add_levels(ledger, image.levels, reference.source)

@@ -11,7 +11,6 @@ from halofeed.prep.convert.record import Record
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.schemas.ledger import Ledger
 from halofeed.schemas.statistics import Statistics
 from halofeed.system.memory import ReserveMemory
 
@@ -21,9 +20,6 @@ class Tally(Protocol):
 
     def add(self, facts: Any) -> None:
         """Count one record by its facts."""
-
-    def ledger(self) -> Ledger:
-        """Return the losses so far."""
 
     def statistics(self) -> Statistics:
         """Return the statistics."""

@@ -22,7 +22,7 @@ from halofeed.prep.voxels.intensity import as_numbers, in_memory_order
 from halofeed.prep.voxels.label_volumes import CT_FOREGROUND_HU
 from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.findings import FindingName, finding_key
-from halofeed.schemas.ledger import Ledger, LedgerCounter
+from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.statistics import Cut, Intensities, Padding, PixelSums, Statistics
 
 ROW_STEP = 8
@@ -175,10 +175,6 @@ class PictureTally:
         counts["aspect_ratios"][ratio] += 1
         self._largest = tuple(map(max, self._largest, facts.stored_size))
 
-    def ledger(self) -> Ledger:
-        """Return the losses of the records so far."""
-        return self._ledger.ledger()
-
     def statistics(self) -> Statistics:
         """Return the statistics, with None where no record of the task has a figure."""
         pixels = PixelSums()
@@ -211,7 +207,7 @@ class PictureTally:
             cut=Cut(images=sum(over.values()), boxes=sum(boxes * images for boxes, images in over.items())),
             tiles=self._tiles or None,
             largest=self._largest,
-            ledger=self.ledger(),
+            ledger=self._ledger.ledger(),
         )
 
 
@@ -488,10 +484,6 @@ class VolumeTally:
         counts["label_cut_mm3"].update(facts.coverage.class_cut_mm3)
         self._largest_scan = tuple(map(max, self._largest_scan, facts.sized))
 
-    def ledger(self) -> Ledger:
-        """Return the losses of the records so far."""
-        return self._ledger.ledger()
-
     def statistics(self) -> Statistics:
         """Return the statistics, with intensities instead of sums of pixels."""
         padded = self._stored_voxels - self._inside_voxels
@@ -504,5 +496,5 @@ class VolumeTally:
             intensities=Intensities(body=self._body.to_json(), foreground=self._foreground.to_json()),
             largest=self._largest[1:],
             largest_scan=self._largest_scan,
-            ledger=self.ledger(),
+            ledger=self._ledger.ledger(),
         )

@@ -247,7 +247,8 @@ FAT_HU: Final = -50
 _ABOVE_FAT: Final = 0.01
 """Share of a scan's voxels above `FAT_HU` below which no body is in it; small animals in a wide scanner have 2 %."""
 _FLOOR_HU: Final = -4096
-"""Padding has one value of at most -3024 or so. Nothing else lies below, so values there are in other units."""
+"""Padding has one value, often -3024 or -32768. Nothing else lies below, so values there are in other units."""
+_AIR_HU: Final = (-1200, -850)
 _BELOW_FLOOR: Final = 0.005
 
 _NOT_CT: Final = re.compile(r"(mri?|t1\w*|t2\w*|flair|pd|dwi|adc|pet|pt|us|zscore)\b", re.IGNORECASE)
@@ -327,8 +328,9 @@ def units_problem(image: NDArray[Any], *, is_ct: bool) -> str:
             "been subtracted twice"
         )
     if is_ct and low < _FLOOR_HU:
-        # The smallest value alone may be padding.
-        floored = float(((sample < _FLOOR_HU) & (sample > low)).mean())
+        # The smallest value alone may be padding, if there is air beside it.
+        has_air = bool(((sample > _AIR_HU[0]) & (sample < _AIR_HU[1])).any())
+        floored = float(((sample < _FLOOR_HU) & ((sample > low) | (not has_air))).mean())
         if floored > _BELOW_FLOOR:
             values = f"{floored:.1%} of its values lie below {_FLOOR_HU}, from {low:g} to {high:g}"
             return f"{values}; they may be tenths of HU"
