@@ -22,13 +22,16 @@ from halofeed.pipelines.classes import (
     check_channels,
     check_choice,
     region_classes,
+    resolve_ignored,
     segmentation_classes,
 )
 from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.label_evidence import check_positions, find_color_table, gray_reading
 from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, sort_class_names
+from halofeed.prep.annotations.class_tables import ClassTable, is_ignored
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     ListSeries,
@@ -72,6 +75,8 @@ from halofeed.system.memory import machine_memory
 from halofeed.system.wording import plural
 
 _MAX_SHOWN_FAULTS = 3
+_MOST_DECODED = 8
+"""Label images whose pixels planning reads."""
 _MAX_SHOWN_CLASSES = 20
 _MIN_PRINTED_BYTES: Final = 1 << 30
 """Size of a data set from which a conversion prints its expected size."""
@@ -248,7 +253,8 @@ def make_plan(
         task=task,
         labels=label_map,
         splits=splits,
-        fingerprints=totals.fingerprints(json.dumps(label_map.to_json()).encode()),
+        # Forms are what planning happened to see of files that the references name already.
+        fingerprints=totals.fingerprints(json.dumps(replace(label_map, forms=()).to_json()).encode()),
         stamps=stamps,
         totals=totals,
     )
@@ -451,12 +457,16 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
 def _label_map(layout_input: _LayoutInput, totals: Totals, task: str, file: str | None) -> LabelMap:
     """Return the classes of --label-map's file, or of the data."""
     first_id = task_named(task).first_label_id
-    given = None
+    given, table = None, None
     if file is not None:
-        given = labels.from_file(*_named_file("--label-map", file), first_id)
+        table = labels.read_table(*_named_file("--label-map", file), first_id)
+        given = labels.from_table(table, first_id)
         _check_known(given, totals, file)
     if task_named(task).has_label_image:
-        return _segmentation_label_map(layout_input, totals, given, file)
+        if table is None:
+            table = _find_color_table(layout_input, totals)
+            given = None if table is None else labels.from_table(table, first_id)
+        return _segmentation_label_map(layout_input, totals, given, table)
     if given is not None:
         return given
     layout, sources = layout_input.layout, layout_input.sources
@@ -484,13 +494,13 @@ def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
 
 
 def _segmentation_label_map(
-    layout_input: _LayoutInput, totals: Totals, given: LabelMap | None, file: str | None
+    layout_input: _LayoutInput, totals: Totals, given: LabelMap | None, table: ClassTable | None
 ) -> LabelMap:
-    """Return the classes of segmentation: those `given` in a file, of the layout's files, or of label images."""
+    """Return the classes of segmentation: those `given` in a table, of the layout's files, or of label images."""
     if given is not None and given.names.get(0) in totals.labels:
         raise AnnotationsError(
-            f"{file}: id 0 is {given.names[0]!r}, a class with masks, but 0 is the background; let classes start at "
-            "1 (.txt: 'background' in the first line)"
+            f"{given.where}: id 0 is {given.names[0]!r}, a class with masks, but 0 is the background; let classes start "
+            "at 1 (.txt: 'background' in the first line)"
         )
     recipe, layout, sources = layout_input.recipe, layout_input.layout, layout_input.sources
     images, options = layout_input.selection.files, layout_input.options
@@ -499,6 +509,7 @@ def _segmentation_label_map(
     if recipe.holds_class_sets() and layout.regions is not None:
         regions = layout.regions(sources.annotations, sources.annotation_file)
         if regions:
+            _check_sets_ignore_nothing([name for name in regions if is_ignored(1, name)], choice)
             return check_channels(region_classes(given, regions, choice))
     named: Mapping[int, str] = {}
     if given is None or choice:
@@ -506,6 +517,9 @@ def _segmentation_label_map(
             named = layout.label_values(sources.annotations, images, sources.annotation_file, options)
         if coding := recipe.label_coding():
             named = coding.names
+    marked = _marked_as_ignored({**(table.names if table is not None else {}), **named}, choice)
+    source_names = {**(given.names if given is not None else {}), **named, **marked}
+    named = {value: name for value, name in named.items() if value not in marked}
     in_files = totals.names_in_labels or NamesInLabels(files=images)
     by_names = bool(in_files.named) and (given is not None or not named)
     is_open = False
@@ -526,31 +540,104 @@ def _segmentation_label_map(
             in_files.named,
         )
     classes = segmentation_classes(given, named, choice)
-    classes = replace(classes, by_names=by_names, is_open=classes.is_open or is_open)
+    colors = () if table is None else tuple(table.colors.items())
+    classes = replace(classes, by_names=by_names, is_open=classes.is_open or is_open, colors=colors)
+    if table is not None and not in_files.named and not totals.labels:
+        check_positions(table, images, totals.label_images[:_MOST_DECODED], recipe.max_pixels)
+    classes = _with_gray_reading(layout_input, totals, classes, named)
     if recipe.holds_class_sets():
+        _check_sets_ignore_nothing([*marked.values()], choice)
         return check_channels(classes)
-    return _add_void(layout_input, totals, choice, classes)
+    ignored = resolve_ignored(recipe.ignore_label, source_names, recipe.label_coding(), dict(colors))
+    if marked:
+        _print_marked(marked, table.where if table is not None else layout_input.recipe.layout)
+    return _add_void(layout_input, totals, choice, classes, tuple(dict.fromkeys([*ignored, *marked])))
 
 
-def _add_void(layout_input: _LayoutInput, totals: Totals, choice: ClassChoice, classes: LabelMap) -> LabelMap:
+def _find_color_table(layout_input: _LayoutInput, totals: Totals) -> ClassTable | None:
+    """Return the class table beside label images in color that names their colors; None without one."""
+    recipe, images = layout_input.recipe, layout_input.selection.files
+    if recipe.label_coding() or totals.labels or layout_input.layout.label_values is None:
+        return None
+    table = find_color_table(images, totals.label_images[:_MOST_DECODED], recipe.max_pixels)
+    if table is not None:
+        print_status(
+            f"halofeed convert: label images are in color, such as {totals.label_images[0]}: {table.where} names their "
+            f"colors; --label-colors names other classes"
+        )
+    return table
+
+
+def _with_gray_reading(
+    layout_input: _LayoutInput, totals: Totals, classes: LabelMap, named: Mapping[int, str]
+) -> LabelMap:
+    """Return the classes with what a gray PNG of few bits or with a palette means."""
+    recipe = layout_input.recipe
+    values = () if classes.is_open else (*named, *classes.names, *dict(classes.values or ()))
+    bits, forms = gray_reading(
+        layout_input.selection.files, totals.label_images, values, recipe.label_values, recipe.max_pixels
+    )
+    if bits and recipe.label_values == "auto":
+        print_status(
+            "halofeed convert: label images are PNG files of several forms, as lossless optimizers write them; their "
+            "gray values are the classes; --label-values stored takes the numbers in the files"
+        )
+    return replace(classes, shown_bits=bits, forms=forms)
+
+
+def _marked_as_ignored(named: Mapping[int, str], choice: ClassChoice) -> dict[int, str]:
+    """Return the values that their names or signs mark as no class, unless the user's choice names them."""
+    chosen = {*choice.keep, *(name for name, _ in choice.renamed)}
+    return {
+        value: name
+        for value, name in named.items()
+        if is_ignored(value, name) and not {name, str(value)} & chosen
+    }
+
+
+def _print_marked(marked: Mapping[int, str], where: str) -> None:
+    for value, name in marked.items():
+        print_status(
+            f"halofeed convert: {where}: value {value} is {name!r}: its pixels are ignored and are no class; "
+            f"--map-classes '{name}={BACKGROUND}' makes them background"
+            + (f", '{name}={name}' a class" if value > 0 else "")
+        )
+
+
+def _check_sets_ignore_nothing(names: Sequence[str], choice: ClassChoice) -> None:
+    """Refuse sets of classes of a source with an ignored value, for which a set has no value."""
+    renamed = dict(choice.renamed)
+    if names := [name for name in names if name not in renamed]:
+        raise AnnotationsError(
+            f"--class-overlap channels: {names[0]!r} marks pixels without a class, and a set of classes has no value "
+            f"for them; --map-classes '{names[0]}={BACKGROUND}' makes them background; or leave --class-overlap out "
+            "(with --regions combine where classes are regions), and records keep them apart from all classes"
+        )
+
+
+def _add_void(
+    layout_input: _LayoutInput,
+    totals: Totals,
+    choice: ClassChoice,
+    classes: LabelMap,
+    ignored: tuple[int, ...],
+) -> LabelMap:
     """Return the classes with the ignore label; the void of PASCAL VOC is one, or foreground in masks of 0 and 255."""
     recipe, images = layout_input.recipe, layout_input.selection.files
-    ignored = layout_input.layout.unlabeled if recipe.ignore_label is None else recipe.ignore_label
-    if (
-        ignored is None
-        and not recipe.label_coding()
-        and _is_void(images, totals.label_images, classes, choice)
-    ):
-        ignored = VOC_VOID
+    if not ignored and layout_input.layout.unlabeled is not None:
+        ignored = (layout_input.layout.unlabeled,)
+    if not ignored and not recipe.label_coding() and _is_void(images, totals.label_images, classes, choice):
+        ignored = (VOC_VOID,)
         print_status(
             f"halofeed convert: {totals.label_images[0]} is a label image of PASCAL VOC by its folder or palette, "
             f"where {VOC_VOID} is void: it is the ignore label; --map-classes {VOC_VOID}={VOC_VOID} makes it a class"
         )
-    if ignored is not None:
-        return classes.ignoring(ignored)
+    if ignored:
+        # The number of a color is halofeed's own choice; 255 is what palette images of the same classes hold.
+        return classes.ignoring(*ignored, stored=VOC_VOID if recipe.label_colors or classes.colors else None)
     if not classes.is_open or classes.id_of_value(VOC_VOID) is not None:
         return classes
-    found = _values_in(images, totals.label_images, recipe.max_pixels)
+    found = _values_in(images, totals.label_images[:_MOST_DECODED], recipe.max_pixels, classes)
     if problem := void_problem(found):
         raise AnnotationsError(f"{totals.label_images[0]} and others: {problem}")
     if found not in ({0, VOC_VOID}, {VOC_VOID}) or choice:
@@ -563,12 +650,12 @@ def _add_void(layout_input: _LayoutInput, totals: Totals, choice: ClassChoice, c
     return replace(classes, entries=entries, is_open=False, values=((VOC_VOID, 1),))
 
 
-def _values_in(images: SourceFiles, paths: Iterable[str], max_pixels: int) -> set[int]:
+def _values_in(images: SourceFiles, paths: Iterable[str], max_pixels: int, classes: LabelMap) -> set[int]:
     """Return all values of some label images."""
     found: set[int] = set()
     for path in paths:
         try:
-            found.update(np.unique(read_label_image(images.read(path), max_pixels)).tolist())
+            found.update(np.unique(read_label_image(images.read(path), max_pixels, labels=classes)).tolist())
         except (SourceError, MemoryError):  # the conversion rejects the file with its reason
             continue
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -30,6 +30,8 @@ from halofeed.system.wording import did_you_mean, plural
 
 LARGEST_LABEL = 65535
 _UNKNOWN = "mask has unknown labels"
+_MOST_FIXED = 20
+"""Unknown values that a message suggests to map; more are likely an image in place of a label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,12 @@ class LabelMap:
         values: segmentation: (value of a label image, id), with id 0 for values that are left out; None if values are
             ids. If records hold sets of classes, a value of several classes (regions) has one pair per id.
         drops_others: segmentation: whether to leave out values that are not in `values`.
-        ignore: segmentation: (value of a label image, value in records) of pixels without a class; None if there are
-            none.
+        ignore: segmentation: values of a label image of pixels without a class, and last their value in records; None
+            if there are none.
+        colors: segmentation: (color RRGGBB as an integer, value) of label images in color, from a class table.
+        shown_bits: segmentation: 8 or 16 if a gray PNG has the gray values that it shows, scaled to so many bits; 0 if
+            it has the numbers that it stores.
+        forms: segmentation: forms of the label images that decided this, see `gray_forms`; () if none decided it.
         by_names: segmentation: whether to read label files with named values by these names.
     """
 
@@ -58,7 +64,10 @@ class LabelMap:
     values: tuple[tuple[int, int], ...] | None = None
     drops_others: bool = False
     by_names: bool = False
-    ignore: tuple[int, int] | None = None
+    ignore: tuple[int, ...] | None = None
+    colors: tuple[tuple[int, int], ...] = ()
+    shown_bits: int = 0
+    forms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -126,26 +135,48 @@ class LabelMap:
     @property
     def stored_ignore(self) -> int | None:
         """Return the value in records of pixels to ignore; None if there are none."""
-        return None if self.ignore is None else self.ignore[1]
+        return None if self.ignore is None else self.ignore[-1]
 
-    def ignoring(self, value: int) -> LabelMap:
-        """Return the map with a value of label images to ignore; records store the same value if it is free.
+    @property
+    def ignored_values(self) -> tuple[int, ...]:
+        """Return the values of label images that are no classes."""
+        return () if self.ignore is None else self.ignore[:-1]
+
+    @property
+    def negative_values(self) -> tuple[int, ...]:
+        """Return the negative values that label files may hold, since they are ignored or become classes."""
+        return tuple(value for value in (*self.ignored_values, *dict(self.values or ())) if value < 0)
+
+    def ignoring(self, *ignored: int, stored: int | None = None) -> LabelMap:
+        """Return the map with values of label images to ignore; records store the first one if it is free.
+
+        Args:
+            *ignored: the values.
+            stored: preferred value in records.
 
         >>> one = LabelMap(entries=((0, "background"), (1, "liver"), (2, "void")), first_id=0)
         >>> one.ignoring(2).names, one.ignoring(2).ignore, one.ignoring(0).ignore
         ({0: 'background', 1: 'liver'}, (2, 2), (0, 255))
         """
-        values = None if self.values is None else tuple(pair for pair in self.values if pair[0] != value)
-        lost = {value} if self.values is None else {identity for one, identity in self.values if one == value}
+        values = (
+            None if self.values is None else tuple(pair for pair in self.values if pair[0] not in ignored)
+        )
+        of_values = dict.fromkeys(ignored, 0) | {
+            one: identity for one, identity in self.values or () if one in ignored
+        }
+        lost = {*ignored} if self.values is None else {*of_values.values()}
         kept = lost - {identity for _, identity in values or ()} - {0}
         entries = tuple(entry for entry in self.entries if entry[0] not in kept)
         aliases = tuple(alias for alias in self.aliases if alias[1] not in kept)
         taken = {0, *(identity for identity, _ in entries)}
+        wanted = ignored if stored is None else (stored, *ignored)
         stored = next(
-            one for one in (value, 255, LARGEST_LABEL, *range(1, LARGEST_LABEL)) if one not in taken
+            one
+            for one in (*wanted, 255, LARGEST_LABEL, *range(1, LARGEST_LABEL))
+            if one not in taken and 0 < one <= LARGEST_LABEL
         )
         return dataclasses.replace(
-            self, entries=entries, aliases=aliases, values=values, ignore=(value, stored)
+            self, entries=entries, aliases=aliases, values=values, ignore=(*ignored, stored)
         )
 
     @property
@@ -185,11 +216,11 @@ class LabelMap:
         present = [int(value) for value in values if value]
         if self.is_open:
             unknown = [value for value in present if not 0 < value <= 255 or value == self.stored_ignore]
-            known = "1 to 255; --label-map or --classes takes larger ones"
+            known = "1 to 255; --label-map or --classes takes larger ones" + _fixes(unknown)
         else:
             unknown = [value for value in present if value not in self.names]
             known = ", ".join(f"{identity} {name}" for identity, name in self.entries[:20])
-            known += f"; --map-classes {unknown[0]}=background leaves it out" if unknown else ""
+            known += _fixes(unknown)
         if unknown:
             listed = ", ".join(map(str, unknown[:10]))
             swapped = "; are image and label swapped?" if len(unknown) > 100 else ""
@@ -206,8 +237,8 @@ class LabelMap:
         {0: 0, 7: 0, 300: 1}
         """
         present = [int(value) for value in values]
-        if self.ignore is not None and self.ignore[0] in present:
-            ignored = dict([self.ignore])
+        if self.stored_ignore is not None and not {*present}.isdisjoint(self.ignored_values):
+            ignored = {value: self.stored_ignore for value in present if value in self.ignored_values}
             return {**self.ids_of_values(value for value in present if value not in ignored), **ignored}
         if self.values is None:
             self.check_values(present)
@@ -219,8 +250,7 @@ class LabelMap:
             ids |= {value: value for value in others}
         elif others and not self.drops_others:
             listed, known = (", ".join(map(str, found[:20])) for found in (others, [*dict(self.values)]))
-            fix = f"--map-classes {others[0]}=background leaves it out"
-            raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}; {fix}")
+            raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}{_fixes(others)}")
         return {value: ids.get(value, 0) for value in present}
 
     def id_of_value(self, value: int) -> int | None:
@@ -249,6 +279,12 @@ class LabelMap:
         flags = {"drops_others": self.drops_others, "by_names": self.by_names}
         if self.ignore is not None:
             document["ignore"] = list(self.ignore)
+        if self.colors:
+            document["colors"] = [list(pair) for pair in self.colors]
+        if self.shown_bits:
+            document["shown_bits"] = self.shown_bits
+        if self.forms:
+            document["forms"] = list(self.forms)
         return document | {name: True for name, is_set in flags.items() if is_set}
 
     @classmethod
@@ -269,7 +305,21 @@ class LabelMap:
             drops_others=bool(document.get("drops_others", False)),
             by_names=bool(document.get("by_names", False)),
             ignore=tuple(document["ignore"]) if "ignore" in document else None,
+            colors=tuple((int(color), int(value)) for color, value in document.get("colors", ())),
+            shown_bits=int(document.get("shown_bits", 0)),
+            forms=tuple(document.get("forms", ())),
         )
+
+
+def _fixes(unknown: Sequence[int]) -> str:
+    """Return what to do with values of label files that no table names; "" without any or with too many."""
+    if not 0 < len(unknown) <= _MOST_FIXED:
+        return ""
+    mapped = ",".join(f"{value}=background" for value in unknown)
+    space = "=" if unknown[0] < 0 else " "
+    listed = ",".join(map(str, unknown))
+    what = "leaves it out" if len(unknown) == 1 else "leaves them out"
+    return f"; --map-classes{space}{mapped} {what}, --ignore-label{space}{listed} ignores their pixels"
 
 
 def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:
@@ -434,9 +484,9 @@ def _read_pbtxt(name: str, text: str, first_id: int) -> ClassTable:
     return ClassTable(where=name, rows=tuple(rows), is_numbered=True)
 
 
-_TEXTS = (".txt", ".csv", ".tsv", ".ctbl", ".lut", ".label", ".names", ".labels", ".dat")
+TEXT_TABLES = (".txt", ".csv", ".tsv", ".ctbl", ".lut", ".label", ".names", ".labels", ".dat")
 _READERS: dict[str, Callable[[str, str, int], ClassTable]] = {
-    **dict.fromkeys(_TEXTS, read_class_table),
+    **dict.fromkeys(TEXT_TABLES, read_class_table),
     ".json": _read_json,
     ".pbtxt": _read_pbtxt,
     **dict.fromkeys((".yaml", ".yml"), _read_yaml),

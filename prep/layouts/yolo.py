@@ -20,6 +20,7 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.class_names import note_similar_classes
+from halofeed.prep.annotations.class_tables import read_class_table
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     read_required,
@@ -178,8 +179,7 @@ def _read_description(annotations: SourceFiles, annotation_file: str | None) -> 
     if len(texts) != 1:
         what = f"{' and '.join(found[:3])} differ" if texts else "nothing below it names the classes"
         raise AnnotationsError(f"{annotations.root}: {what}; {_FIX_NAMES}{layout_hint(annotations, 'yolo')}")
-    lines = texts.pop().rstrip().splitlines()
-    names = _check_names(found[0], dict(enumerate(lines)))
+    names = _check_names(found[0], read_class_table(found[0], texts.pop()).names)
     return _Description(file=found[0], names=names, splits=_darknet_splits(annotations))
 
 
