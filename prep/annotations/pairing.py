@@ -16,7 +16,7 @@ from halofeed.prep.sources.file_names import iterate_scans, missing_part
 CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
 PairKey = tuple[str, ...]
 NO_LABEL: Problem = ("selection", "image has no label", "--missing-masks prediction keeps it without one")
-NO_IMAGE: Problem = ("annotation", "label has no image", "")
+NO_IMAGE: Problem = ("annotation", "label has no image", "delete it, or add the image")
 NEITHER: Problem = ("selection", "file is neither image nor label by its name", "")
 
 
