@@ -20,7 +20,7 @@ NO_LABEL: Problem = (
     "image has no label",
     "--missing-masks prediction keeps it without one, in a split for prediction",
 )
-NO_IMAGE: Problem = ("annotation", "label has no image", "")
+NO_IMAGE: Problem = ("annotation", "label has no image", "delete it, or add the image")
 NEITHER: Problem = ("selection", "file is neither image nor label by its name", "")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -104,25 +104,39 @@ def _rank(one: _Patterns, files: int) -> tuple[object, ...]:
     return (-files, one.layout != "pairs", -words, len(_HOLE.findall(one.image + one.label)), one)
 
 
+class UnpairedError(AnnotationsError):
+    """Error of a source in which no image has a label by its name, with patterns that were tried.
+
+    The trial opens files, so it runs when the message is needed. `brief` is the message without the patterns.
+    """
+
+    def __init__(self, brief: str, advice: Callable[[], str]) -> None:
+        super().__init__(brief)
+        self.brief, self._advice = brief, advice
+
+    def __str__(self) -> str:
+        return f"{self.brief}; {self._advice()}"
+
+
 def pattern_advice(files: SourceFiles, options: LayoutOptions, own: str = "") -> str:
     """Return a clause with patterns that were tried, or with what patterns are if no pair of files proved right."""
-    return advise(suggest_patterns(files, options, own), _show_pattern(files, options))
+    return advise(suggest_patterns(files, options, own), no_pattern(files))
 
 
-def _show_pattern(files: SourceFiles, options: LayoutOptions) -> str:
+def no_pattern(files: SourceFiles) -> str:
     """Return what was seen, and a pattern with a path of the source.
 
     >>> from types import SimpleNamespace
-    >>> print(_show_pattern(SimpleNamespace(sizes=lambda: {"ct/a1.nii": 1, "ct/a2.nii": 1}), LayoutOptions()))
+    >>> print(no_pattern(SimpleNamespace(sizes=lambda: {"ct/a1.nii": 1, "ct/a2.nii": 1})))
     by name and content, none of its 2 files, such as ct/a1.nii, is the label of another. If some are, name images and \
 labels with --image-pattern and --label-pattern: paths with {id} for the part that counts, as in 'ct/a{id}.nii'
     """
-    paths = list(iterate_scans(files.sizes(), options.takes_scan))
+    paths = list(iterate_scans(files.sizes()))
     if not paths:
         return "it holds no picture and no volume"
     path = paths[0]
     stem = path.removesuffix(extension_of(path))
-    numbers = list(re.finditer("[0-9]+", stem))
+    numbers = list(re.finditer("[0-9]+(?![A-Za-z0-9])", stem))
     begin, end = numbers[-1].span() if numbers else (stem.rfind("/") + 1, len(stem))
     return (
         f"by name and content, none of its {plural(len(paths), 'file')}, such as {path}, is the label of another. If "

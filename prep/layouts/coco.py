@@ -132,7 +132,8 @@ def _are_of_classes(documents: Sequence[InstancesFile], options: LayoutOptions) 
     of_objects = next((one for one in documents if one.annotations and not one.classes_only), None)
     if of_classes and of_objects:
         raise AnnotationsError(
-            f"{of_classes.file} has classes of images, and {of_objects.file} has objects; name one of them with --source"
+            f"{of_classes.file} has classes of images, and {of_objects.file} has objects; name one of the two with "
+            "--source"
         )
     if of_classes and options.wants_boxes:
         raise AnnotationsError(

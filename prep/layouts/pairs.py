@@ -30,7 +30,7 @@ from halofeed.prep.annotations.pairing import (
 from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.annotations.suggest_patterns import pattern_advice
+from halofeed.prep.annotations.suggest_patterns import UnpairedError, pattern_advice
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
     ARCHIVE_EXTENSIONS,
@@ -172,12 +172,13 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
     expected = (
         "expected images/a.nii.gz with labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz"
     )
-    fix = (
-        f"{expected}; else {pattern_advice(images, options, 'pairs')}{layout_hint(images, 'pairs')}"
-        if dicom is None
-        else f"{dicom} is DICOM: take --layout dicom"
+    brief = f"{images.root}: no volume, picture or clip has a label by its name"
+    if dicom is not None:
+        raise AnnotationsError(f"{brief}; {dicom} is DICOM: take --layout dicom")
+    raise UnpairedError(
+        f"{brief}; {expected}",
+        lambda: f"else {pattern_advice(images, options, 'pairs')}{layout_hint(images, 'pairs')}",
     )
-    raise AnnotationsError(f"{images.root}: no volume, picture or clip has a label by its name; {fix}")
 
 
 def _sort_by_folder(
@@ -336,9 +337,9 @@ def _find_class_masks(
         splits_named = "split" in pair.image.names
     if not found.images or not found.labels:
         what = "mask" if found.images else "image"
-        raise AnnotationsError(
-            f"{images.root}: no {what} is found by the rule: {expected}; "
-            f"{pattern_advice(images, options, 'class-masks')}{layout_hint(images, 'class-masks')}"
+        raise UnpairedError(
+            f"{images.root}: no {what} is found by the rule: {expected}",
+            lambda: f"{pattern_advice(images, options, 'class-masks')}{layout_hint(images, 'class-masks')}",
         )
     if not splits_named:
         found.images = split_by_folder(found.images, images.root, options.split_folders)

@@ -48,6 +48,10 @@ _DESCRIPTIONS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 _MAX_LABEL_BYTES = 64 << 20
 _FIX_NAMES = "write a data.yaml into it with the line `names: [first class, second class]`"
 _BY_ITS_END = "folder of a split found by the end of its path, because data.yaml names one of another machine"
+_SIXTH = (
+    "; a sixth number is the confidence of a prediction, or an angle: remove a confidence, and write four corners "
+    "(class x1 y1 x2 y2 x3 y3 x4 y4, as shares) for an angle"
+)
 _MAX_NUMBER = 99_999
 """Limit for nc, class ids and the number of keypoints."""
 _NO_LABEL_FILE = "picture has no label file: taken as one without objects, as in YOLO"
@@ -492,7 +496,7 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
     if len(values) >= 6 and len(values) % 2 == 0 and not described.keypoints:
         return polygon_of(label, values, what, options)
     expected = f"{posed + 1} for keypoints" if described.keypoints else "7 or more for a polygon"
-    more = "; a sixth is a confidence: these are predictions, remove it" if len(values) == 5 else ""
+    more = _SIXTH if len(values) == 5 else ""
     detail = f"{what}: {len(numbers)} numbers; expected 5 for a box, or {expected}{more}"
     raise SourceError("annotation", "row is no object", detail)
 

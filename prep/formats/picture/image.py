@@ -230,7 +230,8 @@ def check_pixel_count(size: Size, max_pixels: int, where: str = "") -> None:
     if height * width > max_pixels:
         raise decode_error(
             "more pixels than allowed",
-            f"{height} x {width} pixels (height x width){where}, allowed are {max_pixels} in all",
+            f"{height} x {width} pixels (height x width){where}, allowed are {max_pixels} in all; --max-pixels "
+            f"{height * width} allows them",
         )
 
 
