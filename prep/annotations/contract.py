@@ -74,6 +74,7 @@ class LayoutOptions:
     several_classes: str = "refuse"
     class_separator: str = "auto"
     on_bad_object: str = "drop"
+    oriented_boxes: str = "upright"
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     source_splits: bool = True

@@ -15,13 +15,15 @@ from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, 
 from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.written_boxes import (
-    check_rotation,
+    BOX_IS_ORIENTED,
+    angle_of,
     declared_size,
     is_mostly_bad,
     parse_flag,
     parse_number,
     rectangle_of,
     usable_boxes,
+    usable_parts,
 )
 from halofeed.prep.layouts.coco_files import InstancesFile, category_names, normalize_id, read_files
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
@@ -271,6 +273,10 @@ def _refuse_lost_annotations(
 def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: LayoutOptions) -> Box:
     what = f"annotation {annotation.get('id')}"
     bbox = annotation.get("bbox")
+    if isinstance(bbox, list) and len(bbox) == 5:
+        # Detectron2 and others write an angle, in degrees or radians, after a center or a corner.
+        detail = f"{what}: {bbox!r:.80} has an angle; write the upright box as x, y, width, height"
+        raise SourceError("annotation", BOX_IS_ORIENTED, detail)
     if not isinstance(bbox, list) or len(bbox) != 4:
         raise SourceError("annotation", "bbox is not four numbers", f"{what}: {bbox!r}"[:200])
     if annotation["category_id"] not in names_by_id:
@@ -279,39 +285,37 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
     values = [parse_number(value, f"{what} bbox") for value in bbox]
     attributes = annotation.get("attributes")
     attributes = attributes if isinstance(attributes, dict) else {}  # from CVAT
-    check_rotation(attributes.get("rotation"), what, options)
+    turn = angle_of(attributes.get("rotation"), what, options)
     is_crowd = parse_flag(_crowd_of(annotation), f"{what} iscrowd", _FLAGS)
     occluded = annotation.get("occluded", attributes.get("occluded", 0))
     area = annotation.get("area")
+    mask, lost = _mask(annotation.get("segmentation"), what, options) if options.masks else (None, 0)
     return rectangle_of(
         names_by_id[annotation["category_id"]],
         values,
         what,
         options,
         form="corner-size",
+        turn=turn,
         is_crowd=is_crowd,
         occluded="occluded" in options.keep and parse_flag(occluded, f"{what} occluded", _FLAGS),
         category_id=annotation["category_id"] if "category_id" in options.keep else None,
         area=None if area is None else parse_number(area, f"{what} area"),
-        mask=_mask(annotation.get("segmentation"), what) if options.masks else None,
+        mask=mask,
+        lost_parts=lost,
     )
 
 
-def _mask(segmentation: Any, what: str) -> Any:
-    """Return the segmentation unchanged if it consists of polygons or of a run-length code."""
+def _mask(segmentation: Any, what: str, options: LayoutOptions) -> tuple[Any, int]:
+    """Return the polygons or the run-length code of a segmentation, and the number of polygons that are left out."""
     if segmentation is None or segmentation == []:
         raise SourceError("annotation", "object has no segmentation", what)
     if isinstance(segmentation, dict):
         size, counts = segmentation.get("size"), segmentation.get("counts")
         if isinstance(size, list) and len(size) == 2 and isinstance(counts, list | str):
-            return segmentation
-    elif isinstance(segmentation, list) and all(
-        isinstance(polygon, list) and len(polygon) >= 6 and len(polygon) % 2 == 0 for polygon in segmentation
-    ):
-        for polygon in segmentation:
-            for value in polygon:
-                parse_number(value, f"{what} segmentation")
-        return segmentation
+            return segmentation, 0
+    elif isinstance(segmentation, list):
+        return usable_parts(segmentation, what, options)
     detail = f"{what}: {segmentation!r:.60}"
     raise SourceError("annotation", "segmentation is neither polygons nor run lengths", detail)
 

@@ -22,7 +22,7 @@ from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePictu
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import parse_xml_document
 from halofeed.prep.annotations.written_boxes import (
-    check_rotation,
+    angle_of,
     class_of,
     ellipse_of,
     no_box,
@@ -141,9 +141,9 @@ def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options:
     if kind == "ellipse":
         (angle,) = numbers_of([shape.get("rotation") or 0], what)
         return ellipse_of(label, [*numbers, math.radians(angle)], what, options, **flags)
-    check_rotation(shape.get("rotation"), what, options)
+    turn = angle_of(shape.get("rotation"), what, options)
     form = "corners" if kind == "box" else "corner-size"
-    return rectangle_of(label, numbers, what, options, form=form, **flags)
+    return rectangle_of(label, numbers, what, options, form=form, turn=turn, **flags)
 
 
 def _flags(shape: ElementTree.Element) -> Mapping[str, bool]:

@@ -10,6 +10,7 @@ import posixpath
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -19,16 +20,19 @@ from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import parse_json_document
 from halofeed.prep.annotations.written_boxes import (
+    angle_of,
     bitmap_of,
-    check_rotation,
     class_of,
     ellipse_of,
     no_box,
     numbers_of,
+    parse_number,
     points_of,
     polygon_of,
     rectangle_of,
-    unite,
+    share_of_turned_rectangle,
+    turned_box,
+    unite_parts,
 )
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
@@ -48,6 +52,8 @@ def _mapping(value: object) -> Mapping[str, Any]:
 # in `examples/`): pictures are shown with their EXIF orientation applied. Shapes other than rectangles that share a
 # label and a group_id are parts of one object. Shapes called `__ignore__` are none. Points and lines have no box.
 
+_OUTLINES = ("polygon", "oriented_rectangle", "rotation")
+"""Shapes whose points are corners; X-AnyLabeling calls a turned rectangle `rotation`."""
 _GROUPED = "shapes with one label and group_id are one object, as labelme's converters have it"
 _IGNORED = "shapes called __ignore__ are left out, as labelme's converters do"
 
@@ -81,7 +87,7 @@ def _is_ignored(shape: Any) -> bool:
 def _box_of_labelme(parts: list[Any], what: str, options: LayoutOptions) -> Box | None:
     if _is_ignored(parts[0]):
         return None
-    return unite([_box_of_part(shape, what, options) for shape in parts])
+    return unite_parts(parts, lambda shape: _box_of_part(shape, what, options), options)
 
 
 def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
@@ -89,14 +95,14 @@ def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
         raise SourceError("annotation", "shape is no object", f"{what} is {shape!r:.80}")
     label = class_of(shape.get("label"), what)
     kind = shape.get("shape_type") or "polygon"
-    if kind not in ("rectangle", "polygon", "oriented_rectangle", "circle", "mask"):
+    if kind not in (*_OUTLINES, "rectangle", "circle", "mask"):
         raise no_box(kind, f"{what} {label!r}")
     points = points_of(shape.get("points"), what)
     x, y = points[::2], points[1::2]
-    if kind in ("polygon", "oriented_rectangle"):
-        return polygon_of(label, points, what, options)
-    # Tools that follow labelme write rectangles with four corners.
+    # Tools that follow labelme write rectangles with four corners, which may be turned.
     is_upright = len(x) == 4 and len(set(x)) == len(set(y)) == 2
+    if kind in _OUTLINES or (kind == "rectangle" and share_of_turned_rectangle(points) is not None):
+        return polygon_of(label, points, what, options)
     if len(x) != 2 and not (kind == "rectangle" and is_upright):
         raise SourceError("annotation", "shape has no 2 points", f"{what} {label!r} has {len(x)}")
     if kind == "circle":
@@ -336,9 +342,33 @@ def _box_of_region(region: dict[str, Any], what: str, options: LayoutOptions) ->
         return polygon_of(label, [side / 100 for side in points_of(region["points"], what)], what, options)
     if not {"width", "height"} <= region.keys() or "rle" in region:
         raise no_box(region.get("type"), what)
-    check_rotation(region.get("rotation"), what, options)
-    sides = numbers_of(map(region.get, _SIDES), what)
-    return rectangle_of(label, [side / 100 for side in sides], what, options, form="corner-size")
+    sides = [side / 100 for side in numbers_of(map(region.get, _SIDES), what)]
+    box = rectangle_of(label, sides, what, options, form="corner-size")
+    turn = angle_of(region.get("rotation"), what, options)
+    return _turned_region(box, turn, region, what, options) if turn % 360 else box
+
+
+def _turned_region(
+    box: Box, turn: float, region: Mapping[str, Any], what: str, options: LayoutOptions
+) -> Box:
+    """Return the upright box of a region, which Label Studio turns about its first corner, in pixels."""
+    if region.get("original_width") is None or region.get("original_height") is None:
+        detail = (
+            f"{what}: turned by {turn:g} degrees without original_width and original_height; export it again"
+        )
+        raise SourceError("annotation", "size of the picture is missing", detail)
+    width, height = (
+        parse_number(region.get(f"original_{side}"), f"{what} {side}") for side in ("width", "height")
+    )
+    if width <= 0 or height <= 0:
+        raise SourceError("annotation", "size of the picture is missing", f"{what}: {width:g} x {height:g}")
+    in_pixels = _scaled(box, width, height)
+    turned = turned_box(in_pixels, (in_pixels.xmin, in_pixels.ymin), turn, what, options)
+    return _scaled(turned, 1 / width, 1 / height)
+
+
+def _scaled(box: Box, x: float, y: float) -> Box:
+    return replace(box, xmin=box.xmin * x, xmax=box.xmax * x, ymin=box.ymin * y, ymax=box.ymax * y)
 
 
 LABEL_STUDIO = DocumentFormat(

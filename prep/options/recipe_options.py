@@ -352,6 +352,15 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         choices=("drop", "reject"),
         needs=_BOXES,
     )
+    oriented_boxes: Literal["upright", "drop"] = option(
+        "upright",
+        "boxes that are turned (YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO and VOC): the "
+        "upright box around each, or leave them out; both are counted. --ignore-columns rotation takes boxes as they "
+        "are before they are turned",
+        choices=("upright", "drop"),
+        needs=_BOXES,
+        omitted="upright",
+    )
     keep: tuple[str, ...] = option(
         (),
         "further attributes of each object to keep: category_id (COCO's own number of the class), occluded (COCO, VOC, "
