@@ -96,8 +96,8 @@ LAYOUTS: dict[str, Layout] = {
         ),
         Layout(
             name="coco",
-            tasks=("detection", "segmentation"),
-            summary="COCO instances JSON; panoptic JSON with its label images",
+            tasks=("detection", "segmentation", "classification"),
+            summary="COCO instances JSON; panoptic JSON with its label images; classes of images, as iNaturalist's",
             list_references=coco.list_references,
             list_labels=coco.list_labels,
             label_values=coco.label_values,

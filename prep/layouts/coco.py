@@ -1,4 +1,4 @@
-"""Reader of COCO JSON: instances, their masks and keypoints, and panoptic files."""
+"""Reader of COCO JSON: instances, their masks and keypoints, panoptic files, and classes of images."""
 
 from __future__ import annotations
 
@@ -90,9 +90,19 @@ def list_references(
             replace(one, source=index.relative(one.source))
             for one in _label_image_examples(document, found, drawn, values)
         )
-    for document in () if wants_labels else documents:
+    of_classes = _are_of_classes(documents, options)
+    if of_classes:
+        listed += (
+            replace(one, source=index.relative(one.source))
+            for document in documents
+            for one in _classified_images(document, found, options)
+        )
+    for document in () if wants_labels or of_classes else documents:
         _check_form(document, options)
         notes = _unread_keys(document, options)
+        if document.outlined:
+            count = plural(document.outlined, "annotation has", "annotations have")
+            notes += (f"{document.file}: {count} no bbox: the box is that of the outline",)
         if skeletons is not None:
             are_pixel_numbers = _are_pixel_numbers_in(document.annotations)
             skeletons = replace(skeletons, shift=_MIDDLE if are_pixel_numbers else 0.0)
@@ -109,6 +119,71 @@ def list_references(
     used |= {one.path: "train" for one in drawn.values() if isinstance(one, ImageMatch)}
     listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
     yield from sort_examples(note_similar_classes(listed))
+
+
+def _are_of_classes(documents: Sequence[InstancesFile], options: LayoutOptions) -> bool:
+    """Return whether the files give classes of images; raise AnnotationsError if the task needs something else."""
+    of_classes = next((one for one in documents if one.classes_only), None)
+    of_objects = next((one for one in documents if one.annotations and not one.classes_only), None)
+    if of_classes and of_objects:
+        raise AnnotationsError(
+            f"{of_classes.file} has classes of images, and {of_objects.file} has objects; name one of the two with "
+            "--source"
+        )
+    if of_classes and options.wants_boxes:
+        raise AnnotationsError(
+            f"{of_classes.file}: its annotations have no boxes and no outlines, and give each image a class: take "
+            "--task classification"
+        )
+    if options.task == "classification" and not of_classes:
+        raise AnnotationsError(
+            f"{documents[0].file}: its annotations are objects, and no classes of images: take --task detection"
+        )
+    return of_classes is not None
+
+
+def _classified_images(
+    document: InstancesFile,
+    found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
+    options: LayoutOptions,
+) -> Iterator[SourceExample]:
+    """Yield an example with its class, or its classes, for each image of a file whose annotations are classes."""
+    by_image: dict[int | str | None, list[Any]] = {normalize_id(one["id"]): [] for one in document.images}
+    orphans: dict[str, list[object]] = {}
+    for annotation in document.annotations:
+        image_id = normalize_id(annotation.get("image_id"))
+        if image_id in by_image:
+            by_image[image_id].append(annotation)
+        else:
+            orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
+    _refuse_lost_annotations(document, by_image, orphans)
+    for entry in document.images:
+        image = found[document.file, entry["id"]]
+        key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
+        known: dict[str, Any] = {"source": entry["file_name"], "key": key, "split": document.split}
+        numbers = dict.fromkeys(one["category_id"] for one in by_image[normalize_id(entry["id"])])
+        names = tuple(document.names_by_id[one] for one in numbers if one in document.names_by_id)
+        try:
+            if isinstance(image, SourceError):
+                raise image
+            known |= {"source": image.path, "notes": (image.note,) if image.note else ()}
+            if unknown := [one for one in numbers if one not in document.names_by_id]:
+                detail = f"category_id {unknown[0]!r} is no category of {document.file}"
+                raise SourceError("annotation", "image has no class", detail)
+            if options.several_classes == "keep":
+                known["labels"] = names
+            elif len(names) == 1:
+                known["label"] = names[0]
+            else:
+                what = "image has several classes" if names else "image has no class"
+                detail = f"{', '.join(names[:5]) or document.file}; --several-classes keep takes such images"
+                raise SourceError("annotation", what, detail)
+        except SourceError as error:
+            yield SourceExample(**known, problem=error.args)
+            continue
+        yield SourceExample(**known)
+    yield from document.faulty
+    yield from _orphaned(document, orphans)
 
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
@@ -244,6 +319,11 @@ def _document_examples(
             notes += _notes_of(annotations, skeletons)
         yield SourceExample(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
     yield from document.faulty
+    yield from _orphaned(document, orphans)
+
+
+def _orphaned(document: InstancesFile, orphans: Mapping[str, Sequence[object]]) -> Iterator[SourceExample]:
+    """Yield an example with a problem for each image id that annotations have and no image has."""
     for image_id, ids in orphans.items():
         place = f"{document.file}#image_id={image_id}"
         detail = f"{len(ids)} annotations: {shorten_list(map(str, ids))}"

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.class_names import (
     add_class_notes,
     class_number,
@@ -102,6 +103,25 @@ def list_references(
     Raises:
         AnnotationsError: columns are missing, or one image has two classes, splits, groups or ids.
     """
+    try:
+        yield from _list_references(form, annotations, images, annotation_file, options)
+    except AnnotationsError as error:
+        if options.task is not None:
+            raise
+        tried = _suggest_task(form, annotations, images, annotation_file, options)
+        if not tried:
+            raise
+        raise AnnotationsError(f"{error}; {advise(tried, '')}") from error
+
+
+def _list_references(
+    form: str,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options: LayoutOptions,
+) -> Iterator[SourceExample]:
+    """Yield the examples of `list_references`."""
     if form == "tfrecord":
         options = replace(
             options, box_units="normalized" if options.box_units == "auto" else options.box_units
@@ -115,7 +135,7 @@ def list_references(
         text=(*_IMAGE_COLUMNS, "split", "group", "id"),
         lists=("class",),
         expected=f"{','.join(_IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
-        "image,label need --task segmentation, or classification where labels are classes",
+        "image,label need --task segmentation, or --task classification where labels are classes",
         spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
         read=lambda name, header: read_columns(
             name, header, options.wants_boxes, options.box_form, options.ignore_columns
@@ -172,6 +192,26 @@ def list_references(
     if similar:  # `classes` includes those of rejected images
         similar = similar_class_notes(label for one in examples() for label in classes_in(one))
     yield from add_class_notes(heapq.merge(examples(), others, key=sort_key), similar)
+
+
+def _suggest_task(
+    form: str,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options: LayoutOptions,
+) -> tuple[Suggestion, ...]:
+    """Return the task for which a table can be read that cannot be read without one."""
+
+    def try_words(words: Sequence[str]) -> str | None:
+        chosen = replace(options, task=words[1])
+        listed = list(_list_references(form, annotations, images, annotation_file, chosen))
+        good = sum(one.problem is None and one.has_annotation for one in listed)
+        return (
+            f"finds labels for {good:,} of {plural(len(listed), 'input')}" if 2 * good > len(listed) else None
+        )
+
+    return suggest([("--task", task) for task in ("classification", "segmentation")], try_words)
 
 
 def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:

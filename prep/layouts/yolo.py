@@ -45,6 +45,8 @@ from halofeed.system.wording import plural
 
 _SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 """Keys of data.yaml that name images, and their splits."""
+_DARKNET_SPLITS = {"train": "train", "valid": "val", "val": "val", "test": "test"}
+"""Keys of obj.data that name lists of images, and their splits."""
 _NAME_FILES = ("classes.txt", "obj.names", "_darknet.labels", "classes.names")
 _YAML = (".yaml", ".yml")
 _DESCRIPTIONS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
@@ -103,6 +105,7 @@ def list_references(
     index = ImageIndex(images, annotations.root)
     index.check_any_image(f"{annotations.root} ({described.file})")
     listed = list(_list_images(described, annotations, images, index, options))
+    _refuse_lists_of_nothing(described, listed)
     labels = {
         example.source: _label_file(example.source, images) for example in listed if not example.problem
     }
@@ -127,10 +130,26 @@ def list_references(
     if options.annotation_grid == "auto":  # Ultralytics reads pictures as displayed, so people label them so
         listed = [replace(one, grid="displayed") for one in listed]
     used = {example.source: example.split for example in listed}
-    others = index.without_annotation(used.items, only_used_folders=False)
+    others = list(index.without_annotation(used.items, only_used_folders=False))
     listed += (replace(one, problem=_IN_NO_SPLIT) for one in others)
-    listed += _labels_without_image(filter(None, labels.values()), images)
+    # An image of no split has a label file too, which is no label without an image.
+    of_others = (_label_file(one.source, images) for one in others)
+    listed += _labels_without_image(filter(None, (*labels.values(), *of_others)), images)
     yield from sort_examples(note_similar_classes(listed))
+
+
+def _refuse_lists_of_nothing(described: _Description, listed: Sequence[SourceExample]) -> None:
+    """Raise AnnotationsError if lists of images were read and none of their lines means an image."""
+    faulty = [one for one in listed if one.problem]
+    if not faulty or len(faulty) < len(listed):
+        return
+    first, lists = faulty[0], [path for paths in described.splits.values() for path in paths]
+    why = ": ".join(filter(None, first.problem[1:])) if first.problem else ""
+    raise AnnotationsError(
+        f"{described.file}: no line of {' and '.join(lists[:3])} is an image: {first.source}: {why}; write the paths "
+        f"of the images into the lists, or leave the lists out of {described.file} and divide the images with "
+        "--split-shares train=0.8,val=0.2"
+    )
 
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
@@ -174,7 +193,26 @@ def _read_description(annotations: SourceFiles, annotation_file: str | None) -> 
         what = f"{' and '.join(found[:3])} differ" if texts else "nothing below it names the classes"
         raise AnnotationsError(f"{annotations.root}: {what}; {_FIX_NAMES}{layout_hint(annotations, 'yolo')}")
     lines = texts.pop().rstrip().splitlines()
-    return _Description(file=found[0], names=_check_names(found[0], dict(enumerate(lines))), splits={})
+    names = _check_names(found[0], dict(enumerate(lines)))
+    return _Description(file=found[0], names=names, splits=_darknet_splits(annotations))
+
+
+def _darknet_splits(annotations: SourceFiles) -> dict[str, tuple[str, ...]]:
+    """Return the lists of images that Darknet's obj.data names, as in CVAT's YOLO 1.1; {} without such a file.
+
+    Its lines are `train = data/train.txt`, `valid = data/valid.txt`, `names = data/obj.names` and others. Source:
+    github.com/AlexeyAB/darknet, "How to train (to detect your custom objects)".
+    """
+    found = _nearest([path for path in annotations.sizes() if path.lower().endswith(".data")])
+    if len(found) != 1 or (annotations.size(found[0]) or 0) > MAX_YAML_BYTES:
+        return {}
+    text = read_required(annotations, found[0]).decode("utf-8-sig", "replace")
+    pairs = (line.partition("=") for line in text.splitlines())
+    written = {key.strip().lower(): value.strip() for key, _, value in pairs}
+    named = {split: (written[key],) for key, split in _DARKNET_SPLITS.items() if written.get(key)}
+    # Darknet's own files often name a list that was never written.
+    ends = {path.rpartition("/")[2] for path in annotations.sizes()}
+    return {split: paths for split, paths in named.items() if paths[0].rpartition("/")[2] in ends}
 
 
 def _nearest(paths: Sequence[str]) -> list[str]:
@@ -310,7 +348,9 @@ def _list_images(
         for path in paths
     ]
     missing = [f"{split}: {written}" for split, written, path, _ in found if path is None]
-    note = (_BY_ITS_END,) if any(is_guess for *_, is_guess in found) else ()
+    # Darknet's paths begin with data/, the folder beside its program.
+    is_guess = described.file.lower().endswith(_YAML) and any(by_end for *_, by_end in found)
+    note = (_BY_ITS_END,) if is_guess else ()
     splits: dict[str, str] = {}
     faulty: list[SourceExample] = []
     for split, path in ((split, path) for split, _, path, _ in found if path is not None):

@@ -173,6 +173,11 @@ class SourceExample:
         return (*(path for _, path in self.class_masks), *self.masks)
 
     @property
+    def has_annotation(self) -> bool:
+        """True if an example has a class, objects or label files."""
+        return bool(self.classes or self.boxes) or self.is_labelled
+
+    @property
     def is_labelled(self) -> bool:
         """True if a segmentation example has labels; an example without labels is for prediction only."""
         return self.mask is not None or bool(self.class_masks)

@@ -251,6 +251,25 @@ def mask_area(mask: Any) -> float:
     return area
 
 
+def run_length_box(mask: Mapping[str, Any]) -> list[int]:
+    """Return the x, y, width and height of the pixels of COCO run lengths, as `rleToBbox` of the COCO API does.
+
+    Raises:
+        SourceError: as `decode_coco_run_lengths`.
+
+    >>> run_length_box({"size": [2, 3], "counts": [2, 3, 1]})
+    [1, 0, 2, 2]
+    """
+    size = mask.get("size")
+    if not isinstance(size, Sequence) or len(size) != 2 or not all(isinstance(side, int) for side in size):
+        raise _damaged("lacks a size or counts", f"got {dict(mask)!r:.80}")
+    inside = np.argwhere(decode_coco_run_lengths(mask, (size[0], size[1])))
+    if not len(inside):
+        return [0, 0, 0, 0]
+    (top, left), (bottom, right) = inside.min(axis=0).tolist(), inside.max(axis=0).tolist()
+    return [left, top, right - left + 1, bottom - top + 1]
+
+
 def encode_mask_png(mask: npt.NDArray[Any]) -> bytes:
     """Encode a mask [h, w] of 0 and 1 (bool or uint8) as an 8-bit gray PNG, as the TF OD API expects."""
     if mask.ndim != 2 or mask.dtype not in (np.bool_, np.uint8) or (mask.size and mask.max() > 1):
