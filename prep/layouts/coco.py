@@ -13,6 +13,7 @@ from halofeed.prep.annotations.class_names import note_similar_classes, shorten_
 from halofeed.prep.annotations.columns import is_geometry, normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, sort_examples
 from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.picture_classes import settle_classes, with_classes
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.written_boxes import (
     BOX_IS_ORIENTED,
@@ -25,7 +26,13 @@ from halofeed.prep.annotations.written_boxes import (
     usable_boxes,
     usable_parts,
 )
-from halofeed.prep.layouts.coco_files import InstancesFile, category_names, normalize_id, read_files
+from halofeed.prep.layouts.coco_files import (
+    InstancesFile,
+    category_names,
+    is_class_alone,
+    normalize_id,
+    read_files,
+)
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
@@ -170,18 +177,10 @@ def _classified_images(
             if unknown := [one for one in numbers if one not in document.names_by_id]:
                 detail = f"category_id {unknown[0]!r} is no category of {document.file}"
                 raise SourceError("annotation", "image has no class", detail)
-            if options.several_classes == "keep":
-                known["labels"] = names
-            elif len(names) == 1:
-                known["label"] = names[0]
-            else:
-                what = "image has several classes" if names else "image has no class"
-                detail = f"{', '.join(names[:5]) or document.file}; --several-classes keep takes such images"
-                raise SourceError("annotation", what, detail)
         except SourceError as error:
             yield SourceExample(**known, problem=error.args)
             continue
-        yield SourceExample(**known)
+        yield with_classes(SourceExample(**known), names, document.file, options)
     yield from document.faulty
     yield from _orphaned(document, orphans)
 
@@ -301,23 +300,32 @@ def _document_examples(
         else:
             orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
     _refuse_lost_annotations(document, by_image, orphans)
+    read: list[tuple[SourceExample, list[str]]] = []
     for entry in document.images:
         image, annotations = found[document.file, entry["id"]], by_image[normalize_id(entry["id"])]
+        placed = [one for one in annotations if not is_class_alone(one)]
+        names = [
+            document.names_by_id[one["category_id"]]
+            for one in annotations
+            if is_class_alone(one) and one["category_id"] in document.names_by_id
+        ]
         key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
         known: dict[str, Any] = {"source": entry["file_name"], "key": key, "split": document.split}
         try:
             if isinstance(image, SourceError):
                 raise image
             known["source"] = image.path
-            boxes, bad = usable_boxes(annotations, box_of, options)
+            boxes, bad = usable_boxes(placed, box_of, options)
             size = declared_size(entry.get("height"), entry.get("width"))
         except SourceError as error:
-            yield SourceExample(**known, problem=error.args)
+            read.append((SourceExample(**known, problem=error.args), names))
             continue
         notes: tuple[str, ...] = (image.note,) if image.note else ()
         if skeletons is not None and boxes:
             notes += _notes_of(annotations, skeletons)
-        yield SourceExample(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
+        example = SourceExample(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
+        read.append((example, names))
+    yield from settle_classes(read, options, are_objects=True)
     yield from document.faulty
     yield from _orphaned(document, orphans)
 

@@ -5,6 +5,7 @@ The rules are those of CVAT (docs.cvat.ai/docs/dataset_management/formats/format
 
 - Pictures are shown with their EXIF orientation applied. They lie in `images/`, or in `images/SUBSET/` for a project.
 - Frame 7 of a video is `frame_000007`. A track lists its box on each frame, and `outside="1"` where it is not visible.
+- Tags are classes of pictures.
 - Ellipses and masks have the box around them, as in CVAT's export to COCO. Points, lines, cuboids and skeletons have
   none.
 """
@@ -40,7 +41,6 @@ _SIDES = {
     "mask": ("left", "top", "width", "height"),
 }
 _FLAGS = ("occluded", "difficult", "truncated", "is_crowd")
-_TAGS = "tags of pictures are not read; objects are"
 _MAX_FRAMES = 1_000_000
 _AGAIN = "export the task from CVAT again, which writes a box for every frame"
 _GAP = SourceError("annotation", "track has no box on a frame", _AGAIN)
@@ -61,7 +61,7 @@ def _images(root: ElementTree.Element) -> Iterator[FilePicture]:
             stem=name,
             size=(image.get("height"), image.get("width")),
             objects=[(one.get("label"), one) for one in image if one.tag != "tag"],
-            notes=(_TAGS,) if image.find("tag") is not None else (),
+            classes=[name for tag in image.iterfind("tag") if (name := tag.get("label", "").strip())],
             **_of_subset(image.get("subset", "")),
         )
 
@@ -162,4 +162,5 @@ CVAT = DocumentFormat(
     box_of=_box_of,
     grid="displayed",
     keeps=("occluded",),
+    has_classes=True,
 )
