@@ -75,6 +75,8 @@ class LayoutOptions:
     several_classes: str = "refuse"
     class_separator: str = "auto"
     on_bad_object: str = "drop"
+    oriented_boxes: str = "upright"
+    empty_classes: tuple[str, ...] = ()
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     source_splits: bool = True

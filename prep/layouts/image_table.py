@@ -58,6 +58,7 @@ from halofeed.prep.annotations.written_boxes import (
     parse_flag,
     parse_number,
     usable_boxes,
+    usable_parts,
 )
 from halofeed.prep.layouts import segmentation_table
 from halofeed.prep.sources.containers import container_kind
@@ -424,7 +425,7 @@ def _example(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceE
     }
     try:
         if with_boxes:
-            boxes, bad = usable_boxes(rows, _box, options)
+            boxes, bad = usable_boxes(rows, lambda row: _box(row, options), options)
             return SourceExample(**known, boxes=boxes, declared_size=_size(rows), bad_objects=bad)
         classes = classes_of(source, rows, options)
         if options.several_classes == "keep":
@@ -442,7 +443,7 @@ def _size(rows: Sequence[TableRow]) -> tuple[int, int] | None:
     return sizes.pop()
 
 
-def _box(row: TableRow) -> Box | None:
+def _box(row: TableRow, options: LayoutOptions) -> Box | None:
     """Return the box of a row; None if the row means that the image has no objects."""
     coordinates = [row.cell(column) for column in CORNERS]
     if not row.cell("class") and not any(coordinates):
@@ -459,8 +460,10 @@ def _box(row: TableRow) -> Box | None:
         name: parse_flag(row.cell(name).lower(), f"{row.place} {name}", _FLAGS) for name in _FLAG_COLUMNS
     }
     area = parse_number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
-    mask = json.loads(row.cell("mask")) if row.cell("mask") else None
-    return make_box(classes[0], sides, row.place, area=area, mask=mask, **flags)
+    mask, lost = (json.loads(row.cell("mask")) if row.cell("mask") else None), 0
+    if isinstance(mask, list):
+        mask, lost = usable_parts(mask, row.place, options)
+    return make_box(classes[0], sides, row.place, area=area, mask=mask, lost_parts=lost, **flags)
 
 
 def _listed_classes(cell: str) -> tuple[str, ...] | None:

@@ -27,6 +27,10 @@ _CLASS_TABLES = Need(
         and recipe.task in (None, "classification")
     ),
 )
+_CLASSES_OF_PICTURES = Need(
+    "--task classification and another layout than folders",
+    lambda recipe: recipe.layout != "folders" and recipe.task in (None, "classification"),
+)
 _PICTURES = Need("", lambda recipe: recipe.depth is None, why="with --depth; leave one of them out")
 """Need of the options of pictures, which are those of the frames of a clip too."""
 _FIXED_SIZE = Need(
@@ -359,6 +363,22 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         choices=("drop", "reject"),
         needs=_BOXES,
     )
+    oriented_boxes: Literal["upright", "drop"] = option(
+        "upright",
+        "boxes that are turned (YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO and VOC): the "
+        "upright box around each, or leave them out; both are counted. --ignore-columns rotation takes boxes as they "
+        "are before they are turned",
+        choices=("upright", "drop"),
+        needs=_BOXES,
+        omitted="upright",
+    )
+    empty_classes: tuple[str, ...] = option(
+        (),
+        "classes of pictures (tags, choices, annotations without a box) that mean that there is no object, beside "
+        "usual names such as empty. A picture with another class and without a box of it is rejected",
+        needs=_BOXES,
+        omitted=(),
+    )
     keep: tuple[str, ...] = option(
         (),
         "further attributes of each object to keep: category_id (COCO's own number of the class), occluded (COCO, VOC, "
@@ -369,10 +389,11 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     )
     several_classes: Literal["refuse", "keep"] = option(
         "refuse",
-        "tables of classes: refuse a picture with several classes (in several rows, or in a list), or keep all of "
-        "them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed train` refuses such a data set",
+        "classification, not from folders: refuse a picture with several classes (in several rows, or in a list), or "
+        "keep all of them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed train` refuses such "
+        "a data set",
         choices=("refuse", "keep"),
-        needs=_CLASS_TABLES,
+        needs=_CLASSES_OF_PICTURES,
     )
     class_separator: str = option(
         "auto",
