@@ -1,5 +1,6 @@
 """How a command on a case is judged: its records are right, or its words name the fact and a fix that works."""
 
+import dataclasses
 import functools
 import re
 import runpy
@@ -118,7 +119,7 @@ Check = Callable[[Written], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ByHand:
-    """A fix that no option makes: where the message matches, `change` edits the source; then `words` are added."""
+    """A fix that no option makes: where the message matches, `change` edits the source, once or again; `words` are added."""
 
     says: str
     change: Callable[[Path], object] = lambda source: None
@@ -228,32 +229,38 @@ def judge(case: Case, drawn: Path, out: Path) -> None:
     assert works, f"no fix works: {about}\ntried:\n" + "\n".join(tried)
 
 
-def _works(case: Case, drawn: Path, came: tuple[list[str], Written], out: Path, tried: list[str]) -> bool:
+def _works(
+    case: Case, drawn: Path, came: tuple[list[str], Written], out: Path, tried: list[str], step: int = 1
+) -> bool:
     """Whether a fix of the message, or of the message that it leads to, gives the right records."""
     words, written = came
     worked = False
-    for fixed in _fixes(case, drawn, words, written.message):
+    for fixed, rest in _fixes(case, drawn, words, written.message):
         again = run(fixed, out)
         fault = fault_of(case, again)
         tried.append(f"  {shlex.join(fixed)}: {fault or 'right'}")
         assert not (case.strict and fault and not again.code), "a fix gives wrong records:\n" + "\n".join(
             tried
         )
+        if fault and again.code and step < _STEPS:
+            fault = "" if _works(rest, drawn, (fixed, again), out, tried, step + 1) else fault
         worked = worked or not fault
-        if fault and again.code and len(tried) < _STEPS and not worked:
-            worked = _works(case, drawn, (fixed, again), out, tried)
         if worked and not case.strict:
             return True
     return worked
 
 
-def _fixes(case: Case, drawn: Path, words: list[str], message: str) -> Iterator[list[str]]:
+def _fixes(case: Case, drawn: Path, words: list[str], message: str) -> Iterator[tuple[list[str], Case]]:
+    """Each command that a message leads to, and the case without the fix by hand that was made for it."""
     for fix in suggestions(message, case.known):
-        yield typed(words, fix)
+        if (fixed := typed(words, fix)) != words:
+            yield fixed, case
     for by_hand in case.by_hand:
         if re.search(by_hand.says, message):
             by_hand.change(drawn)
-            yield typed(words, shlex.split(by_hand.words.replace("{case}", str(drawn))))
+            others = tuple(one for one in case.by_hand if one is not by_hand)
+            fixed = typed(words, shlex.split(by_hand.words.replace("{case}", str(drawn))))
+            yield fixed, dataclasses.replace(case, by_hand=others)
 
 
 _ITEM = re.compile(
