@@ -119,7 +119,7 @@ Check = Callable[[Written], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ByHand:
-    """A fix that no option makes: where the message matches, `change` edits the source, once or again; `words` are added."""
+    """A fix that no option makes: where the message matches, `change` edits the source; then `words` are added."""
 
     says: str
     change: Callable[[Path], object] = lambda source: None
