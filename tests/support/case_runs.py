@@ -271,6 +271,8 @@ _BETWEEN = re.compile(r"[\s,]*(?:and |with )?\Z")
 _WHOLE = re.compile(r"halofeed convert (--[^`\n]*)")
 _SUBJECT = re.compile(r"(?m)^halofeed convert: --[a-z-]+ [a-z-]+: ")
 """What a status line is about, which is no suggestion."""
+_PROSE = {"and", "and:", "or", "with", "in", "if", "to", "is", "of", "for", "where", "as", "takes", "says"}
+"""What follows an option that is named without a value."""
 _INSTEAD = re.compile(r" ?in place of (?:the |--)(?P<option>[a-z-]+)")
 
 
@@ -317,7 +319,11 @@ def _item(found: re.Match[str], known: Mapping[str, str]) -> tuple[list[str], in
     used = bare + (len(rest) if quoted else 1 + len(value))
     if option in known:
         return [option, known[option]], used if re.search(r"[=\d'\"]", rest) else bare
-    if not rest or (action.choices is not None and value not in map(str, action.choices)):
+    if (
+        not rest
+        or (not quoted and rest[1:] in _PROSE)
+        or (action.choices is not None and value not in map(str, action.choices))
+    ):
         return [], bare
     return [option, value], used
 
