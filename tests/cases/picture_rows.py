@@ -54,6 +54,8 @@ def _labels_called_label(drawn: Path) -> None:
     path = drawn / "train-00000-of-00001.parquet"
     table = parquet.read_table(path)
     features = json.loads(table.schema.metadata[b"huggingface"])
+    if "labels" not in table.column_names:
+        return
     features["info"]["features"]["label"] = features["info"]["features"].pop("labels")
     renamed = table.rename_columns(["image", "label"])
     parquet.write_table(renamed.replace_schema_metadata({b"huggingface": json.dumps(features)}), path)
@@ -157,7 +159,10 @@ PICTURES: tuple[Case, ...] = (
             words=f"{PICTURE} {more}",
             right=(boxes_are("a.png", _CAT),),
             says=("bbox",),
-            by_hand=(ByHand(says="(?s)bbox.*(outline|segmentation|polygon)", change=_boxes_around_outlines),),
+            never=("not captions",),
+            by_hand=(
+                ByHand(says="(?s)bbox.*(outline|polygon|pycocotools|compute)", change=_boxes_around_outlines),
+            ),
         )
         for more in ("", "--masks")
     ),

@@ -1,5 +1,6 @@
 """How a command on a case is judged: its records are right, or its words name the fact and a fix that works."""
 
+import dataclasses
 import functools
 import re
 import runpy
@@ -228,32 +229,38 @@ def judge(case: Case, drawn: Path, out: Path) -> None:
     assert works, f"no fix works: {about}\ntried:\n" + "\n".join(tried)
 
 
-def _works(case: Case, drawn: Path, came: tuple[list[str], Written], out: Path, tried: list[str]) -> bool:
+def _works(
+    case: Case, drawn: Path, came: tuple[list[str], Written], out: Path, tried: list[str], step: int = 1
+) -> bool:
     """Whether a fix of the message, or of the message that it leads to, gives the right records."""
     words, written = came
     worked = False
-    for fixed in _fixes(case, drawn, words, written.message):
+    for fixed, rest in _fixes(case, drawn, words, written.message):
         again = run(fixed, out)
         fault = fault_of(case, again)
         tried.append(f"  {shlex.join(fixed)}: {fault or 'right'}")
         assert not (case.strict and fault and not again.code), "a fix gives wrong records:\n" + "\n".join(
             tried
         )
+        if fault and again.code and step < _STEPS:
+            fault = "" if _works(rest, drawn, (fixed, again), out, tried, step + 1) else fault
         worked = worked or not fault
-        if fault and again.code and len(tried) < _STEPS and not worked:
-            worked = _works(case, drawn, (fixed, again), out, tried)
         if worked and not case.strict:
             return True
     return worked
 
 
-def _fixes(case: Case, drawn: Path, words: list[str], message: str) -> Iterator[list[str]]:
+def _fixes(case: Case, drawn: Path, words: list[str], message: str) -> Iterator[tuple[list[str], Case]]:
+    """Each command that a message leads to, and the case without the fix by hand that was made for it."""
     for fix in suggestions(message, case.known):
-        yield typed(words, fix)
+        if (fixed := typed(words, fix)) != words:
+            yield fixed, case
     for by_hand in case.by_hand:
         if re.search(by_hand.says, message):
             by_hand.change(drawn)
-            yield typed(words, shlex.split(by_hand.words.replace("{case}", str(drawn))))
+            others = tuple(one for one in case.by_hand if one is not by_hand)
+            fixed = typed(words, shlex.split(by_hand.words.replace("{case}", str(drawn))))
+            yield fixed, dataclasses.replace(case, by_hand=others)
 
 
 _ITEM = re.compile(
@@ -262,16 +269,24 @@ _ITEM = re.compile(
 )
 _BETWEEN = re.compile(r"[\s,]*(?:and |with )?\Z")
 _WHOLE = re.compile(r"halofeed convert (--[^`\n]*)")
+_SUBJECT = re.compile(r"(?m)^halofeed convert: --[a-z-]+ [a-z-]+: ")
+"""What a status line is about, which is no suggestion."""
+_PROSE = {"and", "and:", "or", "with", "in", "if", "to", "is", "of", "for", "where", "as", "takes", "says"}
+"""What follows an option that is named without a value."""
+_INSTEAD = re.compile(r" ?in place of (?:the |--)(?P<option>[a-z-]+)")
 
 
 def suggestions(message: str, known: Mapping[str, str]) -> Iterator[list[str]]:
     """Give the options that a message suggests, each group as the words that are typed.
 
+    A word that ends in an exclamation mark is an option to take away, with all whose names begin so.
+
     >>> list(suggestions("no class; take --layout csv --task segmentation or leave --depth out", {}))
-    [['--layout', 'csv', '--task', 'segmentation'], ['', '--depth']]
+    [['--layout', 'csv', '--task', 'segmentation'], ['--depth!']]
     """
     for whole in _WHOLE.finditer(message):
         yield shlex.split(whole[1])
+    message = _SUBJECT.sub("", message)
     group: list[str] = []
     end = 0
     for found in _ITEM.finditer(message):
@@ -280,8 +295,10 @@ def suggestions(message: str, known: Mapping[str, str]) -> Iterator[list[str]]:
             group = []
         item, used = _item(found, known)
         end = found.start() + used
+        if instead := _INSTEAD.match(message, end):
+            item = [f"--{instead['option']}!", *item]
         if found["leave"] and item:
-            yield ["", item[0]]
+            yield [f"{item[0]}!"]
         else:
             group += item
     if group:
@@ -290,34 +307,40 @@ def suggestions(message: str, known: Mapping[str, str]) -> Iterator[list[str]]:
 
 def _item(found: re.Match[str], known: Mapping[str, str]) -> tuple[list[str], int]:
     """The words of one option, and how many characters of the match they took; none where its value is missing."""
-    option, bare = found["option"], len(found[0]) - len(found["rest"] or "")
+    option, rest = found["option"], found["rest"] or ""
+    bare = len(found[0]) - len(rest)
     action = options_of("convert").get(option)
     if action is None:
         return [], bare
     if action.nargs == 0 or found["leave"]:
         return [option], bare
-    if option in known:
-        return [option, known[option]], bare
-    if not (rest := found["rest"]):
-        return [], bare
     quoted = rest[1:].startswith(("'", '"'))
     value = rest[2:-1] if quoted else rest[1:].rstrip(",.:")
-    is_word = action.choices is not None and value not in map(str, action.choices)
-    return (
-        ([], bare)
-        if is_word
-        else ([option, value], bare + len(rest) - (0 if quoted else len(rest[1:]) - len(value)))
-    )
+    used = bare + (len(rest) if quoted else 1 + len(value))
+    if option in known:
+        return [option, known[option]], used if re.search(r"[=\d'\"]", rest) else bare
+    if (
+        not rest
+        or (not quoted and rest[1:] in _PROSE)
+        or (action.choices is not None and value not in map(str, action.choices))
+    ):
+        return [], bare
+    return [option, value], used
 
 
 def typed(words: Sequence[str], fix: Sequence[str]) -> list[str]:
-    """A command with what is typed because of a message: options of the same name give way."""
+    """A command with what is typed because of a message: options of the same name give way.
+
+    >>> typed(["--window", "lung", "--depth", "9"], ["--window!", "--depth", "8"])
+    ['--depth', '8']
+    """
     named = {word.partition("=")[0] for word in fix if word.startswith("--")}
+    away = tuple(word[:-1] for word in fix if word.startswith("--") and word.endswith("!"))
     kept: list[str] = []
     skips = False
     for word in words:
-        is_option = word.startswith("--")
-        skips = word.partition("=")[0] in named if is_option else skips
+        if word.startswith("--"):
+            skips = word.partition("=")[0] in named or (bool(away) and word.startswith(away))
         if not skips:
             kept.append(word)
-    return kept if fix[:1] == [""] else [*kept, *fix]
+    return [*kept, *(word for word in fix if not (word.startswith("--") and word.endswith("!")))]
