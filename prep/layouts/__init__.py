@@ -111,6 +111,7 @@ LAYOUTS: dict[str, Layout] = {
             tasks=("detection",),
             summary="Pascal VOC XML, with ImageSets/Main or in the folders of the images",
             list_references=voc.list_references,
+            list_labels=voc.list_labels,
             keeps=("occluded", "view"),
         ),
         Layout(
@@ -145,6 +146,8 @@ LAYOUTS: dict[str, Layout] = {
             tasks=_ALL,
             summary="tar files of WebDataset: KEY.jpg with KEY.cls, KEY.json or KEY.seg.png",
             list_references=partial(image_table.list_references, "webdataset"),
+            list_labels=partial(image_table.list_labels, "webdataset"),
+            label_values=image_table.label_values,
             has_containers=True,
             keeps=("occluded", "group_of"),
         ),

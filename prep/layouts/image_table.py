@@ -23,6 +23,7 @@ from halofeed.prep.annotations.class_names import (
     note_similar_classes,
     similar_class_notes,
 )
+from halofeed.prep.annotations.classes_beside import classes_beside, ordered_classes
 from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, parse_literal, read_columns
 from halofeed.prep.annotations.container_rows import parquet_class_names
 from halofeed.prep.annotations.contract import (
@@ -146,6 +147,9 @@ def _list_references(
         ),
         options=options,
     )
+    if form == "webdataset" and not options.class_names:
+        beside = classes_beside(annotations, container_files(form, annotations, annotation_file))
+        options = replace(options, class_names=beside)
     tables = [
         _with_class_names(table, options) if is_container(table.file) else table
         for table in read_tables(form, annotations, annotation_file, columns, images)
@@ -220,11 +224,21 @@ def _suggest_task(
 
 def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
     """Return the class names that container files of a form give, in their order; () without such files."""
-    read = {"parquet": parquet_class_names, "tfrecord": tfrecord_class_names}
     found = container_files(form, annotations, annotation_file)
+    if form == "webdataset":  # a class is a number, whose name no member of a tar file has
+        return ordered_classes(classes_beside(annotations, found))
+    read = {"parquet": parquet_class_names, "tfrecord": tfrecord_class_names}
     firsts = {posixpath.dirname(file): file for file in reversed(found)}
     names = (read[container_kind(file)](annotations, file) for file in firsts.values())
     return tuple(dict.fromkeys(name for one in names for name in one))
+
+
+def label_values(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> dict[int, str]:
+    """Return the classes of label images in WebDataset's tar files, from a class table beside them; {} without one."""
+    names = classes_beside(annotations, container_files("webdataset", annotations, annotation_file))
+    return {number: name for number, name in names.items() if number}
 
 
 def _with_class_names(table: Table, options: LayoutOptions) -> Table:

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.annotation_tools import refuse_shared_images
 from halofeed.prep.annotations.class_names import note_similar_classes
+from halofeed.prep.annotations.classes_beside import classes_beside, ordered_classes
 from halofeed.prep.annotations.columns import CORNERS
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -115,6 +116,11 @@ def list_references(
         lists = _read_image_sets(annotations, options) if options.image_sets or options.source_splits else {}
         listed = _split_by_lists(listed, paths, lists) if lists else _split_by_folders(listed, paths)
     yield from sort_examples(note_similar_classes(listed))
+
+
+def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
+    """Return the classes of a class table in the folder itself, such as CVAT's labelmap.txt; () without one."""
+    return ordered_classes(classes_beside(annotations, [""]))
 
 
 def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[str, SourceExample]:
