@@ -200,9 +200,9 @@ class WebDatasetExporter(ShardsExporter):
     def close_shard(self) -> None:
         """Complete the open tar file."""
         if self._tar is not None:
-            if not self._tar.closed:
-                self._write_waiting()
+            self._write_waiting()
             self._tar.close()
+            self._tar = None
 
     def finish(self) -> None:
         """Complete the last tar file, and write classes.json."""

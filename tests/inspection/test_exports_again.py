@@ -5,20 +5,21 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
 from halofeed.inspection.export_data import EXPORTERS
+from halofeed.schemas import keys
 from halofeed.schemas.manifest import read_manifest
 from tests.inspection.test_export_data import H, W, draw, export
 from tests.support.conversions import read_all, run_convert
 from tests.support.dataset_writer import Drawn, write_dataset
 
+OF_BOTH = ("parquet", "webdataset")
 CASES = [
-    (to, task)
-    for to, exporter in EXPORTERS.items()
-    for task in ("classification", "detection")
-    if to != "nifti" and exporter.TASK in (None, "", task)
+    *((to, "classification") for to in EXPORTERS if to in ("folders", *OF_BOTH)),
+    *((to, "detection") for to in EXPORTERS if to not in ("folders", "nifti")),
 ]
 
 
@@ -92,3 +93,32 @@ def test_the_first_record_of_a_split_in_webdataset_has_boxes_or_a_note_says_that
         first = next(member for member in archive if member.name.endswith(".json"))
         assert json.load(archive.extractfile(first))["objects"]["bbox"]
         assert len(archive.getnames()) == 16
+
+
+@pytest.mark.parametrize(("to", "layout"), [("parquet", "jsonl"), ("webdataset", "webdataset")])
+def test_label_images_have_the_same_classes_and_values_again(tmp_path: Path, to: str, layout: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 12, 16, 3), np.uint8)
+    labels = np.random.default_rng(1).choice(np.array([0, 2], np.uint8), (4, 12, 16))
+    for number in range(4):
+        for folder, array in (("images", pixels), ("masks", labels)):
+            (tmp_path / "in" / folder).mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(tmp_path / f"in/{folder}/{number}.png"), array[number])
+    table = tmp_path / "names.json"
+    table.write_text('{"background": 0, "liver": 1, "tumor": 2}')
+    given: dict[str, Any] = {"height": 12, "width": 16, "task": "segmentation"}
+    patterns = {"image_pattern": "images/{id}.png", "label_pattern": "masks/{id}.png"}
+    first = run_convert(
+        tmp_path / "in", tmp_path / "a", layout="pairs", label_map=str(table), **patterns, **given
+    )
+    said = export(Path(first.folder), to, tmp_path / "out")
+    second = run_convert(tmp_path / "out", tmp_path / "b", layout=layout, **given)
+    assert not second.manifest.rejected and not said.count("left out")
+    assert second.manifest.labels == first.manifest.labels
+    before, after = (
+        {
+            bytes(one["image/encoded"][0]): bytes(one[keys.LABEL][0])
+            for one in read_all(Path(done.folder), ("train",)).values()
+        }
+        for done in (first, second)
+    )
+    assert before == after and len(before) == 4

@@ -63,7 +63,7 @@ def _uses_every_device(shape: Sequence[int], mesh: Mesh | None, dims: Dims) -> b
 
 @dataclass(frozen=True, kw_only=True)
 class _Window:
-    """How a grouped convolution moves over its input [batch, ..., channel], and the options of its computation."""
+    """Strides, pads, dilation and groups of a convolution over [batch, ..., channel], and further options of JAX."""
 
     strides: tuple[int, ...]
     pads: Pads
