@@ -116,6 +116,12 @@ class ShardsExporter(BoxExporter):
         height, width = self._grid(record).size
         return encode_png(np.ascontiguousarray(label[:height, :width, None]), 0)
 
+    def write_class_table(self) -> None:
+        """Write classes.json, the class names by number, which `halofeed convert` reads."""
+        names = {str(number): name for number, name in self.names.items()}
+        text = json.dumps(names, indent=1, ensure_ascii=False) + "\n"
+        (self._folder / "classes.json").write_text(text, encoding="utf-8")
+
     @abstractmethod
     def open_shard(self, split: str, number: int) -> None:
         """Begin a shard; the numbers of a split count from 0."""
@@ -207,6 +213,4 @@ class WebDatasetExporter(ShardsExporter):
     def finish(self) -> None:
         """Complete the last tar file, and write classes.json."""
         self.close_shard()
-        names = {str(number): name for number, name in self.names.items()}
-        text = json.dumps(names, indent=1, ensure_ascii=False) + "\n"
-        (self._folder / "classes.json").write_text(text, encoding="utf-8")
+        self.write_class_table()

@@ -148,8 +148,8 @@ def _list_references(
         options=options,
     )
     if form == "webdataset" and not options.class_names:
-        beside = classes_beside(annotations, container_files(form, annotations, annotation_file))
-        options = replace(options, class_names=beside)
+        found = container_files(form, annotations, annotation_file)
+        options = replace(options, class_names=classes_beside(annotations, [*found, ""]))
     tables = [
         _with_class_names(table, options) if is_container(table.file) else table
         for table in read_tables(form, annotations, annotation_file, columns, images)
@@ -226,7 +226,7 @@ def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None
     """Return the class names that container files of a form give, in their order; () without such files."""
     found = container_files(form, annotations, annotation_file)
     if form == "webdataset":  # a class is a number, whose name no member of a tar file has
-        return ordered_classes(classes_beside(annotations, found))
+        return ordered_classes(classes_beside(annotations, [*found, ""]))
     read = {"parquet": parquet_class_names, "tfrecord": tfrecord_class_names}
     firsts = {posixpath.dirname(file): file for file in reversed(found)}
     names = (read[container_kind(file)](annotations, file) for file in firsts.values())
@@ -234,10 +234,18 @@ def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None
 
 
 def label_values(
-    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+    form: str,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options: LayoutOptions,
 ) -> dict[int, str]:
-    """Return the classes of label images in WebDataset's tar files, from a class table beside them; {} without one."""
-    names = classes_beside(annotations, container_files("webdataset", annotations, annotation_file))
+    """Return the classes of label images in container files of a form, from a class table beside them or in the root.
+
+    The result is {} without a table.
+    """
+    found = container_files(form, annotations, annotation_file)
+    names = classes_beside(annotations, [*found, ""]) if found else {}
     return {number: name for number, name in names.items() if number}
 
 
