@@ -424,7 +424,7 @@ def _voc_color(number: int) -> tuple[int, int, int]:
     """Return the color of a class in Pascal VOC's label images (VOClabelcolormap.m of its development kit).
 
     >>> _voc_color(0), _voc_color(1), _voc_color(2), _voc_color(11)
-    ((0, 0, 0), (128, 0, 0), (0, 128, 0), (64, 128, 0))
+    ((0, 0, 0), (128, 0, 0), (0, 128, 0), (192, 128, 0))
     """
     red, green, blue = (
         sum((number >> 3 * bit + channel & 1) << 7 - bit for bit in range(8)) for channel in range(3)

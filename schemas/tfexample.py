@@ -466,7 +466,8 @@ def _decode_entry(view: memoryview, at: int, end: int, found: Decoded, limit: _V
     # joins their lists; of a oneof the last member counts.
     # https://protobuf.dev/programming-guides/encoding/#last-one-wins
     found.pop(key, None)
-    kind, lists = 0, []
+    kind = 0
+    lists: list[Any] = []
     for feature in features:
         for number, wire, start, stop in _fields(view, *feature, limit):
             if wire == 2 and number in _DECODERS:
