@@ -253,8 +253,11 @@ class OutsideCalls:
         """Refuse further calls, and wait until none runs and none was begun for a while."""
         self._refused = True
         owners = tuple(self._owners)
-        for one in gc.get_objects() if owners else ():
-            if issubclass(type(one), owners):
+        objects = gc.get_objects() if owners else []
+        # A check for each of the few thousand classes, and not of each object: there are about a million objects.
+        kept = {kind for kind in set(map(type, objects)) if issubclass(kind, owners)}
+        for one in objects:
+            if type(one) in kept:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
         begun, since = self.begun, time.monotonic() - (0 if self.begun else _IDLE_SECONDS)
         while (now := time.monotonic()) < deadline:
