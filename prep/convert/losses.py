@@ -31,6 +31,9 @@ _ALIKE: Final = 16
 LEAST_INSIDE: Final = 0.002
 """Share of a scan's values above its background within the window below which the window does not fit: bone has 1 to
 5 % of a CT, the vessels of an angiography 0.5 %."""
+_MOST_LEVELS: Final = 16
+"""Levels that a window keeps above which it loses no contrast; HU in the widest preset have 255, SUV in a window in HU
+have 10."""
 _BOX_PIXELS: Final = 1024
 _ROUNDING: Final = 1e-3
 """Pixels by which float32 coordinates are off."""
@@ -267,6 +270,9 @@ def scan_levels(image: NDArray[Any], plan: IntensityPlan) -> Levels:
     # Values outside of the window became its ends on purpose; `inside` measures them.
     clipped = wide if window is None else np.clip(wide, window.low, window.high)
     found = measure_levels(clipped, stored, stored * slope + intercept)
+    if window is not None and found.after > _MOST_LEVELS:
+        # A wide window rounds the noise of one tissue, which loses nothing.
+        found = replace(found, loss=0.0)
     whole = measure_levels(values, values, values)
     # The smallest value is the background, which may lie in any window: MR has 0.
     body = wide[np.searchsorted(wide, wide[0], "right") :]

@@ -283,7 +283,7 @@ class VolumeConverter:
         ledger = LedgerCounter()
         ledger.count("sources")
         levels = add_scan_values(ledger, image, values, known, reference.source)
-        if not in_hu:
+        if not in_hu and not self.recipe.scales_each_scan():
             add_units(ledger, image[..., 0], is_ct, reference.source)
         if known is not None and self.labels.is_open and not self._channels:
             add_instances(ledger, known, coverage.class_mm3, reference.source)
