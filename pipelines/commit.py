@@ -119,6 +119,11 @@ def shards_of_group(job: ShardJob, number: int) -> list[ShardKey]:
     return job.shard_keys()[number * SHARDS_PER_SUM : (number + 1) * SHARDS_PER_SUM]
 
 
+def count_groups(job: ShardJob) -> int:
+    """Return the number of groups of a job's shards."""
+    return -(-len(job.shard_keys()) // SHARDS_PER_SUM)
+
+
 def group_of(job: ShardJob, key: ShardKey) -> int:
     """Return the number of a shard's group."""
     return job.number_of(key) // SHARDS_PER_SUM

@@ -333,7 +333,7 @@ def reference_to_json(reference: SourceExample) -> str:
     document = {
         key: value
         for key, value in vars(reference).items()
-        if value is not None and value is not False and value != ()
+        if value is not None and value is not False and value != () and key != "attributes"
     }
     if reference.boxes is not None:
         document["boxes"] = [_box_to_json(box) for box in reference.boxes]

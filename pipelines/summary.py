@@ -36,7 +36,7 @@ def summary(done: Conversion, warn_cut: float = 0.01, on_loss: str = "refuse") -
     manifest = done.manifest
     head = "already converted" if done.was_there else "converted"
     lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {_classes(manifest)}"]
-    lines += [f"  {name:<12} {_describe(split)}" for name, split in manifest.splits.items()]
+    lines += [f"  {name:<12} {_describe(manifest, name)}" for name in manifest.splits]
     see = f", see {OutputFolder(done.folder).path(REJECTED)}"
     lines += outcome_lines(done, warn_cut, see)
     lines += _unused(manifest)
@@ -240,10 +240,13 @@ def reason_lines(counts: Mapping[str, int], head: str, firsts: Mapping[str, str]
     ]
 
 
-def _describe(split: Split) -> str:
+def _describe(manifest: Manifest, name: str) -> str:
+    split, others = manifest.splits[name], manifest.splits.keys() - {name}
     size = sum(shard.bytes for shard in split.shards)
     records = f"{split.records:>9,} {'record ' if split.records == 1 else 'records'}"
-    return f"{records}  {plural(len(split.shards), 'shard')}  {size / 1e6:,.1f} MB"
+    is_apart = manifest.is_for_prediction(name) and not all(map(manifest.is_for_prediction, others))
+    without = "  no labels: for prediction" if is_apart else ""
+    return f"{records}  {plural(len(split.shards), 'shard')}  {size / 1e6:,.1f} MB{without}"
 
 
 def _classes(manifest: Manifest) -> str:

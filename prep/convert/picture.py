@@ -19,7 +19,7 @@ from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, annota
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
-from halofeed.prep.formats.picture.image import FEWER_BITS
+from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS
 from halofeed.prep.formats.picture.jpeg import without_metadata
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import copy_options
@@ -37,6 +37,8 @@ from halofeed.system.memory import ReserveMemory
 
 BOX_BYTES = 2048
 """Bytes of an object with its features."""
+_WARNINGS = (FEWER_BITS, GRAY_BANDS)
+"""Notes of decoders about guesses, which are printed as warnings."""
 _ENCODED = {"raw": 0.0, "jpeg": 1.0, "png": 2.7}
 """Maximum memory for encoding as a multiple of the pixels: an incompressible PNG needs a copy with swapped channels,
 and the file twice."""
@@ -168,7 +170,7 @@ class PictureConverter:
         warnings = (*reference.notes, *([warning] if warning and reference.boxes else []))
         if FIRST_OF_SEVERAL in image.notes:
             warnings = (*warnings, SEVERAL_PICTURES)
-        warnings += (FEWER_BITS,) * (FEWER_BITS in image.notes)
+        warnings += tuple(note for note in _WARNINGS if note in image.notes)
         keeps_file = _keeps_file(recipe, image, plan)
         pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
         ledger.count("sources")
@@ -195,7 +197,7 @@ class PictureConverter:
             source_size=plan.source_size,
             labels=[],
             boxes=None,
-            notes=tuple(note for note in image.notes if note != FEWER_BITS),
+            notes=tuple(note for note in image.notes if note not in _WARNINGS),
             warnings=warnings,
             ledger=ledger,
         )

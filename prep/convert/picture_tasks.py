@@ -36,7 +36,7 @@ from halofeed.prep.geometry.resize import ResizePlan, displayed_size
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.voxels.encode import ENCODERS
-from halofeed.prep.voxels.masks import encode_mask_png, stored_mask
+from halofeed.prep.voxels.masks import encode_mask_png, mask_area, stored_mask
 from halofeed.schemas import keys
 from halofeed.schemas.files import ZERO_AREA
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
@@ -184,7 +184,7 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
         boxes = tuple(scale_to_pixels(box, frame_size) for box in boxes)
     placed = place_annotated_boxes(
         np.array([(box.ymin, box.xmin, box.ymax, box.xmax) for box in boxes], np.float64).reshape(-1, 4),
-        np.array([np.nan if box.area is None else box.area for box in boxes], np.float64),
+        np.array([np.nan if (area := _area_of(box)) is None else area for box in boxes], np.float64),
         np.array([box.is_crowd for box in boxes], bool),
         np.array([box.difficult for box in boxes], bool),
         plan,
@@ -221,7 +221,15 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     add_objects(facts.ledger, kept, placed.boxes * sides, reference.source)
     facts.boxes = len(kept)
     reasons = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
-    facts.box_counts = {**placed.counts, **reasons}
+    changed = {
+        "oriented, made upright": sum(box.turned_share is not None for box in kept),
+        "with parts left out": sum(box.lost_parts > 0 for box in kept),
+    }
+    facts.box_counts = {
+        **placed.counts,
+        **reasons,
+        **{what: count for what, count in changed.items() if count},
+    }
     empty = [(ZERO_AREA, _described(index, boxes[index])) for index in placed.zero_area]
     return (*bad_objects, *empty)
 
@@ -232,6 +240,16 @@ def _scale(plan: ResizePlan, orientation: int) -> tuple[float, float]:
         after / before for after, before in zip(plan.resized_size, plan.source_size, strict=True)
     )
     return (width, height) if orientation >= 5 else (height, width)
+
+
+def _area_of(box: Box) -> float | None:
+    """Return the annotated area of an object in source pixels²; that of its mask if the annotations have none."""
+    if box.area is not None or box.mask is None:
+        return box.area
+    try:
+        return mask_area(box.mask)
+    except SourceError:  # `_draw_masks` reports a damaged mask
+        return None
 
 
 def _described(index: int, box: Box) -> str:

@@ -264,7 +264,12 @@ class VolumeConverter:
             reserve_mask=lambda mask, merged: reserve(
                 label_bytes(scans, scan.grid, mask, merged, several=several)
             ),
-            options=replace(options, origin=origin),
+            options=replace(
+                options,
+                origin=origin,
+                ignored_values=self.labels.ignored_values,
+                negative_values=self.labels.negative_values,
+            ),
             slices=scan.slices,
         ).read()
         image = self._read_image(scans)

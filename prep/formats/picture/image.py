@@ -230,7 +230,8 @@ def check_pixel_count(size: Size, max_pixels: int, where: str = "") -> None:
     if height * width > max_pixels:
         raise decode_error(
             "more pixels than allowed",
-            f"{height} x {width} pixels (height x width){where}, allowed are {max_pixels} in all",
+            f"{height} x {width} pixels (height x width){where}, allowed are {max_pixels} in all; --max-pixels "
+            f"{height * width} allows them",
         )
 
 
@@ -250,6 +251,9 @@ def iterate_blocks(size: Size, max_pixels: int = BLOCK_PIXELS) -> Iterator[tuple
 
 # ITU-R BT.601 luma in 1/65536, summing to 65536, so that gray stays gray: 0.299, 0.587, 0.114.
 LUMA = (19595, 38470, 7471)
+GRAY_BANDS = (
+    "a TIFF with three gray bands was taken for a color picture: red, green, blue in the order of the bands"
+)
 FEWER_BITS = "16-bit samples use at most 14 bits, so that the picture is dark; --sample-bits says how many"
 """Note that is added to a dark picture; the conversion prints a warning about it."""
 _DARKEST, _DARK = (1 << 12) - 1, 1 << 14
