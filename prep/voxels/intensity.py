@@ -290,7 +290,7 @@ def check_values_are_hu(scans: Sequence[Scan], image: NDArray[Any]) -> tuple[Fin
         channel += scan.channels
     for at in range(channel):
         if problem := units_problem(image[..., at], is_ct=True):
-            _refuse(problem)
+            _refuse(f"{problem}, so that a window for tissue would leave one value or few")
     if not lowest:
         return ()
     detail = f"the file does not say its unit; its least value is {min(lowest):g}"
