@@ -273,7 +273,7 @@ class VolumeConverter:
             slices=scan.slices,
         ).read()
         image = self._read_image(scans)
-        assumed = check_values_are_hu(scans, image) if in_hu else ()
+        assumed = check_values_are_hu(scans, image, self.recipe.fixed_window()) if in_hu else ()
         names = _channel_names(scans)
         is_ct = scan.modality == "CT" or scan.unit == "HU"
         # This drops the functions that read, and with them the bytes of the files.

@@ -34,7 +34,7 @@ class Levels:
         high: largest value before.
         loss: how far rounding moves the values, as a fraction of their spread without the lowest and the highest
             percent and without the smallest value, which is background; 0 if values that differ stay different.
-        inside: share of the values above the smallest one that are within a window; 1 without one.
+        inside: share of the values above the background that are within a window; 1 without one.
     """
 
     before: int

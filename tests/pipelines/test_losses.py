@@ -131,13 +131,6 @@ def with_keypoints(root: Path) -> tuple[object, ...]:
     return (*given, "--keep", "keypoints")
 
 
-def unlabeled(root: Path) -> tuple[object, ...]:
-    given = scans(root, lambda values: values)
-    (root / "labels/2.nii.gz").unlink()
-    patterns = ("--image-pattern", "images/{id}.nii.gz", "--label-pattern", "labels/{id}.nii.gz")
-    return (*given, "--layout", "pairs", *patterns, "--missing-masks", "prediction")
-
-
 SQUARE = {"segmentation": [[10, 10, 11, 10, 11, 11, 10, 11]]}
 Case = tuple[str, Callable[[Path], tuple[object, ...]], tuple[object, ...], tuple[object, ...]]
 LOST: list[Case] = [
@@ -233,7 +226,6 @@ LOST: list[Case] = [
         PICTURES,
         (*PICTURES, "--map-classes", "1=object,2=object,3=object"),
     ),
-    ("records without a label", unlabeled, VOLUME, (*VOLUME, "--missing-masks", "refuse")),
 ]
 
 
