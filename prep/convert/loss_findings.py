@@ -159,8 +159,14 @@ def refusing_finding(
     return next((one for one in found if one and (one.count == one.of if of_all else one.refuses)), None)
 
 
-def _of(hit: str, base: str) -> Counted:
-    return lambda converted: (converted.ledger.count(hit), converted.ledger.count(base))
+def _of(hit: str, base: str, said: str = "") -> Counted:
+    """Return the function that compares two counts, less the records of which a graver finding says the same."""
+
+    def counted(converted: Converted) -> tuple[int, int]:
+        ledger = converted.ledger
+        return max(0, ledger.count(hit) - ledger.count(said)), ledger.count(base)
+
+    return counted
 
 
 def _figures(converted: Converted) -> dict[str, str]:
@@ -333,7 +339,7 @@ LOSS_RULES: Final = (
         name="contrast is lost",
         meaning="Values that differ in the source are equal in the record, because 8 bits or a window step over them: "
         "rounding moves the values by more than 1/16 of their spread.",
-        counted=_of("contrast_lost_records", "sources"),
+        counted=_of("contrast_lost_records", "sources", said="flattened_records"),
         from_share=0.01,
         words="contrast is lost in {count} of {of} sources",
         example="contrast_lost_records",
@@ -353,7 +359,7 @@ LOSS_RULES: Final = (
         name="values outside of the window",
         meaning="Fewer than 5 of 1,000 values above a scan's background are within the window, so a record shows "
         "two levels nearly everywhere.",
-        counted=_of("outside_window_records", "sources"),
+        counted=_of("outside_window_records", "sources", said="flattened_records"),
         from_share=0.01,
         words="nearly all values of {count} of {of} sources are outside of the window",
         example="outside_window_records",
@@ -363,7 +369,7 @@ LOSS_RULES: Final = (
     LossRule(
         name="labeled voxels became one value",
         meaning="The window gives all labeled voxels one value, so nothing within a structure can be seen.",
-        counted=_of("flattened_label_records", "windowed_label_records"),
+        counted=_of("flattened_label_records", "windowed_label_records", said="outside_window_records"),
         from_share=0.1,
         words="the labeled voxels of {count} of {of} scans became one value",
         example="flattened_label_records",

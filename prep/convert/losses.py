@@ -155,7 +155,7 @@ def add_objects(
 
 def _shrunk(name: str, before: tuple[float, float], after: tuple[float, float]) -> str:
     sizes = (
-        f"{before[0]:.3g} x {before[1]:.3g} pixels (width x height) become {after[0]:.2g} x {after[1]:.2g}"
+        f"{before[0]:.3g} x {before[1]:.3g} pixels (width x height) become {after[0]:.3g} x {after[1]:.3g}"
     )
     return f"{source_name(name)}: {sizes}"
 
