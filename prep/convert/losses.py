@@ -43,7 +43,7 @@ _ROUNDING: Final = 1e-3
 """Pixels by which float32 coordinates are off."""
 _ONE_PIXEL: Final = 1.0
 _MOST_INSTANCES: Final = 255
-_MOST_LINKED: Final = {2: 1 << 14, 3: 1 << 18}
+_MOST_LINKED: Final = {2: 1 << 14, 3: 1 << 16}
 """Pixels and voxels of a label, by its axes, above which connected regions are found in a sample."""
 
 
@@ -223,6 +223,7 @@ def add_instances(ledger: LedgerCounter, label: NDArray[Any], counts: Mapping[in
     planes = label[None] if label.ndim == 2 else label
     while planes.size > _MOST_LINKED[label.ndim]:
         planes = planes[:: 2 if len(planes) > 8 else 1, ::2, ::2]
+    planes = np.ascontiguousarray(planes)
     for value in values:
         if _regions(planes == value) > 1:
             return

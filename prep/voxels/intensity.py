@@ -20,8 +20,8 @@ STORES: Final = ("int16", "uint8", "float32", "bfloat16")
 LARGEST_ROUNDING_LOSS: Final = 1 / 16
 """Rounding loss, as a fraction of the spread, above which rounding flattens the values."""
 _MAX_SAMPLED: Final = 1 << 20
-_SAMPLED: Final = 1 << 15
-"""Voxels of a scan whose levels are measured, evenly spaced: 2 ms."""
+_SAMPLED: Final = 1 << 13
+"""Voxels of a scan whose levels are measured, evenly spaced. It takes 0.3 ms, and converting a small scan 25 ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +306,7 @@ def sampling(shape: tuple[int, ...]) -> tuple[slice, slice, slice]:
     """Return evenly spaced indices of at most about `_SAMPLED` voxels along each axis.
 
     >>> [step.step for step in sampling((32, 32, 32))], [step.step for step in sampling((400, 512, 512))]
-    ([1, 1, 1], [15, 15, 15])
+    ([2, 2, 2], [24, 24, 24])
     """
     step = max(1, math.ceil((math.prod(shape) / _SAMPLED) ** (1 / 3)))
     return slice(None, None, step), slice(None, None, step), slice(None, None, step)

@@ -370,7 +370,9 @@ def test_finished_shards_are_kept_for_a_run_that_only_warns(tmp_path):
 
 def test_a_dry_run_warns_of_what_its_sample_loses(tmp_path):
     source = pictures(tmp_path / "source", steps)
-    done = halofeed_here("convert", "--out", tmp_path / "out", "--name", "set", *source, *PICTURES, "--dry-run")
+    done = halofeed_here(
+        "convert", "--out", tmp_path / "out", "--name", "set", *source, *PICTURES, "--dry-run"
+    )
     assert done.returncode == 0 and "warning: contrast is lost in 4 of 4 sources" in done.stdout
 
 
