@@ -459,8 +459,7 @@ LOSS_RULES: Final = (
         from_share=0.1,
         words="{count} of {of} objects were dropped, because they lie outside of their picture or have no area",
         fix=lambda converted: (
-            "--boxes-outside fail --boxes-zero-area fail lists the pictures in rejected.jsonl; correct "
-            "the boxes there"
+            "correct the boxes, or their unit, origin or form, in the annotationsthe boxes there"
         ),
     ),
     LossRule(
