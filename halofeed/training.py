@@ -345,16 +345,24 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     with unlogged():
         from halofeed.pipelines.convert import convert
     from halofeed.pipelines.job import JobOptions
+    from halofeed.prep.convert.loss_findings import describe_findings
     from halofeed.trainer.new_files import list_new_files, rejected_new_files
 
     listed = scratch / "listed"
     listed.mkdir()
     new = list_new_files(run.recipe, run.facts.task, parsed.source, listed, windows=not parsed.no_windows)
     job = JobOptions(
-        source=new.source, images=new.images, out=str(scratch / "data"), name="new_files", workers=1
+        source=new.source,
+        images=new.images,
+        out=str(scratch / "data"),
+        name="new_files",
+        workers=1,
+        on_loss="warn",
     )
     done = convert(job, new.recipe, [])
     rejects = rejected_new_files(done.folder)
+    for finding in describe_findings(done.manifest):
+        print_status(f"warning: {finding}")
     for file in new.passed_over:
         print_status(f"skipped: {file}")
     for rejected in (*new.rejected, *rejects):

@@ -31,7 +31,6 @@ class Converted:
         labels: class name by id.
         task: task of the records.
         kind: kind of image: "picture", "volume" or "clip".
-        unlabelled: by split with labels, (records without a label, records).
     """
 
     statistics: Statistics
@@ -39,23 +38,16 @@ class Converted:
     labels: Mapping[int, str]
     task: str
     kind: str
-    unlabelled: Mapping[str, tuple[int, int]]
 
     @classmethod
     def of(cls, manifest: Manifest) -> Converted:
         """Return what a manifest says."""
-        statistics = {name: split.statistics for name, split in manifest.splits.items()}
         return cls(
-            statistics=Statistics.total(statistics.values()),
+            statistics=Statistics.total(split.statistics for split in manifest.splits.values()),
             recipe=manifest.recipe,
             labels=manifest.labels,
             task=manifest.task,
             kind=manifest.kind.name,
-            unlabelled={
-                name: ((one.records or 0) - one.labelled, one.records or 0)
-                for name, one in statistics.items()
-                if one.labelled
-            },
         )
 
     @property
@@ -162,15 +154,19 @@ def refusing_finding(
         statistics: statistics of the records so far.
         of_all: whether every record must be hit, for a decision after the first records.
     """
-    converted = Converted(
-        statistics=statistics, recipe=recipe, labels={}, task=task, kind=kind, unlabelled={}
-    )
+    converted = Converted(statistics=statistics, recipe=recipe, labels={}, task=task, kind=kind)
     found = (rule.finding(converted) for rule in LOSS_RULES if rule.is_useless)
     return next((one for one in found if one and (one.count == one.of if of_all else one.refuses)), None)
 
 
-def _of(hit: str, base: str) -> Counted:
-    return lambda converted: (converted.ledger.count(hit), converted.ledger.count(base))
+def _of(hit: str, base: str, said: str = "") -> Counted:
+    """Return the function that compares two counts, less the records of which a graver finding says the same."""
+
+    def counted(converted: Converted) -> tuple[int, int]:
+        ledger = converted.ledger
+        return max(0, ledger.count(hit) - ledger.count(said)), ledger.count(base)
+
+    return counted
 
 
 def _figures(converted: Converted) -> dict[str, str]:
@@ -267,12 +263,6 @@ def _map_instances(converted: Converted) -> str:
     )
 
 
-def _unlabelled_fix(converted: Converted) -> str:
-    if converted.recipe.get("missing_masks") == "prediction":
-        return "--missing-masks refuse leaves them out, and rejected.jsonl lists them"
-    return "give them a split of their own, or move their files out of the source"
-
-
 # Counts that are no plain ratio
 
 
@@ -283,11 +273,6 @@ def _dropped(converted: Converted) -> tuple[int, int]:
         int(boxes) * images for boxes, images in (converted.statistics.boxes_per_image or {}).items()
     )
     return dropped, dropped + stored
-
-
-def _unlabelled(converted: Converted) -> tuple[int, int]:
-    hit = [(without, of) for without, of in converted.unlabelled.values() if without]
-    return sum(without for without, _ in hit), sum(of for _, of in hit)
 
 
 def _unused_classes(converted: Converted) -> tuple[int, int]:
@@ -354,7 +339,7 @@ LOSS_RULES: Final = (
         name="contrast is lost",
         meaning="Values that differ in the source are equal in the record, because 8 bits or a window step over them: "
         "rounding moves the values by more than 1/16 of their spread.",
-        counted=_of("contrast_lost_records", "sources"),
+        counted=_of("contrast_lost_records", "sources", said="flattened_records"),
         from_share=0.01,
         words="contrast is lost in {count} of {of} sources",
         example="contrast_lost_records",
@@ -372,9 +357,9 @@ LOSS_RULES: Final = (
     ),
     LossRule(
         name="values outside of the window",
-        meaning="Fewer than 2 of 1,000 values of a scan's body are within the window, so a record shows two levels "
-        "nearly everywhere.",
-        counted=_of("outside_window_records", "sources"),
+        meaning="Fewer than 5 of 1,000 values above a scan's background are within the window, so a record shows "
+        "two levels nearly everywhere.",
+        counted=_of("outside_window_records", "sources", said="flattened_records"),
         from_share=0.01,
         words="nearly all values of {count} of {of} sources are outside of the window",
         example="outside_window_records",
@@ -384,7 +369,7 @@ LOSS_RULES: Final = (
     LossRule(
         name="labeled voxels became one value",
         meaning="The window gives all labeled voxels one value, so nothing within a structure can be seen.",
-        counted=_of("flattened_label_records", "windowed_label_records"),
+        counted=_of("flattened_label_records", "windowed_label_records", said="outside_window_records"),
         from_share=0.1,
         words="the labeled voxels of {count} of {of} scans became one value",
         example="flattened_label_records",
@@ -474,8 +459,7 @@ LOSS_RULES: Final = (
         from_share=0.1,
         words="{count} of {of} objects were dropped, because they lie outside of their picture or have no area",
         fix=lambda converted: (
-            "--boxes-outside fail --boxes-zero-area fail lists the pictures in rejected.jsonl; correct "
-            "the boxes there"
+            "correct the boxes, or their unit, origin or form, in the annotationsthe boxes there"
         ),
     ),
     LossRule(
@@ -525,14 +509,6 @@ LOSS_RULES: Final = (
         "may number objects and be no classes",
         example="numbered_records",
         fix=_map_instances,
-    ),
-    LossRule(
-        name="records without a label",
-        meaning="Beside records with a label, a split has some without. Their label is 0 everywhere, as if nothing "
-        "were there.",
-        counted=_unlabelled,
-        words="{count} of {of} records have no label beside others of their split that have one; their label is 0",
-        fix=_unlabelled_fix,
     ),
     LossRule(
         name="classes in no record",

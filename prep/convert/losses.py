@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from halofeed.prep.formats.picture.image import ReadOptions, levels_of
 from halofeed.prep.sources.example import Box
-from halofeed.prep.voxels.intensity import IntensityPlan, as_numbers, sampling, units_problem
+from halofeed.prep.voxels.intensity import (
+    LEAST_INSIDE,
+    IntensityPlan,
+    as_numbers,
+    sampling,
+    share_inside,
+    units_problem,
+)
 from halofeed.prep.voxels.levels import Levels, measure_levels
 from halofeed.schemas.ledger import LedgerCounter, bin_size
 
@@ -28,15 +35,15 @@ LEAST_SIDE: Final = 2
 _FEW_VOXELS: Final = 8
 _ALIKE: Final = 16
 """Largest ratio of the sizes of objects of one label that may be of one class."""
-LEAST_INSIDE: Final = 0.002
-"""Share of a scan's values above its background within the window below which the window does not fit: bone has 1 to
-5 % of a CT, the vessels of an angiography 0.5 %."""
+_MOST_LEVELS: Final = 16
+"""Levels that a window keeps above which it loses no contrast; HU in the widest preset have 255, SUV in a window in HU
+have 10."""
 _BOX_PIXELS: Final = 1024
 _ROUNDING: Final = 1e-3
 """Pixels by which float32 coordinates are off."""
 _ONE_PIXEL: Final = 1.0
 _MOST_INSTANCES: Final = 255
-_MOST_LINKED: Final = {2: 1 << 14, 3: 1 << 18}
+_MOST_LINKED: Final = {2: 1 << 14, 3: 1 << 16}
 """Pixels and voxels of a label, by its axes, above which connected regions are found in a sample."""
 
 
@@ -148,7 +155,7 @@ def add_objects(
 
 def _shrunk(name: str, before: tuple[float, float], after: tuple[float, float]) -> str:
     sizes = (
-        f"{before[0]:.3g} x {before[1]:.3g} pixels (width x height) become {after[0]:.2g} x {after[1]:.2g}"
+        f"{before[0]:.3g} x {before[1]:.3g} pixels (width x height) become {after[0]:.3g} x {after[1]:.3g}"
     )
     return f"{source_name(name)}: {sizes}"
 
@@ -216,6 +223,7 @@ def add_instances(ledger: LedgerCounter, label: NDArray[Any], counts: Mapping[in
     planes = label[None] if label.ndim == 2 else label
     while planes.size > _MOST_LINKED[label.ndim]:
         planes = planes[:: 2 if len(planes) > 8 else 1, ::2, ::2]
+    planes = np.ascontiguousarray(planes)
     for value in values:
         if _regions(planes == value) > 1:
             return
@@ -267,12 +275,11 @@ def scan_levels(image: NDArray[Any], plan: IntensityPlan) -> Levels:
     # Values outside of the window became its ends on purpose; `inside` measures them.
     clipped = wide if window is None else np.clip(wide, window.low, window.high)
     found = measure_levels(clipped, stored, stored * slope + intercept)
+    if window is not None and found.after > _MOST_LEVELS:
+        # A wide window rounds the noise of one tissue, which loses nothing.
+        found = replace(found, loss=0.0)
     whole = measure_levels(values, values, values)
-    # The smallest value is the background, which may lie in any window: MR has 0.
-    body = wide[np.searchsorted(wide, wide[0], "right") :]
-    inside = 1.0
-    if window is not None and len(body):
-        inside = float(((body >= window.low) & (body <= window.high)).mean())
+    inside = 1.0 if window is None else share_inside(values, window)
     return replace(found, before=whole.before, low=whole.low, high=whole.high, inside=inside)
 
 
@@ -295,7 +302,7 @@ def add_scan_values(
     add_levels(ledger, worst, name)
     narrow = min(found, key=lambda levels: levels.inside)
     if narrow.inside < LEAST_INSIDE and narrow.before > 2:
-        text = f"{narrow.inside:.2%} of the values above {narrow.low:g}, up to {narrow.high:g}, are in the window"
+        text = f"{narrow.inside:.2%} of the values above the background, up to {narrow.high:g}, are in the window"
         ledger.count("outside_window_records", 1, f"{source_name(name)}: {text}")
     if labels is not None:
         _add_labelled_values(ledger, image[..., 0], plans[0], labels, name)

@@ -172,7 +172,7 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     recipe, reference, labels = picture.recipe, picture.reference, picture.labels
     plan, orientation = picture.plan, picture.orientation
     boxes = reference.boxes or ()
-    unflagged = {
+    unflagged: dict[str, Any] = {
         flag: False
         for flag, policy in (("is_crowd", recipe.boxes_crowd), ("difficult", recipe.boxes_difficult))
         if policy == "objects"

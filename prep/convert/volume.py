@@ -273,7 +273,7 @@ class VolumeConverter:
             slices=scan.slices,
         ).read()
         image = self._read_image(scans)
-        assumed = check_values_are_hu(scans, image) if in_hu else ()
+        assumed = check_values_are_hu(scans, image, self.recipe.fixed_window()) if in_hu else ()
         names = _channel_names(scans)
         is_ct = scan.modality == "CT" or scan.unit == "HU"
         # This drops the functions that read, and with them the bytes of the files.
@@ -288,7 +288,7 @@ class VolumeConverter:
         ledger = LedgerCounter()
         ledger.count("sources")
         levels = add_scan_values(ledger, image, values, known, reference.source)
-        if not in_hu:
+        if not in_hu and not self.recipe.scales_each_scan():
             add_units(ledger, image[..., 0], is_ct, reference.source)
         if known is not None and self.labels.is_open and not self._channels:
             add_instances(ledger, known, coverage.class_mm3, reference.source)
