@@ -185,12 +185,12 @@ def _repeated_columns(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
 
 
 def is_group_name(name: str) -> bool:
-    """Return whether a column or key is named like a group.
+    """Return whether a column or key is named like a group; of a path of keys the last one counts.
 
-    >>> [is_group_name(name) for name in ("patient_id", "VideoName", "StudyInstanceUID", "scenery", "grid")]
+    >>> [is_group_name(name) for name in ("patient_id", "VideoName", "meta.StudyInstanceUID", "scenery", "grid")]
     [True, True, True, False, False]
     """
-    normalized = normalize_name(name)
+    normalized = normalize_name(re.split(r"[./]", name)[-1])
     return any(normalized == word + end for word in _WORDS for end in _COLUMN_ENDS)
 
 

@@ -70,6 +70,7 @@ def _read_labelme(path: str, data: bytes) -> list[FilePicture] | None:
         size=(document.get("imageHeight"), document.get("imageWidth")),
         objects=list(objects.values()),
         notes=(_GROUPED,) * (len(objects) < len(written)) + (_IGNORED,) * any(map(_is_ignored, written)),
+        attributes={key: value for key, value in document.items() if key not in _LABELME_KEYS},
     )
     return [picture]
 
@@ -109,6 +110,9 @@ def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
             raise SourceError("annotation", "bitmap is no PNG", f"{what}: {error}") from error
         return bitmap_of(label, [round(x[0]), round(y[0])], head, what, options)
     return rectangle_of(label, [min(x), min(y), max(x), max(y)], what, options)
+
+
+_LABELME_KEYS = frozenset(("shapes", "imagePath", "imageData", "imageHeight", "imageWidth", "version"))
 
 
 LABELME = DocumentFormat(
@@ -220,7 +224,7 @@ def _picture_of_createml(place: int, entry: Mapping[str, Any]) -> FilePicture:
     if not name or objects is None:
         detail = f"entry {place}: expected image and annotations"
         fault = SourceError("annotation", "entry is no picture with annotations", detail)
-    return FilePicture(name=name, objects=objects or (), fault=fault)
+    return FilePicture(name=name, objects=objects or (), fault=fault, attributes=entry)
 
 
 def _box_of_createml(written: Any, what: str, options: LayoutOptions) -> Box:
@@ -288,6 +292,7 @@ def _picture_of_task(place: int, task: Any) -> FilePicture:
         size=(first.get("original_height"), first.get("original_width")),
         objects=list(regions.values()),
         notes=(_NOT_READ,) if len(drawn) < len(results) else (),
+        attributes={**_mapping(task.get("meta")), **task["data"]},
     )
 
 
