@@ -13,7 +13,9 @@ Attributes, which are columns and keys that a layout does not read, are judged i
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,8 +62,8 @@ _DATE = re.compile(
 """A day with or without a time, seconds or milliseconds since 1970, or a year, as in VOC's 2007_000027.jpg."""
 _LEAST_SHARE = 0.02
 """Share of the images that must be in groups of several; fewer are chance."""
-_EVEN = 0.5
-"""Variance of the sizes of groups, compared with their mean, below which they are no chance, where it is 1."""
+_EVEN = 0.02
+"""Variance of the sizes of groups, compared with their mean, below which even few groups are no chance."""
 _BLOCKS = (10, 100, 500, 1000, 5000, 10_000, 100_000)
 """Usual numbers of files in a folder of a large set."""
 _LEAST_FOLDERS, _LEAST_WORDS = 3, 4
@@ -344,7 +346,8 @@ def _names_class_or_split(form: _Form, place: int, rows: Sequence[ImageFacts]) -
     column = form.columns[place]
     if place and len(set(form.columns[place - 1])) == 1:  # fold_0, fold_1
         before = form.columns[place - 1][0] + form.separators[place]
-        if all(is_split_name(before + value) for value in set(column)):
+        # Long numbers count cases: BraTS20_Training_001.
+        if all(len(value) < 3 and is_split_name(before + value) for value in set(column)):
             return True
     return _is_class_or_split(rows, dict(zip(form.sources, column, strict=True)))
 
@@ -465,7 +468,9 @@ def _is_no_chance(counts: Counter[str]) -> bool:
     pairs = sum(number * (number - 1) // 2 for number in counts.values())
     mean = total / len(counts)
     variance = sum((number - mean) ** 2 for number in counts.values()) / len(counts)
-    return pairs > _CHANCE * (1 + total * total / 2 / spread) or (mean >= 2 and variance < _EVEN * mean)
+    # Sizes of random groups have their mean as variance, with a deviation of sqrt(2 / groups) of it.
+    even = max(_EVEN, 1 - 4 * math.sqrt(2 / len(counts)))
+    return pairs > _CHANCE * (1 + total * total / 2 / spread) or (mean >= 2 and variance < even * mean)
 
 
 def _patterns(found: Sequence[tuple[_Form, int]], count: int) -> Iterable[str]:
@@ -553,7 +558,7 @@ def describe(found: GroupsFound, level: int = 0) -> str:
     one, other = found.example
     sample = f" (in a sample of one of {1 << level} images)" if level else ""
     fix = (
-        f"say {found.option[0]} '{found.option[1]}' to keep those together, which makes "
+        f"say {shlex.join(found.option)} to keep those together, which makes "
         f"{plural(found.all_groups, 'group')}"
         if found.option[0]
         else "write the group of each image in a column group of a table"
