@@ -73,7 +73,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "two classes in one cell": refused(
         table(["filename,class", "a.png,hat", "b.png,coat", "c.png,hat|coat"]),
-        r"boxes\.csv:4: class 'hat\|coat' looks like 2 classes.*say (--class-separator) '(\|)' (--several-classes keep) for",
+        r"boxes\.csv:4: class 'hat\|coat' looks like 2.*say (--class-separator) '(\|)' (--several-classes keep) for",
     ),
     "two columns of classes": refused(
         table(["filename,label,category", "a.png,hat,cap"]), "or say (--ignore-columns category)"

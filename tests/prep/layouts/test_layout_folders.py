@@ -141,7 +141,8 @@ def test_folders_that_pair_by_names_are_images_and_labels_whatever_their_content
         for number in (1, 2)
     ]
     write_files(tmp_path, dict.fromkeys(paths, ""))
-    words = rf"--image-pattern '\{{split}}/\{{id}}.{kind}' --label-pattern '\{{split}}x/\{{id}}.{kind}'.* 4 images with 4"
+    patterns = rf"--image-pattern '\{{split}}/\{{id}}.{kind}' --label-pattern '\{{split}}x/\{{id}}.{kind}'"
+    words = f"{patterns}.* 4 images with 4"
     with pytest.raises(AnnotationsError, match=words):
         read(LocalFiles(tmp_path), split_folders=False)
     (tmp_path / f"valx/1.{kind}").unlink()
