@@ -17,7 +17,7 @@ from halofeed.schemas.bounded_json import checksum_of, parse_json
 from halofeed.schemas.fields import Field
 from halofeed.schemas.kinds import Kind, kind_of, with_current_option_names
 from halofeed.schemas.statistics import Statistics, statistics_problems
-from halofeed.schemas.tasks import TASKS, field_problems
+from halofeed.schemas.tasks import TASKS, field_problems, task_named
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.addresses import is_remote, meant_address
 from halofeed.system.atomic_files import read_regular
@@ -149,6 +149,15 @@ class Manifest:
                 f"fold {fold}: {self.name} has {len(names)} folds; expected 0 to {len(names) - 1}"
             )
         return "+".join(name for name in names if name != f"fold{fold}"), f"fold{fold}"
+
+    def is_for_prediction(self, name: str) -> bool:
+        """Return whether a split of a segmentation set has records and none with a label: their labels are zeros."""
+        split = self.split(name)
+        return (
+            self.task in TASKS
+            and task_named(self.task).has_label_image
+            and split.statistics.labelled == 0 < split.records
+        )
 
     def to_json(self) -> str:
         """Return the document's text with its own checksum; equal manifests give equal bytes."""
@@ -432,9 +441,12 @@ class _Reader:
         return found
 
     def split(self, document: Any, path: str, name: str, split_name: str, version: int) -> Split:
+        before = len(self.problems)
         self.checked(files.check_split, split_name, path)
         if not isinstance(document, dict):
             self.add(path, f"expected an object, got {document!r:.60}")
+        if len(self.problems) > before:
+            # The names of files follow from that of the split, and a name with a lone surrogate has no bytes.
             return Split(shards=(), statistics=Statistics())
         shards = []
         documents = self.item(document, "shards", list, path)

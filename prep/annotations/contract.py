@@ -77,6 +77,8 @@ class LayoutOptions:
     several_classes: str = "refuse"
     class_separator: str = "auto"
     on_bad_object: str = "drop"
+    oriented_boxes: str = "upright"
+    empty_classes: tuple[str, ...] = ()
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     source_splits: bool = True
@@ -93,6 +95,7 @@ class LayoutOptions:
     several_masks: str = "refuse"
     missing_masks: str = "refuse"
     missing_classes: str = "refuse"
+    mask_references: str = "check"
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
     class_names: Mapping[int, str] = field(default_factory=dict)
     list_series: ListSeries | None = None

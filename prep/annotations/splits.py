@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -12,6 +13,7 @@ from pathlib import PurePosixPath
 from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.group_evidence import GroupEvidence, describe
+from halofeed.prep.annotations.list_entries import match_ends
 from halofeed.prep.annotations.patterns import Expression
 from halofeed.prep.annotations.shares import Division, GroupCounts, fold_shares
 from halofeed.prep.sources.example import SourceExample
@@ -26,7 +28,8 @@ _EACH = "--group-pattern '(.+)' takes each for a group of its own"
 _MAX_COLUMNS = 30
 _NO_LIST = ("selection", "in no split list", "")
 _RANK_STEP = 2**48
-_NOT_FOUND = 5 * _RANK_STEP
+_BY_END = 5
+_NOT_FOUND = 6 * _RANK_STEP
 _MAX_SHOWN = 3
 _BIDS_SUBJECT = re.compile(r"(sub-[A-Za-z0-9]+)_")
 _MISSING_GROUP = re.compile(r"-?|\?|n/?a|nan|none|null|unknown|anon(ymous|ymized)?")
@@ -333,7 +336,7 @@ def _split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str])
     """Yield each example with the split of the list that names it, or with a problem if no list does.
 
     An entry is compared with the images' paths first, then with paths without extension, ids, file names and stems.
-    The first kind that matches any image decides.
+    The first kind that matches any image decides. Then the end of a path decides, see `match_ends`.
     """
     best_ranks: dict[str, int] = {_name_of(entry): _NOT_FOUND for _, _, entry in _entries(lists)}
     several: dict[str, list[int]] = {}
@@ -342,6 +345,11 @@ def _split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str])
     for count, example in enumerate(examples, start=1):
         _record_names(count - 1, example, best_ranks, several)
         spilled.add(example)
+    missing = [name for name, rank in best_ranks.items() if rank == _NOT_FOUND]
+    for name, positions in match_ends(missing, (one.source for one in spilled)).items() if missing else ():
+        best_ranks[name] = _BY_END * _RANK_STEP + positions[0]
+        if len(positions) > 1:
+            several[name] = positions[:_MAX_SHOWN]
     names = list(lists)
     chosen = array("h", [-1]) * count
     for split, line, entry in _entries(lists):
@@ -489,13 +497,18 @@ def find_split_lists(files: SourceFiles) -> dict[str, str]:
     by_folder = {folder: lists for folder, lists in by_folder.items() if len(lists) > 1}
     if not by_folder:
         return {}
-    stems = {stem_of(path) for path in files.sizes() if is_image_name(path) or is_volume_name(path)}
+    images = [path for path in files.sizes() if is_image_name(path) or is_volume_name(path)]
+    stems = Counter(map(stem_of, images))
     for lists in by_folder.values():
         try:
-            texts = [files.read(path).decode() for path in lists.values()]
+            texts = {split: files.read(path).decode("utf-8-sig") for split, path in lists.items()}
         except (SourceError, UnicodeDecodeError):
             continue
-        named = [stem_of(line.strip()) for text in texts for line in text.splitlines() if line.strip()]
-        if named and len(set(named)) == len(named) and stems.issuperset(named):
+        names = [_name_of(entry) for _, _, entry in _entries(texts)]
+        if not names or len(set(names)) < len(names):
+            continue
+        plain = all(stems[stem_of(name)] == 1 for name in names)
+        found = {} if plain else match_ends(names, images)
+        if plain or (sorted(found) == sorted(names) and all(len(places) == 1 for places in found.values())):
             return lists
     return {}

@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.class_names import (
     add_class_notes,
     class_number,
@@ -57,6 +58,7 @@ from halofeed.prep.annotations.written_boxes import (
     parse_flag,
     parse_number,
     usable_boxes,
+    usable_parts,
 )
 from halofeed.prep.layouts import segmentation_table
 from halofeed.prep.sources.containers import container_kind
@@ -105,6 +107,25 @@ def list_references(
     Raises:
         AnnotationsError: columns are missing, or one image has two classes, splits, groups or ids.
     """
+    try:
+        yield from _list_references(form, annotations, images, annotation_file, options)
+    except AnnotationsError as error:
+        if options.task is not None:
+            raise
+        tried = _suggest_task(form, annotations, images, annotation_file, options)
+        if not tried:
+            raise
+        raise AnnotationsError(f"{error}; {advise(tried, '')}") from error
+
+
+def _list_references(
+    form: str,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options: LayoutOptions,
+) -> Iterator[SourceExample]:
+    """Yield the examples of `list_references`."""
     if form == "tfrecord":
         options = replace(
             options, box_units="normalized" if options.box_units == "auto" else options.box_units
@@ -118,7 +139,7 @@ def list_references(
         text=(*_IMAGE_COLUMNS, "split", "group", "id"),
         lists=("class",),
         expected=f"{','.join(_IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
-        "image,label need --task segmentation, or classification where labels are classes",
+        "image,label need --task segmentation, or --task classification where labels are classes",
         spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
         read=lambda name, header: read_columns(
             name, header, options.wants_boxes, options.box_form, options.ignore_columns
@@ -175,6 +196,26 @@ def list_references(
     if similar:  # `classes` includes those of rejected images
         similar = similar_class_notes(label for one in examples() for label in classes_in(one))
     yield from add_class_notes(heapq.merge(examples(), others, key=sort_key), similar)
+
+
+def _suggest_task(
+    form: str,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options: LayoutOptions,
+) -> tuple[Suggestion, ...]:
+    """Return the task for which a table can be read that cannot be read without one."""
+
+    def try_words(words: Sequence[str]) -> str | None:
+        chosen = replace(options, task=words[1])
+        listed = list(_list_references(form, annotations, images, annotation_file, chosen))
+        good = sum(one.problem is None and one.has_annotation for one in listed)
+        return (
+            f"finds labels for {good:,} of {plural(len(listed), 'input')}" if 2 * good > len(listed) else None
+        )
+
+    return suggest([("--task", task) for task in ("classification", "segmentation")], try_words)
 
 
 def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
@@ -384,7 +425,7 @@ def _example(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceE
     }
     try:
         if with_boxes:
-            boxes, bad = usable_boxes(rows, _box, options)
+            boxes, bad = usable_boxes(rows, lambda row: _box(row, options), options)
             return SourceExample(**known, boxes=boxes, declared_size=_size(rows), bad_objects=bad)
         classes = classes_of(source, rows, options)
         if options.several_classes == "keep":
@@ -402,7 +443,7 @@ def _size(rows: Sequence[TableRow]) -> tuple[int, int] | None:
     return sizes.pop()
 
 
-def _box(row: TableRow) -> Box | None:
+def _box(row: TableRow, options: LayoutOptions) -> Box | None:
     """Return the box of a row; None if the row means that the image has no objects."""
     coordinates = [row.cell(column) for column in CORNERS]
     if not row.cell("class") and not any(coordinates):
@@ -419,8 +460,10 @@ def _box(row: TableRow) -> Box | None:
         name: parse_flag(row.cell(name).lower(), f"{row.place} {name}", _FLAGS) for name in _FLAG_COLUMNS
     }
     area = parse_number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
-    mask = json.loads(row.cell("mask")) if row.cell("mask") else None
-    return make_box(classes[0], sides, row.place, area=area, mask=mask, **flags)
+    mask, lost = (json.loads(row.cell("mask")) if row.cell("mask") else None), 0
+    if isinstance(mask, list):
+        mask, lost = usable_parts(mask, row.place, options)
+    return make_box(classes[0], sides, row.place, area=area, mask=mask, lost_parts=lost, **flags)
 
 
 def _listed_classes(cell: str) -> tuple[str, ...] | None:

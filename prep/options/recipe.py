@@ -45,6 +45,8 @@ class Recipe(RecipeOptions):
     """
 
     def __post_init__(self) -> None:
+        if isinstance(self.ignore_label, int):  # programs may name one value as a number
+            object.__setattr__(self, "ignore_label", (str(self.ignore_label),))
         for name, value in self.rules.defaults(self).items():
             object.__setattr__(self, name, getattr(self, name) or value)
         if problems := self._problems():
@@ -233,7 +235,7 @@ class Recipe(RecipeOptions):
         An option that the other form lacks has today's default.
         """
         ours = self.to_json()
-        other = self.of_defaults().to_json() | dict(other)
+        other = self.of_defaults().to_json() | with_current_option_names(other)
         return [
             f"{flag(key)}: was {other.get(key)!r}, now {ours.get(key)!r}"
             for key in dict.fromkeys([*ours, *other])

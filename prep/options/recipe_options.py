@@ -27,6 +27,10 @@ _CLASS_TABLES = Need(
         and recipe.task in (None, "classification")
     ),
 )
+_CLASSES_OF_PICTURES = Need(
+    "--task classification and another layout than folders",
+    lambda recipe: recipe.layout != "folders" and recipe.task in (None, "classification"),
+)
 _PICTURES = Need("", lambda recipe: recipe.depth is None, why="with --depth; leave one of them out")
 """Need of the options of pictures, which are those of the frames of a clip too."""
 _FIXED_SIZE = Need(
@@ -339,11 +343,18 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     boxes_zero_area: Literal["drop", "keep", "fail"] = option(
         "drop", "boxes without height or width", choices=("drop", "keep", "fail"), needs=_BOXES
     )
-    boxes_crowd: Literal["keep", "drop"] = option(
-        "keep", "boxes that mark a crowd (kept ones are flagged)", choices=("keep", "drop"), needs=_BOXES
+    boxes_crowd: Literal["keep", "drop", "objects"] = option(
+        "keep",
+        "boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them; or take "
+        "them as objects, for tools that flag every object",
+        choices=("keep", "drop", "objects"),
+        needs=_BOXES,
     )
-    boxes_difficult: Literal["keep", "drop"] = option(
-        "keep", "boxes flagged as difficult", choices=("keep", "drop"), needs=_BOXES
+    boxes_difficult: Literal["keep", "drop", "objects"] = option(
+        "keep",
+        "boxes flagged as difficult: keep them with their flag, drop them, or take them as objects without it",
+        choices=("keep", "drop", "objects"),
+        needs=_BOXES,
     )
     on_bad_object: Literal["drop", "reject"] = option(
         "drop",
@@ -351,6 +362,22 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "segmentation): drop only the object and list it in rejected.jsonl, or reject its image",
         choices=("drop", "reject"),
         needs=_BOXES,
+    )
+    oriented_boxes: Literal["upright", "drop"] = option(
+        "upright",
+        "boxes that are turned (YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO and VOC): the "
+        "upright box around each, or leave them out; both are counted. --ignore-columns rotation takes boxes as they "
+        "are before they are turned",
+        choices=("upright", "drop"),
+        needs=_BOXES,
+        omitted="upright",
+    )
+    empty_classes: tuple[str, ...] = option(
+        (),
+        "classes of pictures (tags, choices, annotations without a box) that mean that there is no object, beside "
+        "usual names such as empty. A picture with another class and without a box of it is rejected",
+        needs=_BOXES,
+        omitted=(),
     )
     keep: tuple[str, ...] = option(
         (),
@@ -362,10 +389,11 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     )
     several_classes: Literal["refuse", "keep"] = option(
         "refuse",
-        "tables of classes: refuse a picture with several classes (in several rows, or in a list), or keep all of "
-        "them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed train` refuses such a data set",
+        "classification, not from folders: refuse a picture with several classes (in several rows, or in a list), or "
+        "keep all of them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed train` refuses such "
+        "a data set",
         choices=("refuse", "keep"),
-        needs=_CLASS_TABLES,
+        needs=_CLASSES_OF_PICTURES,
     )
     class_separator: str = option(
         "auto",

@@ -53,6 +53,8 @@ class Box:
         mask: mask in COCO's form: polygons [[x, y, x, y, ...], ...] or run lengths
             {"size": [height, width], "counts": ...}.
         keypoints: points of the object; each object of a data set has the same number.
+        turned_share: for an oriented box, the share of this upright box that it fills; None for every other object.
+        lost_parts: number of parts of the object that are left out, because they have no area.
     """
 
     ymin: float
@@ -70,6 +72,8 @@ class Box:
     area: float | None = None
     mask: Any = None
     keypoints: tuple[Keypoint, ...] = ()
+    turned_share: float | None = None
+    lost_parts: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +174,11 @@ class SourceExample:
     def mask_paths(self) -> tuple[str, ...]:
         """All masks: first those of one class, then those of all classes."""
         return (*(path for _, path in self.class_masks), *self.masks)
+
+    @property
+    def has_annotation(self) -> bool:
+        """True if an example has a class, objects or label files."""
+        return bool(self.classes or self.boxes) or self.is_labelled
 
     @property
     def is_labelled(self) -> bool:
