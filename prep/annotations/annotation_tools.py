@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -16,6 +16,7 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    attributes_of,
     rejected_example,
     sort_examples,
     split_in_file_name,
@@ -53,6 +54,7 @@ class FilePicture:
         fault: error that makes the picture unusable.
         optional: whether the picture is ignored if there is no such file.
         notes: remarks on how the file was read.
+        attributes: keys of the picture's entry, of which some may name its group.
     """
 
     name: str
@@ -66,6 +68,7 @@ class FilePicture:
     fault: SourceError | None = None
     optional: bool = False
     notes: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +231,7 @@ def _find_images(
             split=picture.split or splits[image.path],
             group=picture.group,
             notes=tuple(filter(None, notes)),
+            attributes=attributes_of(picture.attributes, ()) if options.needs_groups else (),
         )
         if picture.fault is not None:
             example = replace(example, problem=picture.fault.at(file).args)

@@ -31,6 +31,8 @@ _SPLIT_NAME = re.compile(
     r"|fold|split)([-_ ]?[0-9]{1,4})?",
     re.IGNORECASE,
 )
+_MAX_ATTRIBUTE_CHARACTERS = 200
+"""Values that name a group are short; others may be texts, addresses or data."""
 _LONE_SURROGATE = "text holds a lone surrogate"
 
 
@@ -81,6 +83,7 @@ class LayoutOptions:
     takes_scan: Callable[[str], bool] = is_scan_name
     source_splits: bool = True
     needs_groups: bool = False
+    group_column: str | None = None
     split_folders: bool | None = None
     folders_are_classes: bool = False
     image_pattern: str | None = None
@@ -126,7 +129,7 @@ def attributes_of(entry: Mapping[str, Any], known: Container[str]) -> tuple[tupl
         if isinstance(value, dict):
             found += [(f"{name}.{inner}", text) for inner, text in attributes_of(value, ())]
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
-            found.append((name, str(value)))
+            found.append((name, str(value)[:_MAX_ATTRIBUTE_CHARACTERS]))
     return tuple(found)
 
 

@@ -13,7 +13,9 @@ Attributes, which are columns and keys that a layout does not read, are judged i
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,11 +57,17 @@ _FIELD = re.compile(r"[^\W_]+")
 _TWO_NUMBERS = re.compile(r"([^\W\d_]*)(\d+)([^\W\d_]+)(\d+)([^\W\d_]*)")
 _SIZE = re.compile(r"\d{2,5}x\d{2,5}")
 _DATE = re.compile(
-    r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])\d{0,9}|1[0-9]{9}|1[0-9]{12}|19[89]\d|20[0-3]\d"
+    r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])\d{0,9}|1[2-9][0-9]{8}|1[2-9][0-9]{11}|19[89]\d|20[0-3]\d"
 )
 """A day with or without a time, seconds or milliseconds since 1970, or a year, as in VOC's 2007_000027.jpg."""
 _LEAST_SHARE = 0.02
 """Share of the images that must be in groups of several; fewer are chance."""
+_EVEN = 0.02
+"""Variance of the sizes of groups, compared with their mean, below which even few groups are no chance."""
+_BLOCKS = (10, 100, 500, 1000, 5000, 10_000, 100_000)
+"""Usual numbers of files in a folder of a large set."""
+_LEAST_FOLDERS, _LEAST_WORDS = 3, 4
+"""Least number of different folders and of other words that may be names of groups."""
 _CHANCE = 3.0
 """Number of equal pairs, compared with pairs of random numbers, from which they are no chance."""
 
@@ -179,36 +187,34 @@ def _repeated_columns(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
 
 
 def is_group_name(name: str) -> bool:
-    """Return whether a column or key is named like a group.
+    """Return whether a column or key is named like a group; of a path of keys the last one counts.
 
-    >>> [is_group_name(name) for name in ("patient_id", "VideoName", "StudyInstanceUID", "scenery", "grid")]
+    >>> [is_group_name(name) for name in ("patient_id", "VideoName", "meta.StudyInstanceUID", "scenery", "grid")]
     [True, True, True, False, False]
     """
-    normalized = normalize_name(name)
+    normalized = normalize_name(re.split(r"[./]", name)[-1])
     return any(normalized == word + end for word in _WORDS for end in _COLUMN_ENDS)
 
 
 def _named_parts(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
-    """Return the groups that a standard word with a number names in several paths, the first word in the path."""
-    by_source: dict[str, str] = {}
-    forms: dict[str, str] = {}
-    written: dict[str, str] = {}
+    """Return the groups that a standard word with a number names in several paths, outer words first."""
+    by_word: dict[str, dict[str, tuple[int, re.Match[str]]]] = {}
     for row in rows:
-        if match := _NAMED.search(row.source):
-            by_source[row.source] = match[0].lower()
-            written.setdefault(match[0].lower(), match[0])
-            forms.setdefault(match[0].lower(), f"{match['word']}{re.escape(match['sign'])}[0-9]+")
-    counts = Counter(by_source.values())
-    repeated = [value for value in by_source.values() if counts[value] > 1]
-    if not repeated or _is_class_or_split(rows, by_source):
-        return []
-    found = "|".join(dict.fromkeys(forms[value] for value in repeated))
-    part = f"(?:{found})" if "|" in found else found
-    pattern = f"({part}|^(?!.*{part}).+)"
-    option, total = _checked_pattern(rows, [pattern], None)
-    return [
-        _found(by_source, counts, option, f"they are named after one {written[repeated[0]]!r}", True, total)
-    ]
+        for match in _NAMED.finditer(row.source):
+            by_word.setdefault(match["word"].lower(), {}).setdefault(row.source, (match.start(), match))
+    found = []
+    for matches in sorted(by_word.values(), key=lambda some: min(start for start, _ in some.values())):
+        by_source = {source: match[0].lower() for source, (_, match) in matches.items()}
+        counts = Counter(by_source.values())
+        repeated = [match for source, (_, match) in matches.items() if counts[by_source[source]] > 1]
+        if not repeated or _is_class_or_split(rows, by_source):
+            continue
+        forms = dict.fromkeys(f"{match['word']}{re.escape(match['sign'])}[0-9]+" for match in repeated)
+        part = f"(?:{'|'.join(forms)})" if len(forms) > 1 else next(iter(forms))
+        option, total = _checked_pattern(rows, [f"({part}|^(?!.*{part}).+)"], None)
+        what = f"they are named after one {repeated[0][0]!r}"
+        found.append(_found(by_source, counts, option, what, True, total))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,26 +228,13 @@ class _Form:
 
 
 def _fields(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the fields of a path and the text around them; a field with two numbers is cut.
+    """Return the fields of a path and the text around them.
 
-    >>> _fields("a/P1_0.png"), _fields("v1f20.png")[0]
-    ((('a', 'P1', '0', 'png'), ('', '/', '_', '.', '')), ('v1', 'f20', 'png'))
+    >>> _fields("a/P1_0.png")
+    (('a', 'P1', '0', 'png'), ('', '/', '_', '.', ''))
     """
-    fields: list[str] = []
-    separators: list[str] = [""]
-    end = 0
-    for match in _FIELD.finditer(path):
-        separators[-1] = path[end : match.start()]
-        two = None if _SIZE.fullmatch(match[0]) else _TWO_NUMBERS.fullmatch(match[0])
-        if two is not None and two[1] + two[3] != "" and len(two[3]) < 9 and not two[5]:
-            fields += [two[1] + two[2], two[3] + two[4]]
-            separators += ["", ""]
-        else:
-            fields.append(match[0])
-            separators.append("")
-        end = match.end()
-    separators[-1] = path[end:]
-    return tuple(fields), tuple(separators)
+    fields = tuple(_FIELD.findall(path))
+    return fields, tuple(_FIELD.split(path))
 
 
 def _forms(rows: Sequence[ImageFacts]) -> list[_Form]:
@@ -250,88 +243,170 @@ def _forms(rows: Sequence[ImageFacts]) -> list[_Form]:
     for row in rows:
         fields, separators = _fields(row.source)
         by_form.setdefault(separators, []).append((row, fields))
-    return [
-        _Form(
-            sources=[row.source for row, _ in some],
-            classes={row.source: row.classes for row, _ in some},
-            columns=list(zip(*(fields for _, fields in some), strict=True)),
-            separators=separators,
+    found = []
+    for separators, some in by_form.items():
+        if len(some) < 2:
+            continue
+        columns: list[Sequence[str]] = []
+        between = [separators[0]]
+        for column, after in zip(
+            zip(*(fields for _, fields in some), strict=True), separators[1:], strict=True
+        ):
+            parts = _cut_column(column)
+            columns += parts
+            between += [""] * (len(parts) - 1) + [after]
+        found.append(
+            _Form(
+                sources=[row.source for row, _ in some],
+                classes={row.source: row.classes for row, _ in some},
+                columns=columns,
+                separators=tuple(between),
+            )
         )
-        for separators, some in by_form.items()
-        if len(some) > 1
-    ]
+    return found
+
+
+def _cut_column(column: Sequence[str]) -> list[Sequence[str]]:
+    """Return the column, or two if each value is two numbers after the same letters, such as v1f20.
+
+    >>> _cut_column(["v1f20", "v12f3"]), _cut_column(["640x480", "1024x768"]), _cut_column(["53e4", "7f12"])
+    ([['v1', 'v12'], ['f20', 'f3']], [['640x480', '1024x768']], [['53e4', '7f12']])
+    """
+    if all(map(_SIZE.fullmatch, column)):
+        return [column]
+    matches = [_TWO_NUMBERS.fullmatch(value) for value in column]
+    if not all(matches) or len({(one[1], one[3], one[5]) for one in matches if one}) > 1:
+        return [column]
+    return [[one[1] + one[2] for one in matches if one], [one[3] + one[4] + one[5] for one in matches if one]]
 
 
 def _repeated_parts(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
-    """Return the groups that parts of paths show: of each form of paths the outermost part that repeats."""
-    found = []
+    """Return the groups that parts of paths show, of each form of paths the outermost part that repeats."""
     class_names = {name.lower() for row in rows for name in row.classes.split("\n") if name}
-    for form in _forms(rows):
-        place = _group_place(form, rows, class_names)
-        if place is None:
-            continue
-        by_source = dict(zip(form.sources, form.columns[place], strict=True))
-        counts = Counter(by_source.values())
-        total = len(counts) + len(rows) - len(form.sources)
-        option, _ = _checked_pattern(rows, _patterns(form, place, len(rows)), total)
-        value = next(value for value in by_source.values() if counts[value] > 1)
-        found.append(
-            _found(by_source, counts, option, f"{value!r} repeats while the rest counts", False, total)
-        )
-    found = [one for one in found if one.images >= _LEAST_SHARE * len(rows)]
-    return sorted(found, key=lambda one: (not one.option[0], -one.images))
+    places = [(form, _group_place(form, rows, class_names)) for form in _forms(rows)]
+    found = [(form, place) for form, place in places if place is not None]
+    if not found:
+        return []
+    by_source: dict[str, str] = {}
+    for form, place in found:
+        by_source.update(zip(form.sources, form.columns[place], strict=True))
+    counts = Counter(by_source.values())
+    if sum(count for count in counts.values() if count > 1) < _LEAST_SHARE * len(rows):
+        return []
+    total = len(counts) + len(rows) - len(by_source)
+    option, _ = _checked_pattern(rows, _patterns(found, len(rows)), total)
+    value = next(value for value in by_source.values() if counts[value] > 1)
+    return [_found(by_source, counts, option, f"{value!r} repeats while the rest counts", False, total)]
 
 
 def _group_place(form: _Form, rows: Sequence[ImageFacts], class_names: set[str]) -> int | None:
     """Return the column that names a group; None if there is none.
 
-    Columns with numbers come first, from the outermost; then folders, then words.
+    The outermost column with numbers comes first, then folders, then words. Numbers that restart under an outer word,
+    such as sequences of a city, belong to that word.
     """
-    count = len(form.sources)
     varied = [place for place, column in enumerate(form.columns[:-1]) if len(set(column)) > 1]
-    skipped = _dates(form, varied)
-    fitting = []
-    for place in varied:
-        column = form.columns[place]
-        if place in skipped or len(set(column)) == count:
-            continue
-        if _is_class_or_split(rows, dict(zip(form.sources, column, strict=True))):
-            continue
-        has_numbers = sum(any(map(str.isdigit, value)) for value in column) > count / 2
-        names_classes = all(value.lower() in class_names or is_split_name(value) for value in set(column))
-        # A flat folder with few words, such as left and right, shows no identity.
-        if not has_numbers and (
-            names_classes or ("/" not in form.separators[place + 1] and len(set(column)) < 3)
-        ):
-            continue
-        if _others_count(form, place, varied):
-            fitting.append(
-                (not has_numbers, "/" not in form.separators[place + 1] and not has_numbers, place)
-            )
-    return min(fitting)[-1] if fitting else None
+    skipped = _dates(form)
+    fitting = [
+        place
+        for place in varied
+        if place not in skipped
+        and not _names_class_or_split(form, place, rows)
+        and _inner_counts(form, place, varied)
+    ]
+    numbered = [place for place in fitting if _has_numbers(form.columns[place])]
+    words = [place for place in fitting if place not in numbered and _may_be_names(form, place, class_names)]
+    if not numbered:
+        folders = [place for place in words if "/" in form.separators[place + 1]]
+        return next(iter([*folders, *words]), _named_after_counter(form, varied, skipped))
+    outer = [
+        place
+        for place in words
+        if place < numbered[0] and _restarts(form.columns[place], form.columns[numbered[0]])
+    ]
+    return outer[0] if outer else numbered[0]
 
 
-def _dates(form: _Form, varied: Sequence[int]) -> set[int]:
-    """Return the columns with dates, times, years and sizes, which repeat by their nature."""
-    found = set()
+def _has_numbers(column: Sequence[str]) -> bool:
+    return 2 * sum(any(map(str.isdigit, value)) for value in column) > len(column)
+
+
+def _may_be_names(form: _Form, place: int, class_names: set[str]) -> bool:
+    """Return whether words may be names of persons or scenes: no class, no split, and not few words of a flat folder.
+
+    Few words, such as left and right, benign and normal, or makers of cameras, are categories.
+    """
+    values = set(form.columns[place])
+    if all(value.lower() in class_names or is_split_name(value) for value in values):
+        return False
+    return len(values) >= (_LEAST_FOLDERS if "/" in form.separators[place + 1] else _LEAST_WORDS)
+
+
+def _names_class_or_split(form: _Form, place: int, rows: Sequence[ImageFacts]) -> bool:
+    column = form.columns[place]
+    if place and len(set(form.columns[place - 1])) == 1:  # fold_0, fold_1
+        before = form.columns[place - 1][0] + form.separators[place]
+        # Long numbers count cases: BraTS20_Training_001.
+        if all(len(value) < 3 and is_split_name(before + value) for value in set(column)):
+            return True
+    return _is_class_or_split(rows, dict(zip(form.sources, column, strict=True)))
+
+
+def _restarts(outer: Sequence[str], inner: Sequence[str]) -> bool:
+    """Return whether most values of a column come under several values of an outer one."""
+    pairs = Counter(value for _, value in set(zip(outer, inner, strict=True)))
+    return 2 * sum(count > 1 for count in pairs.values()) > len(pairs)
+
+
+def _named_after_counter(form: _Form, varied: Sequence[int], skipped: set[int]) -> int | None:
+    """Return a column such as P003 behind a number that counts all files: 0001_P003.png."""
+    count = len(form.sources)
+    counters = [place for place in varied if len(set(form.columns[place])) == count]
     for place in varied:
-        column = set(form.columns[place])
-        if all(_DATE.fullmatch(value) or _SIZE.fullmatch(value) for value in column):
-            found.add(place)
-    for place in range(len(form.columns) - 2):
-        years, months, days = (set(form.columns[place + step]) for step in range(3))
-        is_year = all(re.fullmatch(r"(19|20)\d\d", value) for value in years)
+        values = set(form.columns[place])
+        is_id = all(re.fullmatch(r"[^\W\d_]+[0-9]+", value) for value in values)
         if (
-            is_year
-            and all(_is_below(value, 12) for value in months)
-            and all(_is_below(value, 31) for value in days)
+            is_id
+            and place not in skipped
+            and counters
+            and counters[0] < place
+            and _LEAST_FOLDERS <= len(values) <= count / 2
         ):
-            found |= {place, place + 1, place + 2}
+            return place
+    return None
+
+
+def _dates(form: _Form) -> set[int]:
+    """Return the columns with dates, times, years and sizes, which repeat by their nature."""
+    values = [set(column) for column in form.columns]
+    found = {
+        place
+        for place, some in enumerate(values)
+        if all(_DATE.fullmatch(value) or _SIZE.fullmatch(value) for value in some)
+    }
+    for first in range(len(values) - 2):
+        three = values[first : first + 3]
+        if any(_is_date(order) for order in (three, three[::-1], [three[2], three[0], three[1]])):
+            # Hours, minutes and seconds follow a date.
+            rest = range(first + 3, len(values) - 1)
+            times = (place for place in rest if all(_is_below(value, 60) for value in values[place]))
+            found |= {first, first + 1, first + 2, *times}
     return found
 
 
+def _is_date(values: Sequence[set[str]]) -> bool:
+    """Return whether sets of values are years, months and days."""
+    years, months, days = values
+    is_year = all(re.fullmatch(r"(19|20)\d\d", value) for value in years)
+    return (
+        is_year
+        and all(_is_below(value, 13) for value in months)
+        and all(_is_below(value, 32) for value in days)
+    )
+
+
 def _is_below(value: str, limit: int) -> bool:
-    return value.isascii() and value.isdigit() and len(value) <= 2 and 1 <= int(value) <= limit
+    return value.isascii() and value.isdigit() and len(value) <= 2 and int(value) < limit
 
 
 def _is_class_or_split(rows: Sequence[ImageFacts], values: Mapping[str, str]) -> bool:
@@ -343,65 +418,80 @@ def _is_class_or_split(rows: Sequence[ImageFacts], values: Mapping[str, str]) ->
     return len(classes) > 1 and len(pairs) == len(classes) == len(set(values.values()))
 
 
-def _others_count(form: _Form, place: int, varied: Sequence[int]) -> bool:
-    """Return whether another column counts within the values of this one, so that the repeats are no chance."""
+def _inner_counts(form: _Form, place: int, varied: Sequence[int]) -> bool:
+    """Return whether an inner column counts within the values of this one, so that the repeats are no chance."""
     column = form.columns[place]
     counts = Counter(column)
     repeated = {value for value, number in counts.items() if number > 1}
     in_groups = sum(counts[value] for value in repeated)
-    if in_groups < max(2, _LEAST_SHARE * len(column)):
+    if len(counts) < 2 or in_groups < max(2, _LEAST_SHARE * len(column)):
         return False
-    others = [other for other in varied if other != place]
-    # Folders of a large set hold so many files each: 00012/00012345.png.
-    if any(
-        all(b.startswith(a) and a != b for a, b in zip(column, form.columns[other], strict=True))
-        for other in others
-    ):
+    inner = [form.columns[other] for other in varied if other > place]
+    if any(_are_blocks(column, other) for other in inner):
         return False
-    if any(_is_counter(column, form.columns[other], repeated) for other in others):
+    if any(_is_counter(column, other, repeated) for other in inner):
         return True
-    return _is_no_chance(counts)
+    are_many = 2 * in_groups >= len(column) and any(len(set(other)) <= len(other) / 2 for other in inner)
+    return bool(inner) and (are_many or _is_no_chance(counts))
 
 
-def _are_prefixes(column: Sequence[str], other: Sequence[str]) -> bool:
-    return all(whole.startswith(start) and whole != start for start, whole in zip(column, other, strict=True))
+def _are_blocks(column: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether a column is the start of another, as folders of a large set are: 00012/00012345.png."""
+    if all(whole.startswith(start) and whole != start for start, whole in zip(column, other, strict=True)):
+        return True
+    if not all(value.isascii() and value.isdigit() for value in (*column, *other)):
+        return False
+    numbers = [(int(start), int(whole)) for start, whole in zip(column, other, strict=True)]
+    return any(all(whole // size == start for start, whole in numbers) for size in _BLOCKS)
 
 
 def _is_counter(column: Sequence[str], other: Sequence[str], repeated: set[str]) -> bool:
-    """Return whether a column repeats over the groups or has neighboring numbers within them."""
-    if 1 < len(set(other)) <= len(other) / 2:
-        return True
+    """Return whether numbers repeat over the groups or are neighbors within them."""
     within: dict[str, list[int]] = {}
     for value, text in zip(column, other, strict=True):
-        if value in repeated and (match := re.search(r"\d+", text)):
-            within.setdefault(value, []).append(int(match[0]))
+        if (match := re.fullmatch(r"[^\W\d_]*(\d+)[^\W\d_]*", text)) is None:
+            return False
+        if value in repeated:
+            within.setdefault(value, []).append(int(match[1]))
+    if 1 < len(set(other)) <= len(other) / 2:
+        return True
     dense = sum(max(some) - min(some) < 4 * len(some) for some in within.values() if len(set(some)) > 1)
     return 2 * dense > len(repeated)
 
 
 def _is_no_chance(counts: Counter[str]) -> bool:
-    """Return whether values are equal more often than random numbers of the same range are."""
+    """Return whether values are equal more often, or more evenly often, than random numbers of the same range are."""
     numbers = [int(match[0]) for value in counts if (match := re.search(r"\d+", value))]
     if len(numbers) < len(counts):
         return False
     total, spread = counts.total(), max(numbers) - min(numbers) + 1
     pairs = sum(number * (number - 1) // 2 for number in counts.values())
-    return pairs > _CHANCE * (1 + total * total / 2 / spread)
+    mean = total / len(counts)
+    variance = sum((number - mean) ** 2 for number in counts.values()) / len(counts)
+    # Sizes of random groups have their mean as variance, with a deviation of sqrt(2 / groups) of it.
+    even = max(_EVEN, 1 - 4 * math.sqrt(2 / len(counts)))
+    return pairs > _CHANCE * (1 + total * total / 2 / spread) or (mean >= 2 and variance < even * mean)
 
 
-def _patterns(form: _Form, place: int, count: int) -> Iterable[str]:
+def _patterns(found: Sequence[tuple[_Form, int]], count: int) -> Iterable[str]:
     """Yield patterns for --group-pattern, simple ones first."""
-    rest = "".join(
-        _written(form, other) + re.escape(form.separators[other + 1])
-        for other in range(place + 1, len(form.columns))
-    )
-    rest = re.escape(form.separators[place + 1]) + rest
-    head = _written(form, place)
-    if len(form.sources) == count:
+    parts = []
+    for form, place in found:
+        rest = re.escape(form.separators[place + 1]) + "".join(
+            _written(form, other) + re.escape(form.separators[other + 1])
+            for other in range(place + 1, len(form.columns))
+        )
+        parts.append((_written(form, place), rest))
+    if len(parts) == 1 and len(found[0][0].sources) == count:
+        (head, rest), (form, place) = parts[0], found[0]
         yield f"({head}){rest}$"
         yield f"^{_before(form, place)}({head}){rest}$"
-    yield f"({head}(?={rest}$)|^(?!.*{head}{rest}$).+)"
-    yield f"(?<![^/])({head}(?={rest}$)|^(?!(?:.*/)?{head}{rest}$).+)"
+    parts = list(dict.fromkeys(parts))
+    heads = "|".join(f"{head}(?={rest}$)" for head, rest in parts)
+    wholes = "|".join(f"{head}{rest}" for head, rest in parts)
+    wholes = f"(?:{wholes})" if len(parts) > 1 else wholes
+    yield f"({heads}|^(?!.*{wholes}$).+)"
+    yield f"(?<![^/])({heads}|^(?!(?:.*/)?{wholes}$).+)"
 
 
 def _before(form: _Form, place: int) -> str:
@@ -468,7 +558,7 @@ def describe(found: GroupsFound, level: int = 0) -> str:
     one, other = found.example
     sample = f" (in a sample of one of {1 << level} images)" if level else ""
     fix = (
-        f"say {found.option[0]} '{found.option[1]}' to keep those together, which makes "
+        f"say {shlex.join(found.option)} to keep those together, which makes "
         f"{plural(found.all_groups, 'group')}"
         if found.option[0]
         else "write the group of each image in a column group of a table"

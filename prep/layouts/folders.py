@@ -22,6 +22,7 @@ from halofeed.prep.annotations.contract import (
     rejected_example,
 )
 from halofeed.prep.annotations.file_content import is_label_of, read_content
+from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest_layout
 from halofeed.prep.annotations.suggest_patterns import pattern_advice
 from halofeed.prep.sources.example import SourceExample
@@ -379,7 +380,7 @@ def _may_not_be_classes(files: SourceFiles, firsts: Iterable[str], classes: Coll
     if len(classes) > _MAX_FOLDERS:
         return False
     stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS)
-    named = any(map(MASK_FOLDER.fullmatch, classes))
+    named = any(map(MASK_FOLDER.fullmatch, classes)) or bool(_folder_pairs(classes))
     return named or max(stems.values(), default=0) > 1 or len({_is_gray(files, path) for path in firsts}) > 1
 
 
@@ -408,6 +409,7 @@ def _check_class_folders(
         if len(folders) > first_is_split:
             label = folders.pop(int(first_is_split))
             by_class.setdefault(label, {})["/".join([*folders, _stem(path)])] = path
+    _refuse_paired_folders(files, by_class, first_is_split)
     notes: dict[str, str] = {}
     for one, other in combinations(sorted(by_class), 2):
         shared = sorted(by_class[one].keys() & by_class[other].keys())
@@ -427,6 +429,74 @@ def _check_class_folders(
             )
             notes = _join_notes(notes, dict.fromkeys((one, other), message))
     return notes
+
+
+def _folder_pairs(names: Collection[str]) -> dict[str, str]:
+    """Return the partner of each folder, if one text added to the names of a half gives the other half; else {}.
+
+    >>> _folder_pairs(["train", "trainannot", "val", "valannot"])
+    {'train': 'trainannot', 'val': 'valannot'}
+    >>> _folder_pairs(["cat", "dog", "hotdog"])
+    {}
+    """
+    shortest = min(names, key=lambda name: (len(name), name), default="")
+    for longer in sorted(names):
+        start, found, end = longer.partition(shortest)
+        if longer == shortest or not found:
+            continue
+        added = [name for name in names if name.startswith(start) and name.endswith(end)]
+        pairs = {name[len(start) : len(name) - len(end)]: name for name in sorted(added)}
+        if set(pairs) | set(added) == set(names) and len(pairs) * 2 == len(names):
+            return pairs
+    return {}
+
+
+def _refuse_paired_folders(
+    files: SourceFiles, by_class: Mapping[str, Mapping[str, str]], first_is_split: bool
+) -> None:
+    """Raise AnnotationsError if each picture of a half of the folders has a partner of its name in the other half.
+
+    Two classes that are numbered from 1 share names by chance; two pairs of folders with partners by name do not.
+    """
+    pairs = _folder_pairs(by_class)
+    if not pairs or any(by_class[one].keys() != by_class[other].keys() for one, other in pairs.items()):
+        return
+    if len(pairs) < 2 and any(_are_counters(by_class[one]) for one in pairs):
+        return
+    one = min(pairs)
+    name = min(by_class[one])
+    image, label = by_class[one][name], by_class[pairs[one]][name]
+    count = sum(len(by_class[one]) for one in pairs)
+    if first_is_split:
+        fix = "name the folder of the images and that of the labels with --image-pattern and --label-pattern"
+    else:
+        fix = _pairing_patterns(files, pairs, (image, label), count)
+    raise AnnotationsError(
+        f"{files.root}: {image} and {label} have one name, as have {plural(count, 'picture')} of the folders "
+        f"{', '.join(pairs)} with {', '.join(pairs.values())}, so that one is the mask or annotation of the other; "
+        f"{fix}; or {_FIX}"
+    )
+
+
+def _pairing_patterns(
+    files: SourceFiles, pairs: Mapping[str, str], example: tuple[str, str], count: int
+) -> str:
+    """Return patterns for layout pairs that were tried on all files."""
+    one, other = min(pairs), pairs[min(pairs)]
+    start, _, end = other.partition(one)
+    for endings in ([splitext(path)[1] for path in example], (".*", ".*")):
+        image, label = f"{{split}}/{{id}}{endings[0]}", f"{start}{{split}}{end}/{{id}}{endings[1]}"
+        pair = compile_pair(image, label, with_class=False)
+        found: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
+        for path in files.sizes():
+            if kind := pair.classify(path):
+                found[kind[0]].add((kind[1]["split"], kind[1]["id"]))
+        if found[True] == found[False] and len(found[True]) == count:
+            return (
+                f"for label images say --layout pairs --image-pattern '{image}' --label-pattern '{label}', which pairs "
+                f"{plural(count, 'image')} with {plural(count, 'label')}"
+            )
+    return "name the images and labels with --layout pairs, --image-pattern and --label-pattern"
 
 
 def _join_notes(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:

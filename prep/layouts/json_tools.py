@@ -77,6 +77,7 @@ def _read_labelme(path: str, data: bytes) -> list[FilePicture] | None:
         objects=list(objects.values()),
         classes=[name for name, is_set in _mapping(document.get("flags")).items() if is_set is True],
         notes=(_GROUPED,) * (len(objects) < len(written)) + (_IGNORED,) * any(map(_is_ignored, written)),
+        attributes={key: value for key, value in document.items() if key not in _LABELME_KEYS},
     )
     return [picture]
 
@@ -116,6 +117,9 @@ def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
             raise SourceError("annotation", "bitmap is no PNG", f"{what}: {error}") from error
         return bitmap_of(label, [round(x[0]), round(y[0])], head, what, options)
     return rectangle_of(label, [min(x), min(y), max(x), max(y)], what, options)
+
+
+_LABELME_KEYS = frozenset(("shapes", "imagePath", "imageData", "imageHeight", "imageWidth", "version"))
 
 
 LABELME = DocumentFormat(
@@ -239,8 +243,9 @@ def _picture_of_createml(place: int, entry: Mapping[str, Any]) -> FilePicture:
         detail = f"entry {place}: expected image and annotations"
         fault = SourceError("annotation", "entry is no picture with annotations", detail)
     if objects and all(map(_is_class_alone, objects)):
-        return FilePicture(name=name, classes=_names_of(objects, "label"), fault=fault)
-    return FilePicture(name=name, objects=objects or (), fault=fault)
+        classes = _names_of(objects, "label")
+        return FilePicture(name=name, classes=classes, fault=fault, attributes=entry)
+    return FilePicture(name=name, objects=objects or (), fault=fault, attributes=entry)
 
 
 def _is_class_alone(written: Any) -> bool:
@@ -314,6 +319,7 @@ def _picture_of_task(place: int, task: Any) -> FilePicture:
         objects=list(regions.values()),
         classes=[name for one in results for name in _choices_of(one)],
         notes=(_NOT_READ,) if any(not _choices_of(one) for one in results if one not in drawn) else (),
+        attributes={**_mapping(task.get("meta")), **task["data"]},
     )
 
 

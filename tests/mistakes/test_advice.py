@@ -67,9 +67,6 @@ EXCEPTIONS: dict[str, str] = {
     "prep/sources/file_names.py: {} file lies outside --images": FACT,
     "prep/convert/picture_tasks.py: declared size shows another grid than --annotation-grid says": FACT,
     "prep/convert/label_image.py: pixels of several classes are those of the {} one, as --class-overlap": FACT,
-    "prep/annotations/tables.py: {}: column {} is not read, and --split-shares would divide what it": (
-        "--split-shares was given; a case types --group-pattern"
-    ),
     "prep/layouts/dicom.py: a dose is no scan: save it as NIfTI (plastimatch convert": (
         "two of its options are plastimatch's; a case types --layout csv"
     ),

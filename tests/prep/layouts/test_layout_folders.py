@@ -132,6 +132,23 @@ def test_folders_that_are_no_classes_are_refused_with_a_way(tmp_path, contents, 
     assert any(one.label for one in read(LocalFiles(tmp_path), folders_are_classes=True).values())
 
 
+@pytest.mark.parametrize("kind", ["png", "jpg", "tif"])
+def test_folders_that_pair_by_names_are_images_and_labels_whatever_their_contents(tmp_path, kind):
+    paths = [
+        f"{split}{end}/{number}.{kind}"
+        for split in ("train", "val")
+        for end in ("", "x")
+        for number in (1, 2)
+    ]
+    write_files(tmp_path, dict.fromkeys(paths, ""))
+    patterns = rf"--image-pattern '\{{split}}/\{{id}}.{kind}' --label-pattern '\{{split}}x/\{{id}}.{kind}'"
+    words = f"{patterns}.* 4 images with 4"
+    with pytest.raises(AnnotationsError, match=words):
+        read(LocalFiles(tmp_path), split_folders=False)
+    (tmp_path / f"valx/1.{kind}").unlink()
+    assert len(read(LocalFiles(tmp_path), split_folders=False)) == 7
+
+
 PLAIN = [
     dict.fromkeys([f"{animal}/image_000{number}.jpg" for animal in ("dog", "cat") for number in (1, 2)], ""),
     dict.fromkeys(("dog/1.jpg", "dog/2.jpg", "cat/1.png", "cat/2.png"), ""),
