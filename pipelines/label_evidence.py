@@ -119,6 +119,22 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
         )
 
 
+def check_has_background(table: ClassTable) -> None:
+    """Refuse a list for label volumes that has no background: air around the body is no organ.
+
+    Raises:
+        AnnotationsError: the first name of a list would be the class of value 0.
+    """
+    first = table.names.get(0, "")
+    if table.is_numbered or table.colors or not first or is_background(first) or is_void_name(first):
+        return
+    raise AnnotationsError(
+        f"{table.where}: value 0 would be {first!r}, the first name, and in label volumes 0 is what no organ fills; "
+        f"write 'background' into the first line, or, if 0 is {first!r}, write a .json file with the value of each "
+        f"class, such as {_as_json(table, 0)}"
+    )
+
+
 def _as_json(table: ClassTable, start: int) -> str:
     pairs = ", ".join(f'"{row.name}": {row.value + start}' for row in table.rows[:3])
     return "{" + pairs + (", ...}" if len(table.rows) > 3 else "}")

@@ -26,7 +26,12 @@ from halofeed.pipelines.classes import (
     segmentation_classes,
 )
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.label_evidence import check_positions, find_color_table, gray_reading
+from halofeed.pipelines.label_evidence import (
+    check_has_background,
+    check_positions,
+    find_color_table,
+    gray_reading,
+)
 from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
@@ -471,8 +476,8 @@ def _segmentation_label_map(
     """Return the classes of segmentation: those `given` in a table, of the layout's files, or of label images."""
     if given is not None and given.names.get(0) in totals.labels:
         raise AnnotationsError(
-            f"{given.where}: id 0 is {given.names[0]!r}, a class with masks, but 0 is the background; let classes start "
-            "at 1 (.txt: 'background' in the first line)"
+            f"{given.where}: id 0 is {given.names[0]!r}, a class with masks, but 0 is the background; let classes "
+            "start at 1 (.txt: 'background' in the first line)"
         )
     recipe, layout, sources = layout_input.recipe, layout_input.layout, layout_input.sources
     images, options = layout_input.selection.files, layout_input.options
@@ -515,6 +520,8 @@ def _segmentation_label_map(
     colors = () if table is None else tuple(table.colors.items())
     classes = replace(classes, by_names=by_names, is_open=classes.is_open or is_open, colors=colors)
     if table is not None and not in_files.named and not totals.labels:
+        if totals.first_volume:
+            check_has_background(table)
         check_positions(table, images, totals.label_images[:_MOST_DECODED], recipe.max_pixels)
     classes = _with_gray_reading(layout_input, totals, classes, named)
     if recipe.holds_class_sets():
@@ -578,8 +585,8 @@ def _print_marked(marked: Mapping[int, str], where: str) -> None:
 
 def _check_sets_ignore_nothing(names: Sequence[str], choice: ClassChoice) -> None:
     """Refuse sets of classes of a source with an ignored value, for which a set has no value."""
-    renamed = dict(choice.renamed)
-    if names := [name for name in names if name not in renamed]:
+    chosen = {*choice.keep, *dict(choice.renamed)}
+    if names := [name for name in names if name not in chosen]:
         raise AnnotationsError(
             f"--class-overlap channels: {names[0]!r} marks pixels without a class, and a set of classes has no value "
             f"for them; --map-classes '{names[0]}={BACKGROUND}' makes them background; or leave --class-overlap out "
