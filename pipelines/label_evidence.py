@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_tables import ClassTable, describe_colors, is_background, is_void_name
 from halofeed.prep.annotations.labels import TEXT_TABLES, read_table
-from halofeed.prep.convert.label_image import GRAY_FIX, read_label_image
-from halofeed.prep.formats.picture.gray_forms import GrayForm, bits_to_show, png_form
-from halofeed.prep.formats.picture.png import PNG_SIGNATURE, read_png_header
+from halofeed.prep.convert.label_image import GRAY_FIX, gray_form, read_label_image
+from halofeed.prep.formats.picture.gray_forms import GrayForm, bits_to_show
 from halofeed.prep.sources.files import SourceFiles
 
 _MOST_TABLE_BYTES = 1 << 16
@@ -53,7 +52,15 @@ def find_color_table(files: SourceFiles, paths: Sequence[str], max_pixels: int) 
     colors = {color for color in colors_in(files, paths, max_pixels) if color}
     if not colors or all(color % 0x010101 == 0 for color in colors):  # gray
         return None
-    fitting = [table for table in _tables_beside(files) if colors <= table.colors.keys()]
+    tables = _tables_beside(files)
+    fitting = [table for table in tables if colors <= table.colors.keys()]
+    if not fitting and (partial := next((one for one in tables if colors & one.colors.keys() - {0}), None)):
+        absent = [f"{color:06x}" for color in sorted(colors - partial.colors.keys())]
+        more = ",".join([describe_colors(partial), *[f"{color}=background" for color in absent[:20]]])
+        raise AnnotationsError(
+            f"{partial.where} names colors of label images such as {paths[0]}, and not {', '.join(absent[:20])}; add "
+            f"them there, or name all with --label-colors '{more}', where background or a class stands for each"
+        )
     if len({describe_colors(table) for table in fitting}) > 1:
         listed = " and ".join(table.where for table in fitting[:3])
         raise AnnotationsError(
@@ -194,8 +201,7 @@ def _forms(files: SourceFiles, paths: Sequence[str]) -> Mapping[str, GrayForm]:
     found = {}
     for path in paths:
         try:
-            data = files.read(path)
-            form = png_form(data, read_png_header(data)) if data.startswith(PNG_SIGNATURE) else None
+            form = gray_form(files.read(path))
         except (SourceError, MemoryError):  # the conversion rejects the file with its reason
             continue
         if form is not None:

@@ -36,7 +36,7 @@ from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, sort_class_names
-from halofeed.prep.annotations.class_tables import ClassTable, is_ignored
+from halofeed.prep.annotations.class_tables import ClassTable, is_ignored, is_void_name
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     ListSeries,
@@ -517,8 +517,13 @@ def _segmentation_label_map(
             in_files.named,
         )
     classes = segmentation_classes(given, named, choice)
-    colors = () if table is None else tuple(table.colors.items())
-    classes = replace(classes, by_names=by_names, is_open=classes.is_open or is_open, colors=colors)
+    colors = {} if table is None else dict(table.colors)
+    if colors and table is not None and 0 not in table.names:
+        colors.setdefault(0, 0)  # black is the background, as with --label-colors
+    _print_hints({**(table.names if table is not None else {}), **named}, marked, choice)
+    classes = replace(
+        classes, by_names=by_names, is_open=classes.is_open or is_open, colors=tuple(colors.items())
+    )
     if table is not None and not in_files.named and not totals.labels:
         if totals.first_volume:
             check_has_background(table)
@@ -527,7 +532,7 @@ def _segmentation_label_map(
     if recipe.holds_class_sets():
         _check_sets_ignore_nothing([*marked.values()], choice)
         return check_channels(classes)
-    ignored = resolve_ignored(recipe.ignore_label, source_names, recipe.label_coding(), dict(colors))
+    ignored = resolve_ignored(recipe.ignore_label, source_names, recipe.label_coding(), colors)
     if marked:
         _print_marked(marked, table.where if table is not None else layout_input.recipe.layout)
     return _add_void(layout_input, totals, choice, classes, tuple(dict.fromkeys([*ignored, *marked])))
@@ -558,7 +563,7 @@ def _with_gray_reading(
     )
     if bits and recipe.label_values == "auto":
         print_status(
-            "halofeed convert: label images are PNG files of several forms, as lossless optimizers write them; their "
+            "halofeed convert: label images are files of several forms, as lossless optimizers write them; their "
             "gray values are the classes; --label-values stored takes the numbers in the files"
         )
     return replace(classes, shown_bits=bits, forms=forms)
@@ -581,6 +586,18 @@ def _print_marked(marked: Mapping[int, str], where: str) -> None:
             f"--map-classes '{name}={BACKGROUND}' makes them background"
             + (f", '{name}={name}' a class" if value > 0 else "")
         )
+
+
+def _print_hints(named: Mapping[int, str], marked: Mapping[int, str], choice: ClassChoice) -> None:
+    """Name the classes whose names hint at pixels without a class, and how to ignore them."""
+    chosen = {*choice.keep, *dict(choice.renamed)}
+    for value, name in named.items():
+        if is_void_name(name) and value not in marked and name not in chosen:
+            taken = "a class" if value else "background"
+            print_status(
+                f"halofeed convert: value {value} is {name!r}, and is taken as {taken}; if its "
+                f"pixels have no class, --ignore-label '{name}' ignores them"
+            )
 
 
 def _check_sets_ignore_nothing(names: Sequence[str], choice: ClassChoice) -> None:
