@@ -194,7 +194,8 @@ def _table_decoder(image: Image.Image, labels: LabelMap) -> DecodeColors | None:
     if image.mode == "P":
         colors = np.array(image.getpalette("RGB") or [], np.int64).reshape(-1, 3)
         codes = colors @ (1 << 16, 1 << 8, 1)
-        used = {index: int(codes[index]) for _, index in image.getcolors(256) or () if index < len(codes)}
+        indices = np.unique(np.asarray(image)).tolist()
+        used = {index: int(codes[index]) for index in indices if index < len(codes)}
         named = {index: numbers[code] for index, code in used.items() if code in numbers}
         if len(named) < len(used) and all(index == value for index, value in named.items()):
             return None  # its own numbers are those of the table, or it has other colors

@@ -77,7 +77,7 @@ def test_the_colors_of_a_table_beside_label_images_are_read(tmp_path, capsys, na
 def test_a_table_that_lacks_a_color_is_named_with_an_option_that_works(tmp_path: Path) -> None:
     source = draw_colors(tmp_path / "s")
     (source / "class_dict.csv").write_text("name,r,g,b\ncat,128,0,0\n")
-    with pytest.raises(AnnotationsError, match="class_dict.csv names colors .*and not 008000") as caught:
+    with pytest.raises(AnnotationsError, match=r"class_dict\.csv names colors .*and not 008000") as caught:
         convert(source, tmp_path / "o")
     typed = str(caught.value).split("--label-colors '")[1].split("'")[0]
     assert convert(source, tmp_path / "p", label_colors=tuple(typed.split(","))).manifest.labels == {

@@ -53,10 +53,10 @@ class GrayForm:
         if self.palette:
             values, stored_bits = np.array(self.palette, np.uint8)[values], 8
         if stored_bits >= bits:
-            return values
+            return np.asarray(values)
         factor = (2**bits - 1) // (2**stored_bits - 1)
         dtype = np.uint8 if bits == 8 else np.uint16
-        return (values.astype(np.uint32) * factor).astype(dtype)
+        return np.asarray(values.astype(np.uint32) * factor, dtype)
 
 
 def png_form(data: bytes, header: PngHeader) -> GrayForm | None:
