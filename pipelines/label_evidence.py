@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,8 +21,17 @@ _BORDER_SHARE = 0.9
 """Share of the border of every label image that value 0 covers where it is the background."""
 
 
-def colors_in(files: SourceFiles, paths: Iterable[str], max_pixels: int) -> set[int]:
-    """Return the colors of label images in color; {} if none is, where a palette has numbers and not colors."""
+def colors_in(
+    files: SourceFiles, paths: Iterable[str], max_pixels: int, *, of_palettes: bool = False
+) -> set[int]:
+    """Return the colors of label images in color; {} if none is.
+
+    Args:
+        files: source files.
+        paths: label images.
+        max_pixels: see `read_label_image`.
+        of_palettes: whether a palette counts as colors, and not as numbers.
+    """
     found: set[int] = set()
 
     def note(values: NDArray[Any]) -> NDArray[Any]:
@@ -34,13 +42,20 @@ def colors_in(files: SourceFiles, paths: Iterable[str], max_pixels: int) -> set[
     for path in paths:
         try:
             data = files.read(path)
-            with contextlib.suppress(SourceError):  # which says that it is in color
-                read_label_image(data, max_pixels)
+            if not of_palettes and _has_values(data, max_pixels):
                 continue
             read_label_image(data, max_pixels, decode_colors=note)
         except (SourceError, MemoryError):  # not in color, or the conversion rejects the file with its reason
             continue
     return found
+
+
+def _has_values(data: bytes, max_pixels: int) -> bool:
+    try:
+        read_label_image(data, max_pixels)
+    except SourceError:  # which says that it is in color
+        return False
+    return True
 
 
 def find_color_table(files: SourceFiles, paths: Sequence[str], max_pixels: int) -> ClassTable | None:
@@ -106,7 +121,8 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
     if table.is_numbered or not paths:
         return
     if table.colors:
-        if not table.is_in_order and not colors_in(files, paths, max_pixels):
+        colors = colors_in(files, paths, max_pixels, of_palettes=True)
+        if not table.is_in_order and not colors & (table.colors.keys() - {0}):
             raise AnnotationsError(
                 f"{table.where}: it names colors and no values, and label images such as {paths[0]} hold values; write "
                 f"a .json file with the value of each class, such as {_as_json(table, 0)}"
@@ -177,7 +193,7 @@ def gray_reading(
     if choice == "shown":
         return 16 if any(form.bits == 16 for form in forms.values()) else 8, ()
     names = tuple(sorted({form.name for form in forms.values()}))
-    if all(form.name in ("gray8", "gray16") for form in forms.values()):
+    if not {*names} - {"gray8"} or not {*names} - {"gray16"}:
         return 0, names
     found: list[tuple[GrayForm, set[int]]] = []
     for path, form in forms.items():

@@ -9,7 +9,7 @@ import math
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -520,7 +520,8 @@ def _segmentation_label_map(
     colors = {} if table is None else dict(table.colors)
     if colors and table is not None and 0 not in table.names:
         colors.setdefault(0, 0)  # black is the background, as with --label-colors
-    _print_hints({**(table.names if table is not None else {}), **named}, marked, choice)
+    settled = {*marked.values(), *choice.keep, *dict(choice.renamed), *recipe.ignore_label}
+    _print_hints({**(table.names if table is not None else {}), **named}, settled)
     classes = replace(
         classes, by_names=by_names, is_open=classes.is_open or is_open, colors=tuple(colors.items())
     )
@@ -588,11 +589,10 @@ def _print_marked(marked: Mapping[int, str], where: str) -> None:
         )
 
 
-def _print_hints(named: Mapping[int, str], marked: Mapping[int, str], choice: ClassChoice) -> None:
-    """Name the classes whose names hint at pixels without a class, and how to ignore them."""
-    chosen = {*choice.keep, *dict(choice.renamed)}
+def _print_hints(named: Mapping[int, str], settled: Collection[str]) -> None:
+    """Name the classes whose names hint at pixels without a class, unless it is settled, and how to ignore them."""
     for value, name in named.items():
-        if is_void_name(name) and value not in marked and name not in chosen:
+        if is_void_name(name) and not {name, str(value)} & {*settled}:
             taken = "a class" if value else "background"
             print_status(
                 f"halofeed convert: value {value} is {name!r}, and is taken as {taken}; if its "

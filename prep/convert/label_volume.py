@@ -11,6 +11,7 @@ A value is what a file stores for a voxel, a number is a key of `MaskScan.names`
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.label_image import MOST_SINGLE, check_drawn, decoder_of, read_label_image, renumber
 from halofeed.prep.convert.tallies import NOTED_SHARE, count_labels, measure_coverage
 from halofeed.prep.formats.clip.frame_folder import natural_order
+from halofeed.prep.formats.volume.voxel_values import NEGATIVE_LABELS
 from halofeed.prep.formats.volumes import ScanOptions, open_mask
 from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
@@ -58,14 +60,38 @@ class ScanLabels:
 
 
 @contextmanager
-def _name_file_in_errors(path: str) -> Iterator[None]:
-    """Add the mask's path to errors of a block, because a rejected scan is listed under the path of its image."""
+def _name_file_in_errors(path: str, kind: str) -> Iterator[None]:
+    """Add the mask's path to errors of a block, because a rejected scan is listed under the path of its image.
+
+    Args:
+        path: the mask.
+        kind: "classes", "sets" or "one class", which decides what can be done with negative values.
+    """
     try:
         yield
     except SourceError as error:
-        if path in error.detail:
+        found = error
+        if error.reason == NEGATIVE_LABELS and re.fullmatch(r"[-0-9,]+", error.detail):
+            found = SourceError(
+                error.stage, error.reason, f"{error.detail}; {_fix_of_negative(error.detail, kind)}"
+            )
+        if path in found.detail:
             raise
-        raise error.at(f"label {path}") from error
+        raise found.at(f"label {path}") from error
+
+
+def _fix_of_negative(listed: str, kind: str) -> str:
+    """Return what to do with negative values, written -2,-1, of a label of all classes, of sets, or of one class.
+
+    >>> _fix_of_negative("-1", "classes")
+    '--ignore-label=-1 ignores these voxels, --map-classes=-1=background makes them background'
+    """
+    if kind == "one class":
+        return "a mask of one class holds 0 and one other value; write 0 into these voxels"
+    mapped = "--map-classes=" + ",".join(f"{value}=background" for value in listed.split(","))
+    if kind == "sets":
+        return f"{mapped} makes these voxels background"
+    return f"--ignore-label={listed} ignores these voxels, {mapped} makes them background"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +198,7 @@ class LabelReader:
         overlapped = 0
         named: list[Iterable[str] | None] = []
         for path in self.reference.masks:
-            with _name_file_in_errors(path):
+            with _name_file_in_errors(path, "sets" if self._as_sets else "classes"):
                 mask = self._open(path)
                 self.reserve_mask(mask, 0 if merged is None else merged.nbytes)
                 values, found, overlapped_in_file, names = self._read_file(mask, path)
@@ -197,7 +223,7 @@ class LabelReader:
 
         def masks() -> Iterator[tuple[int, Voxels]]:
             for name, path in self.reference.class_masks:
-                with _name_file_in_errors(path):
+                with _name_file_in_errors(path, "one class"):
                     mask = self._open(path)
                     self.reserve_mask(mask, 2 * math.prod(mask.grid.shape))  # merged masks are at most uint16
                     self._check_name(mask, name)
