@@ -52,6 +52,7 @@ from halofeed.prep.annotations.splits import (
     find_split_lists,
     read_fold,
 )
+from halofeed.prep.annotations.unlabeled import assign_unlabeled_apart
 from halofeed.prep.convert.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
@@ -71,8 +72,9 @@ from halofeed.schemas.files import check_split
 from halofeed.schemas.identity import refuse_repeated
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.tasks import task_named
-from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import decode_name, read_regular
+from halofeed.storage.choose import read_option_file
+from halofeed.system.addresses import address_of, is_remote
+from halofeed.system.atomic_files import decode_name
 from halofeed.system.console import human_bytes, print_status
 from halofeed.system.memory import machine_memory
 from halofeed.system.wording import plural
@@ -191,6 +193,8 @@ def make_plan(
         cases=_read_fold(options),
         seed=recipe.split_seed,
         group_pattern=recipe.group_pattern,
+        group_column=recipe.group_column,
+        folds=recipe.folds,
     )
     selection = recipe.rules.select_files(sources.images)
     layout_options = recipe.layout_options(
@@ -198,7 +202,7 @@ def make_plan(
     )
     if options.label_map is not None and layout.has_containers:
         # Class numbers in container files count from 0, in detection too.
-        names = labels.from_file(os.path.basename(options.label_map), _read_file(options.label_map), 0).names
+        names = labels.from_file(*_named_file("--label-map", options.label_map), 0).names
         layout_options = replace(layout_options, class_names=names)
     with _naming_faults(sources):
         totals = None if list_in_job is None else list_in_job(layout, layout_options, split_options)
@@ -220,7 +224,7 @@ def make_plan(
             f"--shards {recipe.shards}: {plural(len(splits), 'split has', 'splits have')} "
             f"{plural(len(splits) * recipe.shards, 'shard')}; a data set has at most {SHARDS:,} in {SPLITS:,} splits"
         )
-    named_by_option = bool(recipe.split_shares or options.split_lists or options.nnunet_splits)
+    named_by_option = bool(split_options.shares or options.split_lists or options.nnunet_splits)
     _check_split_names(totals.splits, named_by_option=named_by_option)
     if len(totals.splits) == 1 and not named_by_option and is_listed_here:
         _print_unused_lists(sources.images)
@@ -245,6 +249,8 @@ def make_plan(
             "only. If there are labels, name them: a table with --layout csv and the columns id,image,label, or "
             "--layout pairs with --image-pattern and --label-pattern"
         )
+    elif task_named(task).has_label_image and totals.unlabeled:
+        print_status(f"halofeed convert: {totals.describe_unlabeled()}")
     stamps = "" if totals.stamps is None else f"{totals.stamps:064x}"
     if isinstance(sources.images, RemoteFiles):  # its listing has the versions of all files
         stamps = sources.images.stamps
@@ -269,7 +275,7 @@ def _list_here(
     names = totals.names_in_labels = NamesInLabels(files=images)
     stamp = functools.partial(settled_stamp, images)
     with contextlib.nullcontext() if writer is None else contextlib.closing(writer):
-        for reference in _list_references(layout_input, split_options):
+        for reference in _list_references(layout_input, split_options, print_warning):
             if reference.channels and not recipe.rules.joins_files:
                 raise UsageError(
                     f"{reference.source}: only volumes may have channels in several files; give their static shape "
@@ -289,6 +295,11 @@ def _list_here(
     return totals
 
 
+def print_warning(text: str) -> None:
+    """Print a sentence about the splits."""
+    print_status(f"halofeed convert: {text}")
+
+
 def _print_other_name(first: SourceExample) -> None:
     """Print the split of an image whose folders name another one, such as `valid` for `val` of YOLO's data.yaml."""
     named = [folder for folder in first.source.split("/")[:-1] if is_split_name(folder)]
@@ -301,7 +312,9 @@ def _splits_of(totals: Totals) -> tuple[str, ...]:
     return tuple(sorted(totals.splits)) or ("train",)
 
 
-def _list_references(layout_input: _LayoutInput, split_options: SplitOptions) -> Iterator[SourceExample]:
+def _list_references(
+    layout_input: _LayoutInput, split_options: SplitOptions, warn: Callable[[str], None] = lambda _: None
+) -> Iterator[SourceExample]:
     """Yield the references with their splits, then a rejected one for each path that could not be listed."""
     layout, sources, selection = layout_input.layout, layout_input.sources, layout_input.selection
     references = layout.list_references(
@@ -309,14 +322,34 @@ def _list_references(layout_input: _LayoutInput, split_options: SplitOptions) ->
     )
     named: set[str] = set()
     with _naming_faults(sources):
-        assigned = assign_splits(reject_lone_surrogates(references), split_options)
-        for reference in check_groups(assigned, split_options, are_patients=layout.name == "dicom"):
+        assign = functools.partial(
+            _assign, options=split_options, are_patients=layout.name == "dicom", warn=warn
+        )
+        references = reject_lone_surrogates(references)
+        # Only for segmentation does an example without a mask lack its label.
+        assigned = (
+            assign_unlabeled_apart(references, assign, by_shares=bool(split_options.shares))
+            if layout_input.recipe.may_hold_label_images()
+            else assign(references)
+        )
+        for reference in assigned:
             if faults := _faults(sources):
                 named |= faults.keys() & reference.paths
             yield selection.complete(reference)
     for path, problem in _faults(sources).items():
         if path not in named:
             yield SourceExample(source=path, key=path, problem=problem)
+
+
+def _assign(
+    references: Iterable[SourceExample],
+    *,
+    options: SplitOptions,
+    are_patients: bool,
+    warn: Callable[[str], None],
+) -> Iterator[SourceExample]:
+    assigned = assign_splits(references, options, warn)
+    return check_groups(assigned, options, are_patients=are_patients, warn=warn)
 
 
 def _faults(sources: Sources) -> dict[str, Problem]:
@@ -362,9 +395,9 @@ def _read_split_lists(options: JobOptions) -> dict[str, str]:
         if name in lists:
             raise UsageError(f"--split-lists {part}: {name} comes twice; name each split once, with one file")
         try:
-            lists[name] = _read_file(path).decode("utf-8-sig")
+            lists[name] = _named_file("--split-lists", path)[1].decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise UsageError(f"--split-lists {path}: expected UTF-8 text: {error}") from error
+            raise UsageError(f"--split-lists {_shown(path)}: expected UTF-8 text: {error}") from error
     return lists
 
 
@@ -376,28 +409,23 @@ def _read_fold(options: JobOptions) -> dict[str, tuple[str, ...]]:
             raise UsageError("--nnunet-fold has no effect without --nnunet-splits; add that, or leave it out")
         return {}
     try:
-        document = json.loads(_read_file(path))
+        document = json.loads(_named_file("--nnunet-splits", path)[1])
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise UsageError(f"--nnunet-splits {path}: not readable as JSON: {error}") from error
+        raise UsageError(f"--nnunet-splits {_shown(path)}: not readable as JSON: {error}") from error
     try:
         return read_fold(document, fold)
     except UsageError as error:
-        raise UsageError(f"--nnunet-splits {path}: {error}") from error
+        raise UsageError(f"--nnunet-splits {_shown(path)}: {error}") from error
 
 
-def _read_file(path: str) -> bytes:
-    """Return the bytes of a file that an option names, local or remote."""
-    try:
-        if not is_remote(path):
-            return read_regular(path, machine_memory())
-        folder, _, name = path.rpartition("/")
-        return source_files(folder).read(name)
-    except FileNotFoundError as error:
-        raise UsageError(f"{path}: no such file") from error
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}; name a file that can be read") from error
-    except SourceError as error:
-        raise UsageError(f"{path}: {error.detail or error.reason}") from error
+def _named_file(flag: str, path: str) -> tuple[str, bytes]:
+    """Return the name and the bytes of a file that an option names, local or remote."""
+    return os.path.basename(_shown(path)), read_option_file(flag, path, machine_memory())
+
+
+def _shown(path: str) -> str:
+    """Return a path or an address for messages, without the secrets of an address."""
+    return str(address_of(path) or path)
 
 
 def _check_split_names(names: Iterable[str], *, named_by_option: bool) -> None:
@@ -436,7 +464,7 @@ def _label_map(layout_input: _LayoutInput, totals: Totals, task: str, file: str 
     first_id = task_named(task).first_label_id
     given, table = None, None
     if file is not None:
-        table = labels.read_table(os.path.basename(file), _read_file(file), first_id)
+        table = labels.read_table(*_named_file("--label-map", file), first_id)
         given = labels.from_table(table, first_id)
         _check_known(given, totals, file)
     if task_named(task).has_label_image:

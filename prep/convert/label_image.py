@@ -385,8 +385,8 @@ def read_picture_labels(
     reference: SourceExample,
     files: SourceFiles,
     reserve: ReserveMemory = no_memory_limit,
-) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
-    """Return a picture's class indices [height, width], or None without labels, and findings about them.
+) -> tuple[NDArray[Any] | None, tuple[str, ...], frozenset[int]]:
+    """Return a picture's class indices [height, width] (None without labels), findings about them, and its class ids.
 
     Args:
         reserve: called with the number of bytes before pixels are decoded.
@@ -407,14 +407,14 @@ def read_picture_labels(
             labels,
         )
 
-    found, overlapped = merged_labels(recipe, labels, reference, read)
-    return found, (OVERLAPPED.format(recipe.class_overlap),) if overlapped else ()
+    found, overlapped, classes = merged_labels(recipe, labels, reference, read)
+    return found, (OVERLAPPED.format(recipe.class_overlap),) if overlapped else (), classes
 
 
 def merged_labels(
     recipe: Recipe, labels: LabelMap, reference: SourceExample, read: Callable[[str], NDArray[Any]]
-) -> tuple[NDArray[Any] | None, int]:
-    """Return the merged class indices [height, width] (None without masks), and the number of overlapped pixels.
+) -> tuple[NDArray[Any] | None, int, frozenset[int]]:
+    """Return the merged class indices [height, width] (None without masks), the overlapped pixels, and the class ids.
 
     Args:
         read: returns the values of the mask of a path.
@@ -424,19 +424,23 @@ def merged_labels(
     """
     overlap: OverlapRule = recipe.class_overlap  # type: ignore[assignment]
     overlapped = 0
+    classes: set[int] = set()
     found: NDArray[Any] | None = None
     if reference.class_masks:
         masks = ((labels.id_of(name), read(path)[None]) for name, path in reference.class_masks)
         merged, overlapped = merge_class_masks(masks, overlap, may_repeat=bool(recipe.map_classes))
         found = merged[0]
+        classes.update(count_labels(found))
     for path in reference.masks:
         image = read(path)
         if labels.is_open and labels.ignore is None:
             check_drawn(image[None], path)
         present = count_labels(image) if image.dtype == np.uint8 else np.unique(image).tolist()
-        image = renumber(image, labels.ids_of_values(present), labels.dtype)
+        ids = labels.ids_of_values(present)
+        classes.update(ids.values())
+        image = renumber(image, ids, labels.dtype)
         if found is not None:
             image, voxels = merge_labels(found, image, overlap)
             overlapped += voxels
         found = image
-    return found, overlapped
+    return found, overlapped, frozenset(classes)

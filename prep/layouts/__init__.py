@@ -53,7 +53,7 @@ def _of_documents(form: DocumentFormat) -> Layout:
     """Return the layout of a format of annotation files that name pictures and their objects."""
     return Layout(
         name=form.layout,
-        tasks=("detection",),
+        tasks=("detection", "classification") if form.has_classes else ("detection",),
         summary=form.summary,
         list_references=partial(list_documents, form),
         has_masks=form.has_masks,
@@ -96,8 +96,8 @@ LAYOUTS: dict[str, Layout] = {
         ),
         Layout(
             name="coco",
-            tasks=("detection", "segmentation"),
-            summary="COCO instances JSON; panoptic JSON with its label images",
+            tasks=("detection", "segmentation", "classification"),
+            summary="COCO instances JSON; panoptic JSON with its label images; classes of images, as iNaturalist's",
             list_references=coco.list_references,
             list_labels=coco.list_labels,
             label_values=coco.label_values,

@@ -21,7 +21,9 @@ from halofeed.prep.annotations.contract import (
     refuse_annotation_file,
     rejected_example,
 )
+from halofeed.prep.annotations.file_content import is_label_of, read_content
 from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest_layout
+from halofeed.prep.annotations.suggest_patterns import pattern_advice
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
@@ -74,7 +76,8 @@ def list_references(
     rules = _resolve_rules(seen, (path for path in paths if not options.takes(path)), images.root, options)
     if not options.folders_are_classes:
         taken = list(filter(options.takes, paths))
-        notes = _check_class_folders(images, taken, rules.first_is_split, _classes_of(seen, rules))
+        _refuse_partners(images, taken, options)
+        notes = _check_class_folders(images, taken, rules.first_is_split, _classes_of(seen, rules), options)
         rules = replace(rules, notes=_join_notes(rules.notes, notes))
     yield from references_of(paths, rules, options)
 
@@ -369,18 +372,23 @@ def _may_not_be_classes(files: SourceFiles, firsts: Iterable[str], classes: Coll
 
     A True result may be a false alarm. A False result may miss folders whose first files do not pair.
     """
-    if len(classes) == 1:
+    firsts = list(firsts)
+    folders = [path.rpartition("/")[0] for path in firsts[:_SAMPLE]]
+    if len(classes) == 1 or any(_partner_suffix(map(_stem, files.files_in(one))) for one in folders):
         return True
     if len(classes) > _MAX_FOLDERS:
         return False
-    firsts = list(firsts)
     stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS)
     named = any(map(MASK_FOLDER.fullmatch, classes))
     return named or max(stems.values(), default=0) > 1 or len({_is_gray(files, path) for path in firsts}) > 1
 
 
 def _check_class_folders(
-    files: SourceFiles, paths: Sequence[str], first_is_split: bool, classes: Collection[str]
+    files: SourceFiles,
+    paths: Sequence[str],
+    first_is_split: bool,
+    classes: Collection[str],
+    options: LayoutOptions,
 ) -> dict[str, str]:
     """Return a note per class for folders that may not be classes.
 
@@ -407,7 +415,7 @@ def _check_class_folders(
         if 2 * len(shared) < smaller or not shared:
             continue
         pairs = [(by_class[one][name], by_class[other][name]) for name in shared]
-        _refuse_masks(files, one, other, pairs, smaller)
+        _refuse_masks(files, one, other, pairs, smaller, options)
         are_distinctive = len(pairs) >= _SAMPLE and all(
             len(_stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS for path, _ in pairs
         )
@@ -449,8 +457,43 @@ def _refuse_annotations_beside(files: SourceFiles, paths: Sequence[str], only: s
         )
 
 
+def _refuse_partners(files: SourceFiles, paths: Sequence[str], options: LayoutOptions) -> None:
+    """Raise AnnotationsError if most pictures have a label with the same name and a suffix, as 1.tif and 1_mask.tif."""
+    by_name = {f"{path.rpartition('/')[0]}/{_stem(path)}": path for path in paths}
+    suffix = _partner_suffix(by_name)
+    named = [(by_name[name], by_name[f"{name}{suffix}"]) for name in by_name if f"{name}{suffix}" in by_name]
+    if not suffix or not named:
+        return
+    contents = [(read_content(files, image), read_content(files, label)) for image, label in named[:_SAMPLE]]
+    if any(not image or not label or is_label_of(label, image) is False for image, label in contents):
+        return
+    image, label = named[0]
+    raise AnnotationsError(
+        f"{files.root}: {label} is by its name and content the label of {image}, as are {len(named):,} of "
+        f"{plural(len(paths), 'file')}; for label images {pattern_advice(files, options)}; or {_FIX}"
+    )
+
+
+def _partner_suffix(names: Iterable[str]) -> str:
+    """Return the suffix with which nearly all names come in pairs; "" if there is none.
+
+    >>> _partner_suffix(["1", "1_mask", "2", "2_mask"]), _partner_suffix(["1", "10", "2", "20"])
+    ('_mask', '')
+    """
+    known = set(names)
+    suffixes = Counter(name[end:] for name in known for end in range(1, len(name)) if name[:end] in known)
+    words = [(count, suffix) for suffix, count in suffixes.items() if not suffix.isdecimal()]
+    count, suffix = max(words, default=(0, ""))
+    return suffix if count > 1 and 20 * count >= 9 * len(known) else ""
+
+
 def _refuse_masks(
-    files: SourceFiles, one: str, other: str, pairs: Sequence[tuple[str, str]], smaller: int
+    files: SourceFiles,
+    one: str,
+    other: str,
+    pairs: Sequence[tuple[str, str]],
+    smaller: int,
+    options: LayoutOptions,
 ) -> None:
     """Raise AnnotationsError if two folders share file names and one holds the masks of the other."""
     named = [bool(MASK_FOLDER.fullmatch(name)) for name in (one, other)]
@@ -462,12 +505,10 @@ def _refuse_masks(
             return
         named = [gray[0] == {True}, gray[1] == {True}] if is_proof else [False, True]
     image, mask = pairs[0][::-1] if named[0] else pairs[0]
-    patterns = [f"{path.removesuffix(basename(path))}{{id}}{splitext(path)[1]}" for path in (image, mask)]
     raise AnnotationsError(
         f"{files.root}: {image} and {mask} have one name, as have {len(pairs)} of "
         f"{plural(smaller, 'file')}, so that one is the "
-        f"mask or annotation of the other; for label images take --layout pairs --image-pattern '{patterns[0]}' "
-        f"--label-pattern '{patterns[1]}'; or {_FIX}"
+        f"mask or annotation of the other; for label images {pattern_advice(files, options)}; or {_FIX}"
     )
 
 

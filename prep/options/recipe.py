@@ -70,6 +70,10 @@ class Recipe(RecipeOptions):
             found.append(f"--keep {','.join(unknown)}: expected some of {', '.join(OPTIONAL_ATTRIBUTES)}")
         if (pattern := self.group_pattern) is not None:
             found += refusal(lambda: compile_group_pattern(pattern))
+        if self.folds is not None and self.split_shares:
+            found.append("--split-shares and --folds both assign splits; give one of them")
+        if self.group_pattern is not None and self.group_column is not None:
+            found.append("--group-pattern and --group-column both name groups; give one of them")
         return found
 
     def check_used(self, names: Container[str] | None = None) -> None:
@@ -167,7 +171,8 @@ class Recipe(RecipeOptions):
             task=self.settled_task(),
             split_folders={"auto": None, "yes": True, "no": False}[self.split_folders],
             source_splits=source_splits,
-            needs_groups=bool(self.split_shares) and self.group_pattern is None,
+            needs_groups=self.group_pattern is None
+            and bool(self.split_shares or self.folds or self.group_column),
             takes=selection.takes if selection else is_image_name,
             takes_scan=is_scan_or_array_name if self.array_spacing_mm and takes is is_scan_name else takes,
             list_series=None,

@@ -32,11 +32,21 @@ INTERPOLATIONS = ("linear", "cubic")
 """Interpolations of volumes, the default first."""
 _WINDOW_EXAMPLES = {"hu": "-160,240", "percentiles": "0.5,99.5"}
 FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
-VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None)
+_PICTURES_ALSO = "without --depth, which takes every source for a volume; leave it out for pictures"
+VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None, why=_PICTURES_ALSO)
 _SERIES = (VOLUMES, of_layouts("dicom", "csv", "jsonl"))
 _PATTERNS = of_layouts("pairs", "class-masks", "bids", "dicom")
+_NO_TILES = Need(
+    "--depth",
+    lambda recipe: recipe.depth is not None,
+    why="without --depth, which takes every source for a volume: pictures are not cut into tiles. Leave it out, cut "
+    "the pictures and their annotations before, or take --resize none, and cut parts in training with RandomCropImage",
+)
 _CLASS_MAPS = Need(
-    "labels for segmentation: --depth, or --task segmentation", lambda recipe: recipe.may_hold_label_images()
+    "label images",
+    lambda recipe: recipe.may_hold_label_images(),
+    why="without label images or volumes: boxes and classes of pictures keep the classes of the source. Leave it out; "
+    "label images need --task segmentation, and volumes need --depth",
 )
 
 
@@ -67,6 +77,7 @@ class VolumeOptions:
         choices=("crop-or-pad", "stretch", "tiles"),
         brief="volumes: how a scan gets the static shape (default: crop-or-pad)",
         group=SHAPE,
+        needs=_NO_TILES,
     )
     center: str = option(
         "volume",
@@ -133,7 +144,8 @@ class VolumeOptions:
     mask_references: str = option(
         "check",
         "a SEG or RTSTRUCT that refers to other images, another series or another frame of reference than those of its "
-        "DICOM scan is refused; ignore: it is used at its position, e.g. for scans whose UIDs were changed",
+        "DICOM scan is refused; ignore: it is used at its position, e.g. for scans whose UIDs were changed (layout dicom "
+        "pairs it with the series that lies nearest, or that --label-pattern names)",
         choices=MASK_REFERENCES,
     )
     class_overlap: str = option(
@@ -331,7 +343,7 @@ class VolumeOptions:
     )
     missing_masks: str = option(
         "refuse",
-        "segmentation: images without a label are rejected, or kept for prediction",
+        "segmentation: images without a label are rejected, or kept for prediction in a split without labels",
         choices=("refuse", "prediction"),
         needs=(),
     )

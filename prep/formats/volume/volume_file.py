@@ -37,8 +37,10 @@ from halofeed.prep.formats.volume.volume_header import (
 )
 from halofeed.prep.formats.volume.voxel_values import (
     check_byte_count,
+    is_quantized,
     label_memory,
     plan_conversion,
+    quantization_tolerance,
     read_labels,
     read_values,
     reads_in_place,
@@ -136,6 +138,13 @@ class VolumeFile:
             )
             detail = f"{plural(replaced, 'voxel')} became background"
             findings += (Finding.corrected(FindingName.MASK_VOXELS_NOT_FINITE, detail),) * (replaced > 0)
+        elif is_quantized(stored):
+            options.reserve(content.held_bytes + read_bytes)
+            tolerance = quantization_tolerance(stored, content)
+            if tolerance is not None:
+                held, _ = read_labels(stored, content, tolerance=tolerance, negative=options.negative_values)
+                detail = f"values are stored in steps of {abs(stored.slope):.3g}; the nearest whole numbers were taken"
+                findings += (Finding.corrected(FindingName.MASK_QUANTIZED, detail),)
 
         def read() -> NDArray[Any]:
             return read_labels(stored, content, negative=options.negative_values)[0] if held is None else held
