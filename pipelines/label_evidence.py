@@ -1,4 +1,4 @@
-"""What the label images of a data set prove about its classes: colors, positions of names, forms of gray values."""
+"""Evidence of label images about their classes: colors, positions of names, forms of gray values."""
 
 from __future__ import annotations
 
