@@ -691,7 +691,8 @@ def _is_void(images: SourceFiles, paths: Sequence[str], classes: LabelMap, choic
     path = next(iter(paths), "")
     if not path or VOC_VOID in named or str(VOC_VOID) in dict(choice.renamed):
         return False
-    if any(folder.startswith("segmentationclass") for folder in path.lower().split("/")[:-1]):
+    in_folder = any(folder.startswith("segmentationclass") for folder in path.lower().split("/")[:-1])
+    if in_folder and not classes.colors:  # CVAT and Datumaro write colors into this folder
         return True
     try:
         return has_voc_palette(images.read(path))
