@@ -12,8 +12,8 @@ from halofeed.prep.annotations.class_names import (
     BACKGROUND,
     ClassChoice,
     LabelCoding,
-    color_of,
     is_whole_number,
+    parse_color,
 )
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.formats.volume.volume_file import read_label_segments
@@ -291,7 +291,7 @@ def resolve_ignored(
     shades = dict(colors) | coding.numbers
     found: dict[int, None] = {}
     for one in written:
-        color = color_of(one)
+        color = parse_color(one)
         if one in values:
             found[values[one]] = None
         elif color is not None and color in shades:

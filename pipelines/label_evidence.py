@@ -1,8 +1,7 @@
-"""What the label images of a data set prove about its classes: colors, positions of names, forms of gray values."""
+"""Evidence of label images about their classes: colors, positions of names, forms of gray values."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +11,8 @@ from numpy.typing import NDArray
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_tables import ClassTable, describe_colors, is_background, is_void_name
 from halofeed.prep.annotations.labels import TEXT_TABLES, read_table
-from halofeed.prep.convert.label_image import GRAY_FIX, read_label_image
-from halofeed.prep.formats.picture.gray_forms import GrayForm, bits_to_show, png_form
-from halofeed.prep.formats.picture.png import PNG_SIGNATURE, read_png_header
+from halofeed.prep.convert.label_image import GRAY_FIX, gray_form, read_label_image
+from halofeed.prep.formats.picture.gray_forms import GrayForm, bits_to_show
 from halofeed.prep.sources.files import SourceFiles
 
 _MOST_TABLE_BYTES = 1 << 16
@@ -23,8 +21,17 @@ _BORDER_SHARE = 0.9
 """Share of the border of every label image that value 0 covers where it is the background."""
 
 
-def colors_in(files: SourceFiles, paths: Iterable[str], max_pixels: int) -> set[int]:
-    """Return the colors of label images in color; {} if none is, where a palette has numbers and not colors."""
+def colors_in(
+    files: SourceFiles, paths: Iterable[str], max_pixels: int, *, of_palettes: bool = False
+) -> set[int]:
+    """Return the colors of label images in color; {} if none is.
+
+    Args:
+        files: source files.
+        paths: label images.
+        max_pixels: see `read_label_image`.
+        of_palettes: whether a palette counts as colors, and not as numbers.
+    """
     found: set[int] = set()
 
     def note(values: NDArray[Any]) -> NDArray[Any]:
@@ -35,13 +42,20 @@ def colors_in(files: SourceFiles, paths: Iterable[str], max_pixels: int) -> set[
     for path in paths:
         try:
             data = files.read(path)
-            with contextlib.suppress(SourceError):  # which says that it is in color
-                read_label_image(data, max_pixels)
+            if not of_palettes and _has_values(data, max_pixels):
                 continue
             read_label_image(data, max_pixels, decode_colors=note)
         except (SourceError, MemoryError):  # not in color, or the conversion rejects the file with its reason
             continue
     return found
+
+
+def _has_values(data: bytes, max_pixels: int) -> bool:
+    try:
+        read_label_image(data, max_pixels)
+    except SourceError:  # which says that it is in color
+        return False
+    return True
 
 
 def find_color_table(files: SourceFiles, paths: Sequence[str], max_pixels: int) -> ClassTable | None:
@@ -53,7 +67,15 @@ def find_color_table(files: SourceFiles, paths: Sequence[str], max_pixels: int) 
     colors = {color for color in colors_in(files, paths, max_pixels) if color}
     if not colors or all(color % 0x010101 == 0 for color in colors):  # gray
         return None
-    fitting = [table for table in _tables_beside(files) if colors <= table.colors.keys()]
+    tables = _tables_beside(files)
+    fitting = [table for table in tables if colors <= table.colors.keys()]
+    if not fitting and (partial := next((one for one in tables if colors & one.colors.keys() - {0}), None)):
+        absent = [f"{color:06x}" for color in sorted(colors - partial.colors.keys())]
+        more = ",".join([describe_colors(partial), *[f"{color}=background" for color in absent[:20]]])
+        raise AnnotationsError(
+            f"{partial.where} names colors of label images such as {paths[0]}, and not {', '.join(absent[:20])}; add "
+            f"them there, or name all with --label-colors '{more}', where background or a class stands for each"
+        )
     if len({describe_colors(table) for table in fitting}) > 1:
         listed = " and ".join(table.where for table in fitting[:3])
         raise AnnotationsError(
@@ -99,7 +121,8 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
     if table.is_numbered or not paths:
         return
     if table.colors:
-        if not table.is_in_order and not colors_in(files, paths, max_pixels):
+        colors = colors_in(files, paths, max_pixels, of_palettes=True)
+        if not table.is_in_order and not colors & (table.colors.keys() - {0}):
             raise AnnotationsError(
                 f"{table.where}: it names colors and no values, and label images such as {paths[0]} hold values; write "
                 f"a .json file with the value of each class, such as {_as_json(table, 0)}"
@@ -117,6 +140,22 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
             f"looked at, such as {paths[0]}, as the background is; write 'background' into the first line, or, if 0 is "
             f"{first!r}, write a .json file with the value of each class, such as {_as_json(table, 0)}"
         )
+
+
+def check_has_background(table: ClassTable) -> None:
+    """Refuse a list for label volumes that has no background: air around the body is no organ.
+
+    Raises:
+        AnnotationsError: the first name of a list would be the class of value 0.
+    """
+    first = table.names.get(0, "")
+    if table.is_numbered or table.colors or not first or is_background(first) or is_void_name(first):
+        return
+    raise AnnotationsError(
+        f"{table.where}: value 0 would be {first!r}, the first name, and in label volumes 0 is what no organ fills; "
+        f"write 'background' into the first line, or, if 0 is {first!r}, write a .json file with the value of each "
+        f"class, such as {_as_json(table, 0)}"
+    )
 
 
 def _as_json(table: ClassTable, start: int) -> str:
@@ -154,7 +193,7 @@ def gray_reading(
     if choice == "shown":
         return 16 if any(form.bits == 16 for form in forms.values()) else 8, ()
     names = tuple(sorted({form.name for form in forms.values()}))
-    if all(form.name in ("gray8", "gray16") for form in forms.values()):
+    if not {*names} - {"gray8"} or not {*names} - {"gray16"}:
         return 0, names
     found: list[tuple[GrayForm, set[int]]] = []
     for path, form in forms.items():
@@ -178,8 +217,7 @@ def _forms(files: SourceFiles, paths: Sequence[str]) -> Mapping[str, GrayForm]:
     found = {}
     for path in paths:
         try:
-            data = files.read(path)
-            form = png_form(data, read_png_header(data)) if data.startswith(PNG_SIGNATURE) else None
+            form = gray_form(files.read(path))
         except (SourceError, MemoryError):  # the conversion rejects the file with its reason
             continue
         if form is not None:

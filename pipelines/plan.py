@@ -9,7 +9,7 @@ import math
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -26,12 +26,17 @@ from halofeed.pipelines.classes import (
     segmentation_classes,
 )
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.label_evidence import check_positions, find_color_table, gray_reading
+from halofeed.pipelines.label_evidence import (
+    check_has_background,
+    check_positions,
+    find_color_table,
+    gray_reading,
+)
 from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, sort_class_names
-from halofeed.prep.annotations.class_tables import ClassTable, is_ignored
+from halofeed.prep.annotations.class_tables import ClassTable, is_ignored, is_void_name
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     ListSeries,
@@ -499,8 +504,8 @@ def _segmentation_label_map(
     """Return the classes of segmentation: those `given` in a table, of the layout's files, or of label images."""
     if given is not None and given.names.get(0) in totals.labels:
         raise AnnotationsError(
-            f"{given.where}: id 0 is {given.names[0]!r}, a class with masks, but 0 is the background; let classes start "
-            "at 1 (.txt: 'background' in the first line)"
+            f"{given.where}: id 0 is {given.names[0]!r}, a class with masks, but 0 is the background; let classes "
+            "start at 1 (.txt: 'background' in the first line)"
         )
     recipe, layout, sources = layout_input.recipe, layout_input.layout, layout_input.sources
     images, options = layout_input.selection.files, layout_input.options
@@ -540,15 +545,23 @@ def _segmentation_label_map(
             in_files.named,
         )
     classes = segmentation_classes(given, named, choice)
-    colors = () if table is None else tuple(table.colors.items())
-    classes = replace(classes, by_names=by_names, is_open=classes.is_open or is_open, colors=colors)
+    colors = {} if table is None else dict(table.colors)
+    if colors and table is not None and 0 not in table.names:
+        colors.setdefault(0, 0)  # black is the background, as with --label-colors
+    settled = {*marked.values(), *choice.keep, *dict(choice.renamed), *recipe.ignore_label}
+    _print_hints({**(table.names if table is not None else {}), **named}, settled)
+    classes = replace(
+        classes, by_names=by_names, is_open=classes.is_open or is_open, colors=tuple(colors.items())
+    )
     if table is not None and not in_files.named and not totals.labels:
+        if totals.first_volume:
+            check_has_background(table)
         check_positions(table, images, totals.label_images[:_MOST_DECODED], recipe.max_pixels)
     classes = _with_gray_reading(layout_input, totals, classes, named)
     if recipe.holds_class_sets():
         _check_sets_ignore_nothing([*marked.values()], choice)
         return check_channels(classes)
-    ignored = resolve_ignored(recipe.ignore_label, source_names, recipe.label_coding(), dict(colors))
+    ignored = resolve_ignored(recipe.ignore_label, source_names, recipe.label_coding(), colors)
     if marked:
         _print_marked(marked, table.where if table is not None else layout_input.recipe.layout)
     return _add_void(layout_input, totals, choice, classes, tuple(dict.fromkeys([*ignored, *marked])))
@@ -579,7 +592,7 @@ def _with_gray_reading(
     )
     if bits and recipe.label_values == "auto":
         print_status(
-            "halofeed convert: label images are PNG files of several forms, as lossless optimizers write them; their "
+            "halofeed convert: label images are files of several forms, as lossless optimizers write them; their "
             "gray values are the classes; --label-values stored takes the numbers in the files"
         )
     return replace(classes, shown_bits=bits, forms=forms)
@@ -604,10 +617,21 @@ def _print_marked(marked: Mapping[int, str], where: str) -> None:
         )
 
 
+def _print_hints(named: Mapping[int, str], settled: Collection[str]) -> None:
+    """Name the classes whose names hint at pixels without a class, unless it is settled, and how to ignore them."""
+    for value, name in named.items():
+        if is_void_name(name) and not {name, str(value)} & {*settled}:
+            taken = "a class" if value else "background"
+            print_status(
+                f"halofeed convert: value {value} is {name!r}, and is taken as {taken}; if its "
+                f"pixels have no class, --ignore-label '{name}' ignores them"
+            )
+
+
 def _check_sets_ignore_nothing(names: Sequence[str], choice: ClassChoice) -> None:
     """Refuse sets of classes of a source with an ignored value, for which a set has no value."""
-    renamed = dict(choice.renamed)
-    if names := [name for name in names if name not in renamed]:
+    chosen = {*choice.keep, *dict(choice.renamed)}
+    if names := [name for name in names if name not in chosen]:
         raise AnnotationsError(
             f"--class-overlap channels: {names[0]!r} marks pixels without a class, and a set of classes has no value "
             f"for them; --map-classes '{names[0]}={BACKGROUND}' makes them background; or leave --class-overlap out "
@@ -667,7 +691,8 @@ def _is_void(images: SourceFiles, paths: Sequence[str], classes: LabelMap, choic
     path = next(iter(paths), "")
     if not path or VOC_VOID in named or str(VOC_VOID) in dict(choice.renamed):
         return False
-    if any(folder.startswith("segmentationclass") for folder in path.lower().split("/")[:-1]):
+    in_folder = any(folder.startswith("segmentationclass") for folder in path.lower().split("/")[:-1])
+    if in_folder and not classes.colors:  # CVAT and Datumaro write colors into this folder
         return True
     try:
         return has_voc_palette(images.read(path))

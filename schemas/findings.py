@@ -31,6 +31,8 @@ class FindingName(StrEnum):
         "The scan's SEG or RTSTRUCT has no such class; it is empty in this scan.")
     CLASSES_OVERLAP = ("classes overlap",
         "Two classes share voxels; the overlap option decided which class each voxel got.")
+    OBJECTS_BY_CLASS = ("objects became their classes",
+        "The label numbers objects, and the document beside it gives the class of each, as nnDetection writes it.")
     CLASS_CUT_OFF = ("a class is cut off", "More than 1 % of a class is outside the static shape and is in no record.")
     CLASS_MASKS_OVERLAP = ("class masks overlap",
         "The masks of two classes share voxels; each such voxel was given to one of them.")

@@ -267,10 +267,10 @@ def is_whole_number(text: str) -> bool:
     return re.fullmatch(r"-?[0-9]+", text) is not None
 
 
-def color_of(text: str) -> int | None:
+def parse_color(text: str) -> int | None:
     """Return a color in hexadecimal, RRGGBB with or without #, as an integer; None if the text is none.
 
-    >>> color_of("#e0e0c0"), color_of("255")
+    >>> parse_color("#e0e0c0"), parse_color("255")
     (14737600, None)
     """
     found = _IGNORED_COLOR.fullmatch(text)
@@ -315,7 +315,7 @@ class LabelCoding:
         if not self.colors:
             return {}
         named = {int(code, 16): ids[name] for code, name in self._pairs()}
-        colors = (color_of(one) for one in self.ignored)
+        colors = (parse_color(one) for one in self.ignored)
         more = dict.fromkeys(color for color in colors if color is not None and color not in named)
         return {0: 0, **named, **{color: len(self.names) + at for at, color in enumerate(more, start=1)}}
 

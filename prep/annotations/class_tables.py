@@ -201,17 +201,19 @@ class _Grid:
         return self.header[at].strip(" <>*").replace("_", " ").lower() if self.header else ""
 
 
-def read_class_table(name: str, text: str, first: int = 0) -> ClassTable:
+def read_class_table(name: str, text: str, first: int = 0, way: str = "") -> ClassTable:
     """Return the classes of a file of text lines or cells.
 
     Args:
         name: path of the file, for messages.
         text: its content.
         first: value of the first name of a list without numbers.
+        way: how the user can name the classes clearly; default: a .json file.
 
     Raises:
         AnnotationsError: the file can be read in two ways, or in none; says how to make it clear.
     """
+    way = way or _WAY
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
     content = [(number, line) for number, line in lines if line and not line.startswith(_COMMENTS)]
     comments = [(number, line) for number, line in lines if line.startswith(_COMMENTS)]
@@ -224,9 +226,9 @@ def read_class_table(name: str, text: str, first: int = 0) -> ClassTable:
         except _UnclearError as error:
             unclear = unclear or str(error)
     if unclear:
-        raise AnnotationsError(f"{name}: {unclear}; {_WAY}")
-    _check_no_numbers(name, content)
-    return _table_of_list(name, lines, first)
+        raise AnnotationsError(f"{name}: {unclear}; {way}")
+    _check_no_numbers(name, content, way)
+    return _table_of_list(name, lines, first, way)
 
 
 _WAY = 'write a .json file with the name and the value of each class, such as {"liver": 1, "tumor": 2}'
@@ -328,7 +330,7 @@ def _is_value(cell: Any) -> bool:
     return _REAL.fullmatch(str(cell)) is not None or _color_of_cell(cell) is not None
 
 
-def _check_no_numbers(name: str, content: Sequence[tuple[int, str]]) -> None:
+def _check_no_numbers(name: str, content: Sequence[tuple[int, str]], way: str) -> None:
     """Refuse lines of which most, but not all, begin with a number or end in several."""
     rows = [
         (number, line, _split_words(line.replace(",", " ").replace(":", " "))) for number, line in content
@@ -342,11 +344,11 @@ def _check_no_numbers(name: str, content: Sequence[tuple[int, str]]) -> None:
         other = next(((number, line) for number, line, _ in rows if number not in numbered), content[0])
         raise AnnotationsError(
             f"{name}:{other[0]}: {other[1]!r}: expected the same columns in each line: a value, a name, and maybe a "
-            f"color; {_WAY}"
+            f"color; {way}"
         )
 
 
-def _table_of_list(name: str, lines: Sequence[tuple[int, str]], first: int) -> ClassTable:
+def _table_of_list(name: str, lines: Sequence[tuple[int, str]], first: int, way: str) -> ClassTable:
     """Return the classes of a list of names: their values follow from their order."""
     while lines and not lines[-1][1]:
         lines = lines[:-1]
@@ -362,7 +364,7 @@ def _table_of_list(name: str, lines: Sequence[tuple[int, str]], first: int) -> C
         number, line = commented[0]
         raise AnnotationsError(
             f"{name}:{number}: {line!r} may be a comment or a class, and each line counts; delete the line if it is a "
-            f"comment, else {_WAY}"
+            f"comment, else {way}"
         )
     if (
         len(named) > 1
@@ -372,7 +374,7 @@ def _table_of_list(name: str, lines: Sequence[tuple[int, str]], first: int) -> C
         number, line = named[0]
         raise AnnotationsError(
             f"{name}:{number}: {line!r} may be the title of the column or a class; delete the line if it is a title, "
-            f"else {_WAY}"
+            f"else {way}"
         )
     # labelme2voc.py: the first class of the list has the number -1.
     start = -1 if named and named[0][1].lower() in IGNORE_NAMES else first

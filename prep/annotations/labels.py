@@ -201,14 +201,19 @@ class LabelMap:
         >>> regions.sets_of_values([0, 1, 2])
         {0: 0, 1: 1, 2: 3}
         """
-        sets = {value: self.set_of(identity) for value, identity in self.ids_of_values(values).items()}
+        ids = self.ids_of_values(values, may_ignore=False)
+        sets = {value: self.set_of(identity) for value, identity in ids.items()}
         for value, identity in self.values or ():
             if value in sets:
                 sets[value] |= self.set_of(identity)
         return sets
 
-    def check_values(self, values: Iterable[int]) -> None:
+    def check_values(self, values: Iterable[int], *, may_ignore: bool = True) -> None:
         """Raise SourceError for values of a label image or volume that are not classes; 0 is always the background.
+
+        Args:
+            values: the values.
+            may_ignore: whether the message may suggest --ignore-label.
 
         Raises:
             SourceError: lists the unknown values and the classes.
@@ -216,18 +221,24 @@ class LabelMap:
         present = [int(value) for value in values if value]
         if self.is_open:
             unknown = [value for value in present if not 0 < value <= 255 or value == self.stored_ignore]
-            known = "1 to 255; --label-map or --classes takes larger ones" + _fixes(unknown)
+            known = "1 to 255; --label-map or --classes takes larger ones" + _fixes(
+                unknown, may_ignore=may_ignore
+            )
         else:
             unknown = [value for value in present if value not in self.names]
             known = ", ".join(f"{identity} {name}" for identity, name in self.entries[:20])
-            known += _fixes(unknown)
+            known += _fixes(unknown, may_ignore=may_ignore)
         if unknown:
             listed = ", ".join(map(str, unknown[:10]))
             swapped = "; are image and label swapped?" if len(unknown) > 100 else ""
             raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}{swapped}")
 
-    def ids_of_values(self, values: Iterable[int]) -> dict[int, int]:
+    def ids_of_values(self, values: Iterable[int], *, may_ignore: bool = True) -> dict[int, int]:
         """Return the id of each value of a label image or volume; 0 for values that the user left out.
+
+        Args:
+            values: the values.
+            may_ignore: whether messages may suggest --ignore-label.
 
         Raises:
             SourceError: some values are not classes; lists them and the classes.
@@ -241,16 +252,18 @@ class LabelMap:
             ignored = {value: self.stored_ignore for value in present if value in self.ignored_values}
             return {**self.ids_of_values(value for value in present if value not in ignored), **ignored}
         if self.values is None:
-            self.check_values(present)
+            self.check_values(present, may_ignore=may_ignore)
             return {value: value for value in present}
         ids = {0: 0, **dict(self.values)}
         others = [value for value in present if value not in ids]
         if self.is_open:
-            self.check_values(others)
+            self.check_values(others, may_ignore=may_ignore)
             ids |= {value: value for value in others}
         elif others and not self.drops_others:
             listed, known = (", ".join(map(str, found[:20])) for found in (others, [*dict(self.values)]))
-            raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}{_fixes(others)}")
+            raise SourceError(
+                "annotation", _UNKNOWN, f"{listed}; known are {known}{_fixes(others, may_ignore=may_ignore)}"
+            )
         return {value: ids.get(value, 0) for value in present}
 
     def id_of_value(self, value: int) -> int | None:
@@ -311,7 +324,7 @@ class LabelMap:
         )
 
 
-def _fixes(unknown: Sequence[int]) -> str:
+def _fixes(unknown: Sequence[int], *, may_ignore: bool) -> str:
     """Return what to do with values of label files that no table names; "" without any or with too many."""
     if not 0 < len(unknown) <= _MOST_FIXED:
         return ""
@@ -319,7 +332,8 @@ def _fixes(unknown: Sequence[int]) -> str:
     space = "=" if unknown[0] < 0 else " "
     listed = ",".join(map(str, unknown))
     what = "leaves it out" if len(unknown) == 1 else "leaves them out"
-    return f"; --map-classes{space}{mapped} {what}, --ignore-label{space}{listed} ignores their pixels"
+    ignoring = f", --ignore-label{space}{listed} ignores their pixels" if may_ignore else ""
+    return f"; --map-classes{space}{mapped} {what}{ignoring}"
 
 
 def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:

@@ -147,8 +147,29 @@ def read_label_image(
         )
         raise decode_error("label image is not in color", detail)
     if header is None:
-        return _by_palette(values[..., 0], image)
+        return _of_gray(_by_palette(values[..., 0], image), _form_of_mode(image.mode), labels)
     return _of_gray(class_indices(values[..., 0], header), png_form(data, header), labels)
+
+
+def gray_form(data: bytes) -> GrayForm | None:
+    """Return the form of a gray label image; None if it is in color, or has a palette of colors.
+
+    Raises:
+        SourceError: the image is damaged.
+    """
+    if data.startswith(PNG_SIGNATURE):
+        return png_form(data, read_png_header(data))
+    opener = next((one for begins, one in _OPENERS if data.startswith(begins)), None)
+    if opener is None:
+        return None
+    with decoder_failures():
+        return _form_of_mode(open_with_plugin(opener, data).mode)
+
+
+def _form_of_mode(mode: str) -> GrayForm | None:
+    """Return the form of a TIFF or BMP; tools write a mask of 0 and 255 with 1 bit, too."""
+    bits = {"1": 1, "L": 8, "I;16": 16}.get(mode)
+    return None if bits is None else GrayForm(bits=bits)
 
 
 def _of_gray(stored: NDArray[Any], form: GrayForm | None, labels: LabelMap | None) -> NDArray[Any]:
@@ -173,7 +194,8 @@ def _table_decoder(image: Image.Image, labels: LabelMap) -> DecodeColors | None:
     if image.mode == "P":
         colors = np.array(image.getpalette("RGB") or [], np.int64).reshape(-1, 3)
         codes = colors @ (1 << 16, 1 << 8, 1)
-        used = {index: int(codes[index]) for _, index in image.getcolors(256) or () if index < len(codes)}
+        indices = np.unique(np.asarray(image)).tolist()
+        used = {index: int(codes[index]) for index in indices if index < len(codes)}
         named = {index: numbers[code] for index, code in used.items() if code in numbers}
         if len(named) < len(used) and all(index == value for index, value in named.items()):
             return None  # its own numbers are those of the table, or it has other colors

@@ -197,7 +197,7 @@ def _read_description(annotations: SourceFiles, annotation_file: str | None) -> 
     if len(texts) != 1:
         what = f"{' and '.join(found[:3])} differ" if texts else "nothing below it names the classes"
         raise AnnotationsError(f"{annotations.root}: {what}; {_FIX_NAMES}{layout_hint(annotations, 'yolo')}")
-    names = _check_names(found[0], read_class_table(found[0], texts.pop()).names)
+    names = _check_names(found[0], read_class_table(found[0], texts.pop(), way=_FIX_NAMES).names)
     return _Description(file=found[0], names=names, splits=_darknet_splits(annotations))
 
 

@@ -1,8 +1,8 @@
 """Forms of gray label images: what a file stores for a pixel, and which gray value it shows.
 
 Lossless optimizers (oxipng, zopflipng) write a gray picture with fewer bits, or with a palette of grays, where its
-values allow that, and they decide it for each file. A pixel of 17 of 255 is stored as 1 in 4 bits. Tools that draw labels
-write numbers of classes into few bits too, and mean the numbers. A set of files tells which it is, one file does not.
+values allow that, and they decide it for each file. A pixel of 17 of 255 is stored as 1 in 4 bits. Tools that draw
+labels write numbers of classes into few bits too, and mean the numbers. A set of files tells which it is.
 
 Source: Portable Network Graphics, third edition, 13.12 (sample depth rescaling); TensorFlow, OpenCV and imageio return
 the shown value.
@@ -53,10 +53,10 @@ class GrayForm:
         if self.palette:
             values, stored_bits = np.array(self.palette, np.uint8)[values], 8
         if stored_bits >= bits:
-            return values
+            return np.asarray(values)
         factor = (2**bits - 1) // (2**stored_bits - 1)
         dtype = np.uint8 if bits == 8 else np.uint16
-        return (values.astype(np.uint32) * factor).astype(dtype)
+        return np.asarray(values.astype(np.uint32) * factor, dtype)
 
 
 def png_form(data: bytes, header: PngHeader) -> GrayForm | None:

@@ -24,6 +24,7 @@ BLOCK_VALUES = 1 << 18
 INTEGERS = ("uint8", "int8", "uint16", "int16", "int32")
 """Types for integer values, smallest first; no scanner needs larger ones."""
 LABELS = ("uint8", "uint16", "int32")
+NEGATIVE_LABELS = "mask has negative values"
 MOST_NEGATIVE = 4
 """Distinct negative values of a mask that may be marks; a scan that was taken for a mask has more."""
 LABEL_TOLERANCE = 1e-3
@@ -245,21 +246,19 @@ def read_labels(
 
     _read_blocks(header, data, lambda start, stop: labels[start:stop], fill, in_place=False)
     if unknown:
-        raise SourceError("decode", "mask has negative values", _negative_values(sorted(unknown)))
+        raise SourceError("decode", NEGATIVE_LABELS, _negative_values(sorted(unknown)))
     return labels, replaced
 
 
 def _negative_values(values: Sequence[int]) -> str:
     """Return the message for negative values: a few mark voxels without a class, many are an image.
 
-    >>> _negative_values([-1])
-    '-1; --ignore-label=-1 ignores these voxels, --map-classes=-1=background makes them background'
+    >>> _negative_values([-2, -1]), _negative_values([*range(-9, 0)])
+    ('-2,-1', 'down to -9; are image and label swapped?')
     """
     if len(values) > MOST_NEGATIVE:
         return f"down to {values[0]}; are image and label swapped?"
-    listed = ",".join(map(str, values))
-    mapped = ",".join(f"{value}=background" for value in values)
-    return f"{listed}; --ignore-label={listed} ignores these voxels, --map-classes={mapped} makes them background"
+    return ",".join(map(str, values))
 
 
 def _read_blocks(
