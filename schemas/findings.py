@@ -94,6 +94,9 @@ class FindingName(StrEnum):
     OVERLAPPING_SLICES = ("overlapping slices",
         "Slices are thicker than the distance between them, so neighbors share tissue.")
     PADDING_VALUES = ("padding values", "Some values mean “no data”; where this was corrected, they were set to air.")
+    REAL_WORLD_VALUES = ("real world values",
+        "The file maps stored values to a quantity with a unit; the mapping was applied.",
+        "Convert with --real-world-values stored for the values as they are stored.")
     REPEATED_CONTOURS = ("repeated contours",
         "The same contour occurs twice and would cancel itself out; it was drawn once.")
     RESCALE_IGNORED = ("rescale ignored",
