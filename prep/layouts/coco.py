@@ -300,7 +300,7 @@ def _document_examples(
         else:
             orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
     _refuse_lost_annotations(document, by_image, orphans)
-    read: list[tuple[SourceExample, list[str]]] = []
+    read: list[tuple[SourceExample, list[str], str]] = []
     for entry in document.images:
         image, annotations = found[document.file, entry["id"]], by_image[normalize_id(entry["id"])]
         placed = [one for one in annotations if not is_class_alone(one)]
@@ -318,13 +318,13 @@ def _document_examples(
             boxes, bad = usable_boxes(placed, box_of, options)
             size = declared_size(entry.get("height"), entry.get("width"))
         except SourceError as error:
-            read.append((SourceExample(**known, problem=error.args), names))
+            read.append((SourceExample(**known, problem=error.args), names, document.file))
             continue
         notes: tuple[str, ...] = (image.note,) if image.note else ()
         if skeletons is not None and boxes:
             notes += _notes_of(annotations, skeletons)
         example = SourceExample(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
-        read.append((example, names))
+        read.append((example, names, document.file))
     yield from settle_classes(read, options, are_objects=True)
     yield from document.faulty
     yield from _orphaned(document, orphans)

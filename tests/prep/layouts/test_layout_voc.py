@@ -141,7 +141,7 @@ BOMB = '<!DOCTYPE a [<!ENTITY a "h"><!ENTITY b "&a;&a;">]><annotation><filename>
         (annotation("a.jpg", "nan 1 3 5"), "number is not finite"),
         (annotation("a.jpg", "left 1 3 5"), "not a number"),
         (annotation("a.jpg", extra="<difficult>very</difficult>"), "flag is neither 0 nor 1"),
-        ("<annotation><object><name>hat</name></object></annotation>", "object has no box"),
+        ("<annotation><object><name>hat</name></object></annotation>", "picture has a class without a box"),
         ("<annotation><object><bndbox/></object></annotation>", "box has no class"),
     ],
 )
