@@ -18,7 +18,7 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import shorten_list
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
-from halofeed.prep.sources.containers import container_kind
+from halofeed.prep.sources.containers import UNPACK_COMMANDS, container_kind, unpack_command
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
     DICOM_EXTENSIONS,
@@ -82,7 +82,7 @@ _FOREIGN_FILES = tuple(
         (
             "an archive",
             "unpack it, and name the folder that comes out of it",
-            r".*\.(zip|7z|rar|tgz|tbz2?|txz|(tar\.)?(gz|bz2|xz|zst))",
+            r".*\.(zip|7z|rar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|zst))",
         ),
         (
             "a picture of a format that is not read",
@@ -113,7 +113,6 @@ _FOREIGN_FILES = tuple(
 _FOREIGN_BYTES = {
     b"PK\x03\x04": "it is a ZIP file, such as a workbook: save the table as CSV in UTF-8",
     b"\xd0\xcf\x11\xe0": "it is a workbook: save the table as CSV in UTF-8",
-    b"\x1f\x8b": "it is compressed: unpack it with gunzip",
     b"PAR1": "it is Parquet: give its name the ending .parquet",
     b"\x89PNG": "it is a picture: name the table",
     b"\xff\xd8\xff": "it is a picture: name the table",
@@ -203,6 +202,8 @@ def suggest_layout(files: _Files) -> Hint | None:
 
 def advice_for_bytes(head: bytes, path: str) -> str:
     """Return what to do about a file at `path` that is named as a table and is no UTF-8 text, by its first bytes."""
+    if command := unpack_command(head):
+        return f"it is compressed: unpack it with {command} {shlex.quote(path)}"
     if kind := next((what for start, what in _FOREIGN_BYTES.items() if head.startswith(start)), None):
         return kind
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -514,12 +515,29 @@ def _detect_array(files: _Files, paths: Sequence[str]) -> Hint | None:
     return None
 
 
+def _detect_packed_file(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect a volume or picture that is compressed as a whole; gzip of NIfTI is read as it is."""
+    for path in paths:
+        stem, extension = splitext(path)
+        command = UNPACK_COMMANDS.get(extension.lower())
+        if command and extension_of(stem) and not extension_of(path):
+            return Hint(what=f"{path} is a compressed file", fix=_unpack(command, path))
+    return None
+
+
+def _unpack(command: str, path: str) -> str:
+    return f"unpack it, and others like it, with {command} {shlex.quote(path)}"
+
+
 def _detect_foreign_files(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect files that are no pictures, volumes or tables, where there are none of these."""
     if any(extension_of(path) for path in files.sizes()):
         return None
     for path in paths:
         name = basename(path).lower()
+        command = UNPACK_COMMANDS.get(splitext(name)[1])
+        if command and not splitext(name)[0].endswith(".tar"):
+            return Hint(what=f"{path} is a compressed file", fix=_unpack(command, path))
         for what, fix, form in _FOREIGN_FILES:
             if form.fullmatch(name):
                 return Hint(what=f"{path} is {what}", fix=fix)
@@ -593,6 +611,7 @@ _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
     _detect_masks,
     _detect_table,
     _detect_container,
+    _detect_packed_file,
     _detect_foreign_files,
     _detect_foreign_table,
     _detect_pointer,

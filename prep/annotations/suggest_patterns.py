@@ -120,18 +120,18 @@ class UnpairedError(AnnotationsError):
 
 def pattern_advice(files: SourceFiles, options: LayoutOptions, own: str = "") -> str:
     """Return a clause with patterns that were tried, or with what patterns are if no pair of files proved right."""
-    return advise(suggest_patterns(files, options, own), _show_pattern(files, options))
+    return advise(suggest_patterns(files, options, own), no_pattern(files))
 
 
-def _show_pattern(files: SourceFiles, options: LayoutOptions) -> str:
+def no_pattern(files: SourceFiles) -> str:
     """Return what was seen, and a pattern with a path of the source.
 
     >>> from types import SimpleNamespace
-    >>> print(_show_pattern(SimpleNamespace(sizes=lambda: {"ct/a1.nii": 1, "ct/a2.nii": 1}), LayoutOptions()))
+    >>> print(no_pattern(SimpleNamespace(sizes=lambda: {"ct/a1.nii": 1, "ct/a2.nii": 1})))
     by name and content, none of its 2 files, such as ct/a1.nii, is the label of another. If some are, name images and \
 labels with --image-pattern and --label-pattern: paths with {id} for the part that counts, as in 'ct/a{id}.nii'
     """
-    paths = list(iterate_scans(files.sizes(), options.takes_scan))
+    paths = list(iterate_scans(files.sizes()))
     if not paths:
         return "it holds no picture and no volume"
     path = paths[0]

@@ -11,7 +11,12 @@ from typing import Any
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import note_similar_classes, shorten_list
 from halofeed.prep.annotations.columns import is_geometry, normalize_name
-from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, sort_examples
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    attributes_of,
+    rejected_example,
+    sort_examples,
+)
 from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.picture_classes import settle_classes, with_classes
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
@@ -39,6 +44,8 @@ from halofeed.system.wording import plural
 
 _KNOWN_KEYS = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"))
 """Keys of an annotation that the reader uses, in addition to other spellings of iscrowd."""
+_IMAGE_KEYS = frozenset(("id", "file_name", "height", "width"))
+"""Keys of an image entry that the reader uses; the others may name its group."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
 _CROWD = ("iscrowd", "crowd")
 _FLAGS = {0: False, 1: True}
@@ -95,7 +102,7 @@ def list_references(
         values = {name: value for value, name in _values_of_classes(documents).items()}
         listed += (
             replace(one, source=index.relative(one.source))
-            for one in _label_image_examples(document, found, drawn, values)
+            for one in _label_image_examples(document, found, drawn, values, options)
         )
     of_classes = _are_of_classes(documents, options)
     if of_classes:
@@ -213,6 +220,7 @@ def _label_image_examples(
     found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
     drawn: Mapping[tuple[str, int | str | None], ImageMatch | SourceError],
     values: Mapping[str, int],
+    options: LayoutOptions,
 ) -> Iterator[SourceExample]:
     """Yield the examples of one panoptic file, each with its label image and the class of each segment."""
     value_of_category = {identity: values[name] for identity, name in document.names_by_id.items()}
@@ -222,6 +230,8 @@ def _label_image_examples(
     for entry in document.images:
         image, identity = found[document.file, entry["id"]], normalize_id(entry["id"])
         known: dict[str, Any] = {"source": entry["file_name"], "key": identity, "split": document.split}
+        if options.needs_groups:
+            known["attributes"] = attributes_of(entry, _IMAGE_KEYS)
         try:
             if isinstance(image, SourceError):
                 raise image
@@ -311,6 +321,8 @@ def _document_examples(
         ]
         key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
         known: dict[str, Any] = {"source": entry["file_name"], "key": key, "split": document.split}
+        if options.needs_groups:
+            known["attributes"] = attributes_of(entry, _IMAGE_KEYS)
         try:
             if isinstance(image, SourceError):
                 raise image

@@ -13,7 +13,7 @@ from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
 from halofeed.prep.annotations.suggest_layout import Hint, describe_annotations, find_hints, read_heads
-from halofeed.prep.annotations.suggest_patterns import UnpairedError, suggest_patterns
+from halofeed.prep.annotations.suggest_patterns import UnpairedError, no_pattern, suggest_patterns
 from halofeed.prep.annotations.table_forms import METADATA_NAMES
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAY_SHOW_ONE_THING
@@ -132,22 +132,38 @@ def _by_listing(
         suggested = _suggest_tables(annotations, images, annotation_file, options_of)
         if suggested and len(suggested[0].words) == 2:
             (_, name), reason = suggested[0].words, suggested[0].effect
-            return DetectedLayout(name=name, reason=reason.replace("finds", "it finds", 1))
-        suggested = suggested or suggest_patterns(images, options_of("pairs"))
+            return DetectedLayout(name=name, reason=f"it {reason}")
     if not any(extension_of(path) for path in images.sizes()):
         raise AnnotationsError(
             f"{images.root}: no picture, volume or video lies below it{_others(images)}; name the folder "
             "that holds them"
         )
-    others = describe_annotations(annotations, annotation_file)
-    beside = f"; {others}" if others else ""
-    names = ", ".join(LAYOUTS)
-    head = f"{annotations.root}: its files show no layout{beside}; name one of {names} with --layout. Tried:"
-    if hints:
-        head = f"{annotations.root}: {hints[0]}. Tried:"
-    elif suggested:
-        head = f"{annotations.root}: its files show no layout; {advise(suggested, '')}. Tried:"
-    raise AnnotationsError("\n".join([head, *tried]))
+    suggested = suggested or _suggest_pairs(images, options_of)
+    shown = describe_annotations(annotations, annotation_file)
+    if suggested:
+        head = f"its files show no layout; {advise(suggested, '')}"
+    elif hints and len(hints[0].layouts) > 1:  # names of volumes show no layout, and each of these was tried
+        head = f"{hints[0].what}, and no layout of volumes fits; {no_pattern(images)}"
+    elif hints:
+        head = str(hints[0])
+    else:
+        others = f"; {shown}" if shown else ""
+        head = f"its files show no layout{others}; name one of {', '.join(LAYOUTS)} with --layout"
+    said = [f"; {hint}" for hint in (*hints, shown) if hint]
+    for text in said:  # once is enough
+        tried = [line.replace(text, "") for line in tried]
+    raise AnnotationsError("\n".join([f"{annotations.root}: {head}. Tried:", *tried]))
+
+
+def _suggest_pairs(images: SourceFiles, options_of: Callable[[str], LayoutOptions]) -> tuple[Suggestion, ...]:
+    """Return patterns that were tried, if the user's options leave room for label images."""
+    try:
+        options = options_of("pairs")
+    except UsageError:
+        return ()
+    if options.task not in (None, "segmentation") or options.image_pattern or options.label_pattern:
+        return ()
+    return suggest_patterns(images, options)
 
 
 def _explains(

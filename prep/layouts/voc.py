@@ -353,7 +353,11 @@ def _split_by_lists(
         for name, split in splits.items():
             if (prefix, name) not in seen:
                 place = f"{prefix}/ImageSets/Main/{split}.txt#{name}".lstrip("/")
-                fault = ("annotation", "listed image has no annotation", "")
+                fault = (
+                    "annotation",
+                    "listed image has no annotation",
+                    "add its XML file, or remove the line",
+                )
                 result.append(rejected_example(place, fault, split))
     return result
 

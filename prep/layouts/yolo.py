@@ -20,6 +20,7 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.class_names import note_similar_classes
+from halofeed.prep.annotations.class_tables import read_class_table
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     read_required,
@@ -53,6 +54,10 @@ _DESCRIPTIONS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 _MAX_LABEL_BYTES = 64 << 20
 _FIX_NAMES = "write a data.yaml into it with the line `names: [first class, second class]`"
 _BY_ITS_END = "folder of a split found by the end of its path, because data.yaml names one of another machine"
+_SIXTH = (
+    "; a sixth number is the confidence of a prediction, or an angle: remove a confidence, and write four corners "
+    "(class x1 y1 x2 y2 x3 y3 x4 y4, as shares) for an angle"
+)
 _MAX_NUMBER = 99_999
 """Limit for nc, class ids and the number of keypoints."""
 _NO_LABEL_FILE = "picture has no label file: taken as one without objects, as in YOLO"
@@ -192,8 +197,7 @@ def _read_description(annotations: SourceFiles, annotation_file: str | None) -> 
     if len(texts) != 1:
         what = f"{' and '.join(found[:3])} differ" if texts else "nothing below it names the classes"
         raise AnnotationsError(f"{annotations.root}: {what}; {_FIX_NAMES}{layout_hint(annotations, 'yolo')}")
-    lines = texts.pop().rstrip().splitlines()
-    names = _check_names(found[0], dict(enumerate(lines)))
+    names = _check_names(found[0], read_class_table(found[0], texts.pop()).names)
     return _Description(file=found[0], names=names, splits=_darknet_splits(annotations))
 
 
@@ -528,7 +532,7 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
     if len(values) >= 6 and len(values) % 2 == 0 and not described.keypoints:
         return polygon_of(label, values, what, options)
     expected = f"{posed + 1} for keypoints" if described.keypoints else "7 or more for a polygon"
-    more = "; a sixth is a confidence: these are predictions, remove it" if len(values) == 5 else ""
+    more = _SIXTH if len(values) == 5 else ""
     detail = f"{what}: {len(numbers)} numbers; expected 5 for a box, or {expected}{more}"
     raise SourceError("annotation", "row is no object", detail)
 

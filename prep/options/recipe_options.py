@@ -343,11 +343,18 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     boxes_zero_area: Literal["drop", "keep", "fail"] = option(
         "drop", "boxes without height or width", choices=("drop", "keep", "fail"), needs=_BOXES
     )
-    boxes_crowd: Literal["keep", "drop"] = option(
-        "keep", "boxes that mark a crowd (kept ones are flagged)", choices=("keep", "drop"), needs=_BOXES
+    boxes_crowd: Literal["keep", "drop", "objects"] = option(
+        "keep",
+        "boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them; or take "
+        "them as objects, for tools that flag every object",
+        choices=("keep", "drop", "objects"),
+        needs=_BOXES,
     )
-    boxes_difficult: Literal["keep", "drop"] = option(
-        "keep", "boxes flagged as difficult", choices=("keep", "drop"), needs=_BOXES
+    boxes_difficult: Literal["keep", "drop", "objects"] = option(
+        "keep",
+        "boxes flagged as difficult: keep them with their flag, drop them, or take them as objects without it",
+        choices=("keep", "drop", "objects"),
+        needs=_BOXES,
     )
     on_bad_object: Literal["drop", "reject"] = option(
         "drop",
@@ -417,15 +424,31 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     )
     split_shares: tuple[str, ...] = option(
         (),
-        "split by a stable hash of the group, e.g. train=0.8,validation=0.1,test=0.1; default: the source's splits. A "
-        "group is a table's column group, a DICOM patient, a BIDS subject, {group} of --image-pattern, or the group "
-        "of --group-pattern",
+        "split by a stable hash of the group, with the shares of all and of each class, e.g. "
+        "train=0.8,validation=0.1,test=0.1; default: the source's splits. A group is a table's column group, a DICOM "
+        "patient, a BIDS subject, {group} of --image-pattern, or the group of --group-pattern or --group-column",
         brief="split at random, e.g. train=0.8,validation=0.1,test=0.1",
     )
     split_seed: int = option(
         0,
         "seed of the hash that makes the splits",
-        needs=Need("--split-shares", lambda recipe: bool(recipe.split_shares)),
+        needs=Need(
+            "--split-shares or --folds", lambda recipe: bool(recipe.split_shares) or recipe.folds is not None
+        ),
+    )
+    folds: int | None = option(
+        None,
+        "divide the groups into this many folds of equal size, as splits fold0, fold1, ..., with all classes in each; "
+        "`halofeed train --fold 2` and Loader(..., fold=2) validate with one fold and train with the others",
+        least=2,
+        omitted=True,
+        brief="make folds for cross-validation, as splits fold0, fold1, ...",
+    )
+    group_column: str | None = option(
+        None,
+        "column of a table or key of an image entry, such as video_id, whose value is the group that stays in one "
+        "split",
+        omitted=True,
     )
     group_pattern: str | None = option(
         None,

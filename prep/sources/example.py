@@ -112,6 +112,8 @@ class SourceExample:
         bad_objects: (reason, detail) of each annotated object that is unusable and dropped.
         parts: files with the voxels of headers that name them (.mhd, .nhdr).
         notes: remarks on how the annotations were read; they are counted and printed as warnings.
+        attributes: (name, value) of columns and keys that the layout does not read. They show groups, are only there
+            where splits are made, and are never written.
     """
 
     source: str
@@ -138,6 +140,7 @@ class SourceExample:
     bad_objects: tuple[tuple[str, str], ...] = ()
     parts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    attributes: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def paths(self) -> tuple[str, ...]:
