@@ -65,7 +65,7 @@ class FindingName(StrEnum):
     MASK_ON_ANOTHER_GRID = ("mask on another grid",
         "The mask and the scan have different grids; each voxel got the nearest mask voxel.")
     MASK_QUANTIZED = ("mask saved through floats",
-        "The mask's integers have a fractional slope; each value is within half a step of the label that was taken.")
+        "The mask's integers have a fractional slope; each value was rounded to the whole number within half a step.")
     MASK_SLIGHTLY_OFF = ("mask slightly off its image's grid",
         "The mask's grid differs by less than the tolerance; it was used unchanged.")
     MASK_VOXELS_NOT_FINITE = ("mask voxels that are no number",

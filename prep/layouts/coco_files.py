@@ -249,11 +249,14 @@ def is_class_alone(annotation: Mapping[str, Any]) -> bool:
 
     >>> is_class_alone({"category_id": 1}), is_class_alone({"category_id": 1, "bbox": [], "segmentation": []})
     (True, True)
+    >>> is_class_alone({"category_id": 1, "bbox": [0, 0, 0, 0]})
+    True
     >>> is_class_alone({"category_id": 1, "bbox": [1, 2]}), is_class_alone({"caption": "a hat"})
     (False, False)
     """
     places = ("bbox", "segmentation", "segments_info", "keypoints", "caption")
-    return "category_id" in annotation and not any(annotation.get(place) for place in places)
+    has_place = any(any(found) if isinstance(found := annotation.get(one), list) else found for one in places)
+    return "category_id" in annotation and not has_place
 
 
 def _segments_as_objects(name: str, lists: Lists, *, things_only: bool) -> Lists:
