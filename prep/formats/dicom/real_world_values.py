@@ -138,7 +138,7 @@ def choose_rescale(
     units = ", ".join(f"{number}: {one.kind or 'no unit'}" for number, one in enumerate(mappings, start=1))
     units_differ = len({one.kind for one in mappings}) == len(mappings)
     example = mappings[0].kind if units_differ and mappings[0].kind else "1"
-    fix = f"--real-world-values {example} takes the first, and {STORED} none"
+    fix = f"--real-world-values {example} takes the first; --real-world-values {STORED} takes none"
     reason = "several real world value mappings" if choice == AUTO else "no such real world value mapping"
     raise SourceError("read", reason, f"{units}; {fix}")
 
