@@ -12,6 +12,7 @@ from halofeed.pipelines.convert import Conversion
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.convert.loss_findings import Converted, loss_findings
 from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
+from halofeed.schemas.findings import FindingName, explain_finding, finding_key, split_finding
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import task_named
@@ -118,9 +119,18 @@ def _unused(manifest: Manifest) -> Iterator[str]:
             yield f"  warning: {name}: {empty:,} of {count:,} shards {are} empty; lower --shards"
 
 
+_SAID = frozenset(
+    finding_key(name, "corrected") for name in (FindingName.MASK_QUANTIZED, FindingName.REAL_WORLD_VALUES)
+)
+"""Findings about other values than those stored, which the summary says too."""
+
+
 def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:
-    """Yield warnings about what the static shape cuts off volumes, and about padding."""
+    """Yield warnings about values that were changed, about what the static shape cuts off, and about padding."""
     statistics = split.statistics
+    for key, count in (statistics.findings or {}).items():
+        if key in _SAID:
+            yield f"{plural(count, 'scan')}: {key}: {explain_finding(split_finding(key)[0])}"
     if not any(statistics.largest_scan or ()):
         return
     shape, largest = _sizes(manifest, split)

@@ -67,7 +67,7 @@ class FindingName(StrEnum):
     MASK_ON_ANOTHER_GRID = ("mask on another grid",
         "The mask and the scan have different grids; each voxel got the nearest mask voxel.")
     MASK_QUANTIZED = ("mask saved through floats",
-        "The mask's integers have a fractional slope; each value is within half a step of the label that was taken.")
+        "The mask's integers have a fractional slope; each value was rounded to the whole number within half a step.")
     MASK_SLIGHTLY_OFF = ("mask slightly off its image's grid",
         "The mask's grid differs by less than the tolerance; it was used unchanged.")
     MASK_VOXELS_NOT_FINITE = ("mask voxels that are no number",
@@ -96,6 +96,9 @@ class FindingName(StrEnum):
     OVERLAPPING_SLICES = ("overlapping slices",
         "Slices are thicker than the distance between them, so neighbors share tissue.")
     PADDING_VALUES = ("padding values", "Some values mean “no data”; where this was corrected, they were set to air.")
+    REAL_WORLD_VALUES = ("real world values",
+        "The file maps stored values to a quantity with a unit; the mapping was applied.",
+        "Convert with --real-world-values stored for the values as they are stored.")
     REPEATED_CONTOURS = ("repeated contours",
         "The same contour occurs twice and would cancel itself out; it was drawn once.")
     RESCALE_IGNORED = ("rescale ignored",

@@ -194,8 +194,8 @@ def _with_images(
         one if one.problem else _with_objects(one, form, (file, picture), options)
         for file, one, picture in listed
     ]
-    classes = [picture.classes for *_, picture in listed]
-    settled = settle_classes(list(zip(read, classes, strict=True)), options, are_objects=False)
+    given = [(one, picture.classes, file) for one, (file, _, picture) in zip(read, listed, strict=True)]
+    settled = settle_classes(given, options, are_objects=False)
     return [(file, one) for (file, *_), one in zip(listed, settled, strict=True)]
 
 

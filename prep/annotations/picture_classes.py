@@ -78,20 +78,20 @@ def with_classes(
 
 
 def settle_classes(
-    listed: Sequence[tuple[SourceExample, Collection[str]]], options: LayoutOptions, *, are_objects: bool
+    listed: Sequence[tuple[SourceExample, Collection[str], str]], options: LayoutOptions, *, are_objects: bool
 ) -> list[SourceExample]:
     """Return examples with boxes; those that lack a box of a class of their picture have a problem.
 
     Args:
-        listed: each example with the classes that its annotations give without a place.
+        listed: each example with the classes that its annotations give without a place, and where these are written.
         options: options of the layout.
         are_objects: whether these classes are those of objects, as in COCO; otherwise they may be attributes, which
             pictures with boxes of other classes have as well.
     """
-    boxed = {box.label for one, _ in listed for box in one.boxes or ()}
-    beside_boxes = {name for one, names in listed if one.boxes for name in names}
+    boxed = {box.label for one, *_ in listed for box in one.boxes or ()}
+    beside_boxes = {name for one, names, _ in listed if one.boxes for name in names}
     settled = []
-    for example, names in listed:
+    for example, names, where in listed:
         own = {box.label for box in example.boxes or ()}
         others = [
             name for name in dict.fromkeys(names) if name not in own and not _means_empty(name, options)
@@ -105,7 +105,7 @@ def settle_classes(
             fix = (
                 "" if never is None else f"; if {never} means no object: --empty-classes {shlex.quote(never)}"
             )
-            detail = f"{', '.join(lacking[:3])}: draw its box, or take the picture out{fix}"
+            detail = f"{where}: {', '.join(lacking[:3])}: draw its box, or take the picture out{fix}"
             example = replace(
                 example, boxes=None, declared_size=None, problem=("annotation", _NO_BOX, detail)
             )

@@ -82,8 +82,8 @@ def note_changed_objects(listed: Sequence[SourceExample]) -> list[SourceExample]
         return list(listed)
     growth = sum(1 / share for share in shares) / max(1, len(shares))
     turned = (
-        f"{len(shares):,} of {plural(len(boxes), 'object')} are oriented boxes, and became upright boxes of "
-        f"{growth:.1f} times their area; --oriented-boxes drop leaves them out"
+        f"oriented boxes ({len(shares):,} of {plural(len(boxes), 'object')}) became upright boxes of {growth:.1f} "
+        "times their area; --oriented-boxes drop leaves them out"
     )
     parts = (
         f"{plural(sum(lost), 'part')} without an area, such as lines, left out of {plural(len(lost), 'object')}, whose "

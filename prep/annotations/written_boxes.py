@@ -101,19 +101,20 @@ def turned_box(box: Box, center: tuple[float, float], turn: float, what: str, op
         SourceError: the options drop oriented boxes.
     """
     # A quarter turn, also one written in radians, is exact: the sine of a float would leave a share of a side.
-    quarter = {0: (1, 0), 90: (0, 1), 180: (-1, 0), 270: (0, -1)}.get(round(turn, 3) % 360)
+    quarter = {0.0: (1.0, 0.0), 90.0: (0.0, 1.0), 180.0: (-1.0, 0.0), 270.0: (0.0, -1.0)}.get(
+        round(turn, 3) % 360
+    )
     cosine, sine = quarter or (math.cos(math.radians(turn)), math.sin(math.radians(turn)))
     points = [(x - center[0], y - center[1]) for x in (box.xmin, box.xmax) for y in (box.ymin, box.ymax)]
     x = [center[0] + a * cosine - b * sine for a, b in points]
     y = [center[1] + a * sine + b * cosine for a, b in points]
     upright = (max(x) - min(x)) * (max(y) - min(y))
     share = (box.xmax - box.xmin) * (box.ymax - box.ymin) / upright if upright and not quarter else None
-    _check_oriented(share, what, options)
-    sides = {"xmin": min(x), "ymin": min(y), "xmax": max(x), "ymax": max(y)}
-    return replace(box, **sides, turned_share=share)
+    check_oriented(share, what, options)
+    return replace(box, xmin=min(x), ymin=min(y), xmax=max(x), ymax=max(y), turned_share=share)
 
 
-def _check_oriented(share: float | None, what: str, options: LayoutOptions) -> None:
+def check_oriented(share: float | None, what: str, options: LayoutOptions) -> None:
     """Raise SourceError for an oriented box if the options drop these."""
     if share is not None and options.oriented_boxes == "drop":
         detail = f"{what}: it fills {share:.0%} of its upright box, which --oriented-boxes upright takes"
@@ -135,7 +136,7 @@ def polygon_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
     share = None
     if not options.masks or options.oriented_boxes == "drop":  # a mask keeps the orientation
         share = share_of_turned_rectangle(numbers)
-        _check_oriented(share, what, options)
+        check_oriented(share, what, options)
     return make_box(
         label,
         (min(x), min(y), max(x), max(y)),

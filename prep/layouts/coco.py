@@ -23,6 +23,7 @@ from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.written_boxes import (
     BOX_IS_ORIENTED,
     angle_of,
+    check_oriented,
     declared_size,
     is_mostly_bad,
     parse_flag,
@@ -32,6 +33,7 @@ from halofeed.prep.annotations.written_boxes import (
     usable_parts,
 )
 from halofeed.prep.layouts.coco_files import (
+    TURNED_SHARE,
     InstancesFile,
     category_names,
     is_class_alone,
@@ -42,7 +44,9 @@ from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
-_KNOWN_KEYS = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"))
+_KNOWN_KEYS = frozenset(
+    (TURNED_SHARE, "id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation")
+)
 """Keys of an annotation that the reader uses, in addition to other spellings of iscrowd."""
 _IMAGE_KEYS = frozenset(("id", "file_name", "height", "width"))
 """Keys of an image entry that the reader uses; the others may name its group."""
@@ -310,7 +314,7 @@ def _document_examples(
         else:
             orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
     _refuse_lost_annotations(document, by_image, orphans)
-    read: list[tuple[SourceExample, list[str]]] = []
+    read: list[tuple[SourceExample, list[str], str]] = []
     for entry in document.images:
         image, annotations = found[document.file, entry["id"]], by_image[normalize_id(entry["id"])]
         placed = [one for one in annotations if not is_class_alone(one)]
@@ -330,13 +334,13 @@ def _document_examples(
             boxes, bad = usable_boxes(placed, box_of, options)
             size = declared_size(entry.get("height"), entry.get("width"))
         except SourceError as error:
-            read.append((SourceExample(**known, problem=error.args), names))
+            read.append((SourceExample(**known, problem=error.args), names, document.file))
             continue
         notes: tuple[str, ...] = (image.note,) if image.note else ()
         if skeletons is not None and boxes:
             notes += _notes_of(annotations, skeletons)
         example = SourceExample(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
-        read.append((example, names))
+        read.append((example, names, document.file))
     yield from settle_classes(read, options, are_objects=True)
     yield from document.faulty
     yield from _orphaned(document, orphans)
@@ -389,8 +393,10 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
     is_crowd = parse_flag(_crowd_of(annotation), f"{what} iscrowd", _FLAGS)
     occluded = annotation.get("occluded", attributes.get("occluded", 0))
     area = annotation.get("area")
+    share = None if options.masks else annotation.get(TURNED_SHARE)
+    check_oriented(share, what, options)
     mask, lost = _mask(annotation.get("segmentation"), what, options) if options.masks else (None, 0)
-    return rectangle_of(
+    box = rectangle_of(
         names_by_id[annotation["category_id"]],
         values,
         what,
@@ -404,6 +410,7 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
         mask=mask,
         lost_parts=lost,
     )
+    return box if share is None else replace(box, turned_share=share)
 
 
 def _mask(segmentation: Any, what: str, options: LayoutOptions) -> tuple[Any, int]:

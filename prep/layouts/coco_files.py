@@ -19,14 +19,15 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import shorten_list
 from halofeed.prep.annotations.contract import read_required, rejected_example, split_in_file_name
 from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.annotations.written_boxes import MIN_BAD_OBJECTS
+from halofeed.prep.annotations.written_boxes import MIN_BAD_OBJECTS, polygon_area, share_of_turned_rectangle
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 
 Lists: TypeAlias = "dict[str, list[dict[str, Any]]]"
 _MAX_DIGITS = 4300
 """Python converts no longer text to an int."""
-_FROM_OUTLINE = "\0box of the outline"
+_FROM_OUTLINE, TURNED_SHARE = "\0box of the outline", "\0share of the turned box"
+"""Keys that the reader adds to annotations; no JSON file has them by chance."""
 _ROBOFLOW = "_annotations.coco.json"
 _SHARE_LOST = 0.1
 """Share of annotations with an undefined category. More show that a class was lost; fewer are slips."""
@@ -120,6 +121,13 @@ def _with_box(entry: dict[str, Any]) -> dict[str, Any]:
     """
     if entry.get("segmentation") and not entry.get("bbox") and (box := _box_of(entry["segmentation"])):
         entry["bbox"], entry[_FROM_OUTLINE] = box, True
+        outline = entry["segmentation"]
+        if isinstance(outline, list):  # `_box_of` took only polygons of numbers
+            polygons = [part for part in outline if isinstance(part, list) and len(part) >= 6]
+            if entry.get("area") is None:
+                entry["area"] = sum(map(polygon_area, polygons))
+            if len(polygons) == 1 and (share := share_of_turned_rectangle(polygons[0])):
+                entry[TURNED_SHARE] = share
     return entry
 
 
@@ -241,11 +249,14 @@ def is_class_alone(annotation: Mapping[str, Any]) -> bool:
 
     >>> is_class_alone({"category_id": 1}), is_class_alone({"category_id": 1, "bbox": [], "segmentation": []})
     (True, True)
+    >>> is_class_alone({"category_id": 1, "bbox": [0, 0, 0, 0]})
+    True
     >>> is_class_alone({"category_id": 1, "bbox": [1, 2]}), is_class_alone({"caption": "a hat"})
     (False, False)
     """
     places = ("bbox", "segmentation", "segments_info", "keypoints", "caption")
-    return "category_id" in annotation and not any(annotation.get(place) for place in places)
+    has_place = any(any(found) if isinstance(found := annotation.get(one), list) else found for one in places)
+    return "category_id" in annotation and not has_place
 
 
 def _segments_as_objects(name: str, lists: Lists, *, things_only: bool) -> Lists:

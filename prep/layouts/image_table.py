@@ -40,6 +40,7 @@ from halofeed.prep.annotations.image_index import (
     ImageQuery,
     PathComparison,
 )
+from halofeed.prep.annotations.picture_classes import settle_classes
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.table_forms import is_metadata
 from halofeed.prep.annotations.tables import (
@@ -358,18 +359,33 @@ def _resolve_tables(
 ) -> list[SourceExample]:
     """Return the examples of images with boxes; all images of a table determine the meaning of its numbers."""
     examples: list[SourceExample] = []
-    found: list[tuple[int, str, SourceExample]] = []
+    found: list[tuple[int, str, tuple[SourceExample, list[str], str]]] = []
     for image in listed:
         if image.rows:
-            found.append((image.number, image.rows[0][0].file, _example(image, True, options)))
+            alone = [row for row, _ in image.rows if _is_class_alone(row)]
+            names, where = [row.cell("class") for row in alone], alone[0].place if alone else ""
+            given = (_example(image, True, options), names, where)
+            found.append((image.number, image.rows[0][0].file, given))
         if image.error:
             examples.append(_missing_image_example(image, image.error))
-    by_table: dict[str, list[SourceExample]] = {}
-    for _, file, example in sorted(found, key=itemgetter(0)):
-        by_table.setdefault(file, []).append(example)
+    by_table: dict[str, list[tuple[SourceExample, list[str], str]]] = {}
+    for _, file, described in sorted(found, key=itemgetter(0)):
+        by_table.setdefault(file, []).append(described)
     for file, of_table in by_table.items():
-        examples += resolve_boxes(of_table, images, options, file)
+        has_places = any(one.boxes or one.bad_objects for one, *_ in of_table)
+        if not has_places and any(names for _, names, _ in of_table):
+            raise AnnotationsError(
+                f"{file}: no row has a box, and rows have classes: take --task classification"
+            )
+        settled = settle_classes(of_table, options, are_objects=True)
+        examples += resolve_boxes(settled, images, options, file)
     return examples
+
+
+def _is_class_alone(row: TableRow) -> bool:
+    """Return whether a row of a table of boxes gives its picture a class and no box, as in sets of camera traps."""
+    has_place = any(row.cell(column) for column in (*CORNERS, "mask"))
+    return row.fault is None and bool(row.cell("class")) and not has_place
 
 
 def _classes(cell: str, options: LayoutOptions) -> Sequence[str]:
@@ -447,7 +463,8 @@ def _example(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceE
     }
     try:
         if with_boxes:
-            boxes, bad = usable_boxes(rows, lambda row: _box(row, options), options)
+            placed = [row for row in rows if not _is_class_alone(row)]
+            boxes, bad = usable_boxes(placed, lambda row: _box(row, options), options)
             return SourceExample(**known, boxes=boxes, declared_size=_size(rows), bad_objects=bad)
         classes = classes_of(source, rows, options)
         if options.several_classes == "keep":

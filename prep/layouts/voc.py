@@ -27,6 +27,7 @@ from halofeed.prep.annotations.contract import (
 )
 from halofeed.prep.annotations.documents import parse_xml_document, read_limited
 from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.picture_classes import settle_classes
 from halofeed.prep.annotations.resolve_boxes import Size, possible_sizes, resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import (
@@ -91,7 +92,11 @@ def list_references(
             f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations"
             f"{layout_hint(annotations, 'voc')}"
         )
-    read = {path: _read(path, annotations, options) for path in paths}
+    listings = {path: _read(path, annotations, options) for path in paths}
+    settled = settle_classes(
+        [(one, names, path) for path, (_, one, names) in listings.items()], options, are_objects=True
+    )
+    read = {path: (name, one) for (path, (name, *_)), one in zip(listings.items(), settled, strict=True)}
     problems = {example.problem[1] for _, example in read.values() if example.problem is not None}
     if problems == {_NOT_VOC} and (other := layout_hint(annotations, "voc", annotation_file)):
         raise AnnotationsError(
@@ -123,8 +128,10 @@ def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[
     return ordered_classes(classes_beside(annotations, [""]))
 
 
-def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[str, SourceExample]:
-    """Return the <filename> of an XML file, and an example with its other content under the XML file's path."""
+def _read(
+    path: str, annotations: SourceFiles, options: LayoutOptions
+) -> tuple[str, SourceExample, list[str]]:
+    """Return the <filename> of an XML file, an example under its path, and the classes of objects without a place."""
     name = ""
     try:
         root = parse_xml_document(read_limited(annotations, path, "XML", _MAX_XML_BYTES))
@@ -132,15 +139,25 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
             raise SourceError("annotation", _NOT_VOC, f"expected <annotation>, got <{root.tag}>"[:200])
         name = _text(root, "filename")
         size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
+        objects = list(enumerate(root.findall("object"), start=1))
+        alone = [one for _, one in objects if _is_class_alone(one)]
+        if len(alone) < len(objects):  # beside objects with boxes, one without is damaged
+            alone = []
         boxes, bad = usable_boxes(
-            enumerate(root.findall("object"), start=1),
+            () if alone else objects,
             lambda numbered: _box(numbered[1], f"object {numbered[0]}", options),
             options,
             path,
         )
     except SourceError as error:
-        return name, rejected_example(path, error.at(path).args)
-    return name, SourceExample(source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad)
+        return name, rejected_example(path, error.at(path).args), []
+    example = SourceExample(source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad)
+    return name, example, [_text(one, "name") for one in alone]
+
+
+def _is_class_alone(element: ElementTree.Element) -> bool:
+    has_place = element.find("bndbox") is not None or element.find("robndbox") is not None
+    return bool(_text(element, "name")) and not has_place
 
 
 def _with_image(example: SourceExample, image: ImageMatch | SourceError) -> SourceExample:

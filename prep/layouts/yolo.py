@@ -527,7 +527,7 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
     posed = 4 + len(described.keypoints) * described.dimensions
     if len(values) == 4 or (described.keypoints and len(values) == posed):
         kept = "keypoints" in options.keep
-        flags = {"keypoints": _keypoints(described, values[4:])} if kept else {}
+        flags: dict[str, Any] = {"keypoints": _keypoints(described, values[4:])} if kept else {}
         return rectangle_of(label, values[:4], what, options, form="center-size", **flags)
     if len(values) >= 6 and len(values) % 2 == 0 and not described.keypoints:
         return polygon_of(label, values, what, options)

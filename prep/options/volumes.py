@@ -182,6 +182,14 @@ class VolumeOptions:
         choices=reading_options.SECONDARY_CAPTURES,
         needs=_SERIES,
     )
+    real_world_values: str = option(
+        "auto",
+        "DICOM: auto applies the only Real World Value Mapping of a frame (parametric maps, enhanced MR), except to "
+        "CT, PET and others whose rescale is a quantity; or name one of several by its unit, such as mm2/s, or by its "
+        "number from 1; stored: no mapping",
+        omitted="auto",
+        needs=_SERIES,
+    )
     series_identity: str = option(
         "headers",
         "DICOM: files of one series UID whose headers name different patients, studies, series or equipment become "
@@ -501,6 +509,7 @@ class VolumeOptions:
             description=self.series_description,
             series=self.series_choice,
             identity=self.series_identity,
+            real_world_values=self.real_world_values,
             **choices,  # type: ignore[arg-type]
         )
 

@@ -289,7 +289,7 @@ def test_a_turned_box_is_made_upright_or_dropped_and_both_are_counted(tmp_path, 
     source = write(tmp_path / "src", layout, boxes, **attributes)
     done = run_convert(source, tmp_path / "out", layout=layout)
     assert done.manifest.rejected == {} and "2 oriented, made upright" in summary(done)
-    assert "2 of 2 objects are oriented boxes, and became upright boxes of 1.9 times" in summary(done)
+    assert "oriented boxes (2 of 2 objects) became upright boxes of 1.9 times" in summary(done)
     left_out = run_convert(source, tmp_path / "left_out", layout=layout, oriented_boxes="drop")
     assert left_out.manifest.rejected == {"object: box is oriented": 2}
     assert "--oriented-boxes upright" in Path(left_out.folder, "rejected.jsonl").read_text()

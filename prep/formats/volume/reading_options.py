@@ -59,6 +59,8 @@ class SeriesPolicy:
         identity: rule that assigns files to a series. "headers": one series UID and no contradicting headers; "uid":
             one series UID; "folder": one folder, with any series UIDs.
         series: "all" series of a study, or only the "largest".
+        real_world_values: choice among the real world value mappings of a frame, see
+            `halofeed.prep.formats.dicom.real_world_values.choose_rescale`.
         salt: secret that is part of every hash, so that nobody finds a patient id by hashing likely ids. Use the same
             salt for data sets whose patients must be comparable.
 
@@ -80,6 +82,7 @@ class SeriesPolicy:
     description: str | None = None
     series: str = "all"
     identity: str = "headers"
+    real_world_values: str = "auto"
     salt: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:

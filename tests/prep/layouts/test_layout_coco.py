@@ -302,3 +302,18 @@ def test_outlines_are_held_only_where_they_are_asked_for(tmp_path):
         (with_masks, *_) = read(tmp_path, masks=True)
     assert len(boxes.boxes or ()) == len(with_masks.boxes or ()) == 500
     assert full.peak - plain.peak > 500 * 200 * 20
+
+
+def test_a_turned_rectangle_without_a_bbox_is_counted_as_an_oriented_box(tmp_path):
+    turned = [20, 0, 40, 20, 20, 40, 0, 20]
+    one = {"id": 1, "image_id": 7, "category_id": 3, "segmentation": [turned]}
+    write(tmp_path, document(annotations=[one]), "a.jpg", "b.jpg")
+    found, _ = read(tmp_path)
+    (box,) = found.boxes or ()
+    assert (box.turned_share, box.area, box.xmax) == (0.5, 800, 40)
+    assert any("oriented boxes (1 of 1 object) became" in note for note in found.notes)
+    assert not any("not read" in note for note in found.notes)
+    found, _ = read(tmp_path, oriented_boxes="drop")
+    assert [reason for reason, _ in found.bad_objects] == ["box is oriented"]
+    found, _ = read(tmp_path, masks=True)
+    assert found.boxes and found.boxes[0].mask == [turned] and found.boxes[0].turned_share is None

@@ -229,7 +229,7 @@ def test_a_polygon_is_an_oriented_box_by_its_geometry_alone(tmp_path, points, sh
     assert one.boxes[0].area == pytest.approx(area) and one.boxes[1].area is None
     found = one.boxes[0].turned_share
     assert found == pytest.approx(area / ((max(x) - min(x)) * (max(y) - min(y)))) if share else found is None
-    assert any("1 of 2 objects are oriented boxes" in note for note in one.notes) == share
+    assert any("oriented boxes (1 of 2 objects)" in note for note in one.notes) == share
     (one,) = list_references("labelme", tmp_path, oriented_boxes="drop")
     assert [reason for reason, _ in one.bad_objects] == ["box is oriented"] * share
 

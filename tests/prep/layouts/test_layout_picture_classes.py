@@ -117,6 +117,24 @@ def coco_with_empty_places(pictures):
     return coco(pictures, bbox=[], segmentation=[])
 
 
+def table(pictures):
+    rows = ["filename,class,xmin,ymin,xmax,ymax"]
+    for name, (classes, boxes) in pictures.items():
+        rows += [f"{name},{one},,,," for one in classes] + [f"{name},{one},10,20,40,60" for one in boxes]
+        rows += [] if classes or boxes else [f"{name},,,,,"]
+    return {"a.csv": "\n".join(rows)}
+
+
+def voc(pictures):
+    def document(name, classes, boxes):
+        place = "<bndbox><xmin>10</xmin><ymin>20</ymin><xmax>40</xmax><ymax>60</ymax></bndbox>"
+        objects = [f"<object><name>{one}</name></object>" for one in classes]
+        objects += [f"<object><name>{one}</name>{place}</object>" for one in boxes]
+        return f"<annotation><filename>{name}</filename>{''.join(objects)}</annotation>"
+
+    return {f"{name[:-4]}.xml": document(name, *written) for name, written in pictures.items()}
+
+
 WRITERS = {
     "cvat": cvat,
     "label-studio": label_studio,
@@ -131,7 +149,7 @@ WRITERS = {
 
 
 def read(root, case, pictures, **options):
-    written = WRITERS[case](pictures)
+    written = (WRITERS | {"csv": table, "voc": voc})[case](pictures)
     draw(root, *pictures, size=(64, 96))
     write_files(
         root, {name: one if isinstance(one, str) else json.dumps(one) for name, one in written.items()}
@@ -164,7 +182,7 @@ def test_several_classes_are_a_choice_and_no_class_a_problem(tmp_path, case):
     assert sorted(found["1.png"].labels) == ["cat", "dog"]
 
 
-@pytest.mark.parametrize("case", WRITERS)
+@pytest.mark.parametrize("case", [*WRITERS, "csv", "voc"])
 def test_a_picture_with_a_class_and_without_its_box_is_no_picture_without_objects(tmp_path, case):
     pictures = {
         "boxed.png": ([], ["cat"]),
