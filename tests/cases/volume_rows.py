@@ -21,6 +21,8 @@ from tests.support.case_checks import (
 )
 from tests.support.case_runs import ByHand, Case
 
+_FULL = "--depth 16 --height 20 --width 24"
+"""The shape of the drawn phantoms: padding would be ignored, too."""
 _BALLS = (154, 58)
 """Voxels of the two balls of every drawn phantom."""
 
@@ -159,7 +161,7 @@ VOLUMES: tuple[Case, ...] = (
     *(
         Case(
             folder="volumes_label_negative",
-            words=f"{VOLUME} {more}",
+            words=f"{_FULL} {more}",
             right=(label_values_are("c0.nii.gz", {"1": 154, "2": 58, "ignored": 960}),),
             says=("-1", "--ignore-label"),
         )
@@ -198,7 +200,7 @@ VOLUMES: tuple[Case, ...] = (
     Case(
         folder="volumes_nnunet_ignore",
         source="Dataset103_lab",
-        words=VOLUME,
+        words=_FULL,
         right=(
             label_values_are("c0_0000.nii.gz", {"liver": 154, "tumor": 58, "ignored": 960}),
             classes_are("liver", "tumor"),

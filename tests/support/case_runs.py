@@ -20,6 +20,8 @@ from halofeed.cli import options_of
 from halofeed.schemas.manifest import Manifest, only_version, read_manifest
 from tests.support.conversions import boxes_in_source, halofeed_here, read_split
 
+_BACKGROUND = {"background", "_background_", "unknown", "clear label", "unlabeled"}
+"""What value 0 is called in the tables of common tools."""
 _STEPS = 3
 """How many messages in a row may each lead to the next."""
 
@@ -88,7 +90,7 @@ class Written:
                 zip(*(each.tolist() for each in np.unique(values, return_counts=True)), strict=True)
             )
         named = {names.get(value, f"unnamed {value}"): count for value, count in counts.items() if count}
-        return {name: count for name, count in named.items() if name != "background"}
+        return {name: count for name, count in named.items() if name.lower() not in _BACKGROUND}
 
     def image(self, record: Record) -> NDArray[Any]:
         """The stored values of a raw image [..., channel]."""
@@ -221,7 +223,10 @@ def judge(case: Case, drawn: Path, out: Path) -> None:
         assert not re.search(pattern, written.message), f"it says {pattern!r}: {about}"
     tried: list[str] = []
     if case.ends:
+        table = re.search(r"\btable\b", written.message)
         for fix in suggestions(written.message, case.known):
+            if table and fix == ["--layout", "csv"]:  # of a table that is to be written first
+                continue
             again = run(typed(words, fix), out)
             assert not again.code, f"a fix is refused: {about}\n{shlex.join(fix)}:\n{again.message}"
         return
@@ -271,7 +276,7 @@ _BETWEEN = re.compile(r"[\s,]*(?:and |with )?\Z")
 _WHOLE = re.compile(r"halofeed convert (--[^`\n]*)")
 _SUBJECT = re.compile(r"(?m)^halofeed convert: --[a-z-]+ [a-z-]+: ")
 """What a status line is about, which is no suggestion."""
-_PROSE = {"and", "and:", "or", "with", "in", "if", "to", "is", "of", "for", "where", "as", "takes", "says"}
+_PROSE = {"and", "and:", "or", "with", "in", "if", "to", "is", "of", "for", "where", "as", "takes"}
 """What follows an option that is named without a value."""
 _INSTEAD = re.compile(r" ?in place of (?:the |--)(?P<option>[a-z-]+)")
 
