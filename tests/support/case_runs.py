@@ -142,6 +142,7 @@ class Case:
         by_hand: fixes that are no options.
         ends: whether words without a fix are enough, because the input is outside the scope of the product or no option
             can mend it; what they suggest must not be refused, either.
+        follows: whether it is tried what the words of such a case suggest.
         never: patterns that no message may hold.
         strict: whether each suggested fix that writes records must write the right ones.
     """
@@ -154,6 +155,7 @@ class Case:
     known: Mapping[str, str] = field(default_factory=dict)
     by_hand: tuple[ByHand, ...] = ()
     ends: bool = False
+    follows: bool = True
     never: tuple[str, ...] = ()
     strict: bool = False
 
@@ -227,7 +229,10 @@ def judge(case: Case, drawn: Path, out: Path) -> None:
         for fix in suggestions(written.message, case.known):
             if table and fix == ["--layout", "csv"]:  # of a table that is to be written first
                 continue
-            again = run(typed(words, fix), out)
+            fixed = typed(words, fix)
+            if fixed == words or not case.follows:
+                continue
+            again = run(fixed, out)
             assert not again.code, f"a fix is refused: {about}\n{shlex.join(fix)}:\n{again.message}"
         return
     works = _works(case, drawn, (words, written), out, tried)
@@ -276,7 +281,23 @@ _BETWEEN = re.compile(r"[\s,]*(?:and |with )?\Z")
 _WHOLE = re.compile(r"halofeed convert (--[^`\n]*)")
 _SUBJECT = re.compile(r"(?m)^halofeed convert: --[a-z-]+ [a-z-]+: ")
 """What a status line is about, which is no suggestion."""
-_PROSE = {"and", "and:", "or", "with", "in", "if", "to", "is", "of", "for", "where", "as", "takes"}
+_PROSE = {
+    "and",
+    "and:",
+    "or",
+    "with",
+    "in",
+    "if",
+    "to",
+    "is",
+    "of",
+    "for",
+    "where",
+    "as",
+    "takes",
+    "has",
+    "needs",
+}
 """What follows an option that is named without a value."""
 _INSTEAD = re.compile(r" ?in place of (?:the |--)(?P<option>[a-z-]+)")
 
