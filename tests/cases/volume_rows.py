@@ -278,7 +278,7 @@ VOLUMES: tuple[Case, ...] = (
         right=(
             label_counts_are("im.nii.gz", 80, 80),
             classes_are("1", "2"),
-            one_of(says("scl_slope|slope|whole|round"), notes("slope|whole|round")),
+            one_of(says("scl_slope|slope|whole|round"), notes("slope|whole|round|floats")),
         ),
     ),
     Case(

@@ -325,10 +325,18 @@ def suggestions(message: str, known: Mapping[str, str]) -> Iterator[list[str]]:
             item = [f"--{instead['option']}!", *item]
         if found["leave"] and item:
             yield [f"{item[0]}!"]
+        elif not item and option_needs_value(found["option"]):
+            group, end = [], -1  # the group cannot be typed without what only the user knows
         else:
             group += item
     if group:
         yield group
+
+
+def option_needs_value(option: str) -> bool:
+    """Whether an option of convert takes a value."""
+    action = options_of("convert").get(option)
+    return action is not None and action.nargs != 0
 
 
 def _item(found: re.Match[str], known: Mapping[str, str]) -> tuple[list[str], int]:
