@@ -297,6 +297,7 @@ VOLUMES: tuple[Case, ...] = (
             says=("one value|twice|in HU",),
             known={"--window-hu": "-160,240"},
             ends=source != "plain",
+            follows=False,
         )
         for source, window, name, right in (
             ("double_offset", "--window abdomen", "c0.nii.gz", (says("intercept|air|Hounsfield"),)),
