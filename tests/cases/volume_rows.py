@@ -13,6 +13,7 @@ from tests.support.case_checks import (
     image_values_are,
     label_counts_are,
     label_values_are,
+    notes,
     one_of,
     part_of_name,
     records_are,
@@ -21,8 +22,15 @@ from tests.support.case_checks import (
 )
 from tests.support.case_runs import ByHand, Case
 
+_FULL = "--depth 16 --height 20 --width 24"
+"""The shape of the drawn phantoms: padding would be ignored, too."""
 _BALLS = (154, 58)
 """Voxels of the two balls of every drawn phantom."""
+
+
+def _without_first_line(drawn: Path) -> None:
+    names = drawn / "classes.txt"
+    names.write_text("".join(line for line in names.read_text().splitlines(True) if not line.startswith("#")))
 
 
 def _table_of_one_drawing(drawn: Path) -> None:
@@ -159,11 +167,15 @@ VOLUMES: tuple[Case, ...] = (
     *(
         Case(
             folder="volumes_label_negative",
-            words=f"{VOLUME} {more}",
-            right=(label_values_are("c0.nii.gz", {"1": 154, "2": 58, "ignored": 960}),),
+            words=f"{_FULL} {more}",
+            right=(label_values_are("c0.nii.gz", {"1": 154, "2": 58, **ignored}),),
             says=("-1", "--ignore-label"),
         )
-        for more in ("", "--map-classes=-1=background", "--ignore-label -1")
+        for more, ignored in (
+            ("", {"ignored": 960}),
+            ("--map-classes=-1=background", {}),
+            ("--ignore-label -1", {"ignored": 960}),
+        )
     ),
     *(
         Case(
@@ -198,7 +210,7 @@ VOLUMES: tuple[Case, ...] = (
     Case(
         folder="volumes_nnunet_ignore",
         source="Dataset103_lab",
-        words=VOLUME,
+        words=_FULL,
         right=(
             label_values_are("c0_0000.nii.gz", {"liver": 154, "tumor": 58, "ignored": 960}),
             classes_are("liver", "tumor"),
@@ -266,7 +278,7 @@ VOLUMES: tuple[Case, ...] = (
         right=(
             label_counts_are("im.nii.gz", 80, 80),
             classes_are("1", "2"),
-            says("scl_slope|slope|whole|round"),
+            one_of(says("scl_slope|slope|whole|round"), notes("slope|whole|round|floats")),
         ),
     ),
     Case(
@@ -282,9 +294,10 @@ VOLUMES: tuple[Case, ...] = (
             source=source,
             words=f"{VOLUME} {window}",
             right=(image_levels_are(name, 3), *right),
-            says=("one value",),
+            says=("one value|twice|in HU",),
             known={"--window-hu": "-160,240"},
             ends=source != "plain",
+            follows=False,
         )
         for source, window, name, right in (
             ("double_offset", "--window abdomen", "c0.nii.gz", (says("intercept|air|Hounsfield"),)),
@@ -300,5 +313,6 @@ VOLUMES: tuple[Case, ...] = (
             boxes_are("0.png", ("nodule", 12.8, 12.8, 19.2, 19.2), ("cyst", 6.4, 6.4, 12.8, 12.8)),
         ),
         says=("classes.txt",),
+        by_hand=(ByHand(says="delete the line", change=_without_first_line),),
     ),
 )

@@ -71,9 +71,9 @@ def picture_classes_are(expected: Mapping[str, tuple[str, ...]]) -> Check:
     """The classes of each picture, by the end of its name."""
 
     def check(written: Written) -> None:
-        found = {record.name: record.classes for record in written.records}
+        found = {(record.name, record.key): record.classes for record in written.records}
         for name, classes in expected.items():
-            fits = [value for key, value in found.items() if key.endswith(name)]
+            fits = [value for names, value in found.items() if any(text.endswith(name) for text in names)]
             assert fits == [tuple(sorted(classes))], f"{name}: classes {fits}, expected {classes}"
         assert len(found) == len(expected), f"{len(found)} pictures, expected {len(expected)}"
 
@@ -147,6 +147,18 @@ def image_levels_are(name: str, count: int) -> Check:
         record = _record(written, name)
         found = len(np.unique(written.image(record)))
         assert found >= count, f"{name}: {found} levels, expected {count}"
+
+    return check
+
+
+def notes(pattern: str) -> Check:
+    """A finding of the manifest, which the report shows, matches."""
+
+    def check(written: Written) -> None:
+        found = [
+            text for split in written.manifest.splits.values() for text in split.statistics.findings or ()
+        ]
+        assert any(re.search(pattern, f"{text}") for text in found), f"no finding {pattern!r} in {found}"
 
     return check
 
