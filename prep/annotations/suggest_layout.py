@@ -135,7 +135,8 @@ _OTHER_TOOLS = (
     (
         "dm_format_version",
         "JSON of Datumaro",
-        "convert it with datum convert -i FOLDER -if datumaro -f coco -o COCO_FOLDER -- --save-media",
+        "convert it with datum convert -i FOLDER -if datumaro -f coco -o COCO_FOLDER, then name COCO_FOLDER with "
+        "--source and the pictures with --images",
     ),
 )
 """Key of a document, the tool that writes it, and a way to convert it. Other documents are described by their keys."""
@@ -208,8 +209,8 @@ def advice_for_bytes(head: bytes, path: str) -> str:
         return kind
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         stem, extension = splitext(path)
-        command = ["iconv", "-f", "UTF-16", "-t", "UTF-8", path, "-o", f"{stem}_utf8{extension}"]
-        return f"it is UTF-16: save it as UTF-8, with {shlex.join(command)}"
+        words = ["iconv", "-f", "UTF-16", "-t", "UTF-8", path, "-o", f"{stem}_utf8{extension}"]
+        return f"it is UTF-16: save it as UTF-8, with {shlex.join(words)}"
     return "save it as UTF-8"
 
 
