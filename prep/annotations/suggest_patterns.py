@@ -119,7 +119,14 @@ def _rank_and_try(trials: _Trials, paths: Sequence[str], own: str) -> tuple[Sugg
 def _rank(one: _Patterns, files: int, own: str) -> tuple[object, ...]:
     """Return the sort key of patterns that pair this number of files: more files first, then the plainer patterns."""
     words = len(_LABEL_WORD.findall(one.label)) - len(_LABEL_WORD.findall(one.image))
-    return (-files, one.layout != (own or "pairs"), -words, len(_HOLE.findall(one.image + one.label)), one)
+    return (
+        -files,
+        one.layout != (own or "pairs"),
+        "{id}" not in one.image,
+        -words,
+        len(_HOLE.findall(one.image + one.label)),
+        one,
+    )
 
 
 class UnpairedError(AnnotationsError):

@@ -133,7 +133,8 @@ def cameras(root: Path) -> None:
 
 
 SPLIT = ("train=0.5,test=0.5",)
-PAIRS = r"say (--layout pairs --image-pattern) '(\S+)' (--label-pattern) '(\S+)', which"
+PAIRS = r"take (--layout pairs --image-pattern) '(\S+)' (--label-pattern) '(\S+)';"
+TRIED = r"say (--layout pairs --image-pattern) '(\S+)' (--label-pattern) '(\S+)', which"
 
 TAKEN = [
     ("VOC", voc, "folders", r"Annotations/a\.xml is a Pascal VOC annotation.*take (--layout voc)"),
@@ -171,7 +172,7 @@ ADVICE: dict[str, Advice] = {
         for what, prepare, layout, words in TAKEN
     },
     # class folders
-    "masks as a class": refused(masks_beside(), PAIRS, f"say {CLASSES_ARE_FOLDERS} if"),
+    "masks as a class": refused(masks_beside(), TRIED, f"say {CLASSES_ARE_FOLDERS} if"),
     "annotations in the only class": refused(
         drawn("hat/a.png", files=("hat/a.mat",)),
         "and take (--layout coco)",
