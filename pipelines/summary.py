@@ -10,6 +10,7 @@ from typing import Any
 from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.annotations.class_names import BACKGROUND
+from halofeed.prep.convert.loss_findings import Converted, loss_findings
 from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
@@ -18,25 +19,28 @@ from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.wording import plural
 
 _MAX_LISTED = 8
+_WORST = 3
 _MAX_LINES = 1_000_000
 """Lines of the list of rejected inputs that are read."""
 _READ_BYTES = 1 << 20
 _WARN_PADDING = 0.5
 
 
-def summary(done: Conversion, warn_cut: float = 0.01) -> str:
+def summary(done: Conversion, warn_cut: float = 0.01, on_loss: str = "refuse") -> str:
     """Return a few lines: splits, rejected inputs with reasons, warnings, and the next command.
 
     Args:
         warn_cut: share of a class that the static shape may cut off without a warning.
+        on_loss: "ignore" leaves out what the conversion lost.
     """
     manifest = done.manifest
     head = "already converted" if done.was_there else "converted"
     lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {_classes(manifest)}"]
-    lines += [f"  {name:<12} {_describe(split)}" for name, split in manifest.splits.items()]
+    lines += [f"  {name:<12} {_describe(manifest, name)}" for name in manifest.splits]
     see = f", see {OutputFolder(done.folder).path(REJECTED)}"
     lines += outcome_lines(done, warn_cut, see)
     lines += _unused(manifest)
+    lines += loss_lines(manifest, f"`halofeed inspect {done.folder}`") if on_loss != "ignore" else []
     lines.append(f"{done.folder}: look at it with `halofeed report {done.folder}`")
     return "\n".join(lines)
 
@@ -81,6 +85,19 @@ def outcome_lines(
     lines += [
         f"  warning: {plural(count, 'input')}: {text}" for text, count in (total.warnings or {}).items()
     ]
+    return lines
+
+
+def loss_lines(manifest: Manifest, see: str) -> list[str]:
+    """Return warnings of the worst losses, of those that no other line of the summary says.
+
+    Args:
+        see: command that lists all.
+    """
+    found = [finding for finding in loss_findings(Converted.of(manifest)) if not finding.is_said]
+    lines = [f"  warning: {finding}" for finding in found[:_WORST]]
+    if len(found) > _WORST:
+        lines.append(f"  and {plural(len(found) - _WORST, 'finding')} more: {see} lists them")
     return lines
 
 
@@ -223,10 +240,13 @@ def reason_lines(counts: Mapping[str, int], head: str, firsts: Mapping[str, str]
     ]
 
 
-def _describe(split: Split) -> str:
+def _describe(manifest: Manifest, name: str) -> str:
+    split, others = manifest.splits[name], manifest.splits.keys() - {name}
     size = sum(shard.bytes for shard in split.shards)
     records = f"{split.records:>9,} {'record ' if split.records == 1 else 'records'}"
-    return f"{records}  {plural(len(split.shards), 'shard')}  {size / 1e6:,.1f} MB"
+    is_apart = manifest.is_for_prediction(name) and not all(map(manifest.is_for_prediction, others))
+    without = "  no labels: for prediction" if is_apart else ""
+    return f"{records}  {plural(len(split.shards), 'shard')}  {size / 1e6:,.1f} MB{without}"
 
 
 def _classes(manifest: Manifest) -> str:

@@ -24,7 +24,7 @@ from halofeed.system.wording import plural
 
 SHARE_INVERTED = 0.1
 """Share of inverted boxes above which their numbers are not corners, rather than mistakes."""
-MOST_LABELS_SEEN = 8
+MOST_LABELS_SEEN = 64
 """Number of label images that planning reads."""
 _DIGESTS = 2**256
 
@@ -41,6 +41,8 @@ class Totals:
         in_order: SHA-256 of the same in order, as earlier versions used it; None for lists that were added up.
         stamps: sum of digests of the stamps of all source files; None where a file has no reliable stamp.
         first_sources: first image of each label.
+        unlabeled: number of images without a label mask by split; they are all for other tasks than segmentation.
+        first_unlabeled: first of them.
     """
 
     count: int = 0
@@ -63,6 +65,8 @@ class Totals:
     first_picture: str = ""
     masks: set[str] = field(default_factory=set)
     labelled: int = 0
+    unlabeled: Counter[str] = field(default_factory=Counter)
+    first_unlabeled: str = ""
     label_images: list[str] = field(default_factory=list)
     names_in_labels: NamesInLabels | None = None
 
@@ -120,6 +124,9 @@ class Totals:
         if not self.first_picture and is_image_name(reference.source):
             self.first_picture = reference.source
         self.labelled += reference.is_labelled
+        if not reference.is_labelled:
+            self.unlabeled[reference.split] += 1
+            self.first_unlabeled = self.first_unlabeled or reference.source
         if len(self.label_images) < MOST_LABELS_SEEN:
             self.label_images += filter(is_image_name, reference.masks)
         self.splits[reference.split] += 1
@@ -168,8 +175,20 @@ class Totals:
         self.first_volume = self.first_volume or later.first_volume
         self.first_picture = self.first_picture or later.first_picture
         self.labelled += later.labelled
+        self.unlabeled.update(later.unlabeled)
+        self.first_unlabeled = self.first_unlabeled or later.first_unlabeled
         self.label_images = (self.label_images + later.label_images)[:MOST_LABELS_SEEN]
         self.masks |= later.masks
+
+    def describe_unlabeled(self) -> str:
+        """Return how many images of a segmentation set have no label, an example, and their splits."""
+        splits = ", ".join(f"{name} ({count:,})" for name, count in sorted(self.unlabeled.items()))
+        count = sum(self.unlabeled.values())
+        return (
+            f"{count:,} of {plural(self.convertible, 'image')} {'has' if count == 1 else 'have'} no label, such as "
+            f"{self.first_unlabeled}; their records are for prediction only, in "
+            f"{'a split' if len(self.unlabeled) == 1 else 'splits'} without labels: {splits}"
+        )
 
     def fingerprints(self, labels: bytes) -> tuple[str, ...]:
         """Return the digest of all references with the labels, then the digest of earlier versions if it is known.

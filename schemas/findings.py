@@ -64,6 +64,8 @@ class FindingName(StrEnum):
         "Part of the mask is outside the scan; that part is in no record.")
     MASK_ON_ANOTHER_GRID = ("mask on another grid",
         "The mask and the scan have different grids; each voxel got the nearest mask voxel.")
+    MASK_QUANTIZED = ("mask saved through floats",
+        "The mask's integers have a fractional slope; each value is within half a step of the label that was taken.")
     MASK_SLIGHTLY_OFF = ("mask slightly off its image's grid",
         "The mask's grid differs by less than the tolerance; it was used unchanged.")
     MASK_VOXELS_NOT_FINITE = ("mask voxels that are no number",

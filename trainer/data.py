@@ -24,7 +24,14 @@ from halofeed.schemas.partition import Partition
 from halofeed.system.wording import plural
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.record_metadata import SplitMetadata
-from halofeed.trainer.task import DataFacts, Host, TrainingTask, check_no_class_overlap, data_facts
+from halofeed.trainer.task import (
+    DataFacts,
+    Host,
+    TrainingTask,
+    check_has_labels,
+    check_no_class_overlap,
+    data_facts,
+)
 from halofeed.trainer.training_setup import device_augmentations
 
 
@@ -198,12 +205,14 @@ def evaluation_loader(path: str | Path, split: str, batch_size: int, task: Train
 
 
 def evaluation_split(manifest: Manifest, requested: str, trained: str) -> str | None:
-    """Return the requested split, or the first of validation, val and test that has records."""
+    """Return the requested split, or the first of validation, val and test that has records, with labels."""
     if requested:
         if not manifest.split(requested).records:
             raise UsageError(f"evaluate split {requested!r}: holds no records")
+        check_has_labels(manifest, requested, "--set evaluate_split=")
         return requested
     for name in _EVALUATION_SPLITS:
-        if name != trained and name in manifest.splits and manifest.splits[name].records:
+        is_other = name != trained and name in manifest.splits
+        if is_other and manifest.splits[name].records and not manifest.is_for_prediction(name):
             return name
     return None

@@ -22,7 +22,7 @@ from halofeed.trainer.evaluate import Predicted, Predictor, ScanMetrics
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import Run
-from halofeed.trainer.task import check_no_class_overlap, check_single_label
+from halofeed.trainer.task import check_has_labels, check_no_class_overlap, check_single_label
 from halofeed.trainer.tasks.segmentation import Segmentation
 from halofeed.trainer.training_setup import build_training_setup
 
@@ -85,9 +85,11 @@ class LoadedRun:
         """Compute the task's metrics over the split; a scan that is stored as tiles counts once, as a whole.
 
         Raises:
-            UsageError: the data set has another task or other labels than the model was trained on.
+            UsageError: the data set has another task or other labels than the model was trained on, or the split has
+                no labels.
         """
         check_single_label(self._manifest)
+        check_has_labels(self._manifest, self._split)
         if self._manifest.task != self.facts.task:
             raise UsageError(
                 f"{self._data}: is for {self._manifest.task}, the model learned {self.facts.task}; name a data set "
@@ -125,7 +127,9 @@ def choose_split(run: Run, data: str | None, split: str) -> tuple[str, str]:
     manifest = read_manifest(path)
     if run.document.get("evaluate_split") in manifest.splits:
         return path, str(run.document["evaluate_split"])
-    filled = [name for name, stored in manifest.splits.items() if stored.records]
+    filled = sorted(
+        (name for name, stored in manifest.splits.items() if stored.records), key=manifest.is_for_prediction
+    )
     found = evaluation_split(manifest, "", "") or next(iter(filled), None)
     if found is None:
         raise UsageError(f"{path}: holds no records")

@@ -89,7 +89,7 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
         image_shape: shape of the loader's images, if augmentation changes it.
 
     Raises:
-        UsageError: the split is unknown or empty, there are no labels, or a voxel or picture has several classes.
+        UsageError: the split is unknown, empty or without labels, or a voxel or picture has several classes.
     """
     check_no_class_overlap(manifest)
     if not manifest.labels:
@@ -97,6 +97,7 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
     check_single_label(manifest)
     if not manifest.split(split).records:
         raise UsageError(f"{manifest.name}: split {split!r} holds no records; train on another")
+    check_has_labels(manifest, split)
     normalization = Normalization.of(manifest, split)
     return DataFacts(
         task=manifest.task,
@@ -107,6 +108,21 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
         std=normalization.std,
         foreground=_foreground(manifest, split),
         ignore_label=manifest.ignore_label,
+    )
+
+
+def check_has_labels(manifest: Manifest, split: str, option: str = "--split ") -> None:
+    """Raise UsageError for a split for prediction: no row of it counts in a loss or a metric."""
+    if not manifest.is_for_prediction(split):
+        return
+    labeled = [
+        name
+        for name, stored in manifest.splits.items()
+        if stored.records and not manifest.is_for_prediction(name)
+    ]
+    fix = f"take {option}{labeled[0]}" if labeled else "convert the set with its labels"
+    raise UsageError(
+        f"{manifest.name}: split {split!r} has no labels, so that it is for `halofeed predict` only; {fix}"
     )
 
 

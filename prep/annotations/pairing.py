@@ -15,7 +15,11 @@ from halofeed.prep.sources.file_names import iterate_scans, missing_part
 
 CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
 PairKey = tuple[str, ...]
-NO_LABEL: Problem = ("selection", "image has no label", "--missing-masks prediction keeps it without one")
+NO_LABEL: Problem = (
+    "selection",
+    "image has no label",
+    "--missing-masks prediction keeps it without one, in a split for prediction",
+)
 NO_IMAGE: Problem = ("annotation", "label has no image", "delete it, or add the image")
 NEITHER: Problem = ("selection", "file is neither image nor label by its name", "")
 
@@ -75,6 +79,7 @@ def pair_up(
     missing_masks: str,
     has_no_label: Callable[[PairKey], bool] = lambda key: False,
     several_masks: str | None = None,
+    several_fix: str = "--several-masks merge takes them together",
 ) -> list[SourceExample]:
     """Return one example for each image, and one for each label without an image, sorted by source.
 
@@ -87,6 +92,7 @@ def pair_up(
         has_no_label: returns whether the layout defines that images with this key have no labels.
         several_masks: handling of several labels of one image, see `LayoutOptions`; None if the layout never allows
             them.
+        several_fix: advice for an image with several labels.
     """
     labels_by_key: dict[PairKey, list[LabelFiles]] = defaultdict(list)
     for key, label in labels:
@@ -100,7 +106,7 @@ def pair_up(
         keep = missing_masks == "prediction" or has_no_label(key)
         together = _one_problem("several images for one label", [image.source for image in found])
         if several_masks != "merge":
-            fix = "" if several_masks is None else "; --several-masks merge takes them together"
+            fix = "" if several_masks is None else f"; {several_fix}"
             paths = [label.path for label in masks]
             together = together or _one_problem("several labels for one image", paths, fix)
         together = together or next((one.problem for one in masks if one.problem is not None), None)

@@ -150,6 +150,7 @@ class LabelReader:
                     self.recipe.max_pixels,
                     self.options.reserve,
                     decoder_of(self.recipe.label_coding()),
+                    self.label_map,
                 )
                 if plane.shape != self.grid.shape[1:]:
                     detail = f"{picture_of[path]}: {plane.shape}, the slice has {self.grid.shape[1:]}"
@@ -239,7 +240,8 @@ class LabelReader:
         else:
             ids = _ids_of_names(targets, label_map, sets=self._as_sets)
         # `MaskScan.read_classes` takes the id of voxels to ignore under the number 0.
-        ignored = {0: label_map.ignore[1]} if label_map.ignore is not None and mask.values else {}
+        stored_ignore = label_map.stored_ignore
+        ignored = {0: stored_ignore} if stored_ignore is not None and mask.values else {}
         stored, overlapped = mask.read_classes({**ids, **ignored}, self._overlap)
         values, findings = self._align(mask, stored)
         present = [identity for identity in _distinct_values(values) if identity != label_map.stored_ignore]
@@ -269,8 +271,8 @@ class LabelReader:
         known = {normalize_class_name(name): identity for name, identity in label_map.ids.items() if identity}
         for number, name in targets.items():
             value = mask.values[number]
-            if label_map.ignore is not None and value == label_map.ignore[0]:
-                ids[number] = label_map.ignore[1]
+            if label_map.stored_ignore is not None and value in label_map.ignored_values:
+                ids[number] = label_map.stored_ignore
                 continue
             by_value = label_map.id_of_value(value)
             by_name = label_map.ids.get(name, known.get(normalize_class_name(name)))

@@ -53,7 +53,7 @@ def _of_documents(form: DocumentFormat) -> Layout:
     """Return the layout of a format of annotation files that name pictures and their objects."""
     return Layout(
         name=form.layout,
-        tasks=("detection",),
+        tasks=("detection", "classification") if form.has_classes else ("detection",),
         summary=form.summary,
         list_references=partial(list_documents, form),
         has_masks=form.has_masks,

@@ -149,8 +149,8 @@ def _box_of(outline: Any) -> list[float] | None:
 def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
     """Remove the outline of an object, which is most of its content, and return the object with its box."""
     entry = _with_box(entry)
-    if "segmentation" in entry:
-        entry["segmentation"] = None
+    if entry.get("segmentation"):
+        entry["segmentation"] = True
     return entry
 
 
@@ -233,8 +233,19 @@ def is_of_classes(annotations: Sequence[Mapping[str, Any]]) -> bool:
 
     Captions have no category_id.
     """
-    places = {"bbox", "segmentation", "segments_info", "keypoints", "caption"}
-    return bool(annotations) and all("category_id" in one and places.isdisjoint(one) for one in annotations)
+    return bool(annotations) and all(map(is_class_alone, annotations))
+
+
+def is_class_alone(annotation: Mapping[str, Any]) -> bool:
+    """Return whether an annotation gives its picture a class and has no place in it, as in sets of camera traps.
+
+    >>> is_class_alone({"category_id": 1}), is_class_alone({"category_id": 1, "bbox": [], "segmentation": []})
+    (True, True)
+    >>> is_class_alone({"category_id": 1, "bbox": [1, 2]}), is_class_alone({"caption": "a hat"})
+    (False, False)
+    """
+    places = ("bbox", "segmentation", "segments_info", "keypoints", "caption")
+    return "category_id" in annotation and not any(annotation.get(place) for place in places)
 
 
 def _segments_as_objects(name: str, lists: Lists, *, things_only: bool) -> Lists:

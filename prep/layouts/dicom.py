@@ -28,6 +28,7 @@ from halofeed.prep.annotations.pairing import (
     target_classes,
 )
 from halofeed.prep.annotations.patterns import Pattern, compile_pattern
+from halofeed.prep.layouts.dicom_masks import describe_choice, fits_pattern, series_near
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
     ARCHIVE_EXTENSIONS,
@@ -53,6 +54,7 @@ _SEVERAL = ("annotation", "label fits several series")
 _SEVERAL_FIX = "choose one by --series-description, or name both in a table (--layout csv)"
 _NOT_IN_FOLDER = "no series lies in its folder; --label-pattern says which it belongs to"
 _NOT_BELOW = "the series that it was drawn on is not below the folder"
+_NOT_CHOSEN: Problem = ("selection", "mask is not chosen by --label-pattern", "")
 _UNREAD: Problem = ("read", "not a volume format that is read", "store the label as NIfTI, SEG or RTSTRUCT")
 _FIXES: Mapping[str, str] = {
     "secondary capture": "--secondary-captures take takes such images where they are slices",
@@ -134,10 +136,11 @@ def list_references(
     series is
 
     1. a SEG or RTSTRUCT that refers to the series, or to its images if the series contains several volumes. One that
-       refers to no series belongs to the only series in its frame of reference.
+       refers to no series belongs to the only series in its frame of reference. A label pattern takes those that it
+       fits.
     2. with a label pattern: the NIfTI file, the series of label slices, or the pictures of one folder that match it
-       with {id} as the series' folder, or as the part of the folder that the image pattern defines. With {class}, each
-       of them is the mask of one class.
+       with {id} as the series' folder, or as the part of the folder that the image pattern defines; without {id}, as
+       in 3. With {class}, each of them is the mask of one class.
     3. without a label pattern: a NIfTI file in the series' folder or its parent, if that leaves only one series;
        otherwise one with the name of the series' folder.
 
@@ -170,14 +173,15 @@ def list_references(
         ((series.source,), replace(series.example, split=split_at(series.folders, place))) for series in found
     ]
     masks = [path for path in scans if is_volume_name(path)]
-    labels = [
-        (_referenced_series(one, taken) or _referenced_series(one, found), single_file_label(one.path))
-        for one in apart
-        if one.is_mask
-    ]
+    drawn_masks = [one for one in apart if one.is_mask]
+    chosen = [one for one in drawn_masks if fits_pattern(label_pattern, one.path)]
+    labels = [_label_of_mask(one, taken, found, label_pattern, options) for one in chosen]
+    left_out = [rejected_example(one.path, _NOT_CHOSEN) for one in drawn_masks if one not in chosen]
     pictures = [path for path in scans if not is_volume_name(path)]
     stacks = _label_stacks(pictures, drawn, label_pattern, images)
-    labels += _labels_by_pattern(masks, stacks, listing.named, taken, label_pattern, options)
+    labels += _labels_by_pattern(
+        masks, stacks, listing.named, taken, label_pattern, options, is_needed=not chosen
+    )
     damaged = {one.source: one.problem for one in drawn if not one.is_left_out}
     labels = [
         (fits, replace(label, problem=label.problem or damaged.get(label.path))) for fits, label in labels
@@ -187,14 +191,21 @@ def list_references(
     if "class" in (label_pattern.names if label_pattern else ()):
         fitting = join_class_masks(fitting, images.root, options)
     expected = bool(labels) or options.label_pattern is not None or bool(unlisted_folders(images))
-    pairs = pair_up(listed, fitting, options.missing_masks, lambda key: not expected, options.several_masks)
+    pairs = pair_up(
+        listed,
+        fitting,
+        options.missing_masks,
+        lambda key: not expected,
+        options.several_masks,
+        _several_fix(fitting, {one.path: one.kind for one in drawn_masks}),
+    )
     pairs = [
         replace(one, mask_members=tuple((path, stacks[path]) for path in one.mask_paths if path in stacks))
         for one in pairs
     ]
     known = {file for files in stacks.values() for file in files}
     neither = [rejected_example(path, NEITHER) for path in pictures if path not in known]
-    yield from sort_examples([*pairs, *unfit, *_other_files(apart, [*found, *drawn]), *neither])
+    yield from sort_examples([*pairs, *unfit, *left_out, *_other_files(apart, [*found, *drawn]), *neither])
 
 
 def label_values(
@@ -222,7 +233,12 @@ def _is_label(series: FoundSeries, pattern: Pattern | None, options: LayoutOptio
 
 
 def _match_series(pattern: Pattern, series: FoundSeries) -> dict[str, str] | None:
-    return pattern.match(series.scan.folder) or pattern.match(series.scan.first)
+    return _match_any(pattern, (series.scan.folder, series.scan.first))
+
+
+def _match_any(pattern: Pattern, paths: Iterable[str]) -> dict[str, str] | None:
+    """Return the values of the first path that fits, {} for a pattern without placeholders; None if none fits."""
+    return next((values for path in paths if (values := pattern.match(path)) is not None), None)
 
 
 def _label_stacks(
@@ -232,7 +248,7 @@ def _label_stacks(
     stacks = {one.source: one.scan.members or tuple(images.files_in(one.scan.folder)) for one in drawn}
     folders: dict[str, list[str]] = defaultdict(list)
     for path in pictures:
-        if pattern is not None and pattern.match(path):
+        if pattern is not None and pattern.match(path) is not None:
             folders[folder_of(path)].append(path)
     return stacks | {folder: tuple(sorted(files)) for folder, files in folders.items()}
 
@@ -379,6 +395,61 @@ def _referenced_series(one: OtherFile, found: Sequence[FoundSeries]) -> list[str
     return [series.source for series in found if series.scan.frame_of_reference == one.frame_of_reference]
 
 
+def _label_of_mask(
+    one: OtherFile,
+    taken: Sequence[FoundSeries],
+    found: Sequence[FoundSeries],
+    pattern: Pattern | None,
+    options: LayoutOptions,
+) -> tuple[list[str], LabelFiles]:
+    """Return a SEG or RTSTRUCT with the series that it may belong to.
+
+    The series that it refers to comes first. If none of them is there, --mask-references ignore takes the series that
+    a pattern with {id} names, else the one that lies nearest, of the same patient if there are several. The conversion
+    checks its position.
+    """
+    values = (pattern.match(one.path) if pattern else None) or {}
+    label = single_file_label(one.path, None, values.get("class"))
+    fits = _referenced_series(one, taken) or _referenced_series(one, found)
+    if fits:
+        return fits, label
+    near = _nearest_series(one, taken)
+    if options.mask_references == "ignore" and "id" in values:
+        identities = _identities(taken, options.image_pattern)
+        near = [source for source, identity in identities.items() if identity == values["id"]]
+    if options.mask_references == "ignore":
+        return near, replace(label, problem=None if near else (*NO_IMAGE[:2], _NOT_IN_FOLDER))
+    cure = (
+        f"; --mask-references ignore uses it for {near[0]}, which lies nearest, at its position"
+        if len(near) == 1
+        else "; --mask-references ignore with --label-pattern, or a table (--layout csv), says which it belongs to"
+    )
+    return [], replace(label, problem=(*NO_IMAGE[:2], f"{_NOT_BELOW}{cure}"))
+
+
+def _nearest_series(one: OtherFile, taken: Sequence[FoundSeries]) -> list[str]:
+    near = series_near(one.path, {series.source: series.scan.folder for series in taken})
+    of_patient = [
+        series.source
+        for series in taken
+        if series.source in near and one.group is not None and series.scan.group == one.group
+    ]
+    return of_patient if len(near) > 1 and len(of_patient) == 1 else near
+
+
+def _several_fix(fitting: Sequence[tuple[PairKey, LabelFiles]], kinds: Mapping[str, str]) -> str:
+    """Return the advice for series with several labels; "" if there is none."""
+    paths: dict[PairKey, list[str]] = defaultdict(list)
+    for key, label in fitting:
+        paths[key].append(label.path)
+    several = [found for found in paths.values() if len(found) > 1]
+    return (
+        describe_choice(several, [found[0] for found in paths.values() if len(found) == 1], kinds)
+        if several
+        else ""
+    )
+
+
 def _labels_by_pattern(
     masks: Sequence[str],
     stacks: Mapping[str, tuple[str, ...]],
@@ -386,12 +457,18 @@ def _labels_by_pattern(
     found: Sequence[FoundSeries],
     pattern: Pattern | None,
     options: LayoutOptions,
+    *,
+    is_needed: bool,
 ) -> list[tuple[list[str], LabelFiles]]:
-    """Return each NIfTI file and each label of several files, with the series that it may belong to."""
+    """Return each NIfTI file and each label of several files, with the series that it may belong to.
+
+    Args:
+        is_needed: whether the pattern must fit one of them, since no SEG or RTSTRUCT fits it.
+    """
     paths = set(named)
     match = {path: pattern.match(path) for path in masks} if pattern else {}
     if pattern:
-        match |= {path: pattern.match(path) or pattern.match(files[0]) for path, files in stacks.items()}
+        match |= {path: _match_any(pattern, (path, files[0])) for path, files in stacks.items()}
     identities: Mapping[str, str] = {}
     if options.image_pattern is not None and options.label_pattern is None:
         raise AnnotationsError(
@@ -400,11 +477,11 @@ def _labels_by_pattern(
         )
     if pattern is not None:
         identities = _identities(found, options.image_pattern)
-        if not any(match.values()):
+        if is_needed and all(values is None for values in match.values()):
             known = next(iter(identities.values()), ".")
             raise AnnotationsError(
-                f"--label-pattern {options.label_pattern}: no volume file fits it, and no series or picture; {{id}} is "
-                f"a series' folder, such as {known!r}; found {', '.join(masks[:3]) or 'none'}"
+                f"--label-pattern {options.label_pattern}: no volume file fits it, and no SEG, RTSTRUCT, series or "
+                f"picture; {{id}} is a series' folder, such as {known!r}; found {', '.join(masks[:3]) or 'none'}"
             )
     labels = []
     for path in [*masks, *stacks]:
@@ -413,6 +490,9 @@ def _labels_by_pattern(
             labels.append((_by_place(path, found), single_file_label(path, problem)))
             continue
         values = match[path]
+        if values is not None and "id" not in values and options.image_pattern is None:
+            labels.append((_by_place(path, found), single_file_label(path, problem, values.get("class"))))
+            continue
         wanted = None if values is None else values.get("id", ".")
         fits = [source for source, identity in identities.items() if identity == wanted]
         if not fits and wanted is not None:

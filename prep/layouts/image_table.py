@@ -5,6 +5,9 @@ from __future__ import annotations
 import heapq
 import json
 import posixpath
+import re
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, groupby
@@ -46,6 +49,7 @@ from halofeed.prep.annotations.tables import (
     described_folder,
     is_container,
     read_tables,
+    shared_attributes,
 )
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names
 from halofeed.prep.annotations.written_boxes import (
@@ -54,6 +58,7 @@ from halofeed.prep.annotations.written_boxes import (
     parse_flag,
     parse_number,
     usable_boxes,
+    usable_parts,
 )
 from halofeed.prep.layouts import segmentation_table
 from halofeed.prep.sources.containers import container_kind
@@ -65,8 +70,8 @@ from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.system.spill import ExternalSort, SortedRecord
 from halofeed.system.wording import plural
 
-_SEPARATORS = ("|", ";", ",")
-"""Characters that people use to separate several classes in one cell."""
+_SEPARATOR = re.compile(r"[\W_]+")
+"""Text between letters and digits that may separate several classes in one cell."""
 _MAX_NAMED = 5
 _IMAGE_COLUMNS = ("filename", "class")
 _NO_NAME = SourceError("annotation", "row names no file")
@@ -416,10 +421,11 @@ def _example(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceE
         "group": _agree(source, rows, "group", [row.cell("group") for row in rows]) or None,
         "key": _agree(source, rows, "id", [row.cell("id") for row in rows]) or member_key(source),
         "notes": notes,
+        "attributes": shared_attributes(rows) if options.needs_groups else (),
     }
     try:
         if with_boxes:
-            boxes, bad = usable_boxes(rows, _box, options)
+            boxes, bad = usable_boxes(rows, lambda row: _box(row, options), options)
             return SourceExample(**known, boxes=boxes, declared_size=_size(rows), bad_objects=bad)
         classes = classes_of(source, rows, options)
         if options.several_classes == "keep":
@@ -437,7 +443,7 @@ def _size(rows: Sequence[TableRow]) -> tuple[int, int] | None:
     return sizes.pop()
 
 
-def _box(row: TableRow) -> Box | None:
+def _box(row: TableRow, options: LayoutOptions) -> Box | None:
     """Return the box of a row; None if the row means that the image has no objects."""
     coordinates = [row.cell(column) for column in CORNERS]
     if not row.cell("class") and not any(coordinates):
@@ -454,8 +460,10 @@ def _box(row: TableRow) -> Box | None:
         name: parse_flag(row.cell(name).lower(), f"{row.place} {name}", _FLAGS) for name in _FLAG_COLUMNS
     }
     area = parse_number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
-    mask = json.loads(row.cell("mask")) if row.cell("mask") else None
-    return make_box(classes[0], sides, row.place, area=area, mask=mask, **flags)
+    mask, lost = (json.loads(row.cell("mask")) if row.cell("mask") else None), 0
+    if isinstance(mask, list):
+        mask, lost = usable_parts(mask, row.place, options)
+    return make_box(classes[0], sides, row.place, area=area, mask=mask, lost_parts=lost, **flags)
 
 
 def _listed_classes(cell: str) -> tuple[str, ...] | None:
@@ -471,21 +479,54 @@ def _listed_classes(cell: str) -> tuple[str, ...] | None:
 
 
 def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None:
-    """Raise an error for a class whose parts are classes of other rows, unless the user chose a separator.
+    """Raise an error for a cell whose parts are classes of other rows, unless the user chose a separator.
 
     Args:
         places: maps each class, as written, to its first location.
     """
     if options.class_separator != "auto":
         return
-    for cell, place in places.items():
-        for separator in _SEPARATORS:
-            parts = [part.strip() for part in cell.split(separator)]
-            if len(parts) > 1 and all(part and part in places for part in parts):
-                raise AnnotationsError(
-                    f"{place}: class {cell!r} looks like {plural(len(parts), 'class', 'classes')}, as each "
-                    f"part is a class of other rows; say --class-separator {separator!r}, or none if it is one class"
-                )
+    by_separator: dict[str, dict[str, list[str]]] = {}
+    for cell in places:
+        if _listed_classes(cell) is not None or class_number(cell) is not None:
+            continue
+        # Blanks around a sign belong to it: "a, b" is separated by the comma.
+        for separator in {run.strip() or " " for run in _SEPARATOR.findall(cell)}:
+            parts = [part.strip() for part in cell.split(None if separator == " " else separator)]
+            if len(parts) > 1 and all(parts):
+                by_separator.setdefault(separator, {})[cell] = parts
+    for separator, cells in sorted(by_separator.items()):
+        combined = next((cell for cell, parts in cells.items() if all(part in places for part in parts)), "")
+        reason = "as each part is a class of other rows"
+        if not combined and _are_combinations(cells, places):
+            combined, reason = next(iter(cells)), "as its parts come in other cells in other combinations"
+        if combined:
+            more = () if options.several_classes == "keep" else ("--several-classes", "keep")
+            words = shlex.join(["--class-separator", separator, *more])
+            if separator.startswith("--"):  # the command line takes it for an option
+                words = shlex.join([f"--class-separator={separator}", *more])
+            raise AnnotationsError(
+                f"{places[combined]}: class {combined!r} looks like "
+                f"{plural(len(cells[combined]), 'class', 'classes')}, {reason}; say {words} for several classes, or "
+                "--class-separator none if it is one class"
+            )
+
+
+def _are_combinations(cells: Mapping[str, Sequence[str]], places: Mapping[str, str]) -> bool:
+    """Return whether cells are sets of a few parts, of which no part need be a cell of its own.
+
+    Each part is in several cells, there are more cells than parts, and some part comes in several places. So
+    "clear primary", "clear road primary", "haze primary" and so on are sets, while "red car", "red bus", "blue car" and
+    "Tomato___healthy" are names.
+    """
+    parts = Counter(part for found in cells.values() for part in set(found))
+    whole = [cell for cell in places if cell and cell not in cells]
+    parts.update(whole)
+    positions = {(part, place) for found in cells.values() for place, part in enumerate(found)}
+    used = {part for part, _ in positions}
+    if any(parts[part] < 2 for part in used) or len(positions) == len(used):
+        return False
+    return len(cells) + len(whole) > len(parts)
 
 
 def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) -> tuple[str, ...]:

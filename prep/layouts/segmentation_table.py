@@ -128,6 +128,7 @@ class _RowReader:
             key=row.cell("id") or source,
             split=row.cell("split") or split,
             group=row.cell("group") or None,
+            attributes=tuple(row.attributes.items()),
         )
         try:
             if row.fault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 from collections import Counter
@@ -28,8 +29,8 @@ from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQ
 from halofeed.prep.annotations.resolve_boxes import Size, possible_sizes, resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import (
+    angle_of,
     check_ignored_columns,
-    check_rotation,
     class_of,
     declared_size,
     parse_flag,
@@ -181,19 +182,36 @@ def _text(element: ElementTree.Element, path: str) -> str:
     return (element.findtext(path) or "").strip()
 
 
+_TURNED_SIDES = ("cx", "cy", "w", "h", "angle")
+
+
+def _turned_box(element: ElementTree.Element, what: str) -> tuple[list[float], float]:
+    """Return the corners and the angle in degrees of roLabelImg's box, which has a center, a size and radians."""
+    x, y, width, height, angle = (
+        parse_number(_text(element, f"robndbox/{side}"), f"{what} {side}") for side in _TURNED_SIDES
+    )
+    return [x - width / 2, y - height / 2, x + width / 2, y + height / 2], math.degrees(angle)
+
+
 def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box:
     label = class_of(_text(element, "name"), what)
-    if element.find("bndbox") is None:
+    is_turned = element.find("bndbox") is None and element.find("robndbox") is not None
+    if element.find("bndbox") is None and not is_turned:
         raise SourceError("annotation", "object has no box", f"{what} {label!r}")
+    turn = 0.0
     for attribute in element.iterfind("attributes/attribute"):
         if _text(attribute, "name").lower() == "rotation":
-            check_rotation(_text(attribute, "value"), what, options)
-    sides = [parse_number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
+            turn = angle_of(_text(attribute, "value"), what, options)
+    if is_turned:
+        sides, degrees = _turned_box(element, what)
+        turn = angle_of(degrees, what, options)
+    else:
+        sides = [parse_number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
     flags: dict[str, Any] = {
         name: parse_flag(_text(element, name).lower(), f"{what} {name}", _FLAG_TEXTS) for name in _FLAGS
     }
     view = (_text(element, "pose") or None) if "view" in options.keep else None
-    return rectangle_of(label, sides, what, options, view=view, **flags)
+    return rectangle_of(label, sides, what, options, turn=turn, view=view, **flags)
 
 
 def _read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[str, dict[str, str]]:

@@ -7,7 +7,7 @@ The rules are those of Ultralytics (docs.ultralytics.com/datasets, `ultralytics/
 - A picture without a label file has no objects, as in YOLO. Without any label file the source is refused.
 - A label file may also lie beside its picture, below a folder `images` too.
 - A box may exceed the picture, as --boxes-outside decides; only values below -0.5 or above 1.5 are no fractions.
-- Oriented boxes (four corners) are polygons of four points, with the same upright box.
+- Oriented boxes (four corners) become upright boxes; `--oriented-boxes drop` leaves them out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.class_names import note_similar_classes
+from halofeed.prep.annotations.class_tables import read_class_table
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     read_required,
@@ -31,7 +32,13 @@ from halofeed.prep.annotations.documents import MAX_YAML_BYTES, parse_yaml, read
 from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.annotations.written_boxes import parse_number, polygon_of, rectangle_of, usable_boxes
+from halofeed.prep.annotations.written_boxes import (
+    BOX_IS_ORIENTED,
+    parse_number,
+    polygon_of,
+    rectangle_of,
+    usable_boxes,
+)
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, path_below
@@ -55,6 +62,9 @@ _MAX_NUMBER = 99_999
 """Limit for nc, class ids and the number of keypoints."""
 _NO_LABEL_FILE = "picture has no label file: taken as one without objects, as in YOLO"
 _UNKNOWN_ID = "class id is not in names"
+_OBB_NUMBERS = 9
+"""Class and four corners, the rows of oriented boxes (`yolo obb`)."""
+_FILLED = 0.97
 _NO_IMAGE = ("annotation", "label file has no image", "delete it, or add the image")
 _IN_NO_SPLIT = ("selection", "image is in no split of data.yaml", "")
 
@@ -111,10 +121,15 @@ def list_references(
             f"{_label_paths(first)[0]} for {first}. For a folder per class, as in YOLO's classification, take --layout "
             f"folders --folders-are-classes{layout_hint(annotations, 'yolo', annotation_file)}"
         )
-    listed = [
-        one if one.problem else _with_objects(one, labels[one.source], described, images, options)
+    read = [
+        (one, frozenset[int]())
+        if one.problem
+        else _with_objects(one, labels[one.source], described, images, options)
         for one in listed
     ]
+    listed = [one for one, _ in read]
+    if not options.masks and frozenset[int]().union(*(lengths for _, lengths in read)) == {_OBB_NUMBERS}:
+        listed = [_with_oriented_boxes(one, options) for one in listed]
     _check_first_number(listed, described)
     listed = resolve_boxes(listed, images, replace(options, box_units="normalized"), described.file)
     if options.annotation_grid == "auto":  # Ultralytics reads pictures as displayed, so people label them so
@@ -182,8 +197,7 @@ def _read_description(annotations: SourceFiles, annotation_file: str | None) -> 
     if len(texts) != 1:
         what = f"{' and '.join(found[:3])} differ" if texts else "nothing below it names the classes"
         raise AnnotationsError(f"{annotations.root}: {what}; {_FIX_NAMES}{layout_hint(annotations, 'yolo')}")
-    lines = texts.pop().rstrip().splitlines()
-    names = _check_names(found[0], dict(enumerate(lines)))
+    names = _check_names(found[0], read_class_table(found[0], texts.pop()).names)
     return _Description(file=found[0], names=names, splits=_darknet_splits(annotations))
 
 
@@ -464,19 +478,41 @@ def _with_objects(
     described: _Description,
     images: SourceFiles,
     options: LayoutOptions,
-) -> SourceExample:
-    """Return the example with the boxes of its label file."""
+) -> tuple[SourceExample, frozenset[int]]:
+    """Return the example with the boxes of its label file, and the numbers of values in its rows."""
+    lengths = frozenset[int]()
     if file is None:
-        return replace(example, boxes=(), notes=(*example.notes, _NO_LABEL_FILE))
+        return replace(example, boxes=(), notes=(*example.notes, _NO_LABEL_FILE)), lengths
     try:
         text = read_limited(images, file, "label file", _MAX_LABEL_BYTES).decode("utf-8-sig")
         rows = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        lengths = frozenset(len(row) for _, row in rows)
         boxes, bad = usable_boxes(rows, partial(_parse_row, described, options), options, file)
     except UnicodeDecodeError as error:
-        return replace(example, problem=("annotation", "label file is no text", f"{file}: {error}"))
+        return replace(example, problem=("annotation", "label file is no text", f"{file}: {error}")), lengths
     except SourceError as error:
-        return replace(example, problem=error.at(file).args)
-    return replace(example, boxes=boxes, bad_objects=bad)
+        return replace(example, problem=error.at(file).args), lengths
+    return replace(example, boxes=boxes, bad_objects=bad), lengths
+
+
+def _with_oriented_boxes(example: SourceExample, options: LayoutOptions) -> SourceExample:
+    """Return the example of a set in which each row has four corners: whatever does not fill its box is oriented.
+
+    Corners that people drew, as in DOTA, are no exact rectangles, which `polygon_of` recognizes.
+    """
+    oriented = [
+        replace(box, turned_share=share)
+        if box.area and (share := box.area / ((box.xmax - box.xmin) * (box.ymax - box.ymin))) < _FILLED
+        else box
+        for box in example.boxes or ()
+    ]
+    if example.problem or options.oriented_boxes == "upright" or not example.boxes:
+        return replace(example, boxes=tuple(oriented)) if example.boxes else example
+    bad = [(BOX_IS_ORIENTED, f"{box.label!r}: four corners") for box in oriented if box.turned_share]
+    if bad and options.on_bad_object == "reject":
+        return replace(example, boxes=None, problem=("annotation", *bad[0]))
+    kept = tuple(box for box in oriented if not box.turned_share)
+    return replace(example, boxes=kept, bad_objects=(*example.bad_objects, *bad))
 
 
 def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, list[str]]) -> Box:

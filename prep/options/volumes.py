@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from halofeed.errors import UsageError
-from halofeed.prep.annotations.class_names import ClassChoice, LabelCoding
+from halofeed.prep.annotations.class_names import ClassChoice, LabelCoding, is_whole_number
 from halofeed.prep.annotations.labels import LARGEST_LABEL
 from halofeed.prep.annotations.patterns import Expression
 from halofeed.prep.formats.volume import reading_options
@@ -144,7 +144,8 @@ class VolumeOptions:
     mask_references: str = option(
         "check",
         "a SEG or RTSTRUCT that refers to other images, another series or another frame of reference than those of its "
-        "DICOM scan is refused; ignore: it is used at its position, e.g. for scans whose UIDs were changed",
+        "DICOM scan is refused; ignore: it is used at its position, e.g. for scans whose UIDs were changed (layout dicom "
+        "pairs it with the series that lies nearest, or that --label-pattern names)",
         choices=MASK_REFERENCES,
     )
     class_overlap: str = option(
@@ -323,18 +324,26 @@ class VolumeOptions:
             ),
         ),
     )
-    ignore_label: int | None = option(
-        None,
-        "segmentation: the value of label images and volumes that is no class, such as 255: the loader gives it as "
-        "`loader.ignore_label`, padding has this value, and losses, metrics and statistics ignore it (default: 255 "
-        "for label images with the palette of PASCAL VOC)",
-        least=0,
+    label_values: str = option(
+        "auto",
+        "segmentation: what a gray PNG label of fewer than 8 bits, or with a palette of grays, holds: the numbers that "
+        "it stores, the gray values that it shows, or what the files of the data set prove",
+        choices=("auto", "stored", "shown"),
+        omitted=True,
+        needs=_CLASS_MAPS,
+    )
+    ignore_label: tuple[str, ...] = option(
+        (),
+        "segmentation: what is no class in label images and volumes: values, names or colors (RRGGBB), such as 255, -1 "
+        "or void,e0e0c0. Records store one value for all, `loader.ignore_label`; padding has it, and losses, metrics "
+        "and statistics ignore it (default: what the source calls ignore; 255 for label images with the palette of "
+        "PASCAL VOC)",
         omitted=True,
         needs=_CLASS_MAPS,
     )
     missing_masks: str = option(
         "refuse",
-        "segmentation: images without a label are rejected, or kept for prediction",
+        "segmentation: images without a label are rejected, or kept for prediction in a split without labels",
         choices=("refuse", "prediction"),
         needs=(),
     )
@@ -397,9 +406,12 @@ class VolumeOptions:
             yield f"--non-finite-value {self.non_finite_value}: expected a number"
         yield from self.class_choice().problems()
         yield from self.label_coding().problems()
-        if self.ignore_label is not None and self.ignore_label > LARGEST_LABEL:
-            yield f"--ignore-label {self.ignore_label}: expected at most {LARGEST_LABEL}"
-        if self.ignore_label is not None and self.class_overlap == SETS:
+        for written in self.ignore_label:
+            if is_whole_number(written) and not -LARGEST_LABEL <= int(written) <= LARGEST_LABEL:
+                yield f"--ignore-label {written}: expected at most {LARGEST_LABEL}"
+        if "" in self.ignore_label:
+            yield f"--ignore-label {','.join(self.ignore_label)}: expected values, names or colors, such as 255,void"
+        if self.ignore_label and self.class_overlap == SETS:
             yield "--ignore-label and --class-overlap channels: a set of classes has no value for it; leave one out"
         for flaw in self.refuse_flaws:
             if flaw not in FLAWS:
@@ -415,7 +427,11 @@ class VolumeOptions:
 
     def label_coding(self) -> LabelCoding:
         """Return the classes of label files that do not store class numbers."""
-        return LabelCoding(channels=self.label_channels, colors=self.label_colors)
+        return LabelCoding(
+            channels=self.label_channels,
+            colors=self.label_colors,
+            ignored=self.ignore_label if self.label_colors else (),
+        )
 
     def fixed_window(self) -> IntensityWindow | None:
         """Return the window in HU that all scans share; None where there is none."""
@@ -497,6 +513,8 @@ class VolumeOptions:
             classes=self.class_choice(),
             coding=self.label_coding(),
             series=self.series_policy(),
+            ignored_values=(),
+            negative_values=(),
             origin=None,
         )
 

@@ -121,7 +121,7 @@ ADVICE: dict[str, Advice] = {
         coco(annotations=[{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 9, 9], "rotation": 30}]),
         "annotations have rotation, which would not be read.*(--ignore-columns rotation)",
     ),
-    "a turned box": noted(turned(), "(--ignore-columns rotation) takes"),
+    "a turned box": noted(turned(), "(--oriented-boxes drop) leaves"),
     # patterns and pairs
     "labels alone": usage(pairs(*PATTERNS[2:]), "(--image-pattern) and .* give both", more=(PATTERNS[1],)),
     "images alone": usage(pairs(*PATTERNS[:2]), "and (--label-pattern) go .* give both", more=(PATTERNS[3],)),

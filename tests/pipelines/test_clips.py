@@ -352,9 +352,10 @@ def test_clips_without_masks_are_kept_for_prediction_where_that_is_asked_for(tmp
     spoil(tmp_path / "in", frames, masks, "has no mask")
     done = run_convert(tmp_path / "in", tmp_path / "out", missing_masks="prediction", **MASKED)
     assert done.manifest.splits["train"].statistics.labelled == 2
-    found = {name_of(record): record for record in read_split(Path(done.folder), "train")}
-    assert not arrays_of(found["b"])[1].any() and int(found["b"]["image/labelled"][0]) == 0
-    assert int(found["a"]["image/labelled"][0]) == 1
+    (apart,) = {name_of(one): one for one in read_split(Path(done.folder), "unlabeled")}.items()
+    assert apart[0] == "b" and int(apart[1]["image/labelled"][0]) == 0
+    assert not arrays_of(apart[1])[1].any()
+    assert all(int(one["image/labelled"][0]) for one in read_split(Path(done.folder), "train"))
 
 
 def test_a_table_patterns_and_names_of_frames_with_more_behind_them_give_the_same_clips(masked, tmp_path):

@@ -209,8 +209,8 @@ def test_a_folder_of_dicom_series_with_a_seg_a_nifti_mask_and_none(tmp_path):
     (tmp_path / "map.json").write_text('{"background": 0, "spleen": 2, "liver": 1}')
     options: dict[str, Any] = {"layout": "dicom", "missing_masks": "prediction", **SIZE}
     done = run_convert(tmp_path / "s", tmp_path / "o", label_map=str(tmp_path / "map.json"), **options)
-    check(done, {"a": ("train", 0), "b": ("train", 1), "c": ("train", None)})
-    assert done.manifest.splits["train"].statistics.modalities == {"CT": 3}
+    check(done, {"a": ("train", 0), "b": ("train", 1), "c": ("unlabeled", None)})
+    assert done.manifest.splits["train"].statistics.modalities == {"CT": 2}
     done = run_convert(tmp_path / "s", tmp_path / "p", **options)
     reason = "mask names its classes and no label map gives their ids"
     assert rejected(done)["a"][:2] == ("annotation", reason) and "'liver', 'spleen'" in rejected(done)["a"][2]

@@ -148,7 +148,8 @@ class ScanOptions:
             it.
         classes: classes that are read from a file that names its classes.
         coding: classes of masks with a channel or a color per class.
-        ignore_label: value of masks that is not a class, or None.
+        ignored_values: values of masks that are no classes.
+        negative_values: negative values that masks may hold, since they are ignored or mapped to classes.
         series: rules for DICOM series.
         reserve: called with the number of bytes that opening a file takes, if that is more than the file.
         origin: identity of a mask's scan, if that is a DICOM series.
@@ -164,7 +165,8 @@ class ScanOptions:
     mask_references: str = "check"
     classes: ClassChoice = field(default_factory=ClassChoice)
     coding: LabelCoding = field(default_factory=LabelCoding)
-    ignore_label: int | None = None
+    ignored_values: tuple[int, ...] = ()
+    negative_values: tuple[int, ...] = ()
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
     reserve: ReserveMemory = no_memory_limit
     origin: ScanIdentity | None = None

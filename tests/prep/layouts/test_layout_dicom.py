@@ -1,5 +1,6 @@
 """Folders of DICOM series, their masks and their patients."""
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -275,3 +276,66 @@ def test_a_dose_is_told_a_way_that_works(tmp_path):
     save(tmp_path / "dose", "1.2.840.10008.5.1.4.1.1.481.2", "1.2.5", Modality="RTDOSE")
     details = {one.source: (one.problem or ("", "", ""))[2] for one in read(tmp_path).values()}
     assert "plastimatch convert" in details["dose"] and "--layout csv" in details["dose"]
+
+
+def test_a_label_pattern_takes_one_of_several_drawings_of_a_series_and_the_advice_names_such_patterns(
+    tmp_path,
+):
+    for number in range(2):
+        folder = tmp_path / f"P{number}/st"
+        save_series(folder / "ct", f"1.2.{number}", patient=f"p{number}")
+        save_structures(folder / f"0-NA-{number}7/1-1.dcm", f"1.2.{number}")
+        save_segmentation(folder / f"300-Segmentation-{number}5/1-1.dcm", f"1.2.{number}")
+    (problem,) = {one.problem[1:] for name, one in read(tmp_path).items() if "P0" in name}
+    assert problem[0] == "several labels for one image"
+    patterns = re.findall(r"--label-pattern '([^']*)' takes (the \w+), one for each of 2 series", problem[1])
+    assert patterns == [
+        ("**/300-Segmentation-*5/1-1.dcm", "the SEG"),
+        ("**/0-NA-*7/1-1.dcm", "the RTSTRUCT"),
+    ]
+    assert problem[1].index("--label-pattern") < problem[1].index("--several-masks merge")
+    for (pattern, _), folder in zip(patterns, ("300-Segmentation-{0}5", "0-NA-{0}7"), strict=True):
+        found = read(tmp_path, label_pattern=pattern)
+        names = {f"P{n}/st/ct": f"P{n}/st/{folder.format(n)}/1-1.dcm" for n in range(2)}
+        assert {name: found[name].mask for name in names} == names
+        assert {found[name].problem[1] for name in found.keys() - names.keys()} == {
+            "mask is not chosen by --label-pattern"
+        }
+
+
+def test_two_readers_of_one_series_are_told_apart_by_a_pattern_too(tmp_path):
+    for number in range(2):
+        save_series(tmp_path / f"p{number}/ct", f"1.2.{number}")
+        for reader in "ab":
+            save_segmentation(tmp_path / f"p{number}/seg_{reader}.dcm", f"1.2.{number}")
+    detail = read(tmp_path)["p1/ct"].problem[2]
+    assert "--label-pattern '**/seg_a.dcm' takes seg_a.dcm, one for each of 2 series" in detail
+    assert outcome(read(tmp_path, label_pattern="**/seg_b.dcm"))["p1/ct"] == "p1/seg_b.dcm"
+
+
+def test_masks_that_refer_to_other_uids_are_paired_by_place_only_where_references_are_ignored(tmp_path):
+    for number in range(2):
+        save_series(tmp_path / f"p{number}/ct", f"1.2.{number}", patient=f"p{number}", frame=f"1.9.{number}")
+    save_segmentation(tmp_path / "p0/seg/s.dcm", "1.7.0", frame="1.8.0")
+    save_structures(tmp_path / "p1/rt.dcm", "1.7.1")
+    kept = {name: one.problem for name, one in read(tmp_path).items()}
+    assert "--mask-references ignore uses it for p0/ct, which lies nearest" in kept["p0/seg/s.dcm"][2]
+    assert kept["p0/ct"][1] == NO_LABEL
+    found = outcome(read(tmp_path, mask_references="ignore"))
+    assert found == {"p0/ct": "p0/seg/s.dcm", "p1/ct": "p1/rt.dcm"}
+
+
+def test_a_mask_near_several_series_is_of_its_patient_or_named_by_a_pattern(tmp_path):
+    for number in range(2):
+        save_series(tmp_path / f"ct/{number}", f"1.2.{number}", patient=f"p{number}", frame=f"1.9.{number}")
+    save_segmentation(tmp_path / "seg/x.dcm", "1.7.0", patient="p1", frame="1.8.0")
+    save_segmentation(tmp_path / "seg/0.dcm", "1.7.0", patient="", frame="1.8.0")
+    ignored = {"mask_references": "ignore"}
+    assert outcome(read(tmp_path, **ignored)) == {"ct/0": "seg/0.dcm", "ct/1": "seg/x.dcm"}
+    (tmp_path / "seg/0.dcm").rename(tmp_path / "seg/y.dcm")
+    assert "--label-pattern" in read(tmp_path)["seg/y.dcm"].problem[2]
+    assert read(tmp_path, **ignored)["seg/y.dcm"].problem[1] == "label fits several series"
+    (tmp_path / "seg/y.dcm").rename(tmp_path / "seg/0.dcm")
+    (tmp_path / "seg/x.dcm").rename(tmp_path / "seg/1.dcm")
+    chosen = read(tmp_path, image_pattern="ct/{id}", label_pattern="seg/{id}.dcm", **ignored)
+    assert outcome(chosen) == {"ct/0": "seg/0.dcm", "ct/1": "seg/1.dcm"}

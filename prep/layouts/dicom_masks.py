@@ -1,0 +1,117 @@
+"""Choice of SEG and RTSTRUCT files for DICOM series: by pattern, by place, and advice where a series has several."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+
+from halofeed.prep.annotations.patterns import Pattern, compile_pattern
+from halofeed.prep.sources.file_names import folder_of, stem_of
+
+_NAMES = {"segmentation": "SEG", "label map segmentation": "SEG", "structure set": "RTSTRUCT"}
+_MERGE = "--several-masks merge takes them together if they show different structures"
+
+
+def series_near(path: str, folders: Mapping[str, str]) -> list[str]:
+    """Return the series that lie nearest to a file: in its folder or below, else in or below the folder above, ...
+
+    A series whose folder is named like the file comes first among several.
+
+    Args:
+        path: path of the file.
+        folders: folder of each series, "." for the root.
+
+    >>> series_near("p1/seg/s.dcm", {"p1/ct": "p1/ct", "p2/ct": "p2/ct"})
+    ['p1/ct']
+    >>> series_near("masks/b.dcm", {"ct/a": "ct/a", "ct/b": "ct/b"})
+    ['ct/b']
+    """
+    place = folder_of(path)
+    while True:
+        inside = "" if place == "." else f"{place}/"
+        near = [source for source, folder in folders.items() if f"{folder}/".startswith(inside)]
+        if near or place == ".":
+            break
+        place = folder_of(place)
+    named = [source for source in near if folders[source].rpartition("/")[2] == stem_of(path)]
+    return named if len(named) == 1 else near
+
+
+def describe_choice(several: Sequence[Sequence[str]], single: Sequence[str], kinds: Mapping[str, str]) -> str:
+    """Return options that take one of several labels of a series, each tried on the files, then merging.
+
+    Args:
+        several: the label files of each series that has several.
+        single: the label file of each other series that has one.
+        kinds: kind of each DICOM file.
+
+    >>> files = [["p1/ct.dcm", "p1/rt/1.dcm"], ["p2/ct.dcm", "p2/rt/7.dcm"]]
+    >>> describe_choice(files, [], {}).split("; ")[1]
+    "--label-pattern '**/rt/*.dcm' takes rt/1.dcm, one for each of 2 series"
+    """
+    found = []
+    ordered = [sorted(paths, key=lambda path: (kinds.get(path, ""), path)) for paths in several]
+    for place in range(min(map(len, ordered))):
+        chosen = [paths[place] for paths in ordered]
+        pattern = _pattern_of(chosen, ordered)
+        compiled = compile_pattern(pattern, "label_pattern", ("id", "class"))
+        taken = [[path for path in paths if fits_pattern(compiled, path)] for paths in ordered]
+        if any(len(paths) != 1 for paths in taken):
+            continue
+        more = sum(fits_pattern(compiled, path) for path in single)
+        count, total = len(several) + more, len(several) + len(single)
+        scope = (
+            ""
+            if count == total == 1
+            else f", one for {'each' if count == total else f'{count:,}'} of {total:,} series"
+        )
+        found.append(f"--label-pattern '{pattern}' takes {_describe(chosen, ordered, kinds)}{scope}")
+    return "; ".join([*found[:3], _MERGE])
+
+
+def _describe(chosen: Sequence[str], ordered: Sequence[Sequence[str]], kinds: Mapping[str, str]) -> str:
+    """Return "the SEG" where all chosen labels and no others are SEGs, else the name of the first."""
+    named = {path: _NAMES.get(kinds.get(path, ""), "") for paths in ordered for path in paths}
+    kind = named[chosen[0]]
+    if kind and all((path in chosen) == (named[path] == kind) for path in named):
+        return f"the {kind}"
+    return _tail(chosen[0], ordered[0])
+
+
+def _tail(path: str, beside: Iterable[str]) -> str:
+    """Return a path without the folders that it shares with the others."""
+    shared = os.path.commonpath([folder_of(one) for one in beside])
+    return path if shared in ("", ".") else path[len(shared) + 1 :]
+
+
+def _pattern_of(chosen: Sequence[str], ordered: Sequence[Sequence[str]]) -> str:
+    """Return a pattern for one label of each series, with stars where the series differ."""
+    tails = [_tail(path, beside).split("/") for path, beside in zip(chosen, ordered, strict=True)]
+    if len({len(parts) for parts in tails}) > 1:
+        tails = [parts[-1:] for parts in tails]
+    return "**/" + "/".join(_common(parts) for parts in zip(*tails, strict=True))
+
+
+def _common(parts: Sequence[str]) -> str:
+    """Return the part that is equal, or what all begin and end with around a star.
+
+    >>> _common(["300-Seg-1.dcm", "300-Seg-22.dcm"]), _common(["a", "a"])
+    ('300-Seg-*.dcm', 'a')
+    """
+    if len(set(parts)) == 1:
+        return parts[0]
+    start = _shared_start(parts)
+    end = _shared_start([part[len(start) :][::-1] for part in parts])[::-1]
+    return f"{start}*{end}"
+
+
+def _shared_start(texts: Sequence[str]) -> str:
+    """Return the characters that all texts begin with."""
+    columns = zip(*texts, strict=False)
+    return "".join(column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns))
+
+
+def fits_pattern(pattern: Pattern | None, path: str) -> bool:
+    """Return whether a pattern for labels takes a file; without a pattern all are taken."""
+    return pattern is None or pattern.match(path) is not None
