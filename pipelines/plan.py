@@ -41,7 +41,7 @@ from halofeed.prep.annotations.contract import (
     is_split_name,
     reject_lone_surrogates,
 )
-from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.annotations.labels import VOC_VOID, LabelMap, void_problem
 from halofeed.prep.annotations.splits import (
     SplitOptions,
     assign_splits,
@@ -50,7 +50,7 @@ from halofeed.prep.annotations.splits import (
     read_fold,
 )
 from halofeed.prep.annotations.unlabeled import assign_unlabeled_apart
-from halofeed.prep.convert.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
+from halofeed.prep.convert.label_image import has_voc_palette, read_label_image
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.containers import container_kind

@@ -36,6 +36,7 @@ class FileContent:
         distinct: number of different values, or of different colors.
         flat: share of neighbors with equal values, along a row or along a column, whichever is less.
         may_be_label: whether a label reader takes it: integers, in one channel or in three equal ones, without loss.
+        values: the different values, if a label has so few.
         area: where the values are not 0, if there are two values at most; else None.
     """
 
@@ -44,6 +45,7 @@ class FileContent:
     distinct: int
     flat: float
     may_be_label: bool
+    values: frozenset[int] = frozenset()
     area: NDArray[np.bool_] | None = None
 
 
@@ -113,13 +115,15 @@ def _measure(values: NDArray[Any], channels: int, *, may_be_label: bool) -> File
         part[..., 1:] == part[..., :-1],
         part[..., 1:, :] == part[..., :-1, :],
     ]  # a gradient has one direction
-    distinct = len(np.unique(part))
+    different = np.unique(part)
+    distinct = len(different)
     return FileContent(
         shape=values.shape,
         channels=channels,
         distinct=distinct,
         flat=min((float(one.mean()) for one in alike if one.size), default=1.0),
         may_be_label=may_be_label,
+        values=frozenset(map(int, different)) if may_be_label and distinct <= _FEW_VALUES else frozenset(),
         area=part != 0 if distinct <= 2 else None,
     )
 

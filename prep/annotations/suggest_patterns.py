@@ -12,6 +12,7 @@ from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
 from halofeed.prep.annotations.file_content import FileContent, is_label_of, read_content
+from halofeed.prep.annotations.labels import VOC_VOID, void_problem
 from halofeed.prep.annotations.pairing import (
     NO_IMAGE,
     NO_LABEL,
@@ -213,13 +214,20 @@ class _Trials:
             return sum(map(len, labels.values()))
 
         found = suggest((one.words(own) for one in ranked), try_words, most=2)
-        return tuple(replace(one, words=(*one.words, *self._channels(one.words, own))) for one in found)
+        return tuple(replace(one, words=(*one.words, *self._needed(one.words, own))) for one in found)
 
-    def _channels(self, words: Sequence[str], own: str) -> tuple[str, ...]:
-        """Return the option for the number of channels, which the files of an image determine."""
-        examples = self._list(_Patterns.of_words(words, own), self._paths)
-        most = max(1 + len(one.channels) for one in examples if one.problem is None)
-        return ("--channels", str(most)) if most > 1 else ()
+    def _needed(self, words: Sequence[str], own: str) -> tuple[str, ...]:
+        """Return the options that these files need: the number of channels, and the void value of label images."""
+        patterns = _Patterns.of_words(words, own)
+        good = [one for one in self._list(patterns, self._paths) if one.problem is None]
+        channels = max(1 + len(one.channels) for one in good)
+        contents = (self._contents.get(path) for one in good for path in one.masks)
+        values = {value for content in contents if content for value in content.values}
+        is_void = patterns.takes_pictures and void_problem(values)
+        return (
+            *(("--channels", str(channels)) if channels > 1 else ()),
+            *(("--ignore-label", str(VOC_VOID)) if is_void else ()),
+        )
 
     def count_pairs(self, one: _Patterns, paths: Mapping[str, int]) -> int:
         """Return the number of files in pairs; 0 if the patterns do not fit the files."""

@@ -108,4 +108,4 @@ def test_a_case_comes_out_right_or_its_advice_works(tmp_path, name):
     _, message = run(words, tmp_path / "out")
     assert re.search(expected, message), message
     typed = type_suggestions(words, tmp_path)
-    assert typed or "say --" not in message
+    assert typed or "say --" not in message.replace("say --folders-are-classes", "")
