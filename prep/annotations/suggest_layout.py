@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -142,6 +142,7 @@ _OTHER_TOOLS = (
 """Key of a document, the tool that writes it, and a way to convert it. Other documents are described by their keys."""
 _JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _JSON_KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
+_TABLE_EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".xml", ".yaml", ".parquet")
 _MAX_ROWS = 20
 _LEAST_NUMBERS = 4
 _MASK_FOLDER = re.compile(
@@ -289,9 +290,33 @@ def describe_annotations(files: _Files, named: str | None = None) -> Hint | None
         tool, fix = next((found for key, *found in _OTHER_TOOLS if key in keys), ("JSON", _OTHER_TABLE))
         if top:
             return Hint(what=f"{path} is {tool} with the keys {shorten_list(list(top)[:12])}", fix=fix)
-    for path, text in read_heads(files, paths, ".txt", ".xml"):
-        if splitext(basename(path))[0] in pictures and (found := _describe_text(path, text)):
+    for path, text in read_heads(files, paths, ".csv", ".tsv"):
+        if found := _describe_table(path, text, pictures):
             return found
+    for path, text in read_heads(files, paths, ".txt", ".xml"):
+        if (splitext(basename(path))[0] in pictures or path.endswith(".txt")) and (
+            found := _describe_text(path, text)
+        ):
+            return found
+    packed = (path for path in paths if splitext(path)[1].lower() in UNPACK_COMMANDS)
+    path = next((path for path in packed if splitext(path)[0].lower().endswith(_TABLE_EXTENSIONS)), "")
+    command = UNPACK_COMMANDS.get(splitext(path)[1].lower(), "")
+    return Hint(what=f"{path} is a compressed file", fix=_unpack(command, path)) if path else None
+
+
+def _describe_table(path: str, text: str, pictures: Collection[str]) -> Hint | None:
+    """Return which column of a table names pictures, if its header does not say so."""
+    lines = [line for line in text.splitlines()[:_MAX_ROWS] if line.strip()]
+    mark = max("\t,;|", key=lines[0].count) if lines else ","
+    header, *rows = [[cell.strip(" \"'") for cell in line.split(mark)] for line in lines] or [[]]
+    for number, column in enumerate(header):
+        cells = [basename(row[number].replace("\\", "/")) for row in rows if len(row) > number]
+        if cells and all(cell in pictures for cell in cells):
+            fix = (
+                f"call the column {column!r} filename, and that of the classes class (corners of boxes in pixels: xmin, "
+                "ymin, xmax, ymax), then take --layout csv"
+            )
+            return Hint(what=f"{path} is a table whose column {column!r} names pictures", fix=fix)
     return None
 
 
