@@ -388,7 +388,7 @@ def _print_unused_lists(layout_input: _LayoutInput, split_options: SplitOptions)
     for one in suggest([("--split-lists", option)] if lists else [], try_words):
         print_status(
             f"halofeed convert: all images are in one split, but {' and '.join(lists.values())} divide them; "
-            f"use these lists with {shlex.join(one.words)}, which {one.effect}"
+            f"--split-lists {one.effect}; use these lists with {shlex.join(one.words)}"
         )
 
 
