@@ -313,8 +313,8 @@ def _describe_table(path: str, text: str, pictures: Collection[str]) -> Hint | N
         cells = [basename(row[number].replace("\\", "/")) for row in rows if len(row) > number]
         if cells and all(cell in pictures for cell in cells):
             fix = (
-                f"call the column {column!r} filename, and that of the classes class (corners of boxes in pixels: "
-                "xmin, ymin, xmax, ymax), then take --layout csv"
+                "rename it to filename, and that of the classes to class; corners of boxes in pixels are xmin, ymin, "
+                "xmax, ymax; then take --layout csv"
             )
             return Hint(what=f"{path} is a table whose column {column!r} names pictures", fix=fix)
     return None

@@ -283,7 +283,7 @@ _LABEL_NUMBER = re.compile(r"(class|label)[-_ ]?\d+", re.I)
 _SPLIT = re.compile(r"(?:^|.*[-_ ])(?i:(train|valid|val|test)(?:ing|ation)?)(?=[-_ A-Z\d]|$)")
 _LISTS, _TEXTS = (".txt", ".csv", ".tsv", ".lst"), (".json", ".jsonl")
 _MAX_ROWS = 200
-_MAX_COMPARED = 1_000
+_MAX_COMPARED = 16
 """Most pictures of a folder that are compared with those of the others."""
 _NAME = re.compile(r'(?<![^"\s,;|])[^"\s,;|]{1,255}\.(?:jpe?g|png|bmp|tiff?|webp|gif)\b', re.I)
 _SAYS_NOTHING = re.compile(r"[0-9a-f]{32,}|.*://.*|", re.I)

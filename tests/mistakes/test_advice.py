@@ -99,7 +99,7 @@ EXCEPTIONS: dict[str, str] = {
         (
             "prep/annotations/suggest_layout.py: write what it says into a table with the columns filename,class for",
             "prep/annotations/suggest_layout.py: convert it with datum convert -i FOLDER -if datumaro -f coco -o",
-            "prep/annotations/suggest_layout.py: call the column {} filename, and that of the classes class (corners of",
+            "prep/annotations/suggest_layout.py: rename it to filename, and that of the classes to class; corners of",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
             "prep/layouts/coco.py: {} has classes of images, and {} has objects; name one of the two with",
             "prep/layouts/yolo.py: {}: no line of {} is an image: {}: {}; write the paths of the images",
