@@ -17,8 +17,8 @@ from halofeed.errors import JobError
 from halofeed.pipelines.heartbeat import check_alive
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.replace import delete_unnamed
+from halofeed.prep.annotations.labels import VOC_VOID, void_problem
 from halofeed.prep.annotations.written_boxes import is_mostly_bad
-from halofeed.prep.convert.label_image import VOC_VOID, void_problem
 from halofeed.prep.convert.loss_findings import refusing_finding
 from halofeed.schemas import keys
 from halofeed.schemas.files import (

@@ -9,6 +9,7 @@ import math
 import os
 import shlex
 import shutil
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from halofeed.pipelines.label_evidence import (
 from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
+from halofeed.prep.annotations.advice import suggest
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, sort_class_names
 from halofeed.prep.annotations.class_tables import ClassTable, is_ignored, is_void_name
 from halofeed.prep.annotations.contract import (
@@ -44,7 +46,7 @@ from halofeed.prep.annotations.contract import (
     is_split_name,
     reject_lone_surrogates,
 )
-from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.annotations.labels import VOC_VOID, LabelMap, void_problem
 from halofeed.prep.annotations.splits import (
     SplitOptions,
     assign_splits,
@@ -53,7 +55,7 @@ from halofeed.prep.annotations.splits import (
     read_fold,
 )
 from halofeed.prep.annotations.unlabeled import assign_unlabeled_apart
-from halofeed.prep.convert.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
+from halofeed.prep.convert.label_image import has_voc_palette, read_label_image
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.containers import container_kind
@@ -227,7 +229,7 @@ def make_plan(
     named_by_option = bool(split_options.shares or options.split_lists or options.nnunet_splits)
     _check_split_names(totals.splits, named_by_option=named_by_option)
     if len(totals.splits) == 1 and not named_by_option and is_listed_here:
-        _print_unused_lists(sources.images)
+        _print_unused_lists(layout_input, split_options)
     if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
         raise UsageError(refused)
     if not totals.convertible and options.max_rejected is None:
@@ -375,13 +377,23 @@ def _naming_faults(sources: Sources) -> Iterator[None]:
         raise AnnotationsError("\n".join([str(error), "these could not be listed:", *lines])) from error
 
 
-def _print_unused_lists(images: SourceFiles) -> None:
-    """Print which lists of splits beside the images are not used."""
-    if lists := find_split_lists(images):
-        option = ",".join(f"{split}={images.root.rstrip('/')}/{path}" for split, path in lists.items())
+def _print_unused_lists(layout_input: _LayoutInput, split_options: SplitOptions) -> None:
+    """Print which lists of splits beside the images are not used, if they divide the images."""
+    images = layout_input.sources.images
+    lists = find_split_lists(images)
+
+    def try_words(words: Sequence[str]) -> str | None:
+        texts = {split: images.read(path).decode("utf-8-sig") for split, path in lists.items()}
+        options = replace(split_options, lists=texts)
+        counts = Counter(one.split for one in _list_references(layout_input, options) if one.problem is None)
+        listed = (f"{count:,} in {split}" for split, count in counts.items())
+        return f"puts {' and '.join(listed)}" if len(counts) > 1 else None
+
+    option = ",".join(f"{split}={images.root.rstrip('/')}/{path}" for split, path in lists.items())
+    for one in suggest([("--split-lists", option)] if lists else [], try_words):
         print_status(
             f"halofeed convert: all images are in one split, but {' and '.join(lists.values())} divide them; "
-            f"use these lists with --split-lists {shlex.quote(option)}"
+            f"--split-lists {one.effect}; use these lists with {shlex.join(one.words)}"
         )
 
 

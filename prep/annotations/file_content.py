@@ -21,6 +21,7 @@ _FEW_VALUES = 64
 _FLAT = 0.6
 """Least share of neighbors with equal values in a label. Two balls in 24 x 20 x 16 voxels have 0.9, noise 0.1."""
 
+_MANY_TIMES = 16
 _FLAT_OF_MANY = 0.9
 """Least share if a label has more values than classes need: numbers of objects."""
 
@@ -33,8 +34,9 @@ class FileContent:
         shape: (height, width) or (depth, height, width).
         channels: number of channels.
         distinct: number of different values, or of different colors.
-        flat: share of horizontal neighbors with equal values.
+        flat: share of neighbors with equal values, along a row or along a column, whichever is less.
         may_be_label: whether a label reader takes it: integers, in one channel or in three equal ones, without loss.
+        values: the different values, if a label has so few.
         area: where the values are not 0, if there are two values at most; else None.
     """
 
@@ -43,6 +45,7 @@ class FileContent:
     distinct: int
     flat: float
     may_be_label: bool
+    values: frozenset[int] = frozenset()
     area: NDArray[np.bool_] | None = None
 
 
@@ -106,16 +109,21 @@ def _read_volume(files: SourceFiles, path: str) -> FileContent | None:
 
 def _measure(values: NDArray[Any], channels: int, *, may_be_label: bool) -> FileContent:
     # A few planes show what all do; np.unique of a whole CT takes 5 s.
-    step = max(1, round(values.size / _MEASURED_VALUES))
+    step = max(1, round(values.size / _MEASURED_VALUES)) if values.ndim == 3 else 1
     part = values[::step]
-    neighbors = part[..., 1:] == part[..., :-1]
-    distinct = len(np.unique(part))
+    alike = [
+        part[..., 1:] == part[..., :-1],
+        part[..., 1:, :] == part[..., :-1, :],
+    ]  # a gradient has one direction
+    different = np.unique(part)
+    distinct = len(different)
     return FileContent(
         shape=values.shape,
         channels=channels,
         distinct=distinct,
-        flat=float(neighbors.mean()) if neighbors.size else 1.0,
+        flat=min((float(one.mean()) for one in alike if one.size), default=1.0),
         may_be_label=may_be_label,
+        values=frozenset(map(int, different)) if may_be_label and distinct <= _FEW_VALUES else frozenset(),
         area=part != 0 if distinct <= 2 else None,
     )
 
@@ -142,6 +150,8 @@ def is_label_of(label: FileContent, image: FileContent) -> bool | None:
         return True
     if label.distinct > image.distinct or (label.distinct == image.distinct and label.flat < image.flat):
         return False
+    if image.distinct > _MANY_TIMES * label.distinct:
+        return True
     is_simpler = image.distinct > 4 * label.distinct or (
         image.distinct > 1.5 * label.distinct and image.flat < _FLAT <= label.flat
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -28,6 +28,8 @@ from halofeed.schemas.limits import LABEL_LENGTH, LABELS
 from halofeed.schemas.text_proto import parse_text_proto
 from halofeed.system.wording import did_you_mean, plural
 
+VOC_VOID = 255
+"""Value of pixels that belong to no class in VOC and in many sets after it."""
 LARGEST_LABEL = 65535
 _UNKNOWN = "mask has unknown labels"
 _MOST_FIXED = 20
@@ -506,3 +508,18 @@ _READERS: dict[str, Callable[[str, str, int], ClassTable]] = {
     **dict.fromkeys((".yaml", ".yml"), _read_yaml),
     ".xml": _read_xml,
 }
+
+
+def void_problem(values: Collection[int]) -> str:
+    """Return what is unclear about 255 in label images without names, from all their values; "" if nothing is.
+
+    >>> void_problem({0, 1, 2, 255})[:45], void_problem({0, 85, 170, 255}), void_problem({0, 1, 2})
+    ('255 beside 1 to 2 is void in many data sets, ', '', '')
+    """
+    others = [value for value in values if value not in (0, VOC_VOID)]
+    if VOC_VOID not in values or not others or max(others) > max(20, 4 * len(others)):
+        return ""
+    return (
+        f"{VOC_VOID} beside {min(others)} to {max(others)} is void in many data sets, and nothing says whether it is a "
+        f"class here; --ignore-label {VOC_VOID} ignores it, --map-classes {VOC_VOID}={VOC_VOID} makes it a class"
+    )

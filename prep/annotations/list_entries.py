@@ -33,7 +33,10 @@ def match_ends(names: Iterable[str], sources: Iterable[str]) -> Mapping[str, lis
     for position, source in enumerate(sources):
         folders.update(source.split("/")[:-1])
         for name in wanted.get(_stem(source), ()):
-            rank = _shared_folders(name, source), name.rpartition("/")[2] == source.rpartition("/")[2]
+            shared = _shared_folders(name, source)
+            if not shared and _shorter(name, source):
+                continue  # b/1.jpg is not a/1.jpg
+            rank = shared, name.rpartition("/")[2] == source.rpartition("/")[2]
             if rank > best.get(name, (-1, False)):
                 best[name], found[name] = rank, []
             if rank == best[name]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -498,7 +497,7 @@ def find_split_lists(files: SourceFiles) -> dict[str, str]:
     if not by_folder:
         return {}
     images = [path for path in files.sizes() if is_image_name(path) or is_volume_name(path)]
-    stems = Counter(map(stem_of, images))
+    stems = set(map(stem_of, images))
     for lists in by_folder.values():
         try:
             texts = {split: files.read(path).decode("utf-8-sig") for split, path in lists.items()}
@@ -507,7 +506,7 @@ def find_split_lists(files: SourceFiles) -> dict[str, str]:
         names = [_name_of(entry) for _, _, entry in _entries(texts)]
         if not names or len(set(names)) < len(names):
             continue
-        plain = all(stems[stem_of(name)] == 1 for name in names)
+        plain = stems.issuperset(map(stem_of, names))
         found = {} if plain else match_ends(names, images)
         if plain or (sorted(found) == sorted(names) and all(len(places) == 1 for places in found.values())):
             return lists

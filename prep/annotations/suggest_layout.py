@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -135,12 +135,14 @@ _OTHER_TOOLS = (
     (
         "dm_format_version",
         "JSON of Datumaro",
-        "convert it with datum convert -i FOLDER -if datumaro -f coco -o COCO_FOLDER -- --save-media",
+        "convert it with datum convert -i FOLDER -if datumaro -f coco -o COCO_FOLDER, then name COCO_FOLDER with "
+        "--source and the pictures with --images",
     ),
 )
 """Key of a document, the tool that writes it, and a way to convert it. Other documents are described by their keys."""
 _JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _JSON_KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
+_TABLE_EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".xml", ".yaml", ".parquet")
 _MAX_ROWS = 20
 _LEAST_NUMBERS = 4
 _MASK_FOLDER = re.compile(
@@ -208,8 +210,8 @@ def advice_for_bytes(head: bytes, path: str) -> str:
         return kind
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         stem, extension = splitext(path)
-        command = ["iconv", "-f", "UTF-16", "-t", "UTF-8", path, "-o", f"{stem}_utf8{extension}"]
-        return f"it is UTF-16: save it as UTF-8, with {shlex.join(command)}"
+        words = ["iconv", "-f", "UTF-16", "-t", "UTF-8", path, "-o", f"{stem}_utf8{extension}"]
+        return f"it is UTF-16: save it as UTF-8, with {shlex.join(words)}"
     return "save it as UTF-8"
 
 
@@ -288,9 +290,33 @@ def describe_annotations(files: _Files, named: str | None = None) -> Hint | None
         tool, fix = next((found for key, *found in _OTHER_TOOLS if key in keys), ("JSON", _OTHER_TABLE))
         if top:
             return Hint(what=f"{path} is {tool} with the keys {shorten_list(list(top)[:12])}", fix=fix)
-    for path, text in read_heads(files, paths, ".txt", ".xml"):
-        if splitext(basename(path))[0] in pictures and (found := _describe_text(path, text)):
+    for path, text in read_heads(files, paths, ".csv", ".tsv"):
+        if found := _describe_table(path, text, pictures):
             return found
+    for path, text in read_heads(files, paths, ".txt", ".xml"):
+        if (splitext(basename(path))[0] in pictures or path.endswith(".txt")) and (
+            found := _describe_text(path, text)
+        ):
+            return found
+    packed = (path for path in paths if splitext(path)[1].lower() in UNPACK_COMMANDS)
+    path = next((path for path in packed if splitext(path)[0].lower().endswith(_TABLE_EXTENSIONS)), "")
+    command = UNPACK_COMMANDS.get(splitext(path)[1].lower(), "")
+    return Hint(what=f"{path} is a compressed file", fix=_unpack(command, path)) if path else None
+
+
+def _describe_table(path: str, text: str, pictures: Collection[str]) -> Hint | None:
+    """Return which column of a table names pictures, if its header does not say so."""
+    lines = [line for line in text.splitlines()[:_MAX_ROWS] if line.strip()]
+    mark = max("\t,;|", key=lines[0].count) if lines else ","
+    header, *rows = [[cell.strip(" \"'") for cell in line.split(mark)] for line in lines] or [[]]
+    for number, column in enumerate(header):
+        cells = [basename(row[number].replace("\\", "/")) for row in rows if len(row) > number]
+        if cells and all(cell in pictures for cell in cells):
+            fix = (
+                "rename it to filename, and that of the classes to class; corners of boxes in pixels are xmin, ymin, "
+                "xmax, ymax; then take --layout csv"
+            )
+            return Hint(what=f"{path} is a table whose column {column!r} names pictures", fix=fix)
     return None
 
 

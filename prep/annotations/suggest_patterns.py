@@ -12,6 +12,7 @@ from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
 from halofeed.prep.annotations.file_content import FileContent, is_label_of, read_content
+from halofeed.prep.annotations.labels import VOC_VOID, void_problem
 from halofeed.prep.annotations.pairing import (
     NO_IMAGE,
     NO_LABEL,
@@ -22,7 +23,7 @@ from halofeed.prep.annotations.pairing import (
 )
 from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import extension_of, folder_of, iterate_scans
+from halofeed.prep.sources.file_names import extension_of, folder_of, is_image_name, iterate_scans
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
@@ -63,6 +64,11 @@ class _Patterns:
         layout = () if own == self.layout else ("--layout", self.layout)
         return (*layout, "--image-pattern", self.image, "--label-pattern", self.label)
 
+    @property
+    def takes_pictures(self) -> bool:
+        """Return whether the images are pictures, each of one file."""
+        return is_image_name(self.image)
+
     @classmethod
     def of_words(cls, words: Sequence[str], own: str) -> _Patterns:
         """Parse the result of `words`."""
@@ -82,26 +88,46 @@ def suggest_patterns(files: SourceFiles, options: LayoutOptions, own: str = "") 
         options: the user's options, for the files that count as scans.
         own: layout that the user named, "pairs" or "class-masks"; "" suggests the layout too.
     """
-    paths = list(iterate_scans(files.sizes(), options.takes_scan))
-    trials = _Trials(files, options)
+    return _rank_and_try(_Trials(files, options), list(iterate_scans(files.sizes(), options.takes_scan)), own)
+
+
+def find_drawings(files: SourceFiles, options: LayoutOptions, paths: Sequence[str]) -> tuple[Suggestion, ...]:
+    """Return patterns that pair pictures with drawings of the same size and few colors, which may be their labels.
+
+    Such folders are no classes, also where the colors cannot be read as labels.
+
+    Args:
+        paths: pictures to look at.
+    """
+    return _rank_and_try(_Trials(files, options, paths=paths, any_color=True), paths, "")
+
+
+def _rank_and_try(trials: _Trials, paths: Sequence[str], own: str) -> tuple[Suggestion, ...]:
     index = _PathIndex(paths)
     screened = index.sample()
     scored = {one: trials.count_pairs(one, screened) for one in index.candidates()}
-    ranked = sorted((one for one in scored if scored[one] > 0), key=lambda one: _rank(one, scored[one]))
+    ranked = sorted((one for one in scored if scored[one] > 0), key=lambda one: _rank(one, scored[one], own))
     more = {
         one: trials.count_pairs(one, screened)
         for best in ranked[:_SEEDS]
         for one in index.with_variants(best)
     }
     scored |= {one: count for one, count in more.items() if count > 0}
-    ranked = sorted((one for one in scored if scored[one] > 0), key=lambda one: _rank(one, scored[one]))
+    ranked = sorted((one for one in scored if scored[one] > 0), key=lambda one: _rank(one, scored[one], own))
     return trials.suggest(ranked[:_TRIED_ON_ALL], own)
 
 
-def _rank(one: _Patterns, files: int) -> tuple[object, ...]:
+def _rank(one: _Patterns, files: int, own: str) -> tuple[object, ...]:
     """Return the sort key of patterns that pair this number of files: more files first, then the plainer patterns."""
     words = len(_LABEL_WORD.findall(one.label)) - len(_LABEL_WORD.findall(one.image))
-    return (-files, one.layout != "pairs", -words, len(_HOLE.findall(one.image + one.label)), one)
+    return (
+        -files,
+        one.layout != (own or "pairs"),
+        "{id}" not in one.image,
+        -words,
+        len(_HOLE.findall(one.image + one.label)),
+        one,
+    )
 
 
 class UnpairedError(AnnotationsError):
@@ -151,8 +177,17 @@ labels with --image-pattern and --label-pattern: paths with {id} for the part th
 class _Trials:
     """Trials of patterns on the files of one source; contents of files are read once."""
 
-    def __init__(self, files: SourceFiles, options: LayoutOptions) -> None:
+    def __init__(
+        self,
+        files: SourceFiles,
+        options: LayoutOptions,
+        *,
+        paths: Sequence[str] | None = None,
+        any_color: bool = False,
+    ) -> None:
         self._files, self._options = files, replace(options, channel_order=())
+        self._paths = files.sizes() if paths is None else dict.fromkeys(paths, 0)
+        self._any_color = any_color
         self._contents: dict[str, FileContent | None] = {}
 
     def suggest(self, ranked: Sequence[_Patterns], own: str) -> tuple[Suggestion, ...]:
@@ -164,7 +199,7 @@ class _Trials:
         taken: list[int] = []
 
         def try_words(words: Sequence[str]) -> str | None:
-            examples = self._list(_Patterns.of_words(words, own), self._files.sizes())
+            examples = self._list(_Patterns.of_words(words, own), self._paths)
             good = [one for one in examples if one.problem is None]
             labels = {(one.source, *one.channels): frozenset(one.mask_paths) for one in good}
             if labels in tried or any(_count(labels) < count for count in taken):
@@ -178,7 +213,21 @@ class _Trials:
         def _count(labels: Mapping[tuple[str, ...], Collection[str]]) -> int:
             return sum(map(len, labels.values()))
 
-        return suggest((one.words(own) for one in ranked), try_words, most=2)
+        found = suggest((one.words(own) for one in ranked), try_words, most=2)
+        return tuple(replace(one, words=(*one.words, *self._needed(one.words, own))) for one in found)
+
+    def _needed(self, words: Sequence[str], own: str) -> tuple[str, ...]:
+        """Return the options that these files need: the number of channels, and the void value of label images."""
+        patterns = _Patterns.of_words(words, own)
+        good = [one for one in self._list(patterns, self._paths) if one.problem is None]
+        channels = max(1 + len(one.channels) for one in good)
+        contents = (self._contents.get(path) for one in good for path in one.masks)
+        values = {value for content in contents if content for value in content.values}
+        is_void = patterns.takes_pictures and void_problem(values)
+        return (
+            *(("--channels", str(channels)) if channels > 1 else ()),
+            *(("--ignore-label", str(VOC_VOID)) if is_void else ()),
+        )
 
     def count_pairs(self, one: _Patterns, paths: Mapping[str, int]) -> int:
         """Return the number of files in pairs; 0 if the patterns do not fit the files."""
@@ -247,6 +296,8 @@ class _Trials:
         of_label, of_image = self._content(label), self._content(image)
         if of_label is None or of_image is None:
             return False
+        if self._any_color:
+            of_label = replace(of_label, may_be_label=True)
         found = is_label_of(of_label, of_image)
         if found is None and by_name:
             return len(_LABEL_WORD.findall(label)) > len(_LABEL_WORD.findall(image))
@@ -260,12 +311,12 @@ class _Trials:
         classes = {name for example in good for name, _ in example.class_masks}
         masks = sum(len(example.mask_paths) for example in good)
         labels = (
-            f"{masks:,} masks of {plural(len(classes), 'class', 'classes')}"
+            f"{plural(masks, 'mask')} of {plural(len(classes), 'class', 'classes')}"
             if classes
             else plural(masks, "label")
         )
         taken = sum(1 + len(example.channels) + len(example.mask_paths) for example in good)
-        rest = sum(1 for _ in iterate_scans(self._files.sizes(), self._options.takes_scan)) - taken
+        rest = sum(1 for _ in iterate_scans(self._paths, self._options.takes_scan)) - taken
         return f"pairs {images} with {labels}" + (
             f" and leaves out {plural(rest, 'file')}" if rest > 0 else ""
         )
@@ -323,7 +374,7 @@ class _PathIndex:
 
     def with_variants(self, pair: _Patterns) -> Iterator[_Patterns]:
         """Yield the patterns with {channel} or {class} for a part that images and labels do not share."""
-        for image in _with_hole(pair.image, "{channel}"):
+        for image in () if pair.takes_pictures else _with_hole(pair.image, "{channel}"):
             yield replace(pair, image=image)
         for label in _with_hole(pair.label, "{class}"):
             yield replace(pair, label=label, layout="class-masks")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any, TypeAlias
@@ -41,7 +41,6 @@ from halofeed.prep.voxels.label_volumes import (
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
-VOC_VOID = 255
 MOST_SINGLE = 8
 """Values of isolated pixels below which a label counts as drawn, see `check_drawn`."""
 GRAY_FIX = (
@@ -350,21 +349,6 @@ def check_drawn(planes: NDArray[Any], path: str) -> None:
         f"values of classes alone with --classes {keep}"
     )
     raise SourceError("annotation", "label holds values that nobody drew", detail)
-
-
-def void_problem(values: Collection[int]) -> str:
-    """Return what is unclear about 255 in label images without names, from all their values; "" if nothing is.
-
-    >>> void_problem({0, 1, 2, 255})[:45], void_problem({0, 85, 170, 255}), void_problem({0, 1, 2})
-    ('255 beside 1 to 2 is void in many data sets, ', '', '')
-    """
-    others = [value for value in values if value not in (0, VOC_VOID)]
-    if VOC_VOID not in values or not others or max(others) > max(20, 4 * len(others)):
-        return ""
-    return (
-        f"{VOC_VOID} beside {min(others)} to {max(others)} is void in many data sets, and nothing says whether it is a "
-        f"class here; --ignore-label {VOC_VOID} ignores it, --map-classes {VOC_VOID}={VOC_VOID} makes it a class"
-    )
 
 
 def renumber(values: NDArray[Any], ids: Mapping[int, int], dtype: str) -> NDArray[Any]:

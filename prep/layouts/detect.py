@@ -13,10 +13,15 @@ from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
 from halofeed.prep.annotations.suggest_layout import Hint, describe_annotations, find_hints, read_heads
-from halofeed.prep.annotations.suggest_patterns import UnpairedError, no_pattern, suggest_patterns
+from halofeed.prep.annotations.suggest_patterns import (
+    UnpairedError,
+    find_drawings,
+    no_pattern,
+    suggest_patterns,
+)
 from halofeed.prep.annotations.table_forms import METADATA_NAMES
 from halofeed.prep.layouts import LAYOUTS
-from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAY_SHOW_ONE_THING
+from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAX_FOLDERS, MAY_SHOW_ONE_THING
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, is_image_name
 from halofeed.prep.sources.files import SourceFiles
@@ -104,7 +109,9 @@ def _by_listing(
         count = sum(one.has_annotation for one in good)
         labels = {one.label for one in good if one.label}
         is_guess = name == "folders" and len(labels) > 1 and not options.folders_are_classes
-        doubt = _doubt_classes(annotations, good) if is_guess else None
+        doubt = (
+            _doubt_classes(annotations, good) or _doubt_contents(images, good, options) if is_guess else None
+        )
         if name == "folders" and len(labels) == 1:  # any folder with pictures would be a class
             tried.append(f"  {name}: all images have one class, {labels.pop()!r}")
         elif doubt:
@@ -276,6 +283,8 @@ _LABEL_NUMBER = re.compile(r"(class|label)[-_ ]?\d+", re.I)
 _SPLIT = re.compile(r"(?:^|.*[-_ ])(?i:(train|valid|val|test)(?:ing|ation)?)(?=[-_ A-Z\d]|$)")
 _LISTS, _TEXTS = (".txt", ".csv", ".tsv", ".lst"), (".json", ".jsonl")
 _MAX_ROWS = 200
+_MAX_COMPARED = 16
+"""Most pictures of a folder that are compared with those of the others."""
 _NAME = re.compile(r'(?<![^"\s,;|])[^"\s,;|]{1,255}\.(?:jpe?g|png|bmp|tiff?|webp|gif)\b', re.I)
 _SAYS_NOTHING = re.compile(r"[0-9a-f]{32,}|.*://.*|", re.I)
 """Values that are no annotation: digests, addresses, blanks."""
@@ -294,6 +303,24 @@ def _doubt_classes(files: SourceFiles, examples: Sequence[SourceExample]) -> str
         next((note for one in examples for note in one.notes if MAY_SHOW_ONE_THING in note), None),
     )
     return next(filter(None, reasons), None) or _telling_list(files, by_class)
+
+
+def _doubt_contents(
+    files: SourceFiles, examples: Sequence[SourceExample], options: LayoutOptions
+) -> str | None:
+    """Return why folders may be no classes if one holds drawings of few colors of the size of another's pictures."""
+    by_class: dict[str, list[str]] = {}
+    for one in examples:
+        by_class.setdefault(one.label or "", []).append(one.source)
+    if len(by_class) > MAX_FOLDERS or set(map(str.isdecimal, by_class)) == {True}:
+        return None
+    paths = sorted(path for found in by_class.values() for path in sorted(found)[:_MAX_COMPARED])
+    found = find_drawings(files, options, paths)
+    return (
+        f"they may be images and label images by their content: a pattern {found[0].effect}"
+        if found
+        else None
+    )
 
 
 def _doubtful_name(names: Iterable[str]) -> str | None:

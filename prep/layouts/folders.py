@@ -42,7 +42,7 @@ MASK_FOLDER = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d+(?!.*\d)")
-_MAX_FOLDERS = 20
+MAX_FOLDERS = 20
 """Most folders to compare. Sets of images and masks have a few; among more, two may share names by chance."""
 _SAMPLE = 4
 _MIN_DISTINCTIVE_CHARACTERS = 6
@@ -377,7 +377,7 @@ def _may_not_be_classes(files: SourceFiles, firsts: Iterable[str], classes: Coll
     folders = [path.rpartition("/")[0] for path in firsts[:_SAMPLE]]
     if len(classes) == 1 or any(_partner_suffix(map(_stem, files.files_in(one))) for one in folders):
         return True
-    if len(classes) > _MAX_FOLDERS:
+    if len(classes) > MAX_FOLDERS:
         return False
     stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS)
     named = any(map(MASK_FOLDER.fullmatch, classes)) or bool(_folder_pairs(classes))
@@ -396,7 +396,7 @@ def _check_class_folders(
     Args:
         first_is_split: whether the first folder of a path is a split and the second one the class.
     """
-    if len(classes) > _MAX_FOLDERS:
+    if len(classes) > MAX_FOLDERS:
         return {}
     if len(classes) == 1:
         (only,) = classes

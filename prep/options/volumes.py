@@ -32,21 +32,21 @@ INTERPOLATIONS = ("linear", "cubic")
 """Interpolations of volumes, the default first."""
 _WINDOW_EXAMPLES = {"hu": "-160,240", "percentiles": "0.5,99.5"}
 FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
-_PICTURES_ALSO = "without --depth, which takes every source for a volume; leave it out for pictures"
+_PICTURES_ALSO = "without --depth; add that for volumes, or leave it out for pictures"
 VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None, why=_PICTURES_ALSO)
 _SERIES = (VOLUMES, of_layouts("dicom", "csv", "jsonl"))
 _PATTERNS = of_layouts("pairs", "class-masks", "bids", "dicom")
 _NO_TILES = Need(
     "--depth",
     lambda recipe: recipe.depth is not None,
-    why="without --depth, which takes every source for a volume: pictures are not cut into tiles. Leave it out, cut "
-    "the pictures and their annotations before, or take --resize none, and cut parts in training with RandomCropImage",
+    why="without --depth; add that for volumes, or leave it out: pictures are not cut into tiles. Cut them and their "
+    "annotations before, or take --resize none, and cut parts in training with RandomCropImage",
 )
 _CLASS_MAPS = Need(
-    "label images",
+    "labels for segmentation",
     lambda recipe: recipe.may_hold_label_images(),
-    why="without label images or volumes: boxes and classes of pictures keep the classes of the source. Leave it out; "
-    "label images need --task segmentation, and volumes need --depth",
+    why="without labels for segmentation: --depth, or --task segmentation; add that for volumes or label images, or "
+    "leave it out: boxes and classes of pictures keep the classes of the source",
 )
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from itertools import takewhile
 from posixpath import basename
 from unittest import mock
 
@@ -217,7 +218,22 @@ def test_an_entry_means_the_one_image_that_its_best_name_has(sources, entries):
         for name_of in (str, lambda one: one.rpartition(".")[0], lambda one: f"id {one}", basename, stem_of):
             if found := [one for one in sources if name_of(one) == entry.replace("\\", "/")]:
                 return found
-        return []
+        return by_end(entry.replace("\\", "/"))
+
+    def by_end(entry):
+        *above, name = entry.split("/")
+        ranks = {}
+        for source in sources:
+            *folders, file = source.split("/")
+            pairs = zip(reversed(above), reversed(folders), strict=False)
+            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            if stem_of(file) == stem_of(name) and (shared or not above or not folders):
+                ranks[source] = shared, file == name
+        best = max(ranks.values(), default=(0, False))
+        elsewhere = {folder for source in sources for folder in source.split("/")[:-1]}
+        if best[0] < len(above) and above[-1 - best[0]] in elsewhere:
+            return []
+        return [source for source, rank in ranks.items() if rank == best]
 
     references = [SourceExample(source=one, key=f"id {one}") for one in sources]
     given_lists = {"val": "\n".join(entries)}
