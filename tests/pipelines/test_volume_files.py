@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import SimpleITK
 
-from halofeed.errors import JobError, UsageError
+from halofeed.errors import AnnotationsError, JobError, UsageError
 from halofeed.inspection.verify import verify
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions
