@@ -187,7 +187,7 @@ def _with_images(
     of_classes: bool,
 ) -> list[tuple[str, SourceExample]]:
     """Return the annotation file and the example of each picture, with its classes or with its objects."""
-    listed = list(_find_images(form, entries, index))
+    listed = list(_find_images(form, entries, index, options))
     if of_classes:
         return [(file, with_classes(one, picture.classes, file, options)) for file, one, picture in listed]
     read = [
@@ -200,7 +200,7 @@ def _with_images(
 
 
 def _find_images(
-    form: DocumentFormat, entries: Sequence[_Entry], index: ImageIndex
+    form: DocumentFormat, entries: Sequence[_Entry], index: ImageIndex, options: LayoutOptions
 ) -> Iterator[tuple[str, SourceExample, FilePicture]]:
     """Yield the annotation file and the example of each picture, with the image that it names, and the picture."""
     stems: dict[str, list[str]] = {}

@@ -5,7 +5,8 @@ import pytest
 
 from halofeed.errors import UsageError
 from halofeed.loader import Loader
-from tests.support.conversions import draw_folders, run_convert
+from tests.support.annotation_writer import draw
+from tests.support.conversions import run_convert
 
 
 def ids_of(loader: Loader) -> set[tuple[int, ...]]:
@@ -15,8 +16,10 @@ def ids_of(loader: Loader) -> set[tuple[int, ...]]:
 
 
 def test_each_record_is_validated_in_one_fold_and_trained_on_in_the_others(tmp_path):
-    draw_folders(tmp_path / "src")
-    folder = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", folds=3).folder
+    source = draw(
+        tmp_path / "src", *(f"{label}/{number}.png" for label in ("hat", "coat") for number in range(7))
+    )
+    folder = run_convert(source, tmp_path / "out", layout="folders", folds=3).folder
     seen: list[tuple[int, ...]] = []
     for fold in range(3):
         train = Loader(folder, fold=fold, batch_size=2)
