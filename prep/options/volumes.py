@@ -144,8 +144,8 @@ class VolumeOptions:
     mask_references: str = option(
         "check",
         "a SEG or RTSTRUCT that refers to other images, another series or another frame of reference than those of its "
-        "DICOM scan is refused; ignore: it is used at its position, e.g. for scans whose UIDs were changed (layout dicom "
-        "pairs it with the series that lies nearest, or that --label-pattern names)",
+        "DICOM scan is refused; ignore: it is used at its position, e.g. for scans whose UIDs were changed (layout "
+        "dicom pairs it with the series that lies nearest, or that --label-pattern names)",
         choices=MASK_REFERENCES,
     )
     class_overlap: str = option(
