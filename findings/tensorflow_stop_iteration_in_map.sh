@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # StopIteration of a tf.numpy_function inside Dataset.map neither ends the data set nor is reported by its name: it arrives as InvalidArgumentError.
-# TensorFlow 2.21.0 (CPU). One expects the end of the data, or UnknownError as for other exceptions of Python.
+# TensorFlow 2.21.0 (CPU). One expects the end of the data. RuntimeError arrives as UnknownError, but ValueError has the same class as StopIteration.
 # Source: the kernel of py_func turns StopIteration into OutOfRange, and map turns OutOfRange of its function into InvalidArgument.
 # Why here: next() of a file reader inside a map, such as an empty series, looks like a wrong argument of the graph.
 set -euo pipefail
