@@ -162,6 +162,8 @@ def is_quantized(header: StoredVoxels) -> bool:
     Programs write such a slope when they store floats as integers: nibabel divides the range of the values into as many
     steps as the type has numbers. A label that is no multiple of the step comes back up to half a step away.
     """
+    if header.step:
+        return True
     return header.dtype.kind != "f" and not (header.slope.is_integer() and header.inter.is_integer())
 
 
@@ -174,9 +176,11 @@ def quantization_tolerance(header: StoredVoxels, data: Content) -> float | None:
     fraction is between two whole numbers by chance only if the step is large: from a step of 0.5 on, the highest and
     the lowest value must also be whole, as they are where a program divided the range of whole numbers.
     """
-    step = abs(header.slope)
+    step = header.step or abs(header.slope)
     if not is_quantized(header) or step >= 1:
         return None
+    if header.step:
+        return _tolerance_of_slices(header, data)
     stored = np.empty(0, header.dtype)
 
     def add(block: Block, _: Block) -> None:
@@ -194,6 +198,20 @@ def quantization_tolerance(header: StoredVoxels, data: Content) -> float | None:
     ends = exact[[int(exact.argmin()), int(exact.argmax())]]
     are_ends_whole = bool((np.abs(ends - np.rint(ends)) <= LABEL_TOLERANCE).all())
     return tolerance if are_near and (step < _SURE_STEP or are_ends_whole) else None
+
+
+def _tolerance_of_slices(header: StoredVoxels, data: Content) -> float | None:
+    """Return as `quantization_tolerance` for slices of different steps, in which a whole number has several values."""
+    tolerance = header.step / 2 + _ROUNDING
+    distance = 0.0
+
+    def measure(block: Block, _: Block) -> None:
+        nonlocal distance
+        distance = max(distance, float(np.abs(block - np.rint(block)).max()))
+
+    unused = np.empty(0, np.uint8)
+    _read_blocks(header, data, lambda start, stop: unused, measure, in_place=False)
+    return tolerance if header.step < _SURE_STEP and LABEL_TOLERANCE < distance <= tolerance else None
 
 
 def read_labels(
@@ -447,7 +465,9 @@ def _to_labels(stored: Block, header: StoredVoxels, tolerance: float) -> Block:
                     "numbers, np.rint(values), as integers"
                 )
             elif is_quantized(header):
-                detail += f", stored in steps of {abs(header.slope):.3g}; {_NOT_QUANTIZED_LABELS}"
+                detail += (
+                    f", stored in steps of {header.step or abs(header.slope):.3g}; {_NOT_QUANTIZED_LABELS}"
+                )
             else:
                 detail += "; are image and label swapped? Probabilities have to be made classes first"
             raise SourceError("decode", "mask values are not whole numbers", detail)
