@@ -235,7 +235,8 @@ class Totals:
             cures += ["add --box-form corner-size if xmax and ymax hold a width and a height"]
         if any("segmentation" in reason for reason in self.bad_objects):
             cures += ["leave --masks out"]
-        cures += ["reject the images that have such objects with --on-bad-object reject"]
+        if bad < self.objects:
+            cures += ["reject the images that have such objects with --on-bad-object reject"]
         raise AnnotationsError(
             f"{bad} of {plural(self.objects, 'object')} cannot be used ({reasons}), the first in "
             f"{self.first_bad_object}; "

@@ -196,6 +196,12 @@ LOST: list[Case] = [
         ("--height", 360, "--width", 360),
     ),
     (
+        "no record with an object",
+        lambda root: coco(root, []),
+        PICTURES,
+        None,
+    ),
+    (
         "objects flagged as crowds",
         lambda root: coco(root, boxes(20, 30, iscrowd=1, segmentation={"size": [64, 64], "counts": [4096]})),
         PICTURES,
