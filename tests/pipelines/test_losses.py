@@ -196,12 +196,6 @@ LOST: list[Case] = [
         ("--height", 360, "--width", 360),
     ),
     (
-        "no record with an object",
-        lambda root: coco(root, []),
-        PICTURES,
-        None,
-    ),
-    (
         "objects flagged as crowds",
         lambda root: coco(root, boxes(20, 30, iscrowd=1, segmentation={"size": [64, 64], "counts": [4096]})),
         PICTURES,
@@ -267,6 +261,12 @@ def test_each_loss_is_found_with_its_numbers_and_the_fix_ends_it(tmp_path, name,
     last, said = converted(source, tmp_path / "fixed", *fixed)
     assert last is not None, said
     assert name not in found(last), said
+
+
+def test_a_data_set_without_any_object_is_said(tmp_path):
+    manifest, text = converted(coco(tmp_path / "source", []), tmp_path / "out", *PICTURES)
+    assert manifest is not None and "no record with an object" in found(manifest)
+    assert re.search(r"warning: none of \d+ pictures has an object; check that", text)
 
 
 def dark(number: int) -> NDArray[Any]:

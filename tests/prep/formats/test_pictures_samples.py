@@ -215,7 +215,7 @@ def test_bands_that_are_no_transparency_are_noted_and_two_gray_bands_refused():
     result = read(unnamed[0])
     np.testing.assert_array_equal(result.pixels, PIXELS[..., :3])
     assert MORE_BANDS in result.notes and MORE_BANDS not in read(color).notes
-    with pytest.raises(SourceError, match="several gray bands.*gdal_translate -b 1 "):
+    with pytest.raises(SourceError, match=r"several gray bands.*gdal_translate -b 1 "):
         read(unnamed[1])
 
 
