@@ -75,7 +75,7 @@ def convert(source: Path, out: Path, **options: Any) -> Any:
 
 def channels_by_source(folder: str, split: str = "train") -> dict[str, NDArray[np.uint8]]:
     """The label of each record as the loader gives it."""
-    loader = Loader(folder, split, batch_size=2, training=False, include=["source"])
+    loader = Loader(folder, split=split, batch_size=2, training=False, include=["source"])
     return {
         batch["source"][row]: batch["label"][row]
         for batch in loader.batches()
@@ -267,8 +267,8 @@ def test_each_region_of_nnunet_is_a_channel(tmp_path: Path) -> None:
         odd = nnunet(tmp_path / words, values, {**REGIONS, "whole": whole})
         with pytest.raises(AnnotationsError, match=words):
             convert(odd, tmp_path / "f", layout="nnunet")
+    choice = ("3=background", "ignore=background")
     with pytest.raises(AnnotationsError, match=r"3: no such class in the regions.*found whole, core"):
-        choice = ("3=background", "ignore=background")
         convert(source, tmp_path / "g", layout="nnunet", map_classes=choice)
 
 

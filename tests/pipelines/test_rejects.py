@@ -107,7 +107,7 @@ def test_a_lost_image_is_listed_in_the_split_in_which_it_would_be(tmp_path):
     assert rejects.total() == 20
     for name, split in whole.manifest.splits.items():
         # The images that come back count for the shares, which moves the limit by a few images.
-        assert abs(rejects[name] - (split.records - done.manifest.splits[name].records)) <= 2
+        assert abs(rejects[name] - (split.records - done.manifest.splits[name].records)) <= 5
 
 
 def test_images_that_no_annotation_names_are_in_the_split_of_their_folder(tmp_path):
