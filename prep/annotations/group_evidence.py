@@ -50,6 +50,10 @@ _WORDS = (
 _NAMED = re.compile(
     rf"(?<![A-Za-z])(?P<word>{'|'.join(_WORDS)})(?P<sign>[-_ ]?)[0-9]+(?![0-9])", re.IGNORECASE
 )
+_COUNTER = re.compile(r"(frame|frm|slice|slc|tile|crop|layer|image|img|z|t)\d*", re.IGNORECASE)
+"""Hints: a number behind such a word counts within a group, although it stands first in the path."""
+_SIDES = frozenset({"left", "right", "l", "r", "od", "os", "lt", "rt"})
+"""Hints: two pictures of one person, the same numbers of which are no chance."""
 _COLUMN_ENDS = ("", "id", "uid", "no", "number", "nr", "name", "key", "code", "instanceuid")
 _IDENTITY_ENDS = ("id", "uid", "uuid", "guid", "key", "code", "group", "number", "name")
 """Hints: the name of a column that identifies something ends like this."""
@@ -314,9 +318,13 @@ def _group_place(form: _Form, rows: Sequence[ImageFacts], class_names: set[str])
         and not _names_class_or_split(form, place, rows)
         and _inner_counts(form, place, varied)
     ]
+    if (behind := _behind_counter(form, fitting, varied, class_names)) is not None:
+        return behind
     numbered = [place for place in fitting if _has_numbers(form.columns[place])]
     words = [place for place in fitting if place not in numbered and _may_be_names(form, place, class_names)]
     if not numbered:
+        if (shared := _shared_numbers(form, varied, skipped)) is not None:
+            return shared
         folders = [place for place in words if "/" in form.separators[place + 1]]
         return next(iter([*folders, *words]), _named_after_counter(form, varied, skipped))
     outer = [
@@ -327,6 +335,56 @@ def _group_place(form: _Form, rows: Sequence[ImageFacts], class_names: set[str])
     return outer[0] if outer else numbered[0]
 
 
+def _behind_counter(
+    form: _Form, fitting: Sequence[int], varied: Sequence[int], class_names: set[str]
+) -> int | None:
+    """Return the column that names a group behind a counter of frames or slices: frame_0001_videoA.png.
+
+    In a grid of frames and videos both columns repeat, and the order alone would take the frames for groups.
+    """
+    if not fitting or not _is_hinted_counter(form, fitting[0]):
+        return None
+    for place in varied:
+        values = [value.lower() for value in form.columns[place]]
+        if place > fitting[0] and len(set(values)) < len(values) and not _is_hinted_counter(form, place):
+            return None if class_names.issuperset(values) else place
+    return None
+
+
+def _is_hinted_counter(form: _Form, place: int) -> bool:
+    """Return whether the letters of a column, or the constant word before its numbers, say that it counts."""
+    values = form.columns[place]
+    if place and all(map(str.isdigit, values)) and len(set(form.columns[place - 1])) == 1:
+        return _COUNTER.fullmatch(form.columns[place - 1][0]) is not None
+    return all(_COUNTER.fullmatch(value) and value[-1].isdigit() for value in values)
+
+
+def _shared_numbers(form: _Form, varied: Sequence[int], skipped: set[int]) -> int | None:
+    """Return a column of numbers that come under several outer words: left_12.png, right_12.png.
+
+    Classes and folders number their pictures from 0 or 1 without gaps, so that such numbers are the same by their
+    nature. Equal numbers with gaps, or from another start, are those of the same persons or places; words for sides are
+    too.
+    """
+    for place in varied:
+        outer = [other for other in varied if other < place and not _has_numbers(form.columns[other])]
+        if place in skipped or len(outer) != 1 or any(other > place for other in varied):
+            continue
+        if not all(value.isascii() and value.isdigit() for value in form.columns[place]):
+            continue
+        words = {value.lower() for value in form.columns[outer[0]]}
+        within: dict[str, set[int]] = {}
+        for word, value in zip(form.columns[outer[0]], form.columns[place], strict=True):
+            within.setdefault(word, set()).add(int(value))
+        sets = list(within.values())
+        equal = sum(some == sets[0] for some in sets) == len(sets)
+        counts = set(range(len(sets[0]))) in (sets[0], {number - 1 for number in sets[0]})
+        shared = len(set.intersection(*sets)) > len(sets[0]) / 2
+        if len(sets) > 1 and len(sets[0]) > 1 and ((equal and not counts) or (shared and words <= _SIDES)):
+            return place
+    return None
+
+
 def _has_numbers(column: Sequence[str]) -> bool:
     return 2 * sum(any(map(str.isdigit, value)) for value in column) > len(column)
 
@@ -334,12 +392,25 @@ def _has_numbers(column: Sequence[str]) -> bool:
 def _may_be_names(form: _Form, place: int, class_names: set[str]) -> bool:
     """Return whether words may be names of persons or scenes: no class, no split, and not few words of a flat folder.
 
-    Few words, such as left and right, benign and normal, or makers of cameras, are categories.
+    Few words, such as left and right, benign and normal, or makers of cameras, are categories. Numbers that restart
+    under each word are a counter of each, so that fewer words suffice. Two folders suffice if each has several classes,
+    because a folder of a category mostly has one.
     """
-    values = set(form.columns[place])
+    column = form.columns[place]
+    values = set(column)
     if all(value.lower() in class_names or is_split_name(value) for value in values):
         return False
-    return len(values) >= (_LEAST_FOLDERS if "/" in form.separators[place + 1] else _LEAST_WORDS)
+    if "/" in form.separators[place + 1]:
+        return len(values) >= _LEAST_FOLDERS or _have_several_classes(form, column)
+    restarts = any(_restarts(column, inner) for inner in form.columns[place + 1 : -1] if len(set(inner)) > 1)
+    return len(values) >= (_LEAST_WORDS - restarts)
+
+
+def _have_several_classes(form: _Form, column: Sequence[str]) -> bool:
+    classes: dict[str, set[str]] = {}
+    for source, value in zip(form.sources, column, strict=True):
+        classes.setdefault(value, set()).add(form.classes[source])
+    return all(len(some) > 1 for some in classes.values())
 
 
 def _names_class_or_split(form: _Form, place: int, rows: Sequence[ImageFacts]) -> bool:
@@ -361,7 +432,9 @@ def _restarts(outer: Sequence[str], inner: Sequence[str]) -> bool:
 def _named_after_counter(form: _Form, varied: Sequence[int], skipped: set[int]) -> int | None:
     """Return a column such as P003 behind a number that counts all files: 0001_P003.png."""
     count = len(form.sources)
-    counters = [place for place in varied if len(set(form.columns[place])) == count]
+    counters = [
+        place for place in varied if len(set(form.columns[place])) == count and place not in skipped
+    ]
     for place in varied:
         values = set(form.columns[place])
         is_id = all(re.fullmatch(r"[^\W\d_]+[0-9]+", value) for value in values)
@@ -383,7 +456,11 @@ def _dates(form: _Form) -> set[int]:
         place
         for place, some in enumerate(values)
         if all(_DATE.fullmatch(value) or _SIZE.fullmatch(value) for value in some)
+        and not _are_ids_like_years(form, place)
     }
+    for first in range(len(values) - 2):  # folders of years and months
+        if first in found and _is_date([values[first], values[first + 1], {"1"}]):
+            found.add(first + 1)
     for first in range(len(values) - 2):
         three = values[first : first + 3]
         if any(_is_date(order) for order in (three, three[::-1], [three[2], three[0], three[1]])):
@@ -392,6 +469,20 @@ def _dates(form: _Form) -> set[int]:
             times = (place for place in rest if all(_is_below(value, 60) for value in values[place]))
             found |= {first, first + 1, first + 2, *times}
     return found
+
+
+def _are_ids_like_years(form: _Form, place: int) -> bool:
+    """Return whether four digits are ids: there are more of them than images of each, and the same count restarts."""
+    column = form.columns[place]
+    several = len(set(column))
+    inner = [other for other in form.columns[place + 1 : -1] if len(set(other)) > 1]
+    return (
+        all(len(value) == 4 for value in set(column))
+        and len(inner) == 1
+        and several > len(set(inner[0]))
+        and len(set(inner[0])) <= len(column) / 2
+        and _restarts(column, inner[0])
+    )
 
 
 def _is_date(values: Sequence[set[str]]) -> bool:
@@ -439,9 +530,13 @@ def _are_blocks(column: Sequence[str], other: Sequence[str]) -> bool:
     """Return whether a column is the start of another, as folders of a large set are: 00012/00012345.png."""
     if all(whole.startswith(start) and whole != start for start, whole in zip(column, other, strict=True)):
         return True
-    if not all(value.isascii() and value.isdigit() for value in (*column, *other)):
+    digits = [
+        (re.fullmatch(r"[^\W\d_]*(\d+)", start), re.fullmatch(r"\d+", whole))
+        for start, whole in zip(column, other, strict=True)
+    ]
+    numbers = [(int(start[1]), int(whole[0])) for start, whole in digits if start and whole]
+    if len(numbers) < len(digits):
         return False
-    numbers = [(int(start), int(whole)) for start, whole in zip(column, other, strict=True)]
     return any(all(whole // size == start for start, whole in numbers) for size in _BLOCKS)
 
 
