@@ -17,7 +17,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from halofeed.prep.annotations.class_names import classes_in
@@ -50,7 +50,7 @@ _WORDS = (
 _NAMED = re.compile(
     rf"(?<![A-Za-z])(?P<word>{'|'.join(_WORDS)})(?P<sign>[-_ ]?)[0-9]+(?![0-9])", re.IGNORECASE
 )
-_COUNTER = re.compile(r"(frame|frm|slice|slc|tile|crop|layer|image|img|z|t)\d*", re.IGNORECASE)
+_COUNTER = re.compile(r"(frame|frm|slice|slc|tile|crop|layer|z|t)\d*", re.IGNORECASE)
 """Hints: a number behind such a word counts within a group, although it stands first in the path."""
 _SIDES = frozenset({"left", "right", "l", "r", "od", "os", "lt", "rt"})
 """Hints: two pictures of one person, the same numbers of which are no chance."""
@@ -72,6 +72,8 @@ _BLOCKS = (10, 100, 500, 1000, 5000, 10_000, 100_000)
 """Usual numbers of files in a folder of a large set."""
 _LEAST_FOLDERS, _LEAST_WORDS = 3, 4
 """Least number of different folders and of other words that may be names of groups."""
+_MAX_ENDS = 12
+"""Number of different ends of names up to which they are kinds of copies."""
 _CHANCE = 3.0
 """Number of equal pairs, compared with pairs of random numbers, from which they are no chance."""
 
@@ -156,7 +158,7 @@ class GroupEvidence:
         if len(rows) < 2:
             return None
         columns = _repeated_columns(rows)
-        candidates = [*columns, *_named_parts(rows), *_repeated_parts(rows)]
+        candidates = [*columns, *_named_parts(rows), *_copies(rows), *_repeated_parts(rows)]
         candidates.sort(key=lambda one: not one.is_named)
         return next(iter(candidates), None)
 
@@ -231,21 +233,45 @@ class _Form:
     separators: tuple[str, ...]
 
 
-def _fields(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _fields(path: str, whole: Container[tuple[int, int]] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the fields of a path and the text around them.
 
-    >>> _fields("a/P1_0.png")
-    (('a', 'P1', '0', 'png'), ('', '/', '_', '.', ''))
+    Args:
+        whole: (number of folders, place among them) of folders that are one field.
+
+    >>> _fields("a/P1_0.png"), _fields("car-turn/7.png", {(1, 0)})
+    ((('a', 'P1', '0', 'png'), ('', '/', '_', '.', '')), (('car-turn', '7', 'png'), ('', '/', '.', '')))
     """
-    fields = tuple(_FIELD.findall(path))
-    return fields, tuple(_FIELD.split(path))
+    *folders, name = path.split("/")
+    fields: list[str] = []
+    around = [""]
+    for place, part in enumerate((*folders, name)):
+        is_whole = (len(folders), place) in whole and place < len(folders)
+        inner = [part] if is_whole else _FIELD.findall(part)
+        first, *more = ("", "") if is_whole else _FIELD.split(part)
+        around[-1] += first
+        around += more
+        fields += inner
+        around[-1] += "/" if place < len(folders) else ""
+    return tuple(fields), tuple(around)
+
+
+def _whole_folders(paths: Iterable[str]) -> set[tuple[int, int]]:
+    """Return the folders whose names have different forms, such as bear and car-turn, so that each is one field."""
+    forms: dict[tuple[int, int], set[tuple[str, ...]]] = {}
+    for path in paths:
+        folders = path.split("/")[:-1]
+        for place, folder in enumerate(folders):
+            forms.setdefault((len(folders), place), set()).add(tuple(_FIELD.split(folder)))
+    return {place for place, some in forms.items() if len(some) > 1}
 
 
 def _forms(rows: Sequence[ImageFacts]) -> list[_Form]:
     """Return the tables of paths that have the same text between their fields."""
     by_form: dict[tuple[str, ...], list[tuple[ImageFacts, tuple[str, ...]]]] = {}
+    whole = _whole_folders(row.source for row in rows)
     for row in rows:
-        fields, separators = _fields(row.source)
+        fields, separators = _fields(row.source, whole)
         by_form.setdefault(separators, []).append((row, fields))
     found = []
     for separators, some in by_form.items():
@@ -282,6 +308,42 @@ def _cut_column(column: Sequence[str]) -> list[Sequence[str]]:
     if not all(matches) or len({(one[1], one[3], one[5]) for one in matches if one}) > 1:
         return [column]
     return [[one[1] + one[2] for one in matches if one], [one[3] + one[4] + one[5] for one in matches if one]]
+
+
+def _copies(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
+    """Return the groups of pictures and their copies: 12.png with 12_flip.png, IMG_7.jpg with "IMG_7 (1).jpg".
+
+    The name of a copy is that of another picture with more fields behind it.
+    """
+    whole = _whole_folders(row.source for row in rows)
+    cut = {row.source: row.source.rpartition(".")[0] or row.source for row in rows}
+    stems = set(cut.values())
+    bases: dict[str, str] = {}
+    ends: dict[str, None] = {}
+    for source, stem in cut.items():
+        fields, separators = _fields(stem, whole)
+        for last in range(len(fields) - 1, 0, -1):
+            base = separators[0] + "".join(
+                field + after for field, after in zip(fields[:last], separators[1:], strict=False)
+            )
+            base = base[: len(base) - len(separators[last])]
+            if base in stems:
+                end = stem[len(base) :]
+                # A long number, such as a hash or a time, differs for each copy.
+                ends[re.sub(r"[0-9]+", "[0-9]+", re.escape(end))] = None
+                bases[source] = base
+                break
+    if len(bases) < max(1, _LEAST_SHARE * len(rows)) or len(ends) > _MAX_ENDS:
+        return []
+    by_source = {row.source: bases.get(row.source, cut[row.source]) for row in rows}
+    counts = Counter(by_source.values())
+    pattern = rf"^(.+?)(?:{'|'.join(ends)})?\.[^.]+$"
+    option, total = _checked_pattern(rows, [pattern], len(counts))
+    if not option[0]:
+        return []
+    value = next(value for value in by_source.values() if counts[value] > 1)
+    what = f"names of copies begin with that of another picture, {value!r}"
+    return [_found(by_source, counts, option, what, False, total)]
 
 
 def _repeated_parts(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
@@ -410,7 +472,8 @@ def _have_several_classes(form: _Form, column: Sequence[str]) -> bool:
     classes: dict[str, set[str]] = {}
     for source, value in zip(form.sources, column, strict=True):
         classes.setdefault(value, set()).add(form.classes[source])
-    return all(len(some) > 1 for some in classes.values())
+    # Folders of coarse classes, such as animals and plants, have several classes and none in common.
+    return all(len(some) > 1 for some in classes.values()) and bool(set.intersection(*classes.values()))
 
 
 def _names_class_or_split(form: _Form, place: int, rows: Sequence[ImageFacts]) -> bool:
@@ -602,6 +665,8 @@ def _written(form: _Form, place: int) -> str:
         return re.escape(next(iter(values)))
     if all(value.isascii() and value.isdigit() for value in values):
         return "[0-9]+"
+    if not all(map(_FIELD.fullmatch, values)):
+        return "[^/]+"
     heads = {re.split(r"\d", value, maxsplit=1)[0] for value in values}
     if len(heads) == 1 and all(re.fullmatch(r"[^\W\d_]*[0-9]+", value) for value in values):
         return f"{re.escape(next(iter(heads)))}[0-9]+"
