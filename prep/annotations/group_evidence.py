@@ -266,8 +266,12 @@ def _whole_folders(paths: Iterable[str]) -> set[tuple[int, int]]:
     return {place for place, some in forms.items() if len(some) > 1}
 
 
-def _forms(rows: Sequence[ImageFacts]) -> list[_Form]:
-    """Return the tables of paths that have the same text between their fields."""
+def _forms(rows: Sequence[ImageFacts], cuts_letters: bool = False) -> list[_Form]:
+    """Return the tables of paths that have the same text between their fields.
+
+    Args:
+        cuts_letters: cut letters from digits: austin12.png, 12L.png.
+    """
     by_form: dict[tuple[str, ...], list[tuple[ImageFacts, tuple[str, ...]]]] = {}
     whole = _whole_folders(row.source for row in rows)
     for row in rows:
@@ -283,6 +287,8 @@ def _forms(rows: Sequence[ImageFacts]) -> list[_Form]:
             zip(*(fields for _, fields in some), strict=True), separators[1:], strict=True
         ):
             parts = _cut_column(column)
+            if cuts_letters and len(parts) == 1:
+                parts = _cut_letters(column)
             columns += parts
             between += [""] * (len(parts) - 1) + [after]
         found.append(
@@ -308,6 +314,21 @@ def _cut_column(column: Sequence[str]) -> list[Sequence[str]]:
     if not all(matches) or len({(one[1], one[3], one[5]) for one in matches if one}) > 1:
         return [column]
     return [[one[1] + one[2] for one in matches if one], [one[3] + one[4] + one[5] for one in matches if one]]
+
+
+def _cut_letters(column: Sequence[str]) -> list[Sequence[str]]:
+    """Return the column, or two if each value is letters before a number, or a number before letters.
+
+    >>> _cut_letters(["ulm1", "bonn12"]), _cut_letters(["12L", "12R"]), _cut_letters(["P1", "P2"])
+    ([['ulm', 'bonn'], ['1', '12']], [['12', '12'], ['L', 'R']], [['P1', 'P2']])
+    """
+    for form in (r"([^\W\d_]+)([0-9]+)", r"([0-9]+)([^\W\d_]+)"):
+        matches = [re.fullmatch(form, value) for value in column]
+        if all(matches):
+            parts = [[one[number] for one in matches if one] for number in (1, 2)]
+            if all(len(set(part)) > 1 for part in parts):
+                return list(parts)
+    return [column]
 
 
 def _copies(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
@@ -349,8 +370,10 @@ def _copies(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
 def _repeated_parts(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
     """Return the groups that parts of paths show, of each form of paths the outermost part that repeats."""
     class_names = {name.lower() for row in rows for name in row.classes.split("\n") if name}
-    places = [(form, _group_place(form, rows, class_names)) for form in _forms(rows)]
-    found = [(form, place) for form, place in places if place is not None]
+    found: list[tuple[_Form, int]] = []
+    for cuts_letters in (False, True):
+        places = [(form, _group_place(form, rows, class_names)) for form in _forms(rows, cuts_letters)]
+        found = found or [(form, place) for form, place in places if place is not None]
     if not found:
         return []
     by_source: dict[str, str] = {}
@@ -378,6 +401,7 @@ def _group_place(form: _Form, rows: Sequence[ImageFacts], class_names: set[str])
         for place in varied
         if place not in skipped
         and not _names_class_or_split(form, place, rows)
+        and not _counts_within_classes(form, place)
         and _inner_counts(form, place, varied)
     ]
     if (behind := _behind_counter(form, fitting, varied, class_names)) is not None:
@@ -411,6 +435,20 @@ def _behind_counter(
         if place > fitting[0] and len(set(values)) < len(values) and not _is_hinted_counter(form, place):
             return None if class_names.issuperset(values) else place
     return None
+
+
+def _counts_within_classes(form: _Form, place: int) -> bool:
+    """Return whether a column numbers the pictures of each class from 0 or 1: 002.Laysan/Laysan_0001_1033.jpg."""
+    column = form.columns[place]
+    if not all(value.isascii() and value.isdigit() for value in column):
+        return False
+    by_class: dict[str, list[int]] = {}
+    for source, value in zip(form.sources, column, strict=True):
+        by_class.setdefault(form.classes[source], []).append(int(value))
+    return len(by_class) > 1 and all(
+        min(some) in (0, 1) and sorted(some) == [*range(min(some), min(some) + len(some))]
+        for some in by_class.values()
+    )
 
 
 def _is_hinted_counter(form: _Form, place: int) -> bool:
@@ -670,7 +708,9 @@ def _written(form: _Form, place: int) -> str:
     heads = {re.split(r"\d", value, maxsplit=1)[0] for value in values}
     if len(heads) == 1 and all(re.fullmatch(r"[^\W\d_]*[0-9]+", value) for value in values):
         return f"{re.escape(next(iter(heads)))}[0-9]+"
-    return r"[^\W_]+"
+    # Where letters are cut from digits, nothing stands between two columns.
+    is_cut = not form.separators[place + 1] or not form.separators[place]
+    return r"[^\W\d_]+" if is_cut and all(map(str.isalpha, values)) else r"[^\W_]+"
 
 
 def _checked_pattern(
