@@ -513,10 +513,12 @@ _READERS: dict[str, Callable[[str, str, int], ClassTable]] = {
 def void_problem(values: Collection[int]) -> str:
     """Return what is unclear about 255 in label images without names, from all their values; "" if nothing is.
 
-    >>> void_problem({0, 1, 2, 255})[:45], void_problem({0, 85, 170, 255}), void_problem({0, 1, 2})
+    >>> void_problem({0, 1, 2, 255})[:45], void_problem({0, 85, 170, 255}), void_problem(range(300))
     ('255 beside 1 to 2 is void in many data sets, ', '', '')
     """
     others = [value for value in values if value not in (0, VOC_VOID)]
+    if {VOC_VOID - 1, VOC_VOID + 1} <= {*others}:  # one of many numbers, such as those of objects
+        return ""
     if VOC_VOID not in values or not others or max(others) > max(20, 4 * len(others)):
         return ""
     return (
