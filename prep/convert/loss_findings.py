@@ -256,10 +256,9 @@ def _keep_structures(converted: Converted) -> str:
 
 def _map_instances(converted: Converted) -> str:
     most = max(map(int, converted.ledger.histograms.get("values_in_label", {"1": 0})))
-    listed = ",".join(f"{value}=object" for value in range(1, most + 1))
     return (
-        f"if they number objects, --map-classes {listed} makes them one class; if they are classes, name them in a "
-        "file for --label-map"
+        f"if they number objects, --map-classes 1..{most}=object makes them one class; if they are classes, name them "
+        "in a file for --label-map"
     )
 
 

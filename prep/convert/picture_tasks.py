@@ -190,7 +190,7 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
         boxes = tuple(dataclasses.replace(box, **unflagged) for box in boxes)
     boxes = _in_pixels(boxes, reference, orientation, plan.source_size)
     placed = place_annotated_boxes(
-        corners_of(boxes),
+        corners_of_boxes(boxes),
         np.array([np.nan if (area := _area_of(box)) is None else area for box in boxes], np.float64),
         np.array([box.is_crowd for box in boxes], bool),
         np.array([box.difficult for box in boxes], bool),
@@ -250,7 +250,7 @@ def _in_pixels(
     return tuple(scale_to_pixels(box, frame_size) for box in boxes)
 
 
-def corners_of(boxes: Sequence[Box]) -> NDArray[np.float64]:
+def corners_of_boxes(boxes: Sequence[Box]) -> NDArray[np.float64]:
     """Return [object, 4]: ymin, xmin, ymax, xmax."""
     return np.array([(box.ymin, box.xmin, box.ymax, box.xmax) for box in boxes], np.float64).reshape(-1, 4)
 
@@ -279,7 +279,7 @@ def add_samples(
     size = displayed_size(image.orientation, image.stored_size)
     boxes = _in_pixels(reference.boxes, reference, orientation, size)
     to_displayed = invert_affine(displayed_to_file(orientation, displayed_size(orientation, size)))
-    corners = apply_to_boxes(to_displayed, corners_of(boxes))
+    corners = apply_to_boxes(to_displayed, corners_of_boxes(boxes))
     names = [str(box.label) for box in boxes]
     add_object_levels(ledger, image.pixels, corners, names, options, reference.source)
 
