@@ -26,6 +26,7 @@ from halofeed.pipelines.classes import (
     resolve_ignored,
     segmentation_classes,
 )
+from halofeed.pipelines.declared_sizes import add_declared_objects, check_declared_sizes
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.label_evidence import (
     check_has_background,
@@ -240,6 +241,8 @@ def make_plan(
         totals.identities, lambda: ((one.key, one.source) for one in references() if one.problem is None)
     )
     totals.check_objects()
+    if writer is not None and options.on_loss == "refuse":
+        check_declared_sizes(recipe, totals.declared)
     default_task = "detection" if totals.has_boxes or not totals.has_label else "classification"
     task = recipe.settled_task() or (default_task if default_task in layout.tasks else layout.tasks[0])
     label_map = _label_map(layout_input, totals, task, options.label_map)
@@ -289,6 +292,7 @@ def _list_here(
                 if has_choice:
                     totals.masks.update(reference.masks)
                 names.read(reference.masks)
+                add_declared_objects(totals.declared, reference, recipe)
             identity, line = totals.take(reference, images.size, stamp)
             if writer is not None:
                 writer.add(reference.split, identity, line)

@@ -23,8 +23,10 @@ from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.label_volume import LabelReader
 from halofeed.prep.convert.losses import (
+    FEW_VOXELS,
     add_classes,
     add_instances,
+    add_saturation,
     add_scan_values,
     add_structure_sizes,
     add_units,
@@ -59,11 +61,18 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.volumes import SCAN
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.voxels.counts import measure_standardization, percentile_window
+from halofeed.prep.voxels.counts import (
+    ValueCounts,
+    count_intensities,
+    measure_standardization,
+    merge_counts,
+    percentile_window,
+)
 from halofeed.prep.voxels.encode import encode_raw
 from halofeed.prep.voxels.intensity import (
     LARGEST_ROUNDING_LOSS,
     IntensityPlan,
+    as_numbers,
     check_declared,
     check_values_are_hu,
     in_memory_order,
@@ -275,7 +284,7 @@ class VolumeConverter:
         image = self._read_image(scans)
         assumed = check_values_are_hu(scans, image, self.recipe.fixed_window()) if in_hu else ()
         names = _channel_names(scans)
-        is_ct = scan.modality == "CT" or scan.unit == "HU"
+        may_be_ct = all(one.modality in (None, "", "CT") for one in scans)
         # This drops the functions that read, and with them the bytes of the files.
         scan, scans = replace(scan, read=_is_read), []
         least = float(in_memory_order(image)[0].min())
@@ -287,9 +296,9 @@ class VolumeConverter:
         coverage = measure_coverage(canonical.target, plans, known, self._channels, image=image[..., 0])
         ledger = LedgerCounter()
         ledger.count("sources")
-        levels = add_scan_values(ledger, image, values, known, reference.source)
-        if not in_hu and not self.recipe.scales_each_scan():
-            add_units(ledger, image[..., 0], is_ct, reference.source)
+        levels = add_scan_values(ledger, image, values, reference.source)
+        if may_be_ct and not in_hu and not self.recipe.scales_each_scan():
+            add_units(ledger, image, reference.source)
         if known is not None and self.labels.is_open and not self._channels:
             add_instances(ledger, known, coverage.class_mm3, reference.source)
         flat = {at for at, one in enumerate(levels) if one.is_flat}
@@ -306,7 +315,8 @@ class VolumeConverter:
         # The last part empties these lists, so that it can reuse or free the arrays.
         images, masks = [image], [] if labels is None else [labels.values]
         del image, labels
-        records = []
+        records: list[Record] = []
+        labeled: list[ValueCounts] = []
         for part in parts:
             last = part is parts[-1]
             stored = apply_image(part.plan, images.pop() if last else images[0], fill, spare=last)
@@ -331,6 +341,12 @@ class VolumeConverter:
                 )
             )
             facts = records[-1].facts
+            labeled.append(facts.foreground)
+            if facts.foreground.total < FEW_VOXELS <= facts.foreground_voxels:
+                # Every eighth row hardly meets a small structure.
+                labeled[-1] = count_intensities(
+                    as_numbers(stored[..., 0], self.recipe.dtype), mask=self._known(classes)
+                )
             shown.update(facts.label_voxels)
             add_structure_sizes(
                 ledger, "after", (count for value, count in facts.label_voxels.items() if value)
@@ -338,6 +354,8 @@ class VolumeConverter:
             flat &= flat_channels(stored, flat)
             is_flat = facts.levels <= 2 and bool(flat_channels(stored, {0}))
             ledger.count("one_value_records", is_flat, source_name(reference.source))
+        body = merge_counts(record.facts.body for record in records)
+        add_saturation(ledger, values[0], body, merge_counts(labeled), levels[0], reference.source)
         if flat:
             text = levels[min(flat)].text()
             ledger.count("flattened_records", 1, f"{source_name(reference.source)}: {text}")
@@ -480,9 +498,8 @@ class VolumeConverter:
             slopes, intercepts = zip(*(plan.scale for plan in values), strict=True)
             features[keys.INTENSITY_SCALE] = np.array(slopes, np.float32)
             features[keys.INTENSITY_OFFSET] = np.array(intercepts, np.float32)
-        body, foreground = count_values(
-            image, self.recipe.dtype, self._known(None if labels is None else stored_labels), least
-        )
+        known = self._known(None if labels is None else stored_labels)
+        body, foreground = count_values(image, self.recipe.dtype, known, least)
         counted = {} if labels is None else count_labels(stored_labels)
         counted = {value: count for value, count in counted.items() if value != self.labels.stored_ignore}
         facts = VolumeFacts(

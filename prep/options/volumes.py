@@ -307,7 +307,8 @@ class VolumeOptions:
     map_classes: tuple[str, ...] = option(
         (),
         "segmentation: replace classes of the source, by name or value: FROM=TO, e.g. 'left kidney=kidney,right "
-        "kidney=kidney,BODY=background,500=liver'; background removes a class before overlaps are counted",
+        "kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of values; background removes a class "
+        "before overlaps are counted",
         needs=_CLASS_MAPS,
     )
     label_channels: tuple[str, ...] = option(
