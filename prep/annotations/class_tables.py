@@ -262,7 +262,9 @@ def _without_quotes(lines: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str
     """Return the lines without the quotes that are around each of them."""
     texts = [line for _, line in lines if line]
     for quote in "\"'":
-        if texts and all(len(one) > 2 and one[0] == quote == one[-1] and quote not in one[1:-1] for one in texts):
+        if texts and all(
+            len(one) > 2 and one[0] == quote == one[-1] and quote not in one[1:-1] for one in texts
+        ):
             return [(number, line[1:-1]) for number, line in lines]
     return lines
 
@@ -274,18 +276,18 @@ def _check_names(rows: Sequence[ClassRow], marks: re.Pattern[str], way: str) -> 
     but the first, which may be a title), the mark more likely divides each name from something else.
     """
     for row in rows:
-        if found := _COMMENT_TAIL.search(row.name):
+        if tail := _COMMENT_TAIL.search(row.name):
             raise AnnotationsError(
-                f"{row.place}: {row.name!r} may be a name, or a name and a comment; delete {found[0].strip()!r} if it "
+                f"{row.place}: {row.name!r} may be a name, or a name and a comment; delete {tail[0].strip()!r} if it "
                 f"is a comment, else {way}"
             )
-    found_marks = [set(marks.findall(row.name)) for row in rows]
-    shared = set.intersection(*found_marks[min(1, len(rows) - 1) :])
+    found = [set(marks.findall(row.name)) for row in rows]
+    shared = set.intersection(*(found[1:] or found)) if found else set()
     if shared:
         mark = min(shared, key=lambda one: rows[-1].name.find(one))
         raise AnnotationsError(
-            f"{rows[-1].place}: {rows[-1].name!r}: {mark.strip()!r} is in each line, and may divide names from something "
-            f"else, or be a part of them; {way}"
+            f"{rows[-1].place}: {rows[-1].name!r}: {mark!r} is in each line, and may divide names from "
+            f"something else, or be a part of them; {way}"
         )
 
 
@@ -479,9 +481,8 @@ def read_class_document(name: str, document: Any, first: int = 0) -> ClassTable:
             f'{name}: {problem}expected ["hat", ...], {{"hat": 1, ...}} or {{"1": "hat", ...}}'
         )
     if any(table.names != chosen[0].names for table in chosen):
-        raise AnnotationsError(
-            f"{name}: {' and '.join([path or 'the document' for path in named or found][:3])} name different classes; {_WAY}"
-        )
+        places = [path or "the document" for path in named or found][:3]
+        raise AnnotationsError(f"{name}: {' and '.join(places)} name different classes; {_WAY}")
     return chosen[0]
 
 
@@ -637,7 +638,9 @@ def _check_no_repeats(grid: _Grid, columns: Sequence[int]) -> None:
         cells = [str(cell) for cell in grid.column(at)]
         if all(map(_INTEGER.fullmatch, cells)) and (not grid.header or grid.title(at) in _NUMBER_HEADERS):
             twice = next(cell for cell in cells if cells.count(cell) > 1)
-            raise _UnclearError(f"{grid.places[cells.index(twice)]}: value {twice} has several names; give each one")
+            raise _UnclearError(
+                f"{grid.places[cells.index(twice)]}: value {twice} has several names; give each one"
+            )
 
 
 def _is_numbering(cells: Sequence[Any]) -> bool:

@@ -393,7 +393,11 @@ def read_table(name: str, data: bytes, first: int = 0) -> ClassTable:
     except UnicodeDecodeError as error:
         raise AnnotationsError(f"{name}: expected UTF-8 text: {error}; save it as UTF-8") from error
     inner = text.strip()
-    if kind in TEXT_TABLES and inner[:1] + inner[-1:] in ("{}", "[]") and (len(inner.splitlines()) > 1 or "," in inner):
+    if (
+        kind in TEXT_TABLES
+        and inner[:1] + inner[-1:] in ("{}", "[]")
+        and (len(inner.splitlines()) > 1 or "," in inner)
+    ):
         return _read_yaml(name, inner, first)  # JSON, or a list or dict of Python, which YAML reads as well
     return _READERS[kind](name, text, first)
 
