@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.annotations.class_tables import ClassTable, describe_colors, is_background, is_void_name
 from halofeed.prep.annotations.labels import TEXT_TABLES, read_table
 from halofeed.prep.convert.label_image import GRAY_FIX, gray_form, read_label_image
@@ -17,6 +18,19 @@ from halofeed.prep.sources.files import SourceFiles
 
 _MOST_TABLE_BYTES = 1 << 16
 _MOST_TABLES = 50
+_BACKGROUND_HINTS = (
+    "bg",
+    "none",
+    "empty",
+    "nothing",
+    "unknown",
+    "other",
+    "others",
+    "clear label",
+    "no label",
+    "exterior",
+)
+"""Words that other tools use for the background; they decide only what a message suggests."""
 _BORDER_SHARE = 0.9
 """Share of the border of every label image that value 0 covers where it is the background."""
 
@@ -137,8 +151,7 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
     if borders and min(borders) >= _BORDER_SHARE:
         raise AnnotationsError(
             f"{table.where}: value 0 would be {first!r}, the first name, and 0 is the border of every label image "
-            f"looked at, such as {paths[0]}, as the background is; write 'background' into the first line, or, if 0 is "
-            f"{first!r}, write a .json file with the value of each class, such as {_as_json(table, 0)}"
+            f"looked at, such as {paths[0]}, as the background is{_way_to_background(table)}"
         )
 
 
@@ -152,9 +165,23 @@ def check_has_background(table: ClassTable) -> None:
     if table.is_numbered or table.colors or not first or is_background(first) or is_void_name(first):
         return
     raise AnnotationsError(
-        f"{table.where}: value 0 would be {first!r}, the first name, and in label volumes 0 is what no organ fills; "
-        f"write 'background' into the first line, or, if 0 is {first!r}, write a .json file with the value of each "
-        f"class, such as {_as_json(table, 0)}"
+        f"{table.where}: value 0 would be {first!r}, the first name, and in label volumes 0 is what no organ fills"
+        f"{_way_to_background(table)}"
+    )
+
+
+def _way_to_background(table: ClassTable) -> str:
+    """Return what to do about a list of names; an option only if the first name hints at a background.
+
+    Else the option would drop an object from a list that lacks the background.
+    """
+    first = table.names[0]
+    if first.lower() in _BACKGROUND_HINTS:
+        return f"; --map-classes '{first}={BACKGROUND}' says that {first!r} is the background"
+    return (
+        f"; if value 1 is {first!r}, insert the line '{BACKGROUND}' above it; if {first!r} is another word for the "
+        f"background, write '{BACKGROUND}' in its place; if value 0 is an object, write a .json file with the value of "
+        f"each class, such as {_as_json(table, 0)}"
     )
 
 

@@ -534,6 +534,9 @@ def _segmentation_label_map(
             named = layout.label_values(sources.annotations, images, sources.annotation_file, options)
         if coding := recipe.label_coding():
             named = coding.names
+    if zero := _background_of(choice, {**(given.names if given is not None else {}), **named}):
+        named, choice = {**named, 0: BACKGROUND} if named else named, choice.without(zero)
+        table, given = (None if one is None else one.with_background() for one in (table, given))
     marked = _marked_as_ignored({**(table.names if table is not None else {}), **named}, choice)
     source_names = {**(given.names if given is not None else {}), **named, **marked}
     named = {value: name for value, name in named.items() if value not in marked}
@@ -577,6 +580,12 @@ def _segmentation_label_map(
     if marked:
         _print_marked(marked, table.where if table is not None else layout_input.recipe.layout)
     return _add_void(layout_input, totals, choice, classes, tuple(dict.fromkeys([*ignored, *marked])))
+
+
+def _background_of(choice: ClassChoice, named: Mapping[int, str]) -> str:
+    """Return the name of value 0 that the user says is the background, such as --map-classes BG=background; else ""."""
+    zero = named.get(0, "")
+    return zero if zero in (name for name, to in choice.renamed if to == BACKGROUND) else ""
 
 
 def _find_color_table(layout_input: _LayoutInput, totals: Totals) -> ClassTable | None:

@@ -153,6 +153,11 @@ class ClassTable:
         """Return the value of the background; None if the table does not name it."""
         return next((row.value for row in self.rows if is_background(row.name)), None)
 
+    def with_background(self) -> ClassTable:
+        """Return the table whose value 0 is called background."""
+        rows = (row if row.value else replace(row, name=BACKGROUND_NAMES[0]) for row in self.rows)
+        return replace(self, rows=tuple(rows))
+
     def place(self, value: int) -> str:
         """Return the file and the place in it that name a value, for messages."""
         return next((row.place for row in self.rows if row.value == value), self.where)

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.class_names import class_number, shorten_list, sort_class_names
+from halofeed.prep.annotations.class_names import BACKGROUND, class_number, shorten_list, sort_class_names
 from halofeed.prep.annotations.class_tables import (
     ClassRow,
     ClassTable,
@@ -119,6 +119,11 @@ class LabelMap:
     def ids(self) -> dict[str, int]:
         """Return the ids by name, including aliases."""
         return {**dict(self.aliases), **{name: identity for identity, name in self.entries}}
+
+    def with_background(self) -> LabelMap:
+        """Return the map whose id 0 is called background."""
+        entries = tuple((identity, name if identity else BACKGROUND) for identity, name in self.entries)
+        return dataclasses.replace(self, entries=entries)
 
     def id_of(self, name: str) -> int:
         """Return the id of a class name; raise AnnotationsError for an unknown name."""
