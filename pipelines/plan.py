@@ -526,7 +526,10 @@ def _segmentation_label_map(
     if recipe.holds_class_sets() and layout.regions is not None:
         regions = layout.regions(sources.annotations, sources.annotation_file)
         if regions:
-            _check_sets_ignore_nothing([name for name in regions if is_ignored(1, name)], choice)
+            ignored = [
+                name for name, (value, *more) in regions.items() if not more and is_ignored(value, name)
+            ]
+            _check_sets_ignore_nothing(ignored, choice)
             return check_channels(region_classes(given, regions, choice))
     named: Mapping[int, str] = {}
     if given is None or choice:

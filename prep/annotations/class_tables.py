@@ -508,14 +508,14 @@ def _table_of_part(name: str, path: str, part: Any, first: int) -> ClassTable | 
         start = -1 if lines[0][1].lower() in IGNORE_NAMES else first
         rows = (ClassRow(value=value, name=one, place=place) for value, (_, one) in enumerate(lines, start))
         return ClassTable(where=name, rows=tuple(rows), is_numbered=False)
-    if isinstance(part, dict) and part and (pairs := _pairs_of_dict(part)) is not None:
+    if isinstance(part, dict) and part and (pairs := pairs_of_dict(part)) is not None:
         numbered = (ClassRow(value=value, name=one, place=place) for value, one in pairs)
         return ClassTable(where=name, rows=tuple(numbered), is_numbered=True)
     grid = _grid_of_part(place, part)
     return None if grid is None else _table_of_grid(name, grid, first)
 
 
-def _pairs_of_dict(part: Mapping[str, Any]) -> list[tuple[int, str]] | None:
+def pairs_of_dict(part: Mapping[str, Any]) -> list[tuple[int, str]] | None:
     """Return (value, name) of a dict with the names or the values as keys; None if it is neither."""
     if all(type(one) is int for one in part.values()):
         return [(one, key) for key, one in part.items()]
