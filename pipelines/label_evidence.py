@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.annotations.class_tables import ClassTable, describe_colors, is_background, is_void_name
+from halofeed.prep.annotations.documents import parse_json_document, read_limited
 from halofeed.prep.annotations.labels import TEXT_TABLES, read_table
 from halofeed.prep.convert.label_image import GRAY_FIX, gray_form, read_label_image
 from halofeed.prep.formats.picture.gray_forms import GrayForm, bits_to_show
+from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 
 _MOST_TABLE_BYTES = 1 << 16
@@ -168,6 +170,26 @@ def check_has_background(table: ClassTable) -> None:
         f"{table.where}: value 0 would be {first!r}, the first name, and in label volumes 0 is what no organ fills"
         f"{_way_to_background(table)}"
     )
+
+
+def is_of_objects(table: ClassTable, files: SourceFiles) -> bool:
+    """Return whether a table counts classes from 0 and label volumes number objects, as nnDetection's do.
+
+    nnDetection's dataset.json has {"labels": {"0": "aneurysm"}}, and CASE.json beside CASE.nii.gz gives the class of
+    each object; 0 in the label is the background.
+    """
+    if not table.is_numbered or is_background(table.names.get(0, BACKGROUND)):
+        return False
+    paths = files.sizes()
+    documents = (path for path in paths if any(path[:-5] + end in paths for end in VOLUME_FILE_EXTENSIONS))
+    first = next((path for path in documents if path.endswith(".json")), None)
+    if first is None:
+        return False
+    try:
+        document = parse_json_document(read_limited(files, first, "document of a label", _MOST_TABLE_BYTES))
+    except SourceError:  # the conversion rejects the label with its reason
+        return False
+    return isinstance(document, dict) and isinstance(document.get("instances"), dict)
 
 
 def _way_to_background(table: ClassTable) -> str:

@@ -32,6 +32,7 @@ from halofeed.pipelines.label_evidence import (
     check_positions,
     find_color_table,
     gray_reading,
+    is_of_objects,
 )
 from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.totals import Totals
@@ -477,6 +478,12 @@ def _label_map(layout_input: _LayoutInput, totals: Totals, task: str, file: str 
     given, table = None, None
     if file is not None:
         table = labels.read_table(*_named_file("--label-map", file), first_id)
+        if totals.first_volume and is_of_objects(table, layout_input.selection.files):
+            print_status(
+                f"halofeed convert: {table.where} counts classes from 0, as nnDetection does: value 1 is "
+                f"{table.names[0]!r}, and 0 is the background"
+            )
+            table = table.counted_from_1()
         given = labels.from_table(table, first_id)
         _check_known(given, totals, file)
     if task_named(task).has_label_image:
@@ -529,8 +536,9 @@ def _segmentation_label_map(
             ignored = [
                 name for name, (value, *more) in regions.items() if not more and is_ignored(value, name)
             ]
+            classes = check_channels(region_classes(given, regions, choice))
             _check_sets_ignore_nothing(ignored, choice)
-            return check_channels(region_classes(given, regions, choice))
+            return classes
     named: Mapping[int, str] = {}
     if given is None or choice:
         if layout.label_values is not None:

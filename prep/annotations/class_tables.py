@@ -158,6 +158,10 @@ class ClassTable:
         rows = (row if row.value else replace(row, name=BACKGROUND_NAMES[0]) for row in self.rows)
         return replace(self, rows=tuple(rows))
 
+    def counted_from_1(self) -> ClassTable:
+        """Return the table with each value one higher."""
+        return replace(self, rows=tuple(replace(row, value=row.value + 1) for row in self.rows))
+
     def place(self, value: int) -> str:
         """Return the file and the place in it that name a value, for messages."""
         return next((row.place for row in self.rows if row.value == value), self.where)
@@ -518,7 +522,8 @@ def _table_of_part(name: str, path: str, part: Any, first: int) -> ClassTable | 
 def pairs_of_dict(part: Mapping[str, Any]) -> list[tuple[int, str]] | None:
     """Return (value, name) of a dict with the names or the values as keys; None if it is neither."""
     if all(type(one) is int for one in part.values()):
-        return [(one, key) for key, one in part.items()]
+        are_both = all(map(_INTEGER.fullmatch, part)) and any(int(key) != one for key, one in part.items())
+        return None if are_both else [(one, key) for key, one in part.items()]
     if all(isinstance(one, str) for one in part.values()):
         if all(_INTEGER.fullmatch(key) for key in part):
             return [(int(key), one) for key, one in part.items()]
@@ -689,7 +694,7 @@ def _colors(grid: _Grid) -> tuple[list[int] | None, set[int]]:
             return [int(one[1], 16) for one in plain if one], {at}
     titled = _titled_channels(grid)
     if titled and not all(_is_band(grid.column(at)) for at in titled):
-        return None, {*titled}  # fractions, as plotting libraries write them, or names of colors
+        return _colors_of_fractions(grid, titled), {*titled}
     start = min(titled) if titled else _start_of_channels(grid)
     if start is None:
         return None, set()
@@ -701,6 +706,15 @@ def _colors(grid: _Grid) -> tuple[list[int] | None, set[int]]:
         rest.add(at)
     colors = [red << 16 | green << 8 | blue for red, green, blue in zip(*bands, strict=True)]
     return colors, {start, start + 1, start + 2, *rest}
+
+
+def _colors_of_fractions(grid: _Grid, channels: Sequence[int]) -> list[int] | None:
+    """Return colors of 0 to 1, as plotting libraries write them; None for other numbers."""
+    shares = [[float(row[at]) for at in channels] for row in grid.rows]
+    if not all(0 <= share <= 1 for row in shares for share in row):
+        return None
+    bands = [[round(255 * share) for share in row] for row in shares]
+    return [red << 16 | green << 8 | blue for red, green, blue in bands]
 
 
 def _titled_channels(grid: _Grid) -> list[int]:

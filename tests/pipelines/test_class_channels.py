@@ -73,9 +73,9 @@ def convert(source: Path, out: Path, **options: Any) -> Any:
     return run_convert(source, out, **given)
 
 
-def channels_by_source(folder: str) -> dict[str, NDArray[np.uint8]]:
+def channels_by_source(folder: str, split: str = "train") -> dict[str, NDArray[np.uint8]]:
     """The label of each record as the loader gives it."""
-    loader = Loader(folder, batch_size=2, training=False, include=["source"])
+    loader = Loader(folder, split=split, batch_size=2, training=False, include=["source"])
     return {
         batch["source"][row]: batch["label"][row]
         for batch in loader.batches()
@@ -290,7 +290,7 @@ def test_a_scan_without_label_is_zero_in_every_channel(tmp_path: Path) -> None:
     save_nifti(tmp_path / "s/alone/ct.nii", image(), AFFINE)
     done = convert(tmp_path / "s", tmp_path / "o", missing_masks="prediction")
     assert rejected(done) == {}
-    assert not channels_by_source(done.folder)["alone/ct.nii"].any()
+    assert not channels_by_source(done.folder, "unlabeled")["alone/ct.nii"].any()
     assert verify(done.folder).ok and "1 without, for prediction" in describe_dataset(done.folder)
 
 
