@@ -420,7 +420,10 @@ def _table_of_list(name: str, lines: Sequence[tuple[int, str]], first: int, way:
     commented = [(number, line) for number, line in lines if _is_comment(line)]
     blank = next((number for number, line in lines if not line), None)
     if blank is not None and not commented:
-        raise AnnotationsError(f"{name}:{blank}: blank line; line k is class {first} + k - 1, so remove it")
+        raise AnnotationsError(
+            f"{name}:{blank}: blank line, and each line counts; remove it if the name below it is class "
+            f"{first + blank - 1}, else write the name of class {first + blank - 1} into it"
+        )
     named = [(number, line) for number, line in names if line]
     # A list that is known to begin with the background or labelme's __ignore__ proves that lines above are comments.
     starts = bool(named) and (is_background(named[0][1]) or is_void_name(named[0][1]))
