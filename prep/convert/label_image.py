@@ -146,8 +146,8 @@ def read_label_image(
         )
         raise decode_error("label image is not in color", detail)
     if header is None:
-        return _of_gray(_by_palette(values[..., 0], image), _form_of_mode(image.mode), labels)
-    return _of_gray(class_indices(values[..., 0], header), png_form(data, header), labels)
+        return classes_of_gray(_by_palette(values[..., 0], image), _form_of_mode(image.mode), labels)
+    return classes_of_gray(class_indices(values[..., 0], header), png_form(data, header), labels)
 
 
 def gray_form(data: bytes) -> GrayForm | None:
@@ -171,8 +171,12 @@ def _form_of_mode(mode: str) -> GrayForm | None:
     return None if bits is None else GrayForm(bits=bits)
 
 
-def _of_gray(stored: NDArray[Any], form: GrayForm | None, labels: LabelMap | None) -> NDArray[Any]:
-    """Return the classes of stored numbers: themselves, or the gray values, as the whole set of files proves."""
+def classes_of_gray(stored: NDArray[Any], form: GrayForm | None, labels: LabelMap | None) -> NDArray[Any]:
+    """Return the classes of stored numbers: themselves, or the gray values, as the whole set of files proves.
+
+    Raises:
+        SourceError: the file has another form than those that planning saw, which would change its classes.
+    """
     if form is None or labels is None:
         return stored
     if labels.shown_bits:

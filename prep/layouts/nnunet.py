@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, Problem
+from halofeed.prep.annotations.class_tables import pairs_of_dict
 from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, sort_examples
 from halofeed.prep.annotations.pairing import LabelFiles, PairKey, pair_up, single_file_label
 from halofeed.prep.layouts.msd import (
@@ -182,7 +183,8 @@ def label_values(
     labels = document.part("labels", dict, '{"background": 0, "spleen": 1, ...}')
     regions = [name for name, value in labels.items() if isinstance(value, list)]
     if not regions:
-        return check_label_values(document.path, ((value, name) for name, value in labels.items()))
+        pairs = pairs_of_dict(labels) or [(value, name) for name, value in labels.items()]
+        return check_label_values(document.path, pairs)
     if options.regions == "refuse":
         raise AnnotationsError(
             f"{document.path}: labels: {', '.join(regions[:5])}: a region is several values, and a label volume "

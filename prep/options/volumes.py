@@ -327,10 +327,8 @@ class VolumeOptions:
         "ff0000=liver,00ff00=spleen; black is the background",
         omitted=True,
         needs=Need(
-            "labels of volumes and pictures for segmentation",
-            lambda recipe: (
-                recipe.may_hold_label_images() and recipe.frames is None and recipe.layout != "class-masks"
-            ),
+            "labels of volumes, pictures and clips for segmentation",
+            lambda recipe: recipe.may_hold_label_images() and recipe.layout != "class-masks",
         ),
     )
     label_values: str = option(
