@@ -29,7 +29,7 @@ from halofeed.prep.annotations.pairing import (
 )
 from halofeed.prep.annotations.patterns import PatternPair, compile_pair
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
-from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.annotations.suggest_layout import hint_of_dicom, layout_hint
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
     ARCHIVE_EXTENSIONS,
@@ -220,9 +220,7 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
         )
     )
     dicom = next((path for path in paths if extension_of(path).lower() in DICOM_EXTENSIONS), None)
-    fix = (
-        f"{fix}{layout_hint(images, 'pairs')}" if dicom is None else f"{dicom} is DICOM: take --layout dicom"
-    )
+    fix = f"{fix}{layout_hint(images, 'pairs')}" if dicom is None else str(hint_of_dicom(images, dicom))
     raise AnnotationsError(f"{images.root}: no volume, picture or clip has a label by its name; {fix}")
 
 
