@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-API = ("halofeed.api.", "loader.dataset.", "loader.mixture.")
+API = ("halofeed.api.", "halofeed.loader.dataset.", "halofeed.loader.mixture.")
 OF_A_RUN = ("evaluate", "export", "predict", "train")
 
 

@@ -130,7 +130,7 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
         keep_freed_memory()
         signals.set_stop_message(outlook="the same command resumes where this one ended")
         done = convert(options, recipe, beam_arguments)
-    print(summary(done, warn_cut=options.warn_cut))
+    print(summary(done, warn_cut=options.warn_cut, on_loss=options.on_loss))
     if repeated and repeated.labels not in (None, done.manifest.labels):
         print_status(
             f"halofeed convert: the classes differ from those of {repeated.where}; if a file of class "

@@ -35,7 +35,7 @@ setup(
     entry_points={{"console_scripts": {scripts!r}}},
 )
 """
-_PARTS = ("inspection", "loader", "pipelines", "prep", "schemas", "system", "trainer")
+PARTS = ("inspection", "loader", "pipelines", "prep", "schemas", "storage", "system", "trainer")
 _EXTRA = re.compile(r"""\s*(?:;|\band\b)\s*extra\s*==\s*["']([^"']+)["']""")
 
 
@@ -157,7 +157,7 @@ def _places() -> Iterator[tuple[str, Path]]:
     """Yield the path of the package and of each part inside an archive, and the folder that holds it."""
     package = Path(__file__).resolve().parent
     yield "halofeed", package
-    for part in _PARTS:
+    for part in PARTS:
         if not (package / part).is_dir():  # a checkout without symbolic links
             yield f"halofeed/{part}", Path(str(import_module(f"halofeed.{part}").__file__)).parent
 

@@ -170,6 +170,13 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.usage = "halofeed train FOLDER [options]"
     parser.add_argument("path", metavar="FOLDER", help="the data set's version folder")
     parser.add_argument("--split", default="train", help="split to train on (default: train)")
+    parser.add_argument(
+        "--fold",
+        type=int,
+        metavar="N",
+        help="of a data set with folds (`halofeed convert --folds 5`): evaluate on this fold, from 0, and train on all "
+        "others",
+    )
     parser.add_argument("--out", metavar="FOLDER", help="the run's folder (default: runs/DATA-CONFIG)")
     parser.add_argument(
         "--overwrite",
@@ -254,8 +261,12 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
         from halofeed.trainer.tasks import build_task
         from halofeed.trainer.train import train
     start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
+    split = parsed.split
+    if parsed.fold is not None:
+        split, config = _with_fold(config, parsed.path, parsed.fold, split)
+        name = f"{name}-fold{parsed.fold}"
     data = open_data(
-        config, parsed.path, parsed.split, lambda facts: build_task(facts, config.task_options, config.task)
+        config, parsed.path, split, lambda facts: build_task(facts, config.task_options, config.task)
     )
     parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
     folder = Path(parsed.out)
@@ -266,6 +277,17 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     if done.stopped_by is not None:
         return 128 + (done.stopped_by if done.stopped_by > 0 else signal.SIGTERM)
     return 0
+
+
+def _with_fold(config: TrainConfig, path: str, fold: int, split: str) -> tuple[str, TrainConfig]:
+    """Return the splits to train on, and the configuration that evaluates on a fold."""
+    from halofeed.schemas.manifest import read_manifest
+
+    if split != "train" or config.evaluate_split:
+        other = f"--split {split}" if split != "train" else f"evaluate_split {config.evaluate_split}"
+        raise UsageError(f"--fold {fold} and {other} both choose splits; give one of them")
+    trained, evaluated = read_manifest(path).splits_of_fold(fold)
+    return trained, config.changed(evaluate_split=evaluated)
 
 
 def check_file(flag: str, path: str | None) -> None:
@@ -323,16 +345,24 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     with unlogged():
         from halofeed.pipelines.convert import convert
     from halofeed.pipelines.job import JobOptions
+    from halofeed.prep.convert.loss_findings import describe_findings
     from halofeed.trainer.new_files import list_new_files, rejected_new_files
 
     listed = scratch / "listed"
     listed.mkdir()
     new = list_new_files(run.recipe, run.facts.task, parsed.source, listed, windows=not parsed.no_windows)
     job = JobOptions(
-        source=new.source, images=new.images, out=str(scratch / "data"), name="new_files", workers=1
+        source=new.source,
+        images=new.images,
+        out=str(scratch / "data"),
+        name="new_files",
+        workers=1,
+        on_loss="warn",
     )
     done = convert(job, new.recipe, [])
     rejects = rejected_new_files(done.folder)
+    for finding in describe_findings(done.manifest):
+        print_status(f"warning: {finding}")
     for file in new.passed_over:
         print_status(f"skipped: {file}")
     for rejected in (*new.rejected, *rejects):

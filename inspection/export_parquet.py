@@ -177,6 +177,8 @@ class ParquetExporter(ShardsExporter):
 
     def finish(self) -> None:
         """Complete the last file, name the files, and write the card and croissant.json."""
+        if self.kind == "mask":  # datasets has no feature for the classes of a label image
+            self.write_class_table()
         self.close_shard()
         shards: dict[str, list[_Shard]] = {}
         for shard in self._written:

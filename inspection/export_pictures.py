@@ -374,11 +374,18 @@ class VocExporter(BoxExporter):
         super().__init__(folder, data)
         self._names = self._spelled()
         wanted = (*keys.BOX_CORNERS, *PICTURE_GRID_KEYS)
-        if not any(
-            ":" in name for name in self._names.values()
-        ):  # which the lines of labelmap.txt cannot hold
-            lines = [f"{name}:::\n" for name in ("background", *self._names.values())]
-            (folder / "labelmap.txt").write_text("".join(lines), encoding="utf-8")
+        if any(":" in name for name in self._names.values()):  # which the lines of labelmap.txt cannot hold
+            self.notes.append(
+                "no labelmap.txt, since a class has a colon in its name: classes without an object are lost when the "
+                "export is read, and the ids of others may change"
+            )
+        else:
+            lines = [
+                f"{name}:{','.join(map(str, _voc_color(number)))}::\n"
+                for number, name in enumerate(("background", *self._names.values()))
+            ]
+            text = "".join(["# label:color_rgb:parts:actions\n", *lines])
+            (folder / "labelmap.txt").write_text(text, encoding="utf-8")
         self._origin = int(all(_is_voc(features, data.grid) for features in data.small_features(wanted)))
         for name in ("Annotations", "ImageSets/Main"):
             (folder / name).mkdir(parents=True)
@@ -411,6 +418,18 @@ class VocExporter(BoxExporter):
         with path.open("xb") as stream:
             stream.write(ElementTree.tostring(root, "utf-8") + b"\n")
         self._lists[record.split].write(f"{record.name}\n")
+
+
+def _voc_color(number: int) -> tuple[int, int, int]:
+    """Return the color of a class in Pascal VOC's label images (VOClabelcolormap.m of its development kit).
+
+    >>> _voc_color(0), _voc_color(1), _voc_color(2), _voc_color(11)
+    ((0, 0, 0), (128, 0, 0), (0, 128, 0), (192, 128, 0))
+    """
+    red, green, blue = (
+        sum((number >> 3 * bit + channel & 1) << 7 - bit for bit in range(8)) for channel in range(3)
+    )
+    return red, green, blue
 
 
 def _is_voc(features: Decoded, grid: str) -> bool:

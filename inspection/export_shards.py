@@ -21,6 +21,7 @@ from halofeed.inspection.stored_records import integer_of, label_map
 from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
+from halofeed.system.wording import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,12 @@ class ShardsExporter(BoxExporter):
         height, width = self._grid(record).size
         return encode_png(np.ascontiguousarray(label[:height, :width, None]), 0)
 
+    def write_class_table(self) -> None:
+        """Write classes.json, the class names by number, which `halofeed convert` reads."""
+        names = {str(number): name for number, name in self.names.items()}
+        text = json.dumps(names, indent=1, ensure_ascii=False) + "\n"
+        (self._folder / "classes.json").write_text(text, encoding="utf-8")
+
     @abstractmethod
     def open_shard(self, split: str, number: int) -> None:
         """Begin a shard; the numbers of a split count from 0."""
@@ -131,18 +138,53 @@ class ShardsExporter(BoxExporter):
 class WebDatasetExporter(ShardsExporter):
     """Exporter of tar files in which the files of a record follow each other."""
 
+    WAITING_BYTES: ClassVar[int] = 64_000_000
+    """Records without boxes wait for one with boxes up to this size."""
+
     def __init__(self, folder: Path, data: ExportedData) -> None:
         super().__init__(folder, data)
         self._tar: tarfile.TarFile | None = None
         self._used: set[str] = set()
+        self._waiting: list[tuple[ExportRecord, ExportedPicture]] = []
+        self._waits_for_boxes = False
         self.callback(self.close_shard)
 
     def open_shard(self, split: str, number: int) -> None:
         """Begin SPLIT-000000.tar."""
         path = self._folder / f"{split}-{number:06d}.tar"
         self._tar = tarfile.open(path, "x", format=tarfile.GNU_FORMAT)  # noqa: SIM115 - closed by close_shard
+        self._waits_for_boxes = number == 0 and self.kind == "objects"
 
     def write(self, record: ExportRecord, picture: ExportedPicture) -> None:
+        """Add the files of a record; the first record of a split has boxes, if one of those in the first shard has.
+
+        Hugging Face's datasets (5.2.0) takes the types of a split from its first five records, and cannot load boxes
+        after empty lists.
+        """
+        if not self._waits_for_boxes:
+            self._write_files(record, picture)
+        elif picture.values["objects"]["bbox"]:
+            self._waits_for_boxes = False
+            self._write_files(record, picture)
+            self._write_waiting()
+        else:
+            self._waiting.append((record, picture))
+            if sum(other.size for _, other in self._waiting) > self.WAITING_BYTES:
+                self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        if self._waits_for_boxes and self._waiting:
+            self.notes.append(
+                f"{self._waiting[0][0].split}: the first {plural(len(self._waiting), 'record')} have no boxes, so that "
+                "Hugging Face's datasets, which takes types from the first five, cannot load boxes after them; for "
+                "that library say --to parquet"
+            )
+        self._waits_for_boxes = False
+        for record, picture in self._waiting:
+            self._write_files(record, picture)
+        self._waiting = []
+
+    def _write_files(self, record: ExportRecord, picture: ExportedPicture) -> None:
         """Add the files of a record in the order of their names."""
         assert self._tar is not None
         key = unique_name(record.name.replace(".", "_"), record.id, self._used)
@@ -164,11 +206,11 @@ class WebDatasetExporter(ShardsExporter):
     def close_shard(self) -> None:
         """Complete the open tar file."""
         if self._tar is not None:
+            self._write_waiting()
             self._tar.close()
+            self._tar = None
 
     def finish(self) -> None:
         """Complete the last tar file, and write classes.json."""
         self.close_shard()
-        names = {str(number): name for number, name in self.names.items()}
-        text = json.dumps(names, indent=1, ensure_ascii=False) + "\n"
-        (self._folder / "classes.json").write_text(text, encoding="utf-8")
+        self.write_class_table()

@@ -53,6 +53,11 @@ class YoloExporter(BoxExporter):
                 f"{data.files}: expected the splits train, val and test, which YOLO's data.yaml has, got "
                 f"{', '.join(splits)}; say --to voc"
             )
+        self.notes += [
+            f"YOLO's name of the split {split} is {_YOLO_SPLITS[split]}, by which it is read again"
+            for split in splits
+            if _YOLO_SPLITS[split] != split
+        ]
         self._names = self._spelled()
         self._places = {label: place for place, label in enumerate(self._names)}
         keypoints = self._keypoint_names(data)

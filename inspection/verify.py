@@ -32,6 +32,7 @@ from halofeed.inspection.verify_record import (
     block_problems,
     record_problems,
 )
+from halofeed.prep.convert.loss_findings import describe_findings
 from halofeed.schemas import keys
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.files import CROISSANT, MANIFEST, REJECTED, TEMPORARY_FOLDER
@@ -82,13 +83,14 @@ class DatasetProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """Amount of data checked, and every problem found."""
+    """Amount of data checked, every problem found, and what the conversion lost, which is no problem of the files."""
 
     folder: str
     files: int
     records: int
     bytes: int
     problems: tuple[DatasetProblem, ...]
+    findings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -100,12 +102,16 @@ class VerifyReport:
             f"{plural(self.files, 'file')}, {plural(self.records, 'record')}, {plural(self.bytes, 'byte')}"
         )
         count = len(self.problems)
-        verdict = "no problems" if self.ok else f"{count} problem" + ("s" if count > 1 else "")
+        verdict = "no problems" if self.ok else plural(count, "problem")
+        if self.findings:
+            verdict = "files as written" if self.ok else verdict
+            verdict += f"; {plural(len(self.findings), 'finding')} about what the conversion lost"
         lines = [f"  {problem}" for problem in self.problems[:_MAX_PRINTED]]
         if count > _MAX_PRINTED:
             kinds = Counter(_NUMBER.sub("#", problem.message) for problem in self.problems[_MAX_PRINTED:])
             lines.append(f"  and {count - _MAX_PRINTED:,} more:")
             lines += [f"  {times:>7,} x {kind}" for kind, times in kinds.most_common(_MAX_PRINTED)]
+        lines += [f"  finding: {finding}" for finding in self.findings]
         return "\n".join([f"{self.folder}: {verdict} ({checked})", *lines])
 
 
@@ -132,6 +138,7 @@ def verify(path: str | Path, progress: ProgressCallback | None = None) -> Verify
         with verification.reading(MANIFEST):
             manifest = verification.manifest()
         if manifest is not None:
+            verification.findings += describe_findings(manifest)
             verification.check(manifest)
     return VerifyReport(
         folder=str(files),
@@ -139,6 +146,7 @@ def verify(path: str | Path, progress: ProgressCallback | None = None) -> Verify
         records=verification.records,
         bytes=verification.bytes_read,
         problems=tuple(verification.problems),
+        findings=tuple(verification.findings),
     )
 
 
@@ -159,6 +167,7 @@ class _Verification:
     files: DatasetFiles
     progress: ProgressCallback
     problems: list[DatasetProblem] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
     files_read: int = 0
     records: int = 0
     bytes_read: int = 0

@@ -3,6 +3,11 @@
 Neither Beam nor TensorFlow nor JAX is imported here; `Loader.dataset` and `Loader.on_mesh` import theirs.
 """
 
+if __name__ != "halofeed.loader":
+    # A checkout's root has the parts themselves. A second copy of a module has classes of its own, which no
+    # comparison takes for those of the first.
+    raise ImportError(f"{__name__} is halofeed's part loader: write import halofeed.loader")
+
 from halofeed.loader.augment import (
     ElasticDeformation,
     FlipDepth,

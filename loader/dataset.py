@@ -76,7 +76,7 @@ class Loader(Stream):
             gs://, s3://, http://, https:// or another scheme of fsspec's. Credentials are found as docs/stores.md says;
             settings of fsspec for a scheme are used where there are any. An `Address` also names the hosts to which a
             web server may redirect requests; by default that is only the server itself.
-        split: name of the split.
+        split: name of the split, or several as train+validation.
         batch_size: rows of the global batch, over all hosts.
         seed: 0 to 2**64 - 1; determines the order and the augmentations.
         shuffle: permute all records exactly, differently in every epoch.
@@ -123,6 +123,8 @@ class Loader(Stream):
             rounded down or up; over many epochs it is within a few draws of its share. Memory: 16 bytes per record, or
             per class of each record. For classes or foreground, making the loader reads each record's classes, for jpeg
             and png with the picture.
+        fold: number of a fold that `halofeed convert --folds` made: split "train" is then all other folds, and
+            "validation" this one.
 
     Raises:
         UsageError: an argument is invalid; the message lists the valid values.
@@ -160,6 +162,7 @@ class Loader(Stream):
         include: Sequence[str] = (),
         where: Where | None = None,
         draw_by: DrawBy | None = None,
+        fold: int | None = None,
     ) -> None:
         path_text("path", path)
         path = address_of(path) or path  # an Address prints without its secrets
@@ -175,6 +178,8 @@ class Loader(Stream):
         self.manifest: Manifest = store.manifest()
         if not isinstance(split, str):
             raise UsageError(f"split: expected the name of one split, such as 'train', got {split!r:.80}")
+        if fold is not None:
+            split = split_of_fold(self.manifest, whole_number("fold", fold, 0), split)
         stored = self.manifest.split(split)
         if stored.records == 0:
             filled = [name for name, other in self.manifest.splits.items() if other.records] or ["none"]
@@ -432,6 +437,17 @@ def _checked_include(include: object) -> tuple[str, ...]:
         name = include if isinstance(include, str) else EPOCH
         raise UsageError(f"include: expected a list such as [{name!r}], got {include!r:.80}")
     return tuple(map(str, include))
+
+
+def split_of_fold(manifest: Manifest, fold: int, split: str) -> str:
+    """Return the stored splits that are "train" or "validation" for a fold; raise UsageError for another name."""
+    train, validation = manifest.splits_of_fold(fold)
+    names = {"train": train, "validation": validation, "val": validation}
+    if split not in names:
+        raise UsageError(
+            f"split {split!r}: with fold={fold} expected 'train' or 'validation'; or leave fold out"
+        )
+    return names[split]
 
 
 def class_names_of(manifest: Manifest) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from halofeed.loader.record import StoredRecord, stored_record, stored_records
 from halofeed.loader.sampler import BatchRows
 from halofeed.loader.shards import Integers, Shards
 from halofeed.schemas.identity import splitmix64
-from halofeed.system.threads import InterruptibleThreads, available_cores
+from halofeed.system.threads import InterruptibleThreads, ScriptEndedError, available_cores, is_ending
 from halofeed.system.wording import plural
 
 ON_CORRUPT = {
@@ -178,6 +178,8 @@ class Filler:
 
         def work() -> None:
             while todo and not failed:
+                if is_ending():
+                    raise ScriptEndedError("the script has ended, so the loader stops in this batch")
                 try:
                     item = todo.popleft()
                 except IndexError:

@@ -25,6 +25,7 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition, nearest_multiples
 from halofeed.system.arguments import explains_calls, truth_value, whole_number
 from halofeed.system.console import without_banner
+from halofeed.system.threads import end_before_interpreter, outside_calls
 
 if TYPE_CHECKING:
     import jax
@@ -245,6 +246,8 @@ class Stream(abc.ABC):
         start_tensorflow()
         import tensorflow as tf
 
+        end_before_interpreter()
+        outside_calls.keep_until_exit(tf.data.Iterator)
         steps, count = self.steps_from(start_step), len(pieces)
         arrays = _add_batch_axis(self.row_spec, pieces[0][1] - pieces[0][0])
         spec = _element_spec(arrays)
@@ -254,7 +257,7 @@ class Stream(abc.ABC):
 
         def make(number: Any) -> tuple[Any, ...]:
             step, piece = divmod(int(number), count)
-            batch = self._rows_in_order(step, *pieces[piece])
+            batch = outside_calls.make(lambda: self._rows_in_order(step, *pieces[piece]))
             if leaves_out and not batch[VALID].all():
                 batch = {name: array[batch[VALID]] for name, array in batch.items()}
             return tuple(map(_encode_text, batch.values()))

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics import Metrics
-from apache_beam.transforms.window import GlobalWindows
 
 from halofeed.errors import JobError
 from halofeed.pipelines.commit import commit, group_of, shards_of_group, sum_up
 from halofeed.pipelines.heartbeat import Heartbeat
 from halofeed.pipelines.job import ShardJob, ShardKey
-from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import read_file
-from halofeed.pipelines.shard_writer import ShardWriter, write_shard_of_job
-from halofeed.pipelines.workers import workers_for
+from halofeed.pipelines.shard_writer import ShardWriter
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.storage.choose import use_settings
 from halofeed.storage.output_folder import OutputFolder
@@ -90,75 +86,41 @@ class ReadReferences(beam.DoFn):  # type: ignore[misc]
             yield ShardKey(split, shard).to_text(), line
 
 
-class _OnWorkers(beam.DoFn):  # type: ignore[misc]
-    """Base of transforms whose calls run here, or in the worker processes of a local job until the bundle's end."""
+class WriteShards(beam.DoFn):  # type: ignore[misc]
+    """Write the shard of a key and its index; yield (number of the shard's group, shard key)."""
 
     def __init__(self, job: str) -> None:
         self._job_text = job
 
     def setup(self) -> None:
         self._job = _load_job(self._job_text)
-        self._workers = workers_for(self._job)
-
-    def finish_bundle(self) -> Iterator[Any]:
-        for key, answer in self._workers.results() if self._workers is not None else ():
-            yield GlobalWindows.windowed_value(self._result(key, answer))
-
-    @abc.abstractmethod
-    def _result(self, key: str, answer: Any) -> Any:
-        """Return the output element for the answer of one call."""
-
-
-class WriteShards(_OnWorkers):
-    """Write the shard of a key and its index; yield (number of the shard's group, shard key)."""
-
-    def setup(self) -> None:
-        super().setup()
-        self._writer = None
-        if self._workers is None:
-            self._writer = ShardWriter(self._job, Metrics.counter("halofeed", "rejected").inc)
+        self._writer = ShardWriter(self._job, Metrics.counter("halofeed", "rejected").inc)
 
     def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[tuple[int, str]]:
         key, grouped = element
-        references = [line for line in grouped if line]
-        if self._workers is not None:
-            self._workers.submit(
-                write_shard_of_job, (self._job_text, key, references), f"wrote shard {key}", key
-            )
-        elif self._writer is not None:
-            yield self._result(key, self._writer.write(key, references))
-
-    def _result(self, key: str, answer: bool) -> tuple[int, str]:
-        Metrics.counter("halofeed", "shards written" if answer else "shards kept").inc()
-        return group_of(self._job, ShardKey.from_text(key)), key
+        is_new = self._writer.write(key, [line for line in grouped if line])
+        Metrics.counter("halofeed", "shards written" if is_new else "shards kept").inc()
+        yield group_of(self._job, ShardKey.from_text(key)), key
 
     def teardown(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        self._writer.close()
 
 
-class SumUp(_OnWorkers):
+class SumUp(beam.DoFn):  # type: ignore[misc]
     """Summarize the shards of a group by the group's number; yield (0, the summary)."""
+
+    def __init__(self, job: str) -> None:
+        self._job_text = job
+
+    def setup(self) -> None:
+        self._job = _load_job(self._job_text)
 
     def process(self, element: tuple[int, Iterable[str]]) -> Iterator[tuple[int, str]]:
         number, written = element[0], set(element[1])
         keys = [key.to_text() for key in shards_of_group(self._job, number)]
         if missing := [key for key in keys if key not in written]:
             raise JobError(f"shards were not written: {', '.join(missing)}; run the same command again")
-        if self._workers is not None:
-            self._workers.submit(_sum_up_group, (self._job_text, number), f"summed up shards from {keys[0]}")
-        else:
-            yield self._result("", _sum_up_group((self._job_text, number)))
-
-    def _result(self, key: str, answer: str) -> tuple[int, str]:
-        return 0, answer
-
-
-def _sum_up_group(group: tuple[str, int]) -> str:
-    """Return the summary of a group, from a job's text and the group's number."""
-    job = _load_job(group[0])
-    with WorkerProgress(job.progress_folder).reporting("the commit"):
-        return sum_up(job, group[1])
+        yield 0, sum_up(self._job, number)
 
 
 class Commit(beam.DoFn):  # type: ignore[misc]
@@ -168,9 +130,7 @@ class Commit(beam.DoFn):  # type: ignore[misc]
         self._job = job
 
     def process(self, element: tuple[Any, Iterable[str]]) -> Iterator[int]:
-        job = _load_job(self._job)
-        with WorkerProgress(job.progress_folder).reporting("the commit"):
-            manifest = commit(job, element[1])
+        manifest = commit(_load_job(self._job), element[1])
         yield sum(split.records for split in manifest.splits.values())
 
 

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice
+from halofeed.prep.annotations.class_names import (
+    BACKGROUND,
+    ClassChoice,
+    LabelCoding,
+    is_whole_number,
+    parse_color,
+)
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.formats.volume.volume_file import read_label_segments
 from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS
@@ -225,7 +231,7 @@ def _chosen_of_source(named: Mapping[int, str], choice: ClassChoice) -> LabelMap
     if not choice:
         return LabelMap(entries=tuple(named.items()), first_id=0, where=where)
     # Values that only the choice names.
-    written = sorted({int(name) for name, _ in choice.renamed if _is_number(name)} - named.keys())
+    written = sorted({int(name) for name, _ in choice.renamed if is_whole_number(name)} - named.keys())
     named = {**named, **{value: str(value) for value in written if str(value) not in named.values()}}
     targets = {value: choice.target(name, value) for value, name in sorted(named.items()) if value}
     own = {name: value for value, name in named.items()}
@@ -233,6 +239,8 @@ def _chosen_of_source(named: Mapping[int, str], choice: ClassChoice) -> LabelMap
     for value, target in targets.items():
         if target is not None and target not in ids:
             ids[target] = own[target] if target in own and targets[own[target]] == target else value
+            if ids[target] < 0:  # an id in records is positive
+                ids[target] = 1 + max([*targets, *ids.values()])
     values = tuple((value, 0 if target is None else ids[target]) for value, target in targets.items())
     return _named_classes(ids, where, values=values)
 
@@ -240,11 +248,11 @@ def _chosen_of_source(named: Mapping[int, str], choice: ClassChoice) -> LabelMap
 def _chosen_of_values(choice: ClassChoice) -> LabelMap:
     """Return the selected classes where nothing names the values of label images."""
     targets = [target for target in dict(choice.renamed).values() if target != BACKGROUND]
-    if not choice.keep and all(map(_is_number, targets)):
+    if not choice.keep and all(map(is_whole_number, targets)):
         values = tuple(sorted(_numbered(choice, {target: int(target) for target in targets}).items()))
         return _named_classes({}, "the values of the masks", is_open=True, values=values or None)
     ids = {name: number for number, name in enumerate(choice.keep or dict.fromkeys(targets), start=1)}
-    kept_values = {int(name): ids[name] for name in choice.keep if _is_number(name)}
+    kept_values = {int(name): ids[name] for name in choice.keep if is_whole_number(name)}
     return _named_classes(
         ids,
         "--classes" if choice.keep else "--map-classes",
@@ -255,12 +263,53 @@ def _chosen_of_values(choice: ClassChoice) -> LabelMap:
 
 def _numbered(choice: ClassChoice, ids: Mapping[str, int]) -> dict[int, int]:
     """Return the ids of the values that the choice renames."""
-    chosen = {int(name): choice.target(name) for name, _ in choice.renamed if _is_number(name)}
+    chosen = {int(name): choice.target(name) for name, _ in choice.renamed if is_whole_number(name)}
     return {value: 0 if target is None else ids[target] for value, target in chosen.items()}
 
 
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit()
+def resolve_ignored(
+    written: Iterable[str], named: Mapping[int, str], coding: LabelCoding, colors: Mapping[int, int]
+) -> tuple[int, ...]:
+    """Return the values of label images that --ignore-label names: by name, value or color.
+
+    Args:
+        written: what the user wrote.
+        named: class names by value.
+        coding: classes of --label-colors or --label-channels.
+        colors: values by color of a class table.
+
+    Raises:
+        AnnotationsError: a name is no class, or label images have no such color.
+
+    >>> coding = LabelCoding(colors=("800000=plane",), ignored=("e0e0c0",))
+    >>> resolve_ignored(["e0e0c0"], coding.names, coding, {})
+    (2,)
+    >>> resolve_ignored(["-1", "void"], {9: "void"}, LabelCoding(), {})
+    (-1, 9)
+    """
+    values = {name: value for value, name in named.items()}
+    shades = dict(colors) | coding.numbers
+    found: dict[int, None] = {}
+    for one in written:
+        color = parse_color(one)
+        if one in values:
+            found[values[one]] = None
+        elif color is not None and color in shades:
+            found[shades[color]] = None
+        elif is_whole_number(one):
+            found[int(one)] = None
+        elif color is not None:
+            raise AnnotationsError(
+                f"--ignore-label {one}: a color, and label images have values; name the classes of colors with "
+                f"--label-colors, such as --label-colors ff0000=liver --ignore-label {one}"
+            )
+        else:
+            known = f"known: {', '.join(values)}" if values else "nothing names the classes here"
+            raise AnnotationsError(
+                f"--ignore-label {one}: no such class; {did_you_mean(one, values)}{known}; or write the value, such "
+                "as 255"
+            )
+    return tuple(found)
 
 
 def check_choice(
@@ -288,9 +337,9 @@ def check_choice(
     if label_images and not named:
         known |= _names_and_values(given.names if given is not None else {})
         written = (*choice.keep, *(name for name, _ in choice.renamed))
-        known |= {name: None for name in written if _is_number(name)}
+        known |= {name: None for name in written if is_whole_number(name)}
     elif label_images:
-        known |= {name: None for name, _ in choice.renamed if _is_number(name)}
+        known |= {name: None for name, _ in choice.renamed if is_whole_number(name)}
     for names in _names_in_files(sorted(set(masks) - set(label_images)), files):
         if _is_known(choice, known):
             return

@@ -17,8 +17,9 @@ from halofeed.errors import JobError
 from halofeed.pipelines.heartbeat import check_alive
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.replace import delete_unnamed
+from halofeed.prep.annotations.labels import VOC_VOID, void_problem
 from halofeed.prep.annotations.written_boxes import is_mostly_bad
-from halofeed.prep.convert.label_image import VOC_VOID, void_problem
+from halofeed.prep.convert.loss_findings import refusing_finding
 from halofeed.schemas import keys
 from halofeed.schemas.files import (
     MANIFEST,
@@ -118,6 +119,11 @@ def shards_of_group(job: ShardJob, number: int) -> list[ShardKey]:
     return job.shard_keys()[number * SHARDS_PER_SUM : (number + 1) * SHARDS_PER_SUM]
 
 
+def count_groups(job: ShardJob) -> int:
+    """Return the number of groups of a job's shards."""
+    return -(-len(job.shard_keys()) // SHARDS_PER_SUM)
+
+
 def group_of(job: ShardJob, key: ShardKey) -> int:
     """Return the number of a shard's group."""
     return job.number_of(key) // SHARDS_PER_SUM
@@ -147,7 +153,8 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
         sums: results of `sum_up` for every group, in any order.
 
     Raises:
-        JobError: too many inputs were rejected (see rejected.jsonl), no record is left, or two records have one id.
+        JobError: too many inputs were rejected (see rejected.jsonl), no record is left, most records lost their
+            information, or two records have one id.
     """
     output = OutputFolder(job.folder, job.holder)
     if job.heartbeat_path is None and output.exists(MANIFEST):
@@ -166,6 +173,7 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
     records = sum(split.records for split in splits.values())
     _check_outcome(job, reasons, records, _example(reasons, firsts))
     _check_objects(job, splits, reasons, firsts)
+    check_losses(job, Statistics.total(split.statistics for split in splits.values()))
     if _has_tiles(job):
         _check_ids(job, output, [group["number"] for group in groups])
     manifest = _manifest(job, splits, reasons)
@@ -267,6 +275,29 @@ def _check_objects(
             f"{OutputFolder(job.folder).path(REJECTED)}; correct the annotations, leave --masks out, or reject the "
             f"images that have such objects with --on-bad-object reject{_example(dropped, firsts)}"
         )
+
+
+def check_losses(job: ShardJob, statistics: Statistics, *, of_all: bool = False) -> None:
+    """Refuse records that lost their information, if --on-loss says so.
+
+    Args:
+        statistics: statistics of the records so far.
+        of_all: whether every record must be hit, for a decision after the first records.
+
+    Raises:
+        JobError: most records are useless; the message has the numbers, an example and a fix.
+    """
+    if job.on_loss != "refuse":
+        return
+    kind = job.recipe.rules.kind.name
+    finding = refusing_finding(statistics, job.recipe.to_json(), job.task, kind, of_all=of_all)
+    if finding is None:
+        return
+    so_far = " so far" if of_all else ""
+    raise JobError(
+        f"{finding.text}{so_far}; {finding.fix}. Nothing was committed. --on-loss warn commits the records as they "
+        "are; what is finished is kept for it"
+    )
 
 
 def _check_ids(job: ShardJob, output: OutputFolder, groups: Iterable[int]) -> None:

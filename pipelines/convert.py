@@ -10,12 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
-
-import apache_beam as beam
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from halofeed.errors import CorruptFileError, JobError, UsageError
-from halofeed.pipelines.beam_pipeline import build_pipeline
 from halofeed.pipelines.commit import check_committed_budget
 from halofeed.pipelines.heartbeat import start_heartbeat
 from halofeed.pipelines.job import JobOptions, ShardJob
@@ -37,7 +34,6 @@ from halofeed.pipelines.references import (
     SampledReferences,
     read_shard,
 )
-from halofeed.pipelines.remote import describe_job_error, quiet_logging, restarted, run_remote
 from halofeed.pipelines.replace import (
     check_own_version,
     check_replacement,
@@ -47,10 +43,11 @@ from halofeed.pipelines.replace import (
     replacement_of,
     take_place,
 )
-from halofeed.pipelines.run_distributed import RunDistributed, SeriesSearch, find_series_in_job, run_on_beam
+from halofeed.pipelines.run_distributed import RunDistributed, SeriesSearch, find_series_in_job
+from halofeed.pipelines.run_local import convert_here
 from halofeed.pipelines.shard_writer import changed_input
 from halofeed.pipelines.source_registry import SourceLocations, recall, remember
-from halofeed.pipelines.workers import SHARD_KEPT, Workers, workers_in
+from halofeed.pipelines.workers import SHARD_KEPT, Workers, is_interpreter_busy, workers_in
 from halofeed.prep.convert.normalize_like import normalized_like
 from halofeed.prep.formats.dicom.series_listing import LISTING_CLASSES, SeriesListing
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
@@ -69,6 +66,9 @@ from halofeed.system.resource_errors import describe_error
 from halofeed.system.scratch import scratch_folder
 from halofeed.system.threads import OrderedThreads, available_cores, run_in_thread, wait_until_done
 from halofeed.system.wording import plural
+
+if TYPE_CHECKING:
+    import apache_beam as beam
 
 T = TypeVar("T")
 _MOST_NAMED = 4
@@ -92,8 +92,10 @@ def prepare_stores(options: JobOptions, beam_arguments: Sequence[str]) -> None:
     """
     _check_addresses(options)
     choice = choose_runner(options, 1, beam_arguments, MEBIBYTE)
-    new_pipeline(choice)
-    use_options(choice.options)
+    if not choice.local:
+        new_pipeline(choice)
+    if choice.options is not None:
+        use_options(choice.options)
 
 
 def _check_addresses(options: JobOptions) -> None:
@@ -121,8 +123,9 @@ def convert(
     if options.normalize_like is not None:
         recipe = normalized_like(recipe, read_manifest(options.normalize_like))
     choice = choose_runner(options, recipe.shards, beam_arguments, recipe.max_memory * MEBIBYTE)
-    new_pipeline(choice)  # raises before anything is written
-    store_settings = use_options(choice.options)
+    if not choice.local:
+        new_pipeline(choice)  # raises before anything is written
+    store_settings = {} if choice.options is None else use_options(choice.options)
     version = OutputFolder(real_version_folder(options.folder))
     replacement = OutputFolder(replacement_of(version.root))
     sources = open_sources(options)
@@ -194,11 +197,15 @@ class _Run:
 
     def workers(self) -> Workers | None:
         """Return the worker processes of a local run, started at the first call; None where there are none."""
-        if self._workers is None and self.scratch is not None and self.choice.workers > 1:
+        if self._workers is None and self.scratch is not None and self._wants_processes():
             self._workers = self.stack.enter_context(
                 workers_in(self.scratch, self.choice.workers, self.choice.beam_arguments)
             )
         return self._workers
+
+    def _wants_processes(self) -> bool:
+        """Return whether a local run uses worker processes: several, or one where this interpreter is busy."""
+        return self.choice.workers > 1 or (self.options.workers is None and is_interpreter_busy())
 
     def plan(self, output: OutputFolder, writer: NumberedFiles | FileByShard | None) -> ConversionPlan:
         """Plan the version in a folder; `writer` writes the references, and None only counts and checks them."""
@@ -254,6 +261,8 @@ class _Run:
     def _run_distributed(self, output: OutputFolder, allowed_classes: Iterable[Any]) -> RunDistributed:
         """Return what calls functions in the processes that will write the shards, or here where nothing runs."""
         if self.scratch is None and not self.choice.is_described:
+            from halofeed.pipelines.run_on_beam import run_on_beam
+
             return run_on_beam(self.choice, for_workers(output.root), allowed_classes, self.store_settings)
         workers = self.workers()
         return map if workers is None else functools.partial(workers.map, what="listed DICOM series")
@@ -386,6 +395,7 @@ def _job_of(
         references_folder=references_folder,
         holder=output.holder,
         store_settings=run.store_settings,
+        on_loss=run.options.on_loss,
     )
 
 
@@ -506,6 +516,9 @@ def _check_contents(run: _Run, job: ShardJob, fix: str) -> None:
 
 def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: OutputFolder) -> None:
     """Run the job on another runner, and show its progress by the files in the output folder."""
+    from halofeed.pipelines.beam_pipeline import build_pipeline
+    from halofeed.pipelines.remote import describe_job_error, restarted, run_remote
+
     choice = run.choice
 
     def start(holder: str | None) -> tuple[beam.Pipeline, str]:
@@ -542,19 +555,13 @@ def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: Outpu
 
 def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> None:
     """Run the job on this machine in a thread, and show its progress."""
-    pipeline = new_pipeline(run.choice)
-    build_pipeline(pipeline, job, 0)
     workers = run.workers()
-
-    def convert_all() -> None:
-        with quiet_logging("apache_beam"):
-            pipeline.run().wait_until_finish()
 
     def known_failure() -> str | None:
         return job_error(progress_folder) or (None if workers is None else workers.failure)
 
     with contextlib.closing(Bar(examples, "examples", show=run.show_progress)) as bar:
-        converted = run_in_thread(convert_all, "pipeline")
+        converted = run_in_thread(lambda: convert_here(job, workers), "shards")
         while not (wait_until_done(converted, 0.1) or known_failure()):
             bar.update(*job_counts(progress_folder))
         if not converted.done():
@@ -567,4 +574,4 @@ def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> 
     if known := known_failure():
         raise JobError(known) from cause
     lines = [line for line in (describe_error(cause) if cause else "").splitlines() if line.strip()]
-    raise JobError(f"the pipeline failed: {lines[-1] if lines else ''}. {SHARD_KEPT}") from cause
+    raise JobError(f"the conversion failed: {lines[-1] if lines else ''}. {SHARD_KEPT}") from cause

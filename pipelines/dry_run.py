@@ -21,7 +21,7 @@ from halofeed.pipelines.plan import (
     open_sources,
 )
 from halofeed.pipelines.references import SampledReferences
-from halofeed.pipelines.summary import outcome_lines, reason_lines
+from halofeed.pipelines.summary import loss_lines, outcome_lines, reason_lines
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.convert.normalize_like import foreground_scheme
 from halofeed.prep.formats.volumes import open_scan
@@ -169,7 +169,9 @@ def _convert_sample(
     """Convert a sample into a folder; return the conversion, if it wrote any record, and lines on its outcome."""
     most = _SCANS_CONVERTED if plan.totals.first_volume else _SAMPLE
     limit = min(most, recipe.limit or most, plan.totals.count)
-    there = replace(options, out=folder, overwrite=False, max_rejected=None, workers=1, threads=None)
+    there = replace(
+        options, out=folder, overwrite=False, max_rejected=None, workers=1, threads=None, on_loss="warn"
+    )
     try:
         with status_level(QUIET):  # the plan has printed its status already
             done = convert(there, replace(recipe, limit=limit, shards=1), show_progress=False)
@@ -177,7 +179,10 @@ def _convert_sample(
         return None, [f"  sample       {line}" for line in str(error).replace(f"{folder}/", "").splitlines()]
     written = sum(split.records for split in done.manifest.splits.values())
     head = f"  sample       {plural(written, 'record')} of {plural(limit, 'input')}"
-    return done, [head, *outcome_lines(done, options.warn_cut, checks_shape=checks_shape)]
+    lines = [head, *outcome_lines(done, options.warn_cut, checks_shape=checks_shape)]
+    if checks_shape and options.on_loss != "ignore":
+        lines += loss_lines(done.manifest, "the conversion itself")
+    return done, lines
 
 
 def _average_bytes(done: Conversion) -> int:

@@ -23,6 +23,7 @@ from halofeed.system.addresses import NO_USER, Address, address_of
 _LEAST = {"workers": 1, "threads": 1, "max_rejected": 0, "max_silence_minutes": 1, "job_restarts": 0}
 
 
+ON_LOSS = ("refuse", "warn", "ignore")
 _NOT_IN_SHARDS = ("license", "citation", "limit")
 """Options of the recipe that change no record."""
 
@@ -94,6 +95,12 @@ class JobOptions:
         "auto: in the job where there are more than 100,000 files",
         choices=("auto", "command", "job"),
     )
+    on_loss: str = option(
+        "refuse",
+        "records that lost their information, such as those of one value, or whose objects are all below 2 pixels: "
+        "refuse the conversion where most records are hit, and warn of other losses; or warn or ignore only",
+        choices=ON_LOSS,
+    )
     warn_cut: float = option(
         0.01,
         "volumes: warn where the static shape cuts off more than this share of a class, or of the body of a scan "
@@ -161,6 +168,8 @@ class JobOptions:
                 problems.append(f"{flag(name)} {value}: expected {least} or more")
         if self.disk_check not in ("refuse", "ignore"):
             problems.append(f"--disk-check {self.disk_check!r}: expected refuse or ignore")
+        if self.on_loss not in ON_LOSS:
+            problems.append(f"--on-loss {self.on_loss!r}: expected {', '.join(ON_LOSS)}")
         if self.listing not in ("auto", "command", "job"):
             problems.append(f"--listing {self.listing!r}: expected auto, command or job")
         if not 0 <= self.warn_cut <= 1:
@@ -223,6 +232,7 @@ class ShardJob:
         heartbeat_path: path of the file that exists while the command wants the job; None for a local run.
         holder: token that must hold the lease of `folder` in an object store.
         store_settings: arguments of the S3 client.
+        on_loss: "refuse" ends the job where most records lost their information.
     """
 
     recipe: Recipe
@@ -244,6 +254,7 @@ class ShardJob:
     heartbeat_path: str | None = None
     holder: str | None = None
     store_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    on_loss: str = "warn"
 
     def to_json(self) -> str:
         """Return the job as JSON."""
@@ -322,7 +333,7 @@ def reference_to_json(reference: SourceExample) -> str:
     document = {
         key: value
         for key, value in vars(reference).items()
-        if value is not None and value is not False and value != ()
+        if value is not None and value is not False and value != () and key != "attributes"
     }
     if reference.boxes is not None:
         document["boxes"] = [_box_to_json(box) for box in reference.boxes]

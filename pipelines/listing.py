@@ -14,21 +14,30 @@ import functools
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
 
 from halofeed.errors import Problem, UsageError
-from halofeed.pipelines.plan import Sources
+from halofeed.pipelines.plan import Sources, print_warning
 from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, write_file
 from halofeed.pipelines.run_distributed import Place, RunDistributed, write_pieces
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations.contract import LayoutOptions, PartwiseListing, reject_lone_surrogates
-from halofeed.prep.annotations.splits import SplitOptions, assign_splits
+from halofeed.prep.annotations.group_evidence import GroupEvidence, ImageFacts
+from halofeed.prep.annotations.shares import Division, GroupCounts
+from halofeed.prep.annotations.splits import (
+    GroupFacts,
+    SplitOptions,
+    add_groups,
+    assign_splits,
+    divide,
+    divide_examples,
+)
 from halofeed.prep.layouts import Layout, find_layout, folders
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import FileSelection, SourceExample
@@ -61,6 +70,7 @@ class _Search:
     Args:
         images: folder of the source.
         folder: output folder.
+        division: split of every group, where shares divide the images of all workers.
     """
 
     images: str
@@ -68,6 +78,7 @@ class _Search:
     layout: str
     options: LayoutOptions
     splits: SplitOptions
+    division: Division | None = None
 
 
 @dataclass(kw_only=True)
@@ -93,7 +104,10 @@ class _Listed:
     count: int = 0
 
 
-TRANSFERRED_CLASSES = (_Listed, Totals, folders.FolderSummary, Counter)
+TRANSFERRED_CLASSES = (
+    *(_Listed, Totals, folders.FolderSummary, Counter),
+    *(GroupCounts, GroupFacts, GroupEvidence, ImageFacts),
+)
 """Classes that travel between the command and its workers."""
 
 
@@ -124,7 +138,7 @@ class ListingInJob:
             return "it is for one folder, without --images"
         if splits.lists or splits.cases:
             return "lists of splits are compared with all names"
-        if splits.group_pattern is not None and not splits.shares:
+        if not splits.finds_groups and not splits.shares:
             return "groups are compared with the splits of all images; --split-shares divides by groups"
         return ""
 
@@ -185,6 +199,8 @@ class ListingInJob:
         parts = -(-sum(one.count for one in listed) // _IDS_AT_ONCE)
         totals = Totals()
         ids: list[list[Place]] = [[] for _ in range(parts)]
+        if search.splits.shares:
+            search = replace(search, division=self._divide(search, rules, groups))
         plan_pieces = functools.partial(_plan_pieces, search, rules, parts)
         for more, places in self.run_distributed(plan_pieces, groups):
             totals.add(more)
@@ -195,6 +211,17 @@ class ListingInJob:
         for repeated in call(functools.partial(_find_repeated, search.folder), ids):
             refuse_repeated(array("q", 2 * repeated), self._keys)
         return totals
+
+    def _divide(self, search: _Search, rules: Any, groups: Sequence[tuple[int, list[Place]]]) -> Division:
+        """Return the split of every group; memory: 12 bytes per image, and `group_evidence.MAX_ROWS` paths."""
+        counts, facts = GroupCounts(seed=search.splits.seed), GroupFacts()
+        for more_counts, more_facts in self.run_distributed(
+            functools.partial(_measure_pieces, search, rules), groups
+        ):
+            counts.merge(more_counts)
+            facts.merge(more_facts)
+        facts.check(search.splits, warn=print_warning)
+        return divide(counts, search.splits, print_warning)
 
     def _keys(self) -> Iterator[tuple[str | int, str]]:
         for number in range(self.writer.count):
@@ -274,6 +301,27 @@ def _write_listing(search: _Search, parts: Iterable[PartialListing]) -> _Listed:
     return found
 
 
+def _references_of(search: _Search, rules: Any, paths: Iterable[str]) -> Iterator[SourceExample]:
+    layout = find_layout(search.layout)
+    assert layout.in_parts is not None
+    return reject_lone_surrogates(layout.in_parts.references_of(paths, rules, search.options))
+
+
+def _measure_pieces(
+    search: _Search, rules: Any, group: tuple[int, list[Place]]
+) -> tuple[GroupCounts, GroupFacts]:
+    """Return the groups of a group of pieces, and the evidence of groups."""
+    counts, facts = GroupCounts(seed=search.splits.seed), GroupFacts()
+    output = OutputFolder(search.folder)
+    for place in group[1]:
+        paths = [path for path, _ in json.loads(without_checksum(output.read(*place)))]
+        for example in add_groups(_references_of(search, rules, paths), search.splits):
+            if example.problem is None:
+                counts.add(example)
+                facts.add(example, search.splits)
+    return counts, facts
+
+
 def _plan_pieces(
     search: _Search, rules: Any, parts: int, group: tuple[int, list[Place]]
 ) -> tuple[Totals, list[Place]]:
@@ -283,19 +331,19 @@ def _plan_pieces(
         parts: number of ranges.
         group: number of the first piece, and the places of the pieces.
     """
-    layout, output = find_layout(search.layout), OutputFolder(search.folder)
-    assert layout.in_parts is not None
+    output = OutputFolder(search.folder)
     totals = Totals(in_order=None)
     stamp = functools.partial(settled_stamp, source_files(search.images))
     first, places = group
     for number, place in enumerate(places, start=first):
         sizes = dict(json.loads(without_checksum(output.read(*place))))
         size = functools.partial(_size, search.images, sizes)
-        references = layout.in_parts.references_of(sizes, rules, search.options)
-        lines = [
-            totals.take(reference, size, stamp)[1]
-            for reference in assign_splits(reject_lone_surrogates(references), search.splits)
-        ]
+        references = _references_of(search, rules, sizes)
+        if search.division is None:
+            assigned = assign_splits(references, search.splits)
+        else:
+            assigned = divide_examples(add_groups(references, search.splits), search.division)
+        lines = [totals.take(reference, size, stamp)[1] for reference in assigned]
         write_file(output, number, lines)
     ids = np.sort(np.frombuffer(totals.identities, np.int64))
     name = f"{TEMPORARY_FOLDER}/ids-{first:05d}"

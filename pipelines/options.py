@@ -1,4 +1,8 @@
-"""Choice of the runner of a job, and check of Beam's options."""
+"""Choice of the runner of a job, and check of Beam's options.
+
+Beam is imported inside functions, because a local run without options of Beam does without it: the import takes a
+second, which is most of the time of a small conversion.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
-
-import apache_beam as beam
-from apache_beam.options.pipeline_options import (
-    GoogleCloudOptions,
-    PipelineOptions,
-    PortableOptions,
-    SetupOptions,
-    StandardOptions,
-    TestOptions,
-    WorkerOptions,
-)
-from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
-from apache_beam.runners.runner import create_runner
+from typing import TYPE_CHECKING, Any
 
 from halofeed import __version__
 from halofeed.errors import UsageError
@@ -34,6 +25,10 @@ from halofeed.system.addresses import is_remote, keep_secret
 from halofeed.system.memory import machine_memory
 from halofeed.system.threads import available_cores
 
+if TYPE_CHECKING:
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner")
 
 
@@ -42,7 +37,9 @@ class RunnerChoice:
     """A runner and how a job is distributed over it.
 
     Args:
-        local: whether the workers share this machine's process table and temporary folder.
+        local: whether the workers share this machine's process table and temporary folder. Then Beam runs nothing.
+        runner: Beam's runner; None for a local run.
+        options: Beam's options; None where the user gave none.
         memory_bytes: memory for the inputs that one local worker decodes at a time.
         max_silence_seconds: time without a heartbeat after which the command cancels the job.
         job_restarts: how often the command restarts a lost job.
@@ -51,9 +48,9 @@ class RunnerChoice:
     """
 
     local: bool
-    runner: Any
-    options: PipelineOptions
-    beam_arguments: tuple[str, ...]
+    runner: Any = None
+    options: PipelineOptions | None = None
+    beam_arguments: tuple[str, ...] = ()
     threads: int
     workers: int = 0
     memory_bytes: int | None = None
@@ -73,53 +70,68 @@ def choose_runner(
 ) -> RunnerChoice:
     """Return the runner that the user names after `--`, or a local one; raise UsageError where Beam does not know it.
 
-    The local runner is Beam's FnApiRunner, by name, because Beam's DirectRunner first tries to download a Prism binary.
-    It runs in this process. A single worker does too; several workers are processes (see `count_workers`).
+    Beam's local runners by name, FnApiRunner and DirectRunner, mean a local run too. A local run uses this process, or
+    several worker processes (see `count_workers`).
     """
-    options = _parse(beam_arguments)
-    more: dict[str, Any] = {"options": options, "beam_arguments": tuple(beam_arguments)}
-    named = options.view_as(StandardOptions).runner
-    if named and named.lower() not in _LOCAL_RUNNERS:
-        choice = RunnerChoice(
-            local=False,
-            runner=_find_runner(named),
-            threads=job.threads or 2,
-            max_silence_seconds=None if job.max_silence_minutes is None else 60 * job.max_silence_minutes,
-            job_restarts=job.job_restarts,
-            dry_run=bool(options.view_as(TestOptions).dry_run),
-            template=options.view_as(GoogleCloudOptions).template_location,
-            **more,
-        )
-        if named.lower() == "dataflowrunner":
-            _check_dataflow(choice, job)
-        return choice
+    options = _parse(beam_arguments) if beam_arguments else None
+    if options is not None and (named := _runner_name(options)).lower() not in ("", *_LOCAL_RUNNERS):
+        return _choose_beam_runner(named, options, beam_arguments, job)
     if job.max_silence_minutes is not None or job.job_restarts:
         named = "--job-restarts" if job.max_silence_minutes is None else "--max-silence-minutes"
         raise UsageError(
             f"{named} has no effect on this machine's own workers; leave it out, or name another runner "
             "after --"
         )
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-
     workers = count_workers(job, shards, worker_bytes)
     return RunnerChoice(
         local=True,
-        runner=FnApiRunner(),
+        options=options,
+        beam_arguments=tuple(beam_arguments),
         threads=job.threads or max(1, -(-available_cores() // workers)),
         workers=workers,
         memory_bytes=int(SHARE_OF_MEMORY * machine_memory()) // workers,
-        **more,
     )
 
 
-def _check_dataflow(choice: RunnerChoice, job: JobOptions) -> None:
+def _choose_beam_runner(
+    named: str, options: PipelineOptions, beam_arguments: Sequence[str], job: JobOptions
+) -> RunnerChoice:
+    """Return a runner of Beam by its name."""
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, TestOptions
+
+    choice = RunnerChoice(
+        local=False,
+        runner=_find_runner(named),
+        options=options,
+        beam_arguments=tuple(beam_arguments),
+        threads=job.threads or 2,
+        max_silence_seconds=None if job.max_silence_minutes is None else 60 * job.max_silence_minutes,
+        job_restarts=job.job_restarts,
+        dry_run=bool(options.view_as(TestOptions).dry_run),
+        template=options.view_as(GoogleCloudOptions).template_location,
+    )
+    if named.lower() == "dataflowrunner":
+        _check_dataflow(choice, options, job)
+    return choice
+
+
+def _runner_name(options: PipelineOptions) -> str:
+    from apache_beam.options.pipeline_options import StandardOptions
+
+    return str(options.view_as(StandardOptions).runner or "")
+
+
+def _check_dataflow(choice: RunnerChoice, options: PipelineOptions, job: JobOptions) -> None:
     """Refuse a job that lacks what Dataflow needs; Beam would look for it in Google's network first, for minutes.
 
     Raises:
         UsageError: lists everything that is missing or malformed, with what to type.
     """
-    cloud, setup = choice.options.view_as(GoogleCloudOptions), choice.options.view_as(SetupOptions)
-    validator = PipelineOptionsValidator(choice.options, choice.runner)
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, WorkerOptions
+    from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
+
+    cloud, setup = options.view_as(GoogleCloudOptions), options.view_as(SetupOptions)
+    validator = PipelineOptionsValidator(options, choice.runner)
     if not validator.is_service_runner():
         return
     problems = validator.validate_cloud_options(cloud)
@@ -135,7 +147,7 @@ def _check_dataflow(choice: RunnerChoice, job: JobOptions) -> None:
             for flag, path in (images, ("--out", job.out))
             if not is_remote(path)
         ]
-        worker = choice.options.view_as(WorkerOptions)
+        worker = options.view_as(WorkerOptions)
         if not (
             worker.sdk_container_image or setup.extra_packages or setup.setup_file or setup.requirements_file
         ):
@@ -153,6 +165,8 @@ _DATAFLOW = (
 
 def new_pipeline(choice: RunnerChoice) -> beam.Pipeline:
     """Return an empty pipeline; raise UsageError where the runner lacks a required option."""
+    import apache_beam as beam
+
     try:
         pipeline = beam.Pipeline(runner=choice.runner, options=choice.options)
     except ValueError as error:
@@ -173,6 +187,8 @@ def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
 
     Portable runners accept options that Beam's Python side does not know, because their job servers know them.
     """
+    from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
+
     given = list(beam_arguments)
     for argument, following in pairwise([*given, ""]):
         name, equals, value = argument.partition("=")
@@ -193,7 +209,7 @@ def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
         lines = printed.getvalue().strip().splitlines()
         reason = lines[-1].partition("error: ")[2] if lines else ""
         raise UsageError(f"after --, Beam's options: {reason or 'not understood'}") from stop
-    named = (options.view_as(StandardOptions).runner or "").lower()
+    named = _runner_name(options).lower()
     if unknown and named in ("", *_LOCAL_RUNNERS, "dataflowrunner"):
         written = re.sub(r" (?=-)", ", ", " ".join(unknown))
         raise UsageError(
@@ -215,6 +231,8 @@ def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
 
 
 def _find_runner(name: str) -> Any:
+    from apache_beam.runners.runner import create_runner
+
     try:
         return create_runner(name)
     except (ValueError, ImportError, AttributeError) as error:

@@ -9,7 +9,8 @@ import math
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -22,13 +23,22 @@ from halofeed.pipelines.classes import (
     check_channels,
     check_choice,
     region_classes,
+    resolve_ignored,
     segmentation_classes,
 )
 from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.label_evidence import (
+    check_has_background,
+    check_positions,
+    find_color_table,
+    gray_reading,
+)
 from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
+from halofeed.prep.annotations.advice import suggest
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, sort_class_names
+from halofeed.prep.annotations.class_tables import ClassTable, is_ignored, is_void_name
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     ListSeries,
@@ -36,7 +46,7 @@ from halofeed.prep.annotations.contract import (
     is_split_name,
     reject_lone_surrogates,
 )
-from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.annotations.labels import VOC_VOID, LabelMap, void_problem
 from halofeed.prep.annotations.splits import (
     SplitOptions,
     assign_splits,
@@ -45,7 +55,7 @@ from halofeed.prep.annotations.splits import (
     read_fold,
 )
 from halofeed.prep.annotations.unlabeled import assign_unlabeled_apart
-from halofeed.prep.convert.label_image import VOC_VOID, has_voc_palette, read_label_image, void_problem
+from halofeed.prep.convert.label_image import has_voc_palette, read_label_image
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.containers import container_kind
@@ -64,13 +74,16 @@ from halofeed.schemas.files import check_split
 from halofeed.schemas.identity import refuse_repeated
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.tasks import task_named
-from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import decode_name, read_regular
+from halofeed.storage.choose import read_option_file
+from halofeed.system.addresses import address_of, is_remote
+from halofeed.system.atomic_files import decode_name
 from halofeed.system.console import human_bytes, print_status
 from halofeed.system.memory import machine_memory
 from halofeed.system.wording import plural
 
 _MAX_SHOWN_FAULTS = 3
+_MOST_DECODED = 8
+"""Label images whose pixels planning reads."""
 _MAX_SHOWN_CLASSES = 20
 _MIN_PRINTED_BYTES: Final = 1 << 30
 """Size of a data set from which a conversion prints its expected size."""
@@ -182,6 +195,8 @@ def make_plan(
         cases=_read_fold(options),
         seed=recipe.split_seed,
         group_pattern=recipe.group_pattern,
+        group_column=recipe.group_column,
+        folds=recipe.folds,
     )
     selection = recipe.rules.select_files(sources.images)
     layout_options = recipe.layout_options(
@@ -189,7 +204,7 @@ def make_plan(
     )
     if options.label_map is not None and layout.has_containers:
         # Class numbers in container files count from 0, in detection too.
-        names = labels.from_file(os.path.basename(options.label_map), _read_file(options.label_map), 0).names
+        names = labels.from_file(*_named_file("--label-map", options.label_map), 0).names
         layout_options = replace(layout_options, class_names=names)
     with _naming_faults(sources):
         totals = None if list_in_job is None else list_in_job(layout, layout_options, split_options)
@@ -211,10 +226,10 @@ def make_plan(
             f"--shards {recipe.shards}: {plural(len(splits), 'split has', 'splits have')} "
             f"{plural(len(splits) * recipe.shards, 'shard')}; a data set has at most {SHARDS:,} in {SPLITS:,} splits"
         )
-    named_by_option = bool(recipe.split_shares or options.split_lists or options.nnunet_splits)
+    named_by_option = bool(split_options.shares or options.split_lists or options.nnunet_splits)
     _check_split_names(totals.splits, named_by_option=named_by_option)
     if len(totals.splits) == 1 and not named_by_option and is_listed_here:
-        _print_unused_lists(sources.images)
+        _print_unused_lists(layout_input, split_options)
     if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
         raise UsageError(refused)
     if not totals.convertible and options.max_rejected is None:
@@ -245,7 +260,8 @@ def make_plan(
         task=task,
         labels=label_map,
         splits=splits,
-        fingerprints=totals.fingerprints(json.dumps(label_map.to_json()).encode()),
+        # Forms are what planning happened to see of files that the references name already.
+        fingerprints=totals.fingerprints(json.dumps(replace(label_map, forms=()).to_json()).encode()),
         stamps=stamps,
         totals=totals,
     )
@@ -261,7 +277,7 @@ def _list_here(
     names = totals.names_in_labels = NamesInLabels(files=images)
     stamp = functools.partial(settled_stamp, images)
     with contextlib.nullcontext() if writer is None else contextlib.closing(writer):
-        for reference in _list_references(layout_input, split_options):
+        for reference in _list_references(layout_input, split_options, print_warning):
             if reference.channels and not recipe.rules.joins_files:
                 raise UsageError(
                     f"{reference.source}: only volumes may have channels in several files; give their static shape "
@@ -281,6 +297,11 @@ def _list_here(
     return totals
 
 
+def print_warning(text: str) -> None:
+    """Print a sentence about the splits."""
+    print_status(f"halofeed convert: {text}")
+
+
 def _print_other_name(first: SourceExample) -> None:
     """Print the split of an image whose folders name another one, such as `valid` for `val` of YOLO's data.yaml."""
     named = [folder for folder in first.source.split("/")[:-1] if is_split_name(folder)]
@@ -293,7 +314,9 @@ def _splits_of(totals: Totals) -> tuple[str, ...]:
     return tuple(sorted(totals.splits)) or ("train",)
 
 
-def _list_references(layout_input: _LayoutInput, split_options: SplitOptions) -> Iterator[SourceExample]:
+def _list_references(
+    layout_input: _LayoutInput, split_options: SplitOptions, warn: Callable[[str], None] = lambda _: None
+) -> Iterator[SourceExample]:
     """Yield the references with their splits, then a rejected one for each path that could not be listed."""
     layout, sources, selection = layout_input.layout, layout_input.sources, layout_input.selection
     references = layout.list_references(
@@ -301,7 +324,9 @@ def _list_references(layout_input: _LayoutInput, split_options: SplitOptions) ->
     )
     named: set[str] = set()
     with _naming_faults(sources):
-        assign = functools.partial(_assign, options=split_options, are_patients=layout.name == "dicom")
+        assign = functools.partial(
+            _assign, options=split_options, are_patients=layout.name == "dicom", warn=warn
+        )
         references = reject_lone_surrogates(references)
         # Only for segmentation does an example without a mask lack its label.
         assigned = (
@@ -319,9 +344,14 @@ def _list_references(layout_input: _LayoutInput, split_options: SplitOptions) ->
 
 
 def _assign(
-    references: Iterable[SourceExample], *, options: SplitOptions, are_patients: bool
+    references: Iterable[SourceExample],
+    *,
+    options: SplitOptions,
+    are_patients: bool,
+    warn: Callable[[str], None],
 ) -> Iterator[SourceExample]:
-    return check_groups(assign_splits(references, options), options, are_patients=are_patients)
+    assigned = assign_splits(references, options, warn)
+    return check_groups(assigned, options, are_patients=are_patients, warn=warn)
 
 
 def _faults(sources: Sources) -> dict[str, Problem]:
@@ -347,13 +377,23 @@ def _naming_faults(sources: Sources) -> Iterator[None]:
         raise AnnotationsError("\n".join([str(error), "these could not be listed:", *lines])) from error
 
 
-def _print_unused_lists(images: SourceFiles) -> None:
-    """Print which lists of splits beside the images are not used."""
-    if lists := find_split_lists(images):
-        option = ",".join(f"{split}={images.root.rstrip('/')}/{path}" for split, path in lists.items())
+def _print_unused_lists(layout_input: _LayoutInput, split_options: SplitOptions) -> None:
+    """Print which lists of splits beside the images are not used, if they divide the images."""
+    images = layout_input.sources.images
+    lists = find_split_lists(images)
+
+    def try_words(words: Sequence[str]) -> str | None:
+        texts = {split: images.read(path).decode("utf-8-sig") for split, path in lists.items()}
+        options = replace(split_options, lists=texts)
+        counts = Counter(one.split for one in _list_references(layout_input, options) if one.problem is None)
+        listed = (f"{count:,} in {split}" for split, count in counts.items())
+        return f"puts {' and '.join(listed)}" if len(counts) > 1 else None
+
+    option = ",".join(f"{split}={images.root.rstrip('/')}/{path}" for split, path in lists.items())
+    for one in suggest([("--split-lists", option)] if lists else [], try_words):
         print_status(
             f"halofeed convert: all images are in one split, but {' and '.join(lists.values())} divide them; "
-            f"use these lists with --split-lists {shlex.quote(option)}"
+            f"--split-lists {one.effect}; use these lists with {shlex.join(one.words)}"
         )
 
 
@@ -367,9 +407,9 @@ def _read_split_lists(options: JobOptions) -> dict[str, str]:
         if name in lists:
             raise UsageError(f"--split-lists {part}: {name} comes twice; name each split once, with one file")
         try:
-            lists[name] = _read_file(path).decode("utf-8-sig")
+            lists[name] = _named_file("--split-lists", path)[1].decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise UsageError(f"--split-lists {path}: expected UTF-8 text: {error}") from error
+            raise UsageError(f"--split-lists {_shown(path)}: expected UTF-8 text: {error}") from error
     return lists
 
 
@@ -381,28 +421,23 @@ def _read_fold(options: JobOptions) -> dict[str, tuple[str, ...]]:
             raise UsageError("--nnunet-fold has no effect without --nnunet-splits; add that, or leave it out")
         return {}
     try:
-        document = json.loads(_read_file(path))
+        document = json.loads(_named_file("--nnunet-splits", path)[1])
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise UsageError(f"--nnunet-splits {path}: not readable as JSON: {error}") from error
+        raise UsageError(f"--nnunet-splits {_shown(path)}: not readable as JSON: {error}") from error
     try:
         return read_fold(document, fold)
     except UsageError as error:
-        raise UsageError(f"--nnunet-splits {path}: {error}") from error
+        raise UsageError(f"--nnunet-splits {_shown(path)}: {error}") from error
 
 
-def _read_file(path: str) -> bytes:
-    """Return the bytes of a file that an option names, local or remote."""
-    try:
-        if not is_remote(path):
-            return read_regular(path, machine_memory())
-        folder, _, name = path.rpartition("/")
-        return source_files(folder).read(name)
-    except FileNotFoundError as error:
-        raise UsageError(f"{path}: no such file") from error
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}; name a file that can be read") from error
-    except SourceError as error:
-        raise UsageError(f"{path}: {error.detail or error.reason}") from error
+def _named_file(flag: str, path: str) -> tuple[str, bytes]:
+    """Return the name and the bytes of a file that an option names, local or remote."""
+    return os.path.basename(_shown(path)), read_option_file(flag, path, machine_memory())
+
+
+def _shown(path: str) -> str:
+    """Return a path or an address for messages, without the secrets of an address."""
+    return str(address_of(path) or path)
 
 
 def _check_split_names(names: Iterable[str], *, named_by_option: bool) -> None:
@@ -439,12 +474,16 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
 def _label_map(layout_input: _LayoutInput, totals: Totals, task: str, file: str | None) -> LabelMap:
     """Return the classes of --label-map's file, or of the data."""
     first_id = task_named(task).first_label_id
-    given = None
+    given, table = None, None
     if file is not None:
-        given = labels.from_file(os.path.basename(file), _read_file(file), first_id)
+        table = labels.read_table(*_named_file("--label-map", file), first_id)
+        given = labels.from_table(table, first_id)
         _check_known(given, totals, file)
     if task_named(task).has_label_image:
-        return _segmentation_label_map(layout_input, totals, given, file)
+        if table is None:
+            table = _find_color_table(layout_input, totals)
+            given = None if table is None else labels.from_table(table, first_id)
+        return _segmentation_label_map(layout_input, totals, given, table)
     if given is not None:
         return given
     layout, sources = layout_input.layout, layout_input.sources
@@ -472,13 +511,13 @@ def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
 
 
 def _segmentation_label_map(
-    layout_input: _LayoutInput, totals: Totals, given: LabelMap | None, file: str | None
+    layout_input: _LayoutInput, totals: Totals, given: LabelMap | None, table: ClassTable | None
 ) -> LabelMap:
-    """Return the classes of segmentation: those `given` in a file, of the layout's files, or of label images."""
+    """Return the classes of segmentation: those `given` in a table, of the layout's files, or of label images."""
     if given is not None and given.names.get(0) in totals.labels:
         raise AnnotationsError(
-            f"{file}: id 0 is {given.names[0]!r}, a class with masks, but 0 is the background; let classes start at "
-            "1 (.txt: 'background' in the first line)"
+            f"{given.where}: id 0 is {given.names[0]!r}, a class with masks, but 0 is the background; let classes "
+            "start at 1 (.txt: 'background' in the first line)"
         )
     recipe, layout, sources = layout_input.recipe, layout_input.layout, layout_input.sources
     images, options = layout_input.selection.files, layout_input.options
@@ -487,6 +526,7 @@ def _segmentation_label_map(
     if recipe.holds_class_sets() and layout.regions is not None:
         regions = layout.regions(sources.annotations, sources.annotation_file)
         if regions:
+            _check_sets_ignore_nothing([name for name in regions if is_ignored(1, name)], choice)
             return check_channels(region_classes(given, regions, choice))
     named: Mapping[int, str] = {}
     if given is None or choice:
@@ -494,6 +534,9 @@ def _segmentation_label_map(
             named = layout.label_values(sources.annotations, images, sources.annotation_file, options)
         if coding := recipe.label_coding():
             named = coding.names
+    marked = _marked_as_ignored({**(table.names if table is not None else {}), **named}, choice)
+    source_names = {**(given.names if given is not None else {}), **named, **marked}
+    named = {value: name for value, name in named.items() if value not in marked}
     in_files = totals.names_in_labels or NamesInLabels(files=images)
     by_names = bool(in_files.named) and (given is not None or not named)
     is_open = False
@@ -514,31 +557,123 @@ def _segmentation_label_map(
             in_files.named,
         )
     classes = segmentation_classes(given, named, choice)
-    classes = replace(classes, by_names=by_names, is_open=classes.is_open or is_open)
+    colors = {} if table is None else dict(table.colors)
+    if colors and table is not None and 0 not in table.names:
+        colors.setdefault(0, 0)  # black is the background, as with --label-colors
+    settled = {*marked.values(), *choice.keep, *dict(choice.renamed), *recipe.ignore_label}
+    _print_hints({**(table.names if table is not None else {}), **named}, settled)
+    classes = replace(
+        classes, by_names=by_names, is_open=classes.is_open or is_open, colors=tuple(colors.items())
+    )
+    if table is not None and not in_files.named and not totals.labels:
+        if totals.first_volume:
+            check_has_background(table)
+        check_positions(table, images, totals.label_images[:_MOST_DECODED], recipe.max_pixels)
+    classes = _with_gray_reading(layout_input, totals, classes, named)
     if recipe.holds_class_sets():
+        _check_sets_ignore_nothing([*marked.values()], choice)
         return check_channels(classes)
-    return _add_void(layout_input, totals, choice, classes)
+    ignored = resolve_ignored(recipe.ignore_label, source_names, recipe.label_coding(), colors)
+    if marked:
+        _print_marked(marked, table.where if table is not None else layout_input.recipe.layout)
+    return _add_void(layout_input, totals, choice, classes, tuple(dict.fromkeys([*ignored, *marked])))
 
 
-def _add_void(layout_input: _LayoutInput, totals: Totals, choice: ClassChoice, classes: LabelMap) -> LabelMap:
+def _find_color_table(layout_input: _LayoutInput, totals: Totals) -> ClassTable | None:
+    """Return the class table beside label images in color that names their colors; None without one."""
+    recipe, images = layout_input.recipe, layout_input.selection.files
+    if recipe.label_coding() or totals.labels or layout_input.layout.label_values is None:
+        return None
+    table = find_color_table(images, totals.label_images[:_MOST_DECODED], recipe.max_pixels)
+    if table is not None:
+        print_status(
+            f"halofeed convert: label images are in color, such as {totals.label_images[0]}: {table.where} names their "
+            f"colors; --label-colors names other classes"
+        )
+    return table
+
+
+def _with_gray_reading(
+    layout_input: _LayoutInput, totals: Totals, classes: LabelMap, named: Mapping[int, str]
+) -> LabelMap:
+    """Return the classes with what a gray PNG of few bits or with a palette means."""
+    recipe = layout_input.recipe
+    values = () if classes.is_open else (*named, *classes.names, *dict(classes.values or ()))
+    bits, forms = gray_reading(
+        layout_input.selection.files, totals.label_images, values, recipe.label_values, recipe.max_pixels
+    )
+    if bits and recipe.label_values == "auto":
+        print_status(
+            "halofeed convert: label images are files of several forms, as lossless optimizers write them; their "
+            "gray values are the classes; --label-values stored takes the numbers in the files"
+        )
+    return replace(classes, shown_bits=bits, forms=forms)
+
+
+def _marked_as_ignored(named: Mapping[int, str], choice: ClassChoice) -> dict[int, str]:
+    """Return the values that their names or signs mark as no class, unless the user's choice names them."""
+    chosen = {*choice.keep, *(name for name, _ in choice.renamed)}
+    return {
+        value: name
+        for value, name in named.items()
+        if is_ignored(value, name) and not {name, str(value)} & chosen
+    }
+
+
+def _print_marked(marked: Mapping[int, str], where: str) -> None:
+    for value, name in marked.items():
+        print_status(
+            f"halofeed convert: {where}: value {value} is {name!r}: its pixels are ignored and are no class; "
+            f"--map-classes '{name}={BACKGROUND}' makes them background"
+            + (f", '{name}={name}' a class" if value > 0 else "")
+        )
+
+
+def _print_hints(named: Mapping[int, str], settled: Collection[str]) -> None:
+    """Name the classes whose names hint at pixels without a class, unless it is settled, and how to ignore them."""
+    for value, name in named.items():
+        if is_void_name(name) and not {name, str(value)} & {*settled}:
+            taken = "a class" if value else "background"
+            print_status(
+                f"halofeed convert: value {value} is {name!r}, and is taken as {taken}; if its "
+                f"pixels have no class, --ignore-label '{name}' ignores them"
+            )
+
+
+def _check_sets_ignore_nothing(names: Sequence[str], choice: ClassChoice) -> None:
+    """Refuse sets of classes of a source with an ignored value, for which a set has no value."""
+    chosen = {*choice.keep, *dict(choice.renamed)}
+    if names := [name for name in names if name not in chosen]:
+        raise AnnotationsError(
+            f"--class-overlap channels: {names[0]!r} marks pixels without a class, and a set of classes has no value "
+            f"for them; --map-classes '{names[0]}={BACKGROUND}' makes them background; or leave --class-overlap out "
+            "(with --regions combine where classes are regions), and records keep them apart from all classes"
+        )
+
+
+def _add_void(
+    layout_input: _LayoutInput,
+    totals: Totals,
+    choice: ClassChoice,
+    classes: LabelMap,
+    ignored: tuple[int, ...],
+) -> LabelMap:
     """Return the classes with the ignore label; the void of PASCAL VOC is one, or foreground in masks of 0 and 255."""
     recipe, images = layout_input.recipe, layout_input.selection.files
-    ignored = layout_input.layout.unlabeled if recipe.ignore_label is None else recipe.ignore_label
-    if (
-        ignored is None
-        and not recipe.label_coding()
-        and _is_void(images, totals.label_images, classes, choice)
-    ):
-        ignored = VOC_VOID
+    if not ignored and layout_input.layout.unlabeled is not None:
+        ignored = (layout_input.layout.unlabeled,)
+    if not ignored and not recipe.label_coding() and _is_void(images, totals.label_images, classes, choice):
+        ignored = (VOC_VOID,)
         print_status(
             f"halofeed convert: {totals.label_images[0]} is a label image of PASCAL VOC by its folder or palette, "
             f"where {VOC_VOID} is void: it is the ignore label; --map-classes {VOC_VOID}={VOC_VOID} makes it a class"
         )
-    if ignored is not None:
-        return classes.ignoring(ignored)
+    if ignored:
+        # The number of a color is halofeed's own choice; 255 is what palette images of the same classes hold.
+        return classes.ignoring(*ignored, stored=VOC_VOID if recipe.label_colors or classes.colors else None)
     if not classes.is_open or classes.id_of_value(VOC_VOID) is not None:
         return classes
-    found = _values_in(images, totals.label_images, recipe.max_pixels)
+    found = _values_in(images, totals.label_images[:_MOST_DECODED], recipe.max_pixels, classes)
     if problem := void_problem(found):
         raise AnnotationsError(f"{totals.label_images[0]} and others: {problem}")
     if found not in ({0, VOC_VOID}, {VOC_VOID}) or choice:
@@ -551,12 +686,12 @@ def _add_void(layout_input: _LayoutInput, totals: Totals, choice: ClassChoice, c
     return replace(classes, entries=entries, is_open=False, values=((VOC_VOID, 1),))
 
 
-def _values_in(images: SourceFiles, paths: Iterable[str], max_pixels: int) -> set[int]:
+def _values_in(images: SourceFiles, paths: Iterable[str], max_pixels: int, classes: LabelMap) -> set[int]:
     """Return all values of some label images."""
     found: set[int] = set()
     for path in paths:
         try:
-            found.update(np.unique(read_label_image(images.read(path), max_pixels)).tolist())
+            found.update(np.unique(read_label_image(images.read(path), max_pixels, labels=classes)).tolist())
         except (SourceError, MemoryError):  # the conversion rejects the file with its reason
             continue
     return found
@@ -568,7 +703,8 @@ def _is_void(images: SourceFiles, paths: Sequence[str], classes: LabelMap, choic
     path = next(iter(paths), "")
     if not path or VOC_VOID in named or str(VOC_VOID) in dict(choice.renamed):
         return False
-    if any(folder.startswith("segmentationclass") for folder in path.lower().split("/")[:-1]):
+    in_folder = any(folder.startswith("segmentationclass") for folder in path.lower().split("/")[:-1])
+    if in_folder and not classes.colors:  # CVAT and Datumaro write colors into this folder
         return True
     try:
         return has_voc_palette(images.read(path))

@@ -177,6 +177,7 @@ def describe_job_error(pipeline: beam.Pipeline, choice: RunnerChoice, output: Ou
         raise JobError(_in_brief(error, pipeline)) from error
     if choice.dry_run:
         output.withdraw()
+        assert choice.options is not None  # --dry_run is one of them
         file = choice.options.view_as(DebugOptions).dataflow_job_file
         if file:  # Beam writes it only for a job that it submits
             with FileSystems.create(file) as stream:

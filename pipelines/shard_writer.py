@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from halofeed.errors import CorruptFileError, JobError, SourceError
-from halofeed.pipelines.commit import is_failure
+from halofeed.pipelines.commit import check_losses, is_failure
 from halofeed.pipelines.heartbeat import Heartbeat, check_alive
 from halofeed.pipelines.inputs import contents_of, convert_input
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
@@ -30,6 +30,10 @@ from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.checksum import crc32c
 from halofeed.system.threads import OrderedThreads
 
+_FIRST_RECORDS = 500
+_FIRST_HEAVY_RECORDS = 20
+"""Records of a shard after which a conversion ends if all of them lost their information. Pictures take seconds until
+then, and volumes a minute."""
 _HEAVY_BUFFERS = 8
 """Buffers of a file of volumes: the next volume is read while the last one, or 56 MB of it, is being written."""
 
@@ -83,6 +87,7 @@ def write_shard(
         ahead,
     )
     rows, contents = _Rows(), {}
+    checked_at = _FIRST_HEAVY_RECORDS if heavy else _FIRST_RECORDS
     tally = converter.new_tally()
     with output.temporary(name, _HEAVY_BUFFERS if heavy else 2) as file:
         writer = RecordWriter(file.stream)
@@ -94,6 +99,9 @@ def write_shard(
                 continue
             rejected += _bad_objects(outcome.reference, outcome.result)
             _append(outcome.result, writer, rows, tally)
+            if len(rows.ids) >= checked_at:
+                check_losses(job, tally.statistics(), of_all=True)
+                checked_at *= 2
             # Otherwise the loop variable would keep these records in memory until the next ones are there.
             del outcome
             count(1, ())

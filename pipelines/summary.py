@@ -10,7 +10,9 @@ from typing import Any
 from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.annotations.class_names import BACKGROUND
+from halofeed.prep.convert.loss_findings import Converted, loss_findings
 from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
+from halofeed.schemas.findings import FindingName, explain_finding, finding_key, split_finding
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import task_named
@@ -18,17 +20,19 @@ from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.wording import plural
 
 _MAX_LISTED = 8
+_WORST = 3
 _MAX_LINES = 1_000_000
 """Lines of the list of rejected inputs that are read."""
 _READ_BYTES = 1 << 20
 _WARN_PADDING = 0.5
 
 
-def summary(done: Conversion, warn_cut: float = 0.01) -> str:
+def summary(done: Conversion, warn_cut: float = 0.01, on_loss: str = "refuse") -> str:
     """Return a few lines: splits, rejected inputs with reasons, warnings, and the next command.
 
     Args:
         warn_cut: share of a class that the static shape may cut off without a warning.
+        on_loss: "ignore" leaves out what the conversion lost.
     """
     manifest = done.manifest
     head = "already converted" if done.was_there else "converted"
@@ -37,6 +41,7 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
     see = f", see {OutputFolder(done.folder).path(REJECTED)}"
     lines += outcome_lines(done, warn_cut, see)
     lines += _unused(manifest)
+    lines += loss_lines(manifest, f"`halofeed inspect {done.folder}`") if on_loss != "ignore" else []
     lines.append(f"{done.folder}: look at it with `halofeed report {done.folder}`")
     return "\n".join(lines)
 
@@ -84,6 +89,19 @@ def outcome_lines(
     return lines
 
 
+def loss_lines(manifest: Manifest, see: str) -> list[str]:
+    """Return warnings of the worst losses, of those that no other line of the summary says.
+
+    Args:
+        see: command that lists all.
+    """
+    found = [finding for finding in loss_findings(Converted.of(manifest)) if not finding.is_said]
+    lines = [f"  warning: {finding}" for finding in found[:_WORST]]
+    if len(found) > _WORST:
+        lines.append(f"  and {plural(len(found) - _WORST, 'finding')} more: {see} lists them")
+    return lines
+
+
 def _unused(manifest: Manifest) -> Iterator[str]:
     """Yield warnings about classes without any object and about empty shards."""
     shown = Statistics.total(split.statistics for split in manifest.splits.values()).labels or {}
@@ -101,9 +119,18 @@ def _unused(manifest: Manifest) -> Iterator[str]:
             yield f"  warning: {name}: {empty:,} of {count:,} shards {are} empty; lower --shards"
 
 
+_SAID = frozenset(
+    finding_key(name, "corrected") for name in (FindingName.MASK_QUANTIZED, FindingName.REAL_WORLD_VALUES)
+)
+"""Findings about other values than those stored, which the summary says too."""
+
+
 def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:
-    """Yield warnings about what the static shape cuts off volumes, and about padding."""
+    """Yield warnings about values that were changed, about what the static shape cuts off, and about padding."""
     statistics = split.statistics
+    for key, count in (statistics.findings or {}).items():
+        if key in _SAID:
+            yield f"{plural(count, 'scan')}: {key}: {explain_finding(split_finding(key)[0])}"
     if not any(statistics.largest_scan or ()):
         return
     shape, largest = _sizes(manifest, split)

@@ -24,7 +24,7 @@ from halofeed.system.wording import plural
 
 SHARE_INVERTED = 0.1
 """Share of inverted boxes above which their numbers are not corners, rather than mistakes."""
-MOST_LABELS_SEEN = 8
+MOST_LABELS_SEEN = 64
 """Number of label images that planning reads."""
 _DIGESTS = 2**256
 

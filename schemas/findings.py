@@ -31,6 +31,8 @@ class FindingName(StrEnum):
         "The scan's SEG or RTSTRUCT has no such class; it is empty in this scan.")
     CLASSES_OVERLAP = ("classes overlap",
         "Two classes share voxels; the overlap option decided which class each voxel got.")
+    OBJECTS_BY_CLASS = ("objects became their classes",
+        "The label numbers objects, and the document beside it gives the class of each, as nnDetection writes it.")
     CLASS_CUT_OFF = ("a class is cut off", "More than 1 % of a class is outside the static shape and is in no record.")
     CLASS_MASKS_OVERLAP = ("class masks overlap",
         "The masks of two classes share voxels; each such voxel was given to one of them.")
@@ -64,6 +66,8 @@ class FindingName(StrEnum):
         "Part of the mask is outside the scan; that part is in no record.")
     MASK_ON_ANOTHER_GRID = ("mask on another grid",
         "The mask and the scan have different grids; each voxel got the nearest mask voxel.")
+    MASK_QUANTIZED = ("mask saved through floats",
+        "The mask's integers have a fractional slope; each value was rounded to the whole number within half a step.")
     MASK_SLIGHTLY_OFF = ("mask slightly off its image's grid",
         "The mask's grid differs by less than the tolerance; it was used unchanged.")
     MASK_VOXELS_NOT_FINITE = ("mask voxels that are no number",
@@ -92,6 +96,9 @@ class FindingName(StrEnum):
     OVERLAPPING_SLICES = ("overlapping slices",
         "Slices are thicker than the distance between them, so neighbors share tissue.")
     PADDING_VALUES = ("padding values", "Some values mean “no data”; where this was corrected, they were set to air.")
+    REAL_WORLD_VALUES = ("real world values",
+        "The file maps stored values to a quantity with a unit; the mapping was applied.",
+        "Convert with --real-world-values stored for the values as they are stored.")
     REPEATED_CONTOURS = ("repeated contours",
         "The same contour occurs twice and would cancel itself out; it was drawn once.")
     RESCALE_IGNORED = ("rescale ignored",

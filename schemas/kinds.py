@@ -182,6 +182,8 @@ def with_current_option_names(recipe: Mapping[str, Any]) -> dict[str, Any]:
     >>> with_current_option_names({"depth": 32, "kernel": "antialias", "interpolation": "cubic"})
     {'depth': 32, 'interpolation': 'cubic'}
     """
+    if isinstance(ignored := recipe.get("ignore_label"), int):  # one value until several could be given
+        recipe = {**recipe, "ignore_label": [str(ignored)]}
     unused = "kernel" if recipe.get("depth") is not None else "interpolation"
     return {
         _EARLIER_NAMES.get(name, name): value

@@ -108,11 +108,47 @@ class Manifest:
         )
 
     def split(self, name: str) -> Split:
-        """Return the split of this name; UsageError lists the known ones."""
-        if name not in self.splits:
-            near = did_you_mean(name, self.splits)
-            raise UsageError(f"no split {name!r} in {self.name}; {near}known: {', '.join(self.splits)}")
-        return self.splits[name]
+        """Return the split of this name, or several that a plus joins as in TFDS: train+validation.
+
+        Raises:
+            UsageError: no such split; the message lists the known ones.
+        """
+        # No stored name has a plus, see `files.check_split`.
+        names = name.split("+")
+        for one in names:
+            if one not in self.splits:
+                near = did_you_mean(one, self.splits)
+                folds = "; choose by fold=0 or --fold 0" if "fold0" in self.splits and one == "train" else ""
+                known = ", ".join(self.splits)
+                raise UsageError(f"no split {one!r} in {self.name}; {near}known: {known}{folds}")
+        if len(names) == 1:
+            return self.splits[name]
+        if len(set(names)) < len(names):
+            raise UsageError(f"split {name!r}: one comes twice; name each once")
+        parts = [self.splits[one] for one in names]
+        return Split(
+            shards=tuple(shard for part in parts for shard in part.shards),
+            statistics=Statistics.total(part.statistics for part in parts),
+        )
+
+    def splits_of_fold(self, fold: int) -> tuple[str, str]:
+        """Return the splits to train and to validate with, for one of the folds that `--folds` made.
+
+        Raises:
+            UsageError: there is no such fold.
+        """
+        names = [f"fold{number}" for number in range(len(self.splits))]
+        names = [name for name in names if name in self.splits]
+        if len(names) < 2:
+            raise UsageError(
+                f"fold {fold}: {self.name} has no folds, but the splits {', '.join(self.splits)}; convert it with "
+                "--folds 5"
+            )
+        if not 0 <= fold < len(names):
+            raise UsageError(
+                f"fold {fold}: {self.name} has {len(names)} folds; expected 0 to {len(names) - 1}"
+            )
+        return "+".join(name for name in names if name != f"fold{fold}"), f"fold{fold}"
 
     def is_for_prediction(self, name: str) -> bool:
         """Return whether a split of a segmentation set has records and none with a label: their labels are zeros."""
@@ -405,9 +441,12 @@ class _Reader:
         return found
 
     def split(self, document: Any, path: str, name: str, split_name: str, version: int) -> Split:
+        before = len(self.problems)
         self.checked(files.check_split, split_name, path)
         if not isinstance(document, dict):
             self.add(path, f"expected an object, got {document!r:.60}")
+        if len(self.problems) > before:
+            # The names of files follow from that of the split, and a name with a lone surrogate has no bytes.
             return Split(shards=(), statistics=Statistics())
         shards = []
         documents = self.item(document, "shards", list, path)

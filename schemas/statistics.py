@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Annotated, Any, get_type_hints
 
+from halofeed.schemas.ledger import Ledger, ledger_problems
 from halofeed.schemas.limits import LABELS, NAMES
 
 Problems = Iterator[tuple[str, str]]
@@ -209,6 +210,7 @@ class Statistics:
         scan_cut_mm3, label_cut_mm3: the part of these volumes that is in no record.
         scan_cut_percents, body_cut_percents: number of scans by the percentage, rounded up, of their field of view
             and of their body that is in no record; older manifests lack them.
+        ledger: what the conversion did to the information of the records; older manifests lack it.
     """
 
     records: Annotated[int | None, _count] = None
@@ -239,6 +241,7 @@ class Statistics:
     scan_cut_percents: Annotated[NameCounts | None, _NUMBERED] = None
     body_cut_percents: Annotated[NameCounts | None, _NUMBERED] = None
     largest_scan: Annotated[tuple[int, ...] | None, _sides(3)] = None
+    ledger: Annotated[Ledger | None, ledger_problems] = None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Statistics:
@@ -267,6 +270,7 @@ class Statistics:
     def names(self) -> int:
         """Return the number of counted names."""
         counted = [*vars(self).values(), *(vars(self.intensities).values() if self.intensities else ())]
+        counted += [self.ledger.counts, *self.ledger.histograms.values()] if self.ledger else []
         return sum(len(value) for value in counted if isinstance(value, Mapping))
 
 
@@ -275,6 +279,7 @@ _PARTS: Mapping[str, Callable[..., Any]] = {
     "padding": Padding,
     "cut": Cut,
     "intensities": Intensities,
+    "ledger": Ledger,
 }
 _VALIDATORS: Mapping[str, Validator] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(Statistics, include_extras=True).items()
@@ -320,7 +325,7 @@ def _merge_values(one: Any, other: Any) -> Any:
     if isinstance(one, Mapping):
         total = {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
         return {name: total[name] for name in sorted(total, key=_natural_order)}
-    return one.merge(other) if isinstance(one, PixelSums) else type(one)(**_merged(one, other))
+    return one.merge(other) if isinstance(one, PixelSums | Ledger) else type(one)(**_merged(one, other))
 
 
 def _add_each(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:

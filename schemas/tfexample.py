@@ -431,14 +431,23 @@ def _encoded_keys(keys: frozenset[str]) -> set[bytes]:
 
 
 def _is_wanted(view: memoryview | bytes, at: int, end: int, wanted: set[bytes]) -> bool:
-    """Return True if an entry's key is in `wanted`, or is not at the entry's start, where writers put it."""
+    """Return True if an entry's key is in `wanted`, or the entry is not a key and a value, as writers make it."""
     if end - at < 2 or view[at] != 0x0A or view[at + 1] > 0x7F:
         return True
-    return bytes(view[at + 2 : at + 2 + view[at + 1]]) in wanted
+    value = at + 2 + view[at + 1]
+    if bytes(view[at + 2 : value]) in wanted:
+        return True
+    # After a value that does not fill the entry may be another key, which replaces the first one.
+    if value + 1 < end and value + 1 < len(view) and view[value] == 0x12:
+        size, value = view[value + 1], value + 2
+        if size > 0x7F:
+            size, value = _read_varint(memoryview(view), value - 1, len(view))
+        return value + size != end
+    return True
 
 
 def _decode_entry(view: memoryview, at: int, end: int, found: Decoded, limit: _ValueLimit) -> None:
-    key, feature = "", (0, 0)
+    key, features = "", []
     for number, wire, start, stop in _fields(view, at, end, limit):
         if wire == 2 and number == 1:
             if stop - start > _KEY_BYTES:
@@ -452,14 +461,36 @@ def _decode_entry(view: memoryview, at: int, end: int, found: Decoded, limit: _V
                     f"not a tf.train.Example: a key that is not UTF-8 at byte {start}"
                 ) from error
         elif wire == 2 and number == 2:
-            feature = (start, stop)
+            features.append((start, stop))
+    # A later entry of the same key replaces an earlier one. Within an entry, messages of one field are merged, which
+    # joins their lists; of a oneof the last member counts.
+    # https://protobuf.dev/programming-guides/encoding/#last-one-wins
     found.pop(key, None)
-    for number, wire, start, stop in _fields(view, *feature, limit):
-        if wire != 2:
-            continue
-        if number == 1:
-            found[key] = [view[a:b] for n, w, a, b in _fields(view, start, stop, limit) if n == 1 and w == 2]
-        elif number == 2:
-            found[key] = _decode_floats(view, start, stop, limit)
-        elif number == 3:
-            found[key] = _decode_integers(view, start, stop, limit)
+    kind = 0
+    lists: list[Any] = []
+    for feature in features:
+        for number, wire, start, stop in _fields(view, *feature, limit):
+            if wire == 2 and number in _DECODERS:
+                if number != kind:
+                    kind, lists = number, []
+                lists.append(_DECODERS[number](view, start, stop, limit))
+    if lists:
+        found[key] = lists[0] if len(lists) == 1 else _joined(lists)
+
+
+def _decode_bytes(view: memoryview, at: int, end: int, limit: _ValueLimit) -> list[memoryview]:
+    return [
+        view[start:stop]
+        for number, wire, start, stop in _fields(view, at, end, limit)
+        if number == 1 and wire == 2
+    ]
+
+
+_DECODERS: dict[int, Callable[..., Any]] = {1: _decode_bytes, 2: _decode_floats, 3: _decode_integers}
+"""Decoders of the members of a Feature's oneof, by the number of their field."""
+
+
+def _joined(lists: list[Any]) -> list[memoryview] | NDArray[Any]:
+    if isinstance(lists[0], list):
+        return [item for one in lists for item in one]
+    return np.concatenate(lists)

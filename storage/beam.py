@@ -7,7 +7,9 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from halofeed.errors import UsageError
 from halofeed.storage.base import ANY, ObjectInfo, ObjectStore
+from halofeed.system.addresses import Address, printable_cause
 
 _CLIENT_ARGUMENTS = {
     "s3_access_key_id": "aws_access_key_id",
@@ -47,11 +49,23 @@ class BeamFiles(ObjectStore):
         self.as_they_are = {"compression_type": CompressionTypes.UNCOMPRESSED}
 
     def knows(self, address: str) -> bool:
-        """Return whether Beam has a file system for a scheme."""
+        """Return whether Beam has a file system for a scheme.
+
+        Raises:
+            UsageError: Beam has one, and it cannot start here: a package or a setting is missing.
+        """
         try:
             self.systems.get_filesystem(address)
         except ValueError:
             return False
+        except Exception as error:
+            # BeamIOError holds the addresses, in its text and in the details by address, which has the reason.
+            reasons = getattr(error, "exception_details", None) or {address: error}
+            scheme = address.partition("://")[0]
+            raise UsageError(
+                f"{Address(address)}: Beam's file system for {scheme}:// cannot start: "
+                f"{next(iter(reasons.values()))}"
+            ) from printable_cause(error)
         return True
 
     def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:

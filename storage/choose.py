@@ -8,15 +8,27 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from halofeed.errors import MissingExtraError, UsageError, install_command, require_extra
+from halofeed.errors import MissingExtraError, StoreError, UsageError, install_command, require_extra
 from halofeed.storage.base import ObjectStore
 from halofeed.storage.beam import BeamFiles, apply_options
 from halofeed.storage.gcs import GcsObjects
 from halofeed.storage.local import LocalDisk
-from halofeed.system.addresses import NO_USER, Address, is_remote, keep_secret
+from halofeed.system.addresses import (
+    NO_QUERY,
+    NO_USER,
+    Address,
+    address_of,
+    is_remote,
+    keep_secret,
+    printable_cause,
+)
+from halofeed.system.atomic_files import read_regular
+from halofeed.system.console import human_bytes
 
 _SECRET = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _SAME_SCHEME = {"s3a": "s3", "gcs": "gs"}
+_WEB = ("http", "https")
+_WEB_SECONDS = 60.0
 _EXTRAS = {"gs": ("gcp", "google.cloud.storage"), "s3": ("aws", "boto3")}
 
 _lock = threading.RLock()  # a signal handler may need it too
@@ -87,8 +99,7 @@ def reader_of(address: Address) -> ObjectStore:
     from halofeed.storage.web import WebFiles
 
     scheme = _SAME_SCHEME.get(address.scheme, address.scheme)
-    if scheme in _EXTRAS and address.has_user:
-        raise UsageError(f"{address}: {NO_USER}")
+    _refuse_user_and_query(f"{address}", address)
     if not has_settings(address.scheme):
         if scheme in _EXTRAS:
             with require_extra("remote", "boto3", "botocore", "google", "requests"):
@@ -99,33 +110,86 @@ def reader_of(address: Address) -> ObjectStore:
 
 
 def check_reachable(flag: str, path: str) -> None:
-    """Refuse an address whose scheme Beam does not know, or whose library is not installed.
+    """Refuse an address of a folder whose scheme Beam does not know, or whose library is not installed.
 
     Raises:
         UsageError: names the known schemes, or the missing extra.
     """
-    scheme, mark, rest = path.partition("://")
-    if not mark:
+    address = address_of(path)
+    if address is None:
         return
+    # The text of an `Address` has no secrets. `path` itself is never part of a message.
+    scheme, place = address.scheme, str(address).partition("://")[2]
     if scheme == "file":
-        raise UsageError(f"{flag} {path}: expected a path, got an address; write {flag} {rest}")
-    if scheme in ("http", "https"):
+        raise UsageError(f"{flag} {address}: expected a path, got an address; write {flag} {place}")
+    if scheme in _WEB:
         raise UsageError(
-            f"{flag} {path}: a conversion uses no web addresses; download the files and name their folder, or name "
+            f"{flag} {address}: a conversion uses no web addresses; download the files and name their folder, or name "
             "a bucket as gs://BUCKET/FOLDER or s3://BUCKET/FOLDER"
         )
-    if rest.startswith("/") and scheme in _EXTRAS:
-        raise UsageError(f"{flag} {path}: names no bucket; write {scheme}://BUCKET/{rest.strip('/')}")
+    if scheme in _EXTRAS and place.startswith("/"):
+        raise UsageError(f"{flag} {address}: names no bucket; write {scheme}://BUCKET/{place.strip('/')}")
+    _refuse_user_and_query(f"{flag} {address}", address)
     extra, module = _EXTRAS.get(scheme, ("", ""))
     if module and not _is_installed(module):
         raise MissingExtraError(
-            f"{flag} {path}: {module} is not installed, which {scheme}:// needs; {install_command(extra)}"
+            f"{flag} {address}: {module} is not installed, which {scheme}:// needs; {install_command(extra)}"
         )
-    if not BeamFiles().knows(path):
+    if not BeamFiles().knows(address.full):
         raise UsageError(
-            f"{flag} {path}: {scheme}:// is an unknown file system; expected a local path, or one of "
+            f"{flag} {address}: {scheme}:// is an unknown file system; expected a local path, or one of "
             f"{', '.join(f'{known}://' for known in _EXTRAS)}, hdfs://"
         )
+
+
+def _refuse_user_and_query(where: str, address: Address) -> None:
+    """Refuse a bucket's address with a user or a query: stores would take a query for a part of an object's name.
+
+    They would also repeat it in their errors, which may be longer, quoted or encoded once more.
+    """
+    if _SAME_SCHEME.get(address.scheme, address.scheme) not in _EXTRAS:
+        return
+    if address.has_user or address.has_query:
+        raise UsageError(f"{where}: {NO_USER if address.has_user else NO_QUERY}")
+
+
+def read_option_file(flag: str, path: str, max_bytes: int) -> bytes:
+    """Return the bytes of a file that an option names: a path, or an address of a web server or a store.
+
+    Args:
+        flag: the option, for messages.
+        max_bytes: size above which the file is refused.
+
+    Raises:
+        UsageError: there is no such file, it cannot be read, or no client reads such addresses.
+    """
+    address = address_of(path)
+    shown = f"{flag} {path if address is None else address}"
+    try:
+        if address is None:
+            return read_regular(path, max_bytes)
+        if address.scheme not in _WEB:
+            check_reachable(flag, path)
+        data = _read_address(address, max_bytes)
+    except FileNotFoundError as error:
+        raise UsageError(f"{shown}: no such file") from error
+    except StoreError as error:
+        raise UsageError(f"{flag} {error}") from printable_cause(error)
+    except OSError as error:
+        raise UsageError(f"{shown}: {error.strerror or error}; name a file that can be read") from error
+    if len(data) > max_bytes:
+        raise UsageError(f"{shown}: it holds more than {human_bytes(max_bytes)}, the most that is read")
+    return data
+
+
+def _read_address(address: Address, max_bytes: int) -> bytes:
+    """Return the first `max_bytes` and one more byte of an object; raise FileNotFoundError or StoreError."""
+    if address.scheme not in _WEB:
+        return store_of(str(address)).read(str(address), 0, max_bytes + 1)
+    web = reader_of(address)
+    return bytes(
+        web.retried(str(address), lambda: web.read_range_once(address.full, 0, max_bytes + 1, _WEB_SECONDS))
+    )
 
 
 def _is_installed(module: str) -> bool:

@@ -49,6 +49,13 @@ class FsspecFiles(ObjectStore):
             raise UsageError(
                 f"{place}: {error}; expected a local folder, gs://, s3://, http:// or https://"
             ) from printable_cause(error)
+        except OSError as error:
+            # A client that is missing, such as libhdfs, whose error lists each place where it was searched.
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UsageError(
+                f"{place}: fsspec's client for {place.scheme}:// cannot start: {reason}; install what it needs, or "
+                "copy the data set to local disk, and name the copy"
+            ) from printable_cause(error)
         self._root, self._path = place.full.rstrip("/"), path.rstrip("/")
         logging.getLogger("fsspec.http").addFilter(_hide_secrets)
         self._files.invalidate_cache()

@@ -50,6 +50,7 @@ class S3Objects(ObjectStore):
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         import boto3
+        import botocore.session
         from botocore import UNSIGNED
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
@@ -61,12 +62,20 @@ class S3Objects(ObjectStore):
             "retries": {"total_max_attempts": 1},  # retried here
         }
         try:
-            session = boto3.session.Session()
+            core = botocore.session.get_session()
+            session = boto3.session.Session(botocore_session=core)
             if "aws_access_key_id" not in settings and session.get_credentials() is None:
                 config["signature_version"] = UNSIGNED
             self._client = session.client("s3", config=Config(**config), **settings)
             self.endpoint = self._client.meta.endpoint_url
-            self._web = RangeReader()
+            # AWS_CA_BUNDLE or ca_bundle in ~/.aws/config; an argument of the client wins over both. False means
+            # that no certificate is checked.
+            verify = settings.get("verify", core.get_config_variable("ca_bundle"))
+            self._web = (
+                None
+                if verify is False
+                else RangeReader(certificates=verify if isinstance(verify, str) else None)
+            )
             self._signatures: dict[str, tuple[str, float]] = {}
             self._unsigned: set[str] = set()
         except (BotoCoreError, ValueError) as error:  # ValueError: an endpoint without http://
@@ -97,8 +106,8 @@ class S3Objects(ObjectStore):
 
     def read_range_once(self, address: str, start: int, stop: int, seconds: float) -> bytes | bytearray:
         bucket, _ = split_url(address)
-        signed = None if bucket in self._unsigned else self._signed(address)
-        if signed is None:
+        signed = None if self._web is None or bucket in self._unsigned else self._signed(address)
+        if signed is None or self._web is None:
             return self.read_once(address, start, stop)
         try:
             return self._web.get(signed, start, stop, seconds)

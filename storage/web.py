@@ -9,12 +9,17 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import os
 import ssl
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
+from halofeed.errors import UsageError
 from halofeed.storage.base import ANY, SILENT_SECONDS, ObjectInfo, ObjectStore
 from halofeed.storage.retry import Fault, fault_of
 from halofeed.system.addresses import Address
@@ -79,12 +84,16 @@ class RangeReader:
 
     Args:
         redirects: allowed hosts, as of an `Address`.
+        certificates: file or folder of the trusted certificates; None: those of the system, or of SSL_CERT_FILE.
     """
 
-    def __init__(self, redirects: Sequence[str] = ()) -> None:
+    def __init__(self, redirects: Sequence[str] = (), certificates: str | None = None) -> None:
         self._redirects = redirects
         self._idle: defaultdict[tuple[str, str], deque[http.client.HTTPConnection]] = defaultdict(deque)
-        self._context = ssl.create_default_context()
+        is_folder = certificates is not None and os.path.isdir(certificates)
+        self._context = ssl.create_default_context(
+            cafile=None if is_folder else certificates, capath=certificates if is_folder else None
+        )
 
     def __del__(self) -> None:
         for idle in self._idle.values():
@@ -154,9 +163,56 @@ class RangeReader:
     def _connection(self, scheme: str, host: str) -> http.client.HTTPConnection:
         with contextlib.suppress(IndexError):
             return self._idle[scheme, host].pop()
+        proxy = _proxy_of(scheme, host)
         if scheme == "https":
-            return http.client.HTTPSConnection(host, context=self._context)
-        return http.client.HTTPConnection(host)
+            connection = http.client.HTTPSConnection(
+                host if proxy is None else proxy.place, context=self._context
+            )
+            if proxy is not None:
+                connection.set_tunnel(host, headers=dict(proxy.headers))
+            return connection
+        return http.client.HTTPConnection(host) if proxy is None else _ProxiedConnection(proxy, host)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Proxy:
+    """HTTP proxy: its host and port, and the headers that it asks for."""
+
+    place: str
+    headers: Mapping[str, str]
+
+
+def _proxy_of(scheme: str, host: str) -> _Proxy | None:
+    """Return the proxy for a server by HTTP_PROXY, HTTPS_PROXY and NO_PROXY; None without one.
+
+    Raises:
+        UsageError: the proxy is not one of HTTP, such as socks5://.
+    """
+    address = getproxies().get(scheme, "")
+    if not address or proxy_bypass(host):
+        return None
+    parts = urlsplit(address if "://" in address else f"http://{address}")
+    if parts.scheme != "http" or parts.hostname is None:
+        raise UsageError(
+            f"{scheme.upper()}_PROXY={Address(address)}: expected a proxy as http://HOST:PORT; set that, or add "
+            f"{host.partition(':')[0]} to NO_PROXY"
+        )
+    user = _authorization(parts)
+    headers = {"Proxy-Authorization": user["Authorization"]} if user else {}
+    return _Proxy(place=parts.netloc.rpartition("@")[2], headers=headers)
+
+
+class _ProxiedConnection(http.client.HTTPConnection):
+    """Connection to a proxy that requests plain HTTP by complete addresses (RFC 9112, section 3.2.2)."""
+
+    def __init__(self, proxy: _Proxy, host: str) -> None:
+        super().__init__(proxy.place)
+        self._prefix, self._headers = f"http://{host}", proxy.headers
+
+    def putrequest(self, method: str, url: str, *arguments: Any, **more: Any) -> None:
+        super().putrequest(method, f"{self._prefix}{url}", *arguments, **more)
+        for name, value in self._headers.items():
+            self.putheader(name, value)
 
 
 class WebFiles(ObjectStore):

@@ -21,6 +21,10 @@ NO_USER: Final = (
     "this address takes no user and no password; leave them out, and give credentials as "
     "docs/stores.md says, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
 )
+NO_QUERY: Final = (
+    "this address takes no query and no fragment; leave out what follows ? or #, and give credentials as "
+    "docs/stores.md says"
+)
 _SHORTEST_SECRET, _SHORTEST_TOKEN = 6, 16
 """Characters of a secret and of a secret value in a query. Shorter ones occur in ordinary text."""
 _ONE_SLASH: Final = re.compile(r"(s3a?|gs|gcs|https?|hdfs):/(?!/)")
@@ -74,6 +78,11 @@ class Address:
     def has_user(self) -> bool:
         """True if the address has a user or a password."""
         return bool(self._user)
+
+    @property
+    def has_query(self) -> bool:
+        """True if the address has a query or a fragment."""
+        return len(self._query) > 1
 
     def hidden_in(self, text: str) -> str:
         """Return a text in which the secrets of this address are hidden."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import ctypes
+import gc
 import os
 import threading
 import time
@@ -24,6 +26,11 @@ Result = TypeVar("Result")
 
 _POLL_SECONDS = 0.2
 _SECONDS_TO_FINISH = 10.0
+_IDLE_SECONDS = 0.05
+"""How long no outside call may have begun. tf.data begins the next one some microseconds after a result is taken."""
+_SECONDS_FOR_OUTSIDE = 0.5
+"""How long to wait for outside calls; what they serve is not destroyed, so that the exit is not delayed by them."""
+_ending = False
 
 
 def available_cores() -> int:
@@ -133,8 +140,7 @@ class InterruptibleThreads:
         """Queue a call and return its task."""
         if self.count and not self._started:
             # Handlers run last in, first out: the threads end before JAX, imported by now, takes its devices down.
-            atexit.unregister(_end_all)
-            atexit.register(_end_all)
+            end_before_interpreter()
         while self._started < self.count:
             try:
                 # Added here too, so that the caller leaves the call to a thread that has not begun yet.
@@ -184,6 +190,98 @@ class InterruptibleThreads:
 _all: weakref.WeakSet[InterruptibleThreads] = weakref.WeakSet()
 
 
+class ScriptEndedError(RuntimeError):
+    """A call was stopped because the script has ended."""
+
+
+class OutsideCalls:
+    """Calls that threads of tf.data make into Python; they end before the interpreter does.
+
+    A thread that asks for Python's lock while the interpreter shuts down never returns, and the destructor of tf.data's
+    parallel map waits for it forever. So when the script has ended, calls in flight return and later ones fail at once.
+    https://docs.python.org/3.11/c-api/init.html#c.PyEval_RestoreThread
+
+    >>> calls = OutsideCalls()
+    >>> calls.make(lambda: calls.active)
+    1
+    """
+
+    def __init__(self) -> None:
+        self.active = 0
+        self.begun = 0
+        self._owners: list[type] = []
+        self._refused = False
+        self._lock = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            # The threads that made calls at the time of a fork are not in the child.
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self.active, self._lock = 0, threading.Lock()
+
+    def make(self, call: Callable[[], Result]) -> Result:
+        """Return the result of a call.
+
+        Raises:
+            StopIteration: the script has ended. TensorFlow logs any other exception of a function that it calls. It
+                raises this one as an error too where a map has as many elements as its input, so that a thread that
+                still reads does not take it for the end of the data.
+        """
+        with self._lock:
+            self.active += 1
+            self.begun += 1
+        try:
+            if self._refused:
+                raise StopIteration
+            return call()
+        except ScriptEndedError:
+            raise StopIteration from None
+        finally:
+            with self._lock:
+                self.active -= 1
+
+    def keep_until_exit(self, owner: type) -> None:
+        """Destroy no object of this class, and of its subclasses, after the script has ended.
+
+        Its destructor waits for calls. Some end too late, such as a read from a store that does not answer, or never:
+        a forked child has no thread that would make its parent's calls.
+        """
+        if owner not in self._owners:
+            self._owners.append(owner)
+
+    def end(self, deadline: float) -> None:
+        """Refuse further calls, and wait until none runs and none was begun for a while."""
+        self._refused = True
+        owners = tuple(self._owners)
+        objects = gc.get_objects() if owners else []
+        # A check for each of the few thousand classes, and not of each object: there are about a million objects.
+        kept = {kind for kind in set(map(type, objects)) if issubclass(kind, owners)}
+        for one in objects:
+            if type(one) in kept:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+        begun, since = self.begun, time.monotonic() - (0 if self.begun else _IDLE_SECONDS)
+        while (now := time.monotonic()) < deadline:
+            if self.active or self.begun != begun:
+                begun, since = self.begun, now
+            elif now - since > _IDLE_SECONDS:
+                return
+            time.sleep(0.001)
+
+
+outside_calls = OutsideCalls()
+
+
+def end_before_interpreter() -> None:
+    """Register the handler that ends threads and outside calls; it runs before all that were registered earlier."""
+    atexit.unregister(_end_all)
+    atexit.register(_end_all)
+
+
+def is_ending() -> bool:
+    """Return whether the script has ended and its threads are being ended: long calls stop early."""
+    return _ending
+
+
 def _work(queue: SimpleQueue[ThreadTask[Any] | None], running: set[int]) -> None:
     running.add(_thread.get_ident())
     try:
@@ -196,13 +294,19 @@ def _work(queue: SimpleQueue[ThreadTask[Any] | None], running: set[int]) -> None
 
 
 def _end_all() -> None:
-    """Finish all calls before the interpreter ends."""
+    """Finish or stop all calls before the interpreter ends."""
+    global _ending
     own = [threads for threads in _all if threads.process == os.getpid()]
-    for threads in own:
-        threads.close()
     deadline = time.monotonic() + _SECONDS_TO_FINISH
-    for threads in own:
-        threads.join(deadline - time.monotonic())
+    _ending = True
+    try:
+        for threads in own:
+            threads.close()
+        outside_calls.end(min(deadline, time.monotonic() + _SECONDS_FOR_OUTSIDE))
+        for threads in own:
+            threads.join(deadline - time.monotonic())
+    finally:
+        _ending = False  # handlers that were registered earlier may still use a loader
 
 
 def run_in_thread(call: Callable[[], Result], name: str) -> Future[Result]:

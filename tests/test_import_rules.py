@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from halofeed import packaging
 from halofeed.schemas import keys
+from tests.support.conversions import draw_folders
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("system", "schemas", "storage", "prep", "pipelines", "loader", "trainer", "inspection")
@@ -74,9 +76,9 @@ ONLY_IN_FILES = {
     ("pipelines", "apache_beam"): {
         *(
             f"pipelines/{name}.py"
-            for name in ("beam_worker", "beam_pipeline", "convert", "options", "progress", "remote")
+            for name in ("beam_worker", "beam_pipeline", "convert", "options", "remote", "run_on_beam")
         ),
-        *(f"pipelines/{name}.py" for name in ("run_distributed", "workers")),
+        "pipelines/workers.py",
     },
     ("storage", "apache_beam"): {"storage/beam.py"},
     **{("storage", name): {"storage/fsspec_files.py"} for name in ("fsspec", "aiohttp")},
@@ -271,7 +273,7 @@ LIGHT_PROGRAMS = [
     "import halofeed.prep, halofeed.prep.convert.picture, halofeed.prep.layouts, halofeed.prep.options.recipe",
     "import halofeed.loader, halofeed.loader.mesh",
     "import halofeed.inspection.verify, halofeed.inspection.describe_dataset",
-    "import halofeed.pipelines.job",
+    "import halofeed.pipelines.convert, halofeed.pipelines.run_local",
     "import halofeed.trainer.config, halofeed.trainer.platform, halofeed.schemas.files",
     HELP.format("['--help']"),
     HELP.format("['convert', '--help']"),
@@ -282,6 +284,16 @@ LIGHT_PROGRAMS = [
 def test_light_imports_load_nothing_heavy():
     """One process runs all programs: what none of them loads together, none loads alone."""
     assert not modules_after("\n".join(LIGHT_PROGRAMS)) & HEAVY
+
+
+def test_a_conversion_on_this_machine_does_without_beam(tmp_path):
+    """The import takes a second, which is most of the time of a small conversion."""
+    draw_folders(tmp_path / "photos", 4)
+    for workers in ("1", "2"):
+        words = ["convert", "--layout", "folders", "--source", str(tmp_path / "photos"), "--name", "photos"]
+        words += ["--out", str(tmp_path / workers), "--height", "16", "--width", "16", "--workers", workers]
+        program = f"import halofeed.cli\nassert halofeed.cli.main({words}, alone=True) == 0"
+        assert not modules_after(program) & (HEAVY | {"nibabel", "pydicom"})
 
 
 def test_help_imports_little():
@@ -307,6 +319,13 @@ def test_keys_are_spelled_in_the_schema_alone() -> None:
     assert spelled("features['image/height']") == ["image/height"]
     found = {name: spelled(text) for name, text in programs() if name != "schemas/keys.py"}
     assert not {name: names for name, names in found.items() if names}
+
+
+def test_every_list_of_the_parts_has_all_of_them() -> None:
+    named = re.search(r"^PARTS = (.+)$", (ROOT / "setup.py").read_text(), re.MULTILINE)
+    links = {path.name for path in (ROOT / "halofeed").iterdir() if path.is_symlink()}
+    assert named is not None
+    assert set(PARTS) == set(packaging.PARTS) == set(ast.literal_eval(named[1])) == links - {"py.typed"}
 
 
 def test_no_key_has_two_names() -> None:
@@ -351,3 +370,12 @@ def test_a_public_name_has_one_meaning():
         if len(places) > 1 and not name.startswith("_") and name not in SHARED
     }
     assert several == {}
+
+
+def test_a_part_has_one_name() -> None:
+    code = "import sys; sys.path[0] = '.'\nfor part in sys.argv[1:]:\n    try: __import__(part + '.' + part)"
+    code += "\n    except ImportError as error: print(error)"
+    done = subprocess.run([sys.executable, "-c", code, *PARTS], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        f"{part} is halofeed's part {part}: write import halofeed.{part}" for part in PARTS
+    ]

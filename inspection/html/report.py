@@ -55,6 +55,7 @@ from halofeed.inspection.stored_records import class_channels
 from halofeed.inspection.thumbnails import lay_out_boxes, thumbnail_side
 from halofeed.inspection.words import percent
 from halofeed.pipelines.source_registry import recall
+from halofeed.prep.convert.loss_findings import Converted, loss_findings
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
@@ -235,6 +236,7 @@ def conversion(report: Report) -> dict[str, Any]:
             "Left out on purpose": [entry for entry in reasons if entry.stage == SELECTION],
         },
         "file": REJECTED,
+        "losses": loss_findings(Converted.of(facts.manifest)),
     }
 
 

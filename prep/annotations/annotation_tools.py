@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -16,6 +16,7 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    attributes_of,
     rejected_example,
     sort_examples,
     split_in_file_name,
@@ -23,6 +24,7 @@ from halofeed.prep.annotations.contract import (
 )
 from halofeed.prep.annotations.documents import read_limited
 from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.picture_classes import gives_classes, settle_classes, with_classes
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import check_ignored_columns, declared_size, usable_boxes
@@ -48,9 +50,11 @@ class FilePicture:
         split: split that the file gives; "" without one, where the name of a file of many pictures may contain it.
         group: pictures that must not be divided between splits, such as the frames of a video.
         objects: objects as `DocumentFormat.box_of` takes them.
+        classes: classes of the complete picture: tags, choices or flags.
         fault: error that makes the picture unusable.
         optional: whether the picture is ignored if there is no such file.
         notes: remarks on how the file was read.
+        attributes: keys of the picture's entry, of which some may name its group.
     """
 
     name: str
@@ -60,9 +64,11 @@ class FilePicture:
     split: str = ""
     group: str | None = None
     objects: Sequence[Any] = ()
+    classes: Sequence[str] = ()
     fault: SourceError | None = None
     optional: bool = False
     notes: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +88,7 @@ class DocumentFormat:
         grid: "displayed" if the tool shows pictures with their EXIF orientation applied; None if that is unknown.
         is_normalized: whether boxes are shares of the sides of the picture.
         has_masks: whether objects can be polygons.
+        has_classes: whether a picture can have classes without a place: tags, choices or flags.
         keeps: additional object fields that it can read.
     """
 
@@ -95,6 +102,7 @@ class DocumentFormat:
     grid: str | None = None
     is_normalized: bool = False
     has_masks: bool = True
+    has_classes: bool = False
     keeps: tuple[str, ...] = ()
 
 
@@ -127,11 +135,17 @@ def list_documents(
             why = f"{faulty[0].problem[1]} ({faulty[0].problem[2]})"
         hint = layout_hint(annotations, form.layout, annotation_file)
         raise AnnotationsError(": ".join(filter(None, (where, f"expected {form.expected}", why))) + hint)
-    found = list(_with_images(form, entries, index, options))
+    of_classes = gives_classes(
+        where,
+        options,
+        has_objects=any(one.objects for _, one in entries),
+        has_classes=any(one.classes for _, one in entries),
+    )
+    found = list(_with_images(form, entries, index, options, of_classes=of_classes))
     if not form.of_one_picture:
         found = _without_copies(found)
     listed = refuse_shared_images([one for _, one in found], [file for file, _ in found])
-    if not any(one.boxes is not None for one in listed):
+    if all(one.problem is not None for one in listed):
         index.check_any_image(f"{where} ({len(entries):,} annotated pictures)")
     units = replace(options, box_units="normalized") if form.is_normalized else options
     listed = resolve_boxes(listed, images, units, where)
@@ -165,9 +179,30 @@ def _read_files(
 
 
 def _with_images(
+    form: DocumentFormat,
+    entries: Sequence[_Entry],
+    index: ImageIndex,
+    options: LayoutOptions,
+    *,
+    of_classes: bool,
+) -> list[tuple[str, SourceExample]]:
+    """Return the annotation file and the example of each picture, with its classes or with its objects."""
+    listed = list(_find_images(form, entries, index, options))
+    if of_classes:
+        return [(file, with_classes(one, picture.classes, file, options)) for file, one, picture in listed]
+    read = [
+        one if one.problem else _with_objects(one, form, (file, picture), options)
+        for file, one, picture in listed
+    ]
+    given = [(one, picture.classes, file) for one, (file, _, picture) in zip(read, listed, strict=True)]
+    settled = settle_classes(given, options, are_objects=False)
+    return [(file, one) for (file, *_), one in zip(listed, settled, strict=True)]
+
+
+def _find_images(
     form: DocumentFormat, entries: Sequence[_Entry], index: ImageIndex, options: LayoutOptions
-) -> Iterator[tuple[str, SourceExample]]:
-    """Yield the annotation file and the example of each picture, with the image that it names."""
+) -> Iterator[tuple[str, SourceExample, FilePicture]]:
+    """Yield the annotation file and the example of each picture, with the image that it names, and the picture."""
     stems: dict[str, list[str]] = {}
     for path in filter(is_image_name, index.paths):
         stems.setdefault(posixpath.splitext(path)[0], []).append(path)
@@ -182,7 +217,7 @@ def _with_images(
                 source = picture.name or "#".join(filter(None, (file, posixpath.basename(picture.stem))))
                 split = picture.split or splits_by_folders([file])[0]
                 problem = (picture.fault or image).at(file).args
-                yield file, rejected_example(source, problem, split)
+                yield file, rejected_example(source, problem, split), picture
             continue
         notes = [*picture.notes, image.note]
         own, name = stems.get(picture.stem, ()), posixpath.basename(picture.name.replace("\\", "/"))
@@ -196,8 +231,11 @@ def _with_images(
             split=picture.split or splits[image.path],
             group=picture.group,
             notes=tuple(filter(None, notes)),
+            attributes=attributes_of(picture.attributes, ()) if options.needs_groups else (),
         )
-        yield file, _with_objects(example, form, (file, picture), options)
+        if picture.fault is not None:
+            example = replace(example, problem=picture.fault.at(file).args)
+        yield file, example, picture
 
 
 def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
@@ -225,8 +263,6 @@ def _with_objects(
     """Return the example with the boxes of its objects."""
     file, picture = entry
     try:
-        if picture.fault is not None:
-            raise picture.fault
         size = declared_size(*picture.size)
         boxes, bad = usable_boxes(
             enumerate(picture.objects, start=1),

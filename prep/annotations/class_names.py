@@ -255,6 +255,26 @@ def normalize_class_name(name: str) -> str:
 
 
 _COLOR = re.compile(r"([0-9A-Fa-f]{6})=(.+)")
+_IGNORED_COLOR = re.compile(r"#?([0-9A-Fa-f]{6})")
+
+
+def is_whole_number(text: str) -> bool:
+    """Return whether a text is a value of label images, which may be negative.
+
+    >>> is_whole_number("255"), is_whole_number("-1"), is_whole_number("void")
+    (True, True, False)
+    """
+    return re.fullmatch(r"-?[0-9]+", text) is not None
+
+
+def parse_color(text: str) -> int | None:
+    """Return a color in hexadecimal, RRGGBB with or without #, as an integer; None if the text is none.
+
+    >>> parse_color("#e0e0c0"), parse_color("255")
+    (14737600, None)
+    """
+    found = _IGNORED_COLOR.fullmatch(text)
+    return int(found[1], 16) if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +284,7 @@ class LabelCoding:
     Args:
         channels: class of each channel, in order; "background" is no class.
         colors: RRGGBB=CLASS for each color; black is the background unless it is named.
+        ignored: what --ignore-label names; colors among it get numbers of their own, above those of the classes.
 
     >>> coding = LabelCoding(colors=("ff0000=liver", "00ff00=spleen", "ffffff=background"))
     >>> coding.names, coding.numbers[0xFF00], coding.numbers[0xFFFFFF]
@@ -272,6 +293,7 @@ class LabelCoding:
 
     channels: tuple[str, ...] = ()
     colors: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.channels or self.colors)
@@ -290,7 +312,12 @@ class LabelCoding:
     def numbers(self) -> dict[int, int]:
         """Number of each color, as an integer RRGGBB; {} without colors."""
         ids = {name: number for number, name in self.names.items()} | {BACKGROUND: 0}
-        return {0: 0, **{int(code, 16): ids[name] for code, name in self._pairs()}} if self.colors else {}
+        if not self.colors:
+            return {}
+        named = {int(code, 16): ids[name] for code, name in self._pairs()}
+        colors = (parse_color(one) for one in self.ignored)
+        more = dict.fromkeys(color for color in colors if color is not None and color not in named)
+        return {0: 0, **named, **{color: len(self.names) + at for at, color in enumerate(more, start=1)}}
 
     def problems(self) -> Iterator[str]:
         """Yield a message for each contradiction."""

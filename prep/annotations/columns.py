@@ -27,6 +27,7 @@ SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "class": (
         ("class",),
         ("classname", "label", "labelname", "category", "categoryname", "cls", "classlabel"),
+        ("labels", "classes", "tags", "categories"),
         ("classid", "labelid", "categoryid"),
     ),
     "xmin": (("xmin",), ("x1", "left", "xtl", "minx", "bboxxmin", "bboxx1", "boxxmin")),

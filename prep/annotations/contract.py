@@ -7,7 +7,7 @@ example. A fault that affects the complete source raises AnnotationsError.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -31,6 +31,8 @@ _SPLIT_NAME = re.compile(
     r"|fold|split)([-_ ]?[0-9]{1,4})?",
     re.IGNORECASE,
 )
+_MAX_ATTRIBUTE_CHARACTERS = 200
+"""Values that name a group are short; others may be texts, addresses or data."""
 _LONE_SURROGATE = "text holds a lone surrogate"
 
 
@@ -50,7 +52,8 @@ class LayoutOptions:
         takes: class folders and tables: returns whether a path is an image.
         takes_scan: pairs, class-masks and tables of masks: returns whether a path is an image or a mask.
         source_splits: whether the source defines the splits; False if the user gives shares or lists.
-        needs_groups: whether shares divide the images and no pattern defines their groups.
+        needs_groups: whether shares or folds divide the images and no pattern defines their groups; a layout then
+            gives the columns and keys that it does not read as `SourceExample.attributes`.
         split_folders: whether the first folder is a split; None decides by the folder names.
         image_pattern, label_pattern: path patterns, see `halofeed.prep.annotations.patterns`.
         classes, map_classes: selection and renaming of classes, see `ClassChoice`.
@@ -74,10 +77,13 @@ class LayoutOptions:
     several_classes: str = "refuse"
     class_separator: str = "auto"
     on_bad_object: str = "drop"
+    oriented_boxes: str = "upright"
+    empty_classes: tuple[str, ...] = ()
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     source_splits: bool = True
     needs_groups: bool = False
+    group_column: str | None = None
     split_folders: bool | None = None
     folders_are_classes: bool = False
     image_pattern: str | None = None
@@ -108,6 +114,23 @@ class LayoutOptions:
     def choice(self) -> ClassChoice:
         """Return the mapping from source classes to data set classes."""
         return ClassChoice.of(self.classes, self.map_classes)
+
+
+def attributes_of(entry: Mapping[str, Any], known: Container[str]) -> tuple[tuple[str, str], ...]:
+    """Return (name, value) of the keys of an image entry that a layout does not read; keys of objects have dots.
+
+    >>> attributes_of({"id": 1, "video_id": 3, "meta": {"place": "x"}, "boxes": []}, ("id",))
+    (('video_id', '3'), ('meta.place', 'x'))
+    """
+    found = []
+    for name, value in entry.items():
+        if name in known:
+            continue
+        if isinstance(value, dict):
+            found += [(f"{name}.{inner}", text) for inner, text in attributes_of(value, ())]
+        elif isinstance(value, str | int | float) and not isinstance(value, bool):
+            found.append((name, str(value)[:_MAX_ATTRIBUTE_CHARACTERS]))
+    return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)

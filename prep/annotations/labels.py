@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import class_number, shorten_list, sort_class_names
+from halofeed.prep.annotations.class_tables import (
+    ClassRow,
+    ClassTable,
+    is_background,
+    is_ignored,
+    read_class_document,
+    read_class_table,
+    xml_entries,
+)
+from halofeed.prep.annotations.documents import parse_xml_document, parse_yaml
 from halofeed.schemas.fields import channel_ids, set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
 from halofeed.schemas.text_proto import parse_text_proto
 from halofeed.system.wording import did_you_mean, plural
 
-_BACKGROUND = ("background", "__background__", "_background_")
+VOC_VOID = 255
+"""Value of pixels that belong to no class in VOC and in many sets after it."""
 LARGEST_LABEL = 65535
 _UNKNOWN = "mask has unknown labels"
-_NUMBERED = re.compile(
-    r"""["']?(?P<name>[^:,=\t"']*[^\d\s:,=\t"'][^:,=\t"']*)["']?\s*[:,=\t]\s*(?P<number>\d+),?"""
-    r"""|(?P<after>\d+)\s*[:,=\s]\s*["']?(?P<other>[^:,=\t"']*[^\d\s:,=\t"'][^:,=\t"']*)["']?,?"""
-)
-"""A line with a class's name and its number, in either order."""
-_NUMBERS = ("pixel value", "value", "id", "class id", "class_id", "label", "index")
-_NAMES = ("class", "name", "class name", "class_name", "label name")
+_MOST_FIXED = 20
+"""Unknown values that a message suggests to map; more are likely an image in place of a label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +49,12 @@ class LabelMap:
         values: segmentation: (value of a label image, id), with id 0 for values that are left out; None if values are
             ids. If records hold sets of classes, a value of several classes (regions) has one pair per id.
         drops_others: segmentation: whether to leave out values that are not in `values`.
-        ignore: segmentation: (value of a label image, value in records) of pixels without a class; None if there are
-            none.
+        ignore: segmentation: values of a label image of pixels without a class, and last their value in records; None
+            if there are none.
+        colors: segmentation: (color RRGGBB as an integer, value) of label images in color, from a class table.
+        shown_bits: segmentation: 8 or 16 if a gray PNG has the gray values that it shows, scaled to so many bits; 0 if
+            it has the numbers that it stores.
+        forms: segmentation: forms of the label images that decided this, see `gray_forms`; () if none decided it.
         by_names: segmentation: whether to read label files with named values by these names.
     """
 
@@ -58,7 +66,10 @@ class LabelMap:
     values: tuple[tuple[int, int], ...] | None = None
     drops_others: bool = False
     by_names: bool = False
-    ignore: tuple[int, int] | None = None
+    ignore: tuple[int, ...] | None = None
+    colors: tuple[tuple[int, int], ...] = ()
+    shown_bits: int = 0
+    forms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -87,7 +98,7 @@ class LabelMap:
                 yield f"id {identity} is {name!r}, which holds a NUL character; rename the folder or class"
             if not name.strip():
                 yield f"id {identity} has an empty name; name it or remove it"
-            if self.first_id == 1 and (identity == 0 or name.lower() in _BACKGROUND):
+            if self.first_id == 1 and (identity == 0 or is_background(name)):
                 yield (
                     f"id {identity} is {name!r}: in detection id 0 is the background and has no entry; "
                     "remove it, and let classes start at 1"
@@ -126,26 +137,48 @@ class LabelMap:
     @property
     def stored_ignore(self) -> int | None:
         """Return the value in records of pixels to ignore; None if there are none."""
-        return None if self.ignore is None else self.ignore[1]
+        return None if self.ignore is None else self.ignore[-1]
 
-    def ignoring(self, value: int) -> LabelMap:
-        """Return the map with a value of label images to ignore; records store the same value if it is free.
+    @property
+    def ignored_values(self) -> tuple[int, ...]:
+        """Return the values of label images that are no classes."""
+        return () if self.ignore is None else self.ignore[:-1]
+
+    @property
+    def negative_values(self) -> tuple[int, ...]:
+        """Return the negative values that label files may hold, since they are ignored or become classes."""
+        return tuple(value for value in (*self.ignored_values, *dict(self.values or ())) if value < 0)
+
+    def ignoring(self, *ignored: int, stored: int | None = None) -> LabelMap:
+        """Return the map with values of label images to ignore; records store the first one if it is free.
+
+        Args:
+            *ignored: the values.
+            stored: preferred value in records.
 
         >>> one = LabelMap(entries=((0, "background"), (1, "liver"), (2, "void")), first_id=0)
         >>> one.ignoring(2).names, one.ignoring(2).ignore, one.ignoring(0).ignore
         ({0: 'background', 1: 'liver'}, (2, 2), (0, 255))
         """
-        values = None if self.values is None else tuple(pair for pair in self.values if pair[0] != value)
-        lost = {value} if self.values is None else {identity for one, identity in self.values if one == value}
+        values = (
+            None if self.values is None else tuple(pair for pair in self.values if pair[0] not in ignored)
+        )
+        of_values = dict.fromkeys(ignored, 0) | {
+            one: identity for one, identity in self.values or () if one in ignored
+        }
+        lost = {*ignored} if self.values is None else {*of_values.values()}
         kept = lost - {identity for _, identity in values or ()} - {0}
         entries = tuple(entry for entry in self.entries if entry[0] not in kept)
         aliases = tuple(alias for alias in self.aliases if alias[1] not in kept)
         taken = {0, *(identity for identity, _ in entries)}
+        wanted = ignored if stored is None else (stored, *ignored)
         stored = next(
-            one for one in (value, 255, LARGEST_LABEL, *range(1, LARGEST_LABEL)) if one not in taken
+            one
+            for one in (*wanted, 255, LARGEST_LABEL, *range(1, LARGEST_LABEL))
+            if one not in taken and 0 < one <= LARGEST_LABEL
         )
         return dataclasses.replace(
-            self, entries=entries, aliases=aliases, values=values, ignore=(value, stored)
+            self, entries=entries, aliases=aliases, values=values, ignore=(*ignored, stored)
         )
 
     @property
@@ -170,14 +203,19 @@ class LabelMap:
         >>> regions.sets_of_values([0, 1, 2])
         {0: 0, 1: 1, 2: 3}
         """
-        sets = {value: self.set_of(identity) for value, identity in self.ids_of_values(values).items()}
+        ids = self.ids_of_values(values, may_ignore=False)
+        sets = {value: self.set_of(identity) for value, identity in ids.items()}
         for value, identity in self.values or ():
             if value in sets:
                 sets[value] |= self.set_of(identity)
         return sets
 
-    def check_values(self, values: Iterable[int]) -> None:
+    def check_values(self, values: Iterable[int], *, may_ignore: bool = True) -> None:
         """Raise SourceError for values of a label image or volume that are not classes; 0 is always the background.
+
+        Args:
+            values: the values.
+            may_ignore: whether the message may suggest --ignore-label.
 
         Raises:
             SourceError: lists the unknown values and the classes.
@@ -185,18 +223,24 @@ class LabelMap:
         present = [int(value) for value in values if value]
         if self.is_open:
             unknown = [value for value in present if not 0 < value <= 255 or value == self.stored_ignore]
-            known = "1 to 255; --label-map or --classes takes larger ones"
+            known = "1 to 255; --label-map or --classes takes larger ones" + _fixes(
+                unknown, may_ignore=may_ignore
+            )
         else:
             unknown = [value for value in present if value not in self.names]
             known = ", ".join(f"{identity} {name}" for identity, name in self.entries[:20])
-            known += f"; --map-classes {unknown[0]}=background leaves it out" if unknown else ""
+            known += _fixes(unknown, may_ignore=may_ignore)
         if unknown:
             listed = ", ".join(map(str, unknown[:10]))
             swapped = "; are image and label swapped?" if len(unknown) > 100 else ""
             raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}{swapped}")
 
-    def ids_of_values(self, values: Iterable[int]) -> dict[int, int]:
+    def ids_of_values(self, values: Iterable[int], *, may_ignore: bool = True) -> dict[int, int]:
         """Return the id of each value of a label image or volume; 0 for values that the user left out.
+
+        Args:
+            values: the values.
+            may_ignore: whether messages may suggest --ignore-label.
 
         Raises:
             SourceError: some values are not classes; lists them and the classes.
@@ -206,21 +250,22 @@ class LabelMap:
         {0: 0, 7: 0, 300: 1}
         """
         present = [int(value) for value in values]
-        if self.ignore is not None and self.ignore[0] in present:
-            ignored = dict([self.ignore])
+        if self.stored_ignore is not None and not {*present}.isdisjoint(self.ignored_values):
+            ignored = {value: self.stored_ignore for value in present if value in self.ignored_values}
             return {**self.ids_of_values(value for value in present if value not in ignored), **ignored}
         if self.values is None:
-            self.check_values(present)
+            self.check_values(present, may_ignore=may_ignore)
             return {value: value for value in present}
         ids = {0: 0, **dict(self.values)}
         others = [value for value in present if value not in ids]
         if self.is_open:
-            self.check_values(others)
+            self.check_values(others, may_ignore=may_ignore)
             ids |= {value: value for value in others}
         elif others and not self.drops_others:
             listed, known = (", ".join(map(str, found[:20])) for found in (others, [*dict(self.values)]))
-            fix = f"--map-classes {others[0]}=background leaves it out"
-            raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}; {fix}")
+            raise SourceError(
+                "annotation", _UNKNOWN, f"{listed}; known are {known}{_fixes(others, may_ignore=may_ignore)}"
+            )
         return {value: ids.get(value, 0) for value in present}
 
     def id_of_value(self, value: int) -> int | None:
@@ -249,6 +294,12 @@ class LabelMap:
         flags = {"drops_others": self.drops_others, "by_names": self.by_names}
         if self.ignore is not None:
             document["ignore"] = list(self.ignore)
+        if self.colors:
+            document["colors"] = [list(pair) for pair in self.colors]
+        if self.shown_bits:
+            document["shown_bits"] = self.shown_bits
+        if self.forms:
+            document["forms"] = list(self.forms)
         return document | {name: True for name, is_set in flags.items() if is_set}
 
     @classmethod
@@ -269,7 +320,22 @@ class LabelMap:
             drops_others=bool(document.get("drops_others", False)),
             by_names=bool(document.get("by_names", False)),
             ignore=tuple(document["ignore"]) if "ignore" in document else None,
+            colors=tuple((int(color), int(value)) for color, value in document.get("colors", ())),
+            shown_bits=int(document.get("shown_bits", 0)),
+            forms=tuple(document.get("forms", ())),
         )
+
+
+def _fixes(unknown: Sequence[int], *, may_ignore: bool) -> str:
+    """Return what to do with values of label files that no table names; "" without any or with too many."""
+    if not 0 < len(unknown) <= _MOST_FIXED:
+        return ""
+    mapped = ",".join(f"{value}=background" for value in unknown)
+    space = "=" if unknown[0] < 0 else " "
+    listed = ",".join(map(str, unknown))
+    what = "leaves it out" if len(unknown) == 1 else "leaves them out"
+    ignoring = f", --ignore-label{space}{listed} ignores their pixels" if may_ignore else ""
+    return f"; --map-classes{space}{mapped} {what}{ignoring}"
 
 
 def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:
@@ -284,7 +350,7 @@ def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None 
     names = [
         name
         for name in dict.fromkeys(order or ())
-        if name in used or first_id == 0 or name.lower() not in _BACKGROUND
+        if name in used or first_id == 0 or not is_background(name)
     ]
     names += sort_class_names(used.difference(names))
     _check_number_spellings(names)
@@ -304,26 +370,58 @@ def _check_number_spellings(names: Iterable[str]) -> None:
             )
 
 
-def from_file(name: str, data: bytes, first_id: int) -> LabelMap:
-    """Return the label map of a .txt, .json, .pbtxt or .csv file in UTF-8.
+def read_table(name: str, data: bytes, first: int = 0) -> ClassTable:
+    """Return the classes of a file in UTF-8: a table of text, JSON, YAML, XML or .pbtxt.
 
-    .txt: one name per line; the first has `first_id`. .json: a list of names, {name: id}, {id: name}, or the result
-    of `LabelMap.to_json`. .pbtxt: `item { id: 1 name: "hat" display_name: "Hat" }`. .csv: a number and a name in each
-    row below a header, such as Roboflow's `_classes.csv` (Pixel Value, Class).
+    The extension decides between text and documents. In a table of text, the form decides, see `class_tables`.
 
-    >>> from_file("labels.txt", b"hat\\ncoat\\n", 1).names
-    {1: 'hat', 2: 'coat'}
+    Args:
+        name: path of the file.
+        data: its content.
+        first: value of the first name of a list without numbers.
+
+    Raises:
+        AnnotationsError: the file is no class table, or can be read in two ways.
     """
     kind = PurePosixPath(name).suffix.lower()
-    if kind not in _FORMATS:
+    if kind not in _READERS:
         raise AnnotationsError(
-            f"{name}: a label map is {', '.join(_FORMATS)}, not {kind or 'without extension'}"
+            f"{name}: a label map is {', '.join(_READERS)}, not {kind or 'without extension'}"
         )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise AnnotationsError(f"{name}: expected UTF-8 text: {error}; save it as UTF-8") from error
-    return _FORMATS[kind](name, text, first_id)
+    return _READERS[kind](name, text, first)
+
+
+def from_table(table: ClassTable, first_id: int) -> LabelMap:
+    """Return the label map of a class table, without negative values, which are pixels without a class.
+
+    In detection, the map has no background: a table with values names it as 0.
+    """
+    has_zero = first_id == 1 and (table.is_numbered or min(table.names, default=0) < 1)
+    rows = [
+        row
+        for row in table.rows
+        if not is_ignored(row.value, row.name) or row.value > 0
+        if not (has_zero and row.value == 0 and is_background(row.name))
+    ]
+    return LabelMap(
+        entries=tuple((row.value, row.name) for row in rows),
+        first_id=first_id,
+        aliases=tuple((row.alias, row.value) for row in rows if row.alias is not None),
+        where=table.where,
+    )
+
+
+def from_file(name: str, data: bytes, first_id: int) -> LabelMap:
+    """Return the label map of a file, see `read_table` and `from_table`.
+
+    >>> from_file("labels.txt", b"hat\\ncoat\\n", 1).names
+    {1: 'hat', 2: 'coat'}
+    """
+    return from_table(read_table(name, data, first_id), first_id)
 
 
 def shared_names(names: Mapping[str, Mapping[int, str]]) -> Mapping[int, str]:
@@ -340,22 +438,6 @@ def shared_names(names: Mapping[str, Mapping[int, str]]) -> Mapping[int, str]:
     return names.get(first, {})
 
 
-def _from_txt(name: str, text: str, first_id: int) -> LabelMap:
-    lines = [line.strip() for line in text.rstrip().splitlines()]
-    if "" in lines:
-        raise AnnotationsError(
-            f"{name}:{lines.index('') + 1}: blank line; line k is class {first_id} + k - 1, so remove it"
-        )
-    numbered = [_NUMBERED.fullmatch(line) for line in lines]
-    if lines and all(numbered):
-        pairs = {one["name"] or one["other"]: int(one["number"] or one["after"]) for one in numbered if one}
-        raise AnnotationsError(
-            f"{name}:1: {lines[0]!r} is a name with a number; a line of a .txt file is a name alone, and its place "
-            f"the number: name a .json file with {json.dumps(pairs, ensure_ascii=False):.200}"
-        )
-    return LabelMap(entries=tuple(enumerate(lines, start=first_id)), first_id=first_id, where=name)
-
-
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for key, value in pairs:
@@ -365,31 +447,33 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _from_json(name: str, text: str, first_id: int) -> LabelMap:
+def _read_json(name: str, text: str, first_id: int) -> ClassTable:
     try:
         content = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
     except (ValueError, RecursionError) as error:
         raise AnnotationsError(f"{name}: not a label map in JSON: {error}") from error
-    if isinstance(content, dict) and isinstance(content.get("names"), dict):
-        content = content["names"]
-    items = content.items() if isinstance(content, dict) else ()
-    entries: Iterable[tuple[int, str]]
-    if isinstance(content, list) and all(isinstance(label, str) for label in content):
-        entries = enumerate(content, start=first_id)
-    elif isinstance(content, dict) and all(type(identity) is int for _, identity in items):
-        entries = ((identity, label) for label, identity in items)
-    elif isinstance(content, dict) and all(
-        isinstance(label, str) and re.fullmatch(r"0|-?[1-9][0-9]*", identity) for identity, label in items
-    ):
-        entries = ((int(identity), label) for identity, label in items)
-    else:
-        raise AnnotationsError(f'{name}: expected ["hat", ...], {{"hat": 1, ...}} or {{"1": "hat", ...}}')
-    return LabelMap(entries=tuple(entries), first_id=first_id, where=name)
+    return read_class_document(name, content, first_id)
 
 
-def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
+def _read_yaml(name: str, text: str, first_id: int) -> ClassTable:
+    try:
+        content = parse_yaml(text.encode(), as_text=True)
+    except ValueError as error:
+        raise AnnotationsError(f"{name}: {error}") from error
+    return read_class_document(name, content, first_id)
+
+
+def _read_xml(name: str, text: str, first_id: int) -> ClassTable:
+    try:
+        root = parse_xml_document(text.encode())
+    except SourceError as error:
+        raise AnnotationsError(f"{name}: {error.detail or error.reason}") from error
+    return read_class_document(name, xml_entries(root), first_id)
+
+
+def _read_pbtxt(name: str, text: str, first_id: int) -> ClassTable:
     """Read the `item` messages of a StringIntLabelMap; other fields, such as keypoints, are skipped."""
-    entries, aliases = [], []
+    rows = []
     try:
         fields = parse_text_proto(text)
     except ValueError as error:
@@ -409,32 +493,33 @@ def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
         identity, label = item.get("id"), item.get("name", item.get("display_name"))
         if identity is None or label is None or not re.fullmatch(r"[+-]?[0-9]+", identity):
             raise AnnotationsError(f"{name}: an item needs an integer id and a name; got {item}")
-        entries.append((int(identity), label))
-        if item.get("display_name", label) != label:
-            aliases.append((item["display_name"], int(identity)))
-    return LabelMap(entries=tuple(entries), first_id=first_id, aliases=tuple(aliases), where=name)
-
-
-def _from_csv(name: str, text: str, first_id: int, delimiter: str = ",") -> LabelMap:
-    lines = csv.reader(io.StringIO(text), delimiter=delimiter)
-    header, *rows = [[cell.strip() for cell in row] for row in lines if any(row)] or [[]]
-    places = [
-        next((at for at, cell in enumerate(header) if cell.lower() in known), -1)
-        for known in (_NUMBERS, _NAMES)
-    ]
-    expected = "Pixel Value,Class" if delimiter == "," else "index and name"
-    if min(places) < 0 or any(len(row) <= max(places) or not row[places[0]].isdecimal() for row in rows):
-        raise AnnotationsError(
-            f"{name}: expected the columns {expected}, and a whole number and a name in each row, got {header}"
+        other = item.get("display_name", label)
+        rows.append(
+            ClassRow(value=int(identity), name=label, alias=None if other == label else other, place=name)
         )
-    entries = tuple((int(row[places[0]]), row[places[1]]) for row in rows)
-    return LabelMap(entries=entries, first_id=first_id, where=name)
+    return ClassTable(where=name, rows=tuple(rows), is_numbered=True)
 
 
-_FORMATS: dict[str, Callable[[str, str, int], LabelMap]] = {
-    ".csv": _from_csv,
-    ".tsv": partial(_from_csv, delimiter="\t"),
-    ".txt": _from_txt,
-    ".json": _from_json,
-    ".pbtxt": _from_pbtxt,
+TEXT_TABLES = (".txt", ".csv", ".tsv", ".ctbl", ".lut", ".label", ".names", ".labels", ".dat")
+_READERS: dict[str, Callable[[str, str, int], ClassTable]] = {
+    **dict.fromkeys(TEXT_TABLES, read_class_table),
+    ".json": _read_json,
+    ".pbtxt": _read_pbtxt,
+    **dict.fromkeys((".yaml", ".yml"), _read_yaml),
+    ".xml": _read_xml,
 }
+
+
+def void_problem(values: Collection[int]) -> str:
+    """Return what is unclear about 255 in label images without names, from all their values; "" if nothing is.
+
+    >>> void_problem({0, 1, 2, 255})[:45], void_problem({0, 85, 170, 255}), void_problem({0, 1, 2})
+    ('255 beside 1 to 2 is void in many data sets, ', '', '')
+    """
+    others = [value for value in values if value not in (0, VOC_VOID)]
+    if VOC_VOID not in values or not others or max(others) > max(20, 4 * len(others)):
+        return ""
+    return (
+        f"{VOC_VOID} beside {min(others)} to {max(others)} is void in many data sets, and nothing says whether it is a "
+        f"class here; --ignore-label {VOC_VOID} ignores it, --map-classes {VOC_VOID}={VOC_VOID} makes it a class"
+    )

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.class_names import sort_class_names
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, rejected_example, sort_examples
+from halofeed.prep.annotations.patterns import PatternPair
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import missing_part
+from halofeed.prep.sources.file_names import iterate_scans, missing_part
 
 CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
 PairKey = tuple[str, ...]
@@ -19,7 +20,7 @@ NO_LABEL: Problem = (
     "image has no label",
     "--missing-masks prediction keeps it without one, in a split for prediction",
 )
-NO_IMAGE: Problem = ("annotation", "label has no image", "")
+NO_IMAGE: Problem = ("annotation", "label has no image", "delete it, or add the image")
 NEITHER: Problem = ("selection", "file is neither image nor label by its name", "")
 
 
@@ -278,3 +279,48 @@ def join_masks(
     first = min(label.path for found in masks.values() for label in found)
     taken = tuple((classes[name], found[0].path) for name, found in chosen)
     return LabelFiles(path=first, class_masks=taken, problem=problem)
+
+
+# Files that patterns pair ------------------------------------------------------------------------------------
+
+
+def by_pattern(paths: Mapping[str, int], root: str, pair: PatternPair, options: LayoutOptions) -> SortedFiles:
+    """Sort files by the patterns of images and labels; for errors see `join_channels`."""
+    result = SortedFiles(paths=paths)
+    channels: list[tuple[PairKey, Mapping[str, str], SourceExample]] = []
+    for path in iterate_scans(paths, options.takes_scan):
+        understood = pair.classify(path)
+        if understood is None:
+            result.neither.append(path)
+            continue
+        is_image, values = understood
+        key = tuple(values[name] for name in pair.shared)
+        if not is_image:
+            result.add_label(key, path, values.get("class"))
+            continue
+        example = SourceExample(
+            source=path,
+            key=path,
+            split=values.get("split", "train"),
+            group=values.get("group"),
+            problem=missing_part(path, paths),
+        )
+        if "channel" in values:
+            channels.append((key, values, example))
+        else:
+            result.images.append((key, example))
+    joined, result.left_out = join_channels(channels, options.channel_order, root)
+    result.images += joined
+    return result
+
+
+def split_by_folder(
+    images: list[tuple[PairKey, SourceExample]], root: str, chosen: bool | None
+) -> list[tuple[PairKey, SourceExample]]:
+    """Return the images with the split that a folder of their path names."""
+    folders = [example.source.split("/")[:-1] for _, example in images]
+    place = find_split_folder(folders, chosen, root)
+    return [
+        (key, replace(example, split=split_at(path, place)))
+        for (key, example), path in zip(images, folders, strict=True)
+    ]

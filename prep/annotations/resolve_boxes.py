@@ -66,8 +66,37 @@ def resolve_boxes(
     _check_boxes_fit(resolved, images, options, file)
     return [
         replace(one, notes=(*one.notes, _DUPLICATE_OBJECT)) if _has_duplicate(one) else one
-        for one in resolved
+        for one in note_changed_objects(resolved)
     ]
+
+
+def note_changed_objects(listed: Sequence[SourceExample]) -> list[SourceExample]:
+    """Return the examples of one annotation file with notes about oriented boxes and about parts that are left out.
+
+    A note has the counts of the file, so that all its examples share one.
+    """
+    boxes = [box for one in listed if one.problem is None for box in one.boxes or ()]
+    shares = [box.turned_share for box in boxes if box.turned_share]
+    lost = [box.lost_parts for box in boxes if box.lost_parts]
+    if not shares and not lost:
+        return list(listed)
+    growth = sum(1 / share for share in shares) / max(1, len(shares))
+    turned = (
+        f"oriented boxes ({len(shares):,} of {plural(len(boxes), 'object')}) became upright boxes of {growth:.1f} "
+        "times their area; --oriented-boxes drop leaves them out"
+    )
+    parts = (
+        f"{plural(sum(lost), 'part')} without an area, such as lines, left out of {plural(len(lost), 'object')}, whose "
+        "other parts stay"
+    )
+
+    def notes_of(example: SourceExample) -> tuple[str, ...]:
+        own = example.boxes or ()
+        return (turned,) * any(box.turned_share for box in own) + (parts,) * any(
+            box.lost_parts for box in own
+        )
+
+    return [replace(one, notes=(*one.notes, *notes_of(one))) for one in listed]
 
 
 def _check_boxes_fit(
@@ -228,8 +257,11 @@ def _resolve_origin(
     if (default if origin is None else origin) == 0:
         return list(listed)
     counted = [one for one in listed if one.boxes and not one.normalized]
-    boxes = sum(len(one.boxes or ()) for one in counted)
-    fractions = [one.source for one in counted for box in one.boxes or () if _has_fractions(box)]
+    proving = [(one.source, box) for one in counted for box in one.boxes or ()]
+    # The upright box around a turned one has fractions even if the numbers of the file are whole.
+    proving = [(source, box) for source, box in proving if box.turned_share is None] or proving
+    boxes = len(proving)
+    fractions = [source for source, box in proving if _has_fractions(box)]
     if origin is None and len(fractions) > _SHARE_WITH_FRACTIONS * boxes:
         return [
             replace(one, notes=(*one.notes, _WITH_FRACTIONS)) if one.boxes and not one.normalized else one
@@ -241,7 +273,7 @@ def _resolve_origin(
             "whole pixels from 1, and fractions count from 0; say --box-origin 0 to take all numbers as they stand, or "
             "--box-origin 1 to shift them all"
         )
-    below = [one.source for one in counted for box in one.boxes or () if _begins_below_one(box)]
+    below = [source for source, box in proving if _begins_below_one(box)]
     if origin is None and len(below) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(below):,} of {plural(boxes, 'box', 'boxes')} begin below 1, the first in "

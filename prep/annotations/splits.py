@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.contract import is_split_name
+from halofeed.prep.annotations.group_evidence import GroupEvidence, describe
+from halofeed.prep.annotations.list_entries import match_ends
 from halofeed.prep.annotations.patterns import Expression
+from halofeed.prep.annotations.shares import Division, GroupCounts, fold_shares
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_video_name, is_volume_name, stem_of
 from halofeed.prep.sources.files import SourceFiles
@@ -20,17 +22,15 @@ from halofeed.system.spill import SpillList
 from halofeed.system.wording import plural
 
 _NO_GROUP = ("selection", "group pattern does not match", "")
+_NO_COLUMN = ("selection", "group column is empty", "")
+_EACH = "--group-pattern '(.+)' takes each for a group of its own"
+_MAX_COLUMNS = 30
 _NO_LIST = ("selection", "in no split list", "")
-_HASH_RANGE = 2**64
 _RANK_STEP = 2**48
-_NOT_FOUND = 5 * _RANK_STEP
+_BY_END = 5
+_NOT_FOUND = 6 * _RANK_STEP
 _MAX_SHOWN = 3
 _BIDS_SUBJECT = re.compile(r"(sub-[A-Za-z0-9]+)_")
-_NAMED_GROUP = re.compile(
-    r"(?<![A-Za-z])(?P<word>sub|subj|subject|patient|pat|participant|person|case|donor|animal|mouse|specimen|slide"
-    r"|video|clip|movie|sequence|seq|scene)(?P<sign>[-_ ]?)[0-9]+(?![0-9])",
-    re.IGNORECASE,
-)
 _MISSING_GROUP = re.compile(r"-?|\?|n/?a|nan|none|null|unknown|anon(ymous|ymized)?")
 
 
@@ -46,6 +46,8 @@ class SplitOptions:
         seed: seed of the assignment by shares.
         group_pattern: regular expression with one group, applied to the source's path. Its match is the group that
             stays in one split, and replaces groups of the annotations.
+        group_column: column or key of the annotations that names the group, in the same way.
+        folds: number of folds of equal shares, which are splits named fold0, fold1, ...; in place of shares.
 
     >>> SplitOptions(shares={"train": 0.8, "test": 0.1})
     Traceback (most recent call last):
@@ -58,8 +60,16 @@ class SplitOptions:
     cases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     seed: int = 0
     group_pattern: str | None = None
+    group_column: str | None = None
+    folds: int | None = None
 
     def __post_init__(self) -> None:
+        if self.folds is not None:
+            if self.shares or self.lists or self.cases:
+                raise UsageError("--folds and another option both assign splits; give one of them")
+            object.__setattr__(self, "shares", fold_shares(self.folds))
+        if self.group_pattern is not None and self.group_column is not None:
+            raise UsageError("--group-pattern and --group-column both name groups; give one of them")
         if self.shares and self.lists:
             raise UsageError("--split-shares and --split-lists both assign splits; give one of them")
         if self.cases and (self.shares or self.lists):
@@ -73,6 +83,16 @@ class SplitOptions:
         if self.group_pattern is not None:
             compile_group_pattern(self.group_pattern)
 
+    @property
+    def option(self) -> str:
+        """Return the name of the option that makes the splits."""
+        return "split-shares" if self.folds is None else "folds"
+
+    @property
+    def finds_groups(self) -> bool:
+        """Return whether no option names the groups, so that they must be found."""
+        return self.group_pattern is None and self.group_column is None
+
 
 def compile_group_pattern(pattern: str) -> Expression:
     """Return the compiled pattern; raise UsageError if it is not a regular expression with exactly one group."""
@@ -83,24 +103,62 @@ def compile_group_pattern(pattern: str) -> Expression:
     return compiled
 
 
-def assign_splits(examples: Iterable[SourceExample], options: SplitOptions) -> Iterator[SourceExample]:
+def assign_splits(
+    examples: Iterable[SourceExample], options: SplitOptions, warn: Callable[[str], None] = lambda _: None
+) -> Iterator[SourceExample]:
     """Yield each example with its group and its split, in the original order.
+
+    Args:
+        warn: receives a sentence about splits without an image.
 
     Raises:
         AnnotationsError: a group is in several splits, or a list entry matches no image or several.
     """
-    if options.group_pattern is not None:
-        examples = _add_pattern_groups(examples, compile_group_pattern(options.group_pattern))
-    elif options.shares:
-        examples = _add_known_groups(examples)
+    examples = add_groups(examples, options)
     if options.shares:
-        yield from _split_by_hash(examples, options.shares, options.seed)
+        yield from _split_by_shares(examples, options, warn)
         return
     if options.lists:
         examples = _split_by_lists(examples, options.lists)
     elif options.cases:
         examples = _split_by_cases(examples, options.cases)
     yield from _check_undivided_groups(examples)
+
+
+def add_groups(examples: Iterable[SourceExample], options: SplitOptions) -> Iterator[SourceExample]:
+    """Yield each example with its group, by the pattern or the column of the options."""
+    if options.group_pattern is not None:
+        return _add_pattern_groups(examples, compile_group_pattern(options.group_pattern))
+    if options.group_column is not None:
+        return _add_column_groups(examples, options.group_column)
+    return _add_known_groups(examples) if options.shares else iter(examples)
+
+
+def _add_column_groups(examples: Iterable[SourceExample], column: str) -> Iterator[SourceExample]:
+    """Yield each example with the group that a column or key names, or with a problem if it has none.
+
+    Raises:
+        UsageError: after the last example, if none has the column.
+    """
+    names: dict[str, None] = {}
+    found = False
+    for example in examples:
+        values = dict(example.attributes)
+        group = values.get(column, "").strip()
+        if len(names) < _MAX_COLUMNS:
+            names.update(dict.fromkeys(values))
+        found |= bool(group)
+        if group and not _MISSING_GROUP.fullmatch(group.lower()):
+            yield replace(example, group=group)
+        else:
+            yield replace(example, problem=example.problem or _NO_COLUMN)
+    if not found:
+        listed = (
+            f"found {', '.join(names)}"
+            if names
+            else "the annotations have no columns or keys that are not read"
+        )
+        raise UsageError(f"--group-column {column}: no input has it; {listed}; name one of them")
 
 
 def _add_pattern_groups(examples: Iterable[SourceExample], pattern: Expression) -> Iterator[SourceExample]:
@@ -126,80 +184,108 @@ def _add_known_groups(examples: Iterable[SourceExample]) -> Iterator[SourceExamp
 
 
 def check_groups(
-    examples: Iterable[SourceExample], options: SplitOptions, *, are_patients: bool = False
+    examples: Iterable[SourceExample],
+    options: SplitOptions,
+    *,
+    are_patients: bool = False,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Iterator[SourceExample]:
     """Yield the same examples, and check afterwards that shares can divide them.
 
     Args:
         are_patients: whether the format stores a patient id, so that a scan without a group lacks it.
+        warn: receives a sentence about groups that the structure of names shows.
 
     Raises:
         AnnotationsError: after the last example, if only some have a group or all have the same one. Also if the
-            paths of several without a group contain the same patient, case, video or similar.
+            paths or attributes of several without a group contain the same patient, case, video or similar.
     """
     if not options.shares:
         yield from examples
         return
-    evidence = _GroupEvidence()
+    facts = GroupFacts()
     for example in examples:
         if example.problem is None:
-            evidence.add(example)
+            facts.add(example, options)
         yield example
-    if len(options.shares) > 1 and (fault := evidence.fault(options, are_patients)):
-        raise AnnotationsError(f"--split-shares: {fault}")
+    facts.check(options, are_patients=are_patients, warn=warn)
 
 
-class _GroupEvidence:
-    """Facts about groups, collected from all examples of a source."""
+@dataclass(kw_only=True)
+class GroupFacts:
+    """Facts about groups, collected from all examples of a source; those of its parts can be added.
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.grouped: SourceExample | None = None
-        self.ungrouped: SourceExample | None = None
-        self.has_several = False
-        self.named: dict[str, str] = {}
-        self.shared: tuple[re.Match[str], str, str] | None = None
+    Args:
+        grouped, ungrouped: the first example of each kind by its path.
+    """
 
-    def add(self, example: SourceExample) -> None:
+    count: int = 0
+    grouped: str = ""
+    ungrouped: str = ""
+    group: str | None = None
+    has_several: bool = False
+    evidence: GroupEvidence = field(default_factory=GroupEvidence)
+
+    def add(self, example: SourceExample, options: SplitOptions) -> None:
         """Collect the facts of one example."""
         self.count += 1
         if example.group is not None:
-            self.has_several |= self.grouped is not None and self.grouped.group != example.group
-            self.grouped = self.grouped or example
+            self.has_several |= self.group is not None and self.group != example.group
+            self.group = example.group
+            self.grouped = min(self.grouped or example.source, example.source)
             return
-        self.ungrouped = self.ungrouped or example
-        if self.shared is None and (match := _NAMED_GROUP.search(example.source)):
-            other = self.named.setdefault(match[0].lower(), example.source)
-            if other != example.source:
-                self.shared, self.named = (match, other, example.source), {}
+        self.ungrouped = min(self.ungrouped or example.source, example.source)
+        if options.finds_groups:
+            self.evidence.add(example)
 
-    def fault(self, options: SplitOptions, are_patients: bool) -> str:
-        """Return the reason against dividing the examples, with a fix; "" if there is none."""
-        has_pattern = options.group_pattern is not None
-        each = "--group-pattern '(.+)' takes each for a group of its own"
-        if self.grouped and self.ungrouped and not has_pattern:
+    def merge(self, other: GroupFacts) -> None:
+        """Add the facts of another part of the source."""
+        self.count += other.count
+        self.has_several |= other.has_several or (
+            None not in (self.group, other.group) and self.group != other.group
+        )
+        self.group = other.group if self.group is None else self.group
+        self.grouped = min(filter(None, (self.grouped, other.grouped)), default="")
+        self.ungrouped = min(filter(None, (self.ungrouped, other.ungrouped)), default="")
+        self.evidence.merge(other.evidence)
+
+    def check(
+        self,
+        options: SplitOptions,
+        *,
+        are_patients: bool = False,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Raise AnnotationsError for a reason against dividing the examples, with a fix; warn of what may be one."""
+        if len(options.shares) < 2 or not options.finds_groups:
+            return
+        if fault := self._fault(are_patients):
+            raise AnnotationsError(f"--{options.option}: {fault}")
+        # With a group for every image there is no row in the evidence.
+        found = self.evidence.find()
+        if found is None:
+            return
+        text = f"{describe(found, self.evidence.level)}; {_EACH}"
+        if found.is_named:
+            raise AnnotationsError(f"--{options.option}: {text}")
+        warn(text)
+
+    def _fault(self, are_patients: bool) -> str:
+        if self.grouped and self.ungrouped:
             return (
-                f"{self.grouped.source} has a group (a patient or the like) and {self.ungrouped.source} has none, so "
-                f"that it may belong to one in another split; give all of them one, or say --group-pattern; {each}"
+                f"{self.grouped} has a group (a patient or the like) and {self.ungrouped} has none, so "
+                f"that it may belong to one in another split; give all of them one, or say --group-pattern; {_EACH}"
             )
-        if are_patients and self.ungrouped and not has_pattern and self.count > 1:
+        if are_patients and self.ungrouped and self.count > 1:
             return (
-                f"{self.ungrouped.source} has no patient id, so that it may be of one patient with a scan in another "
-                f"split; say --group-pattern if its path names the patient; {each}"
+                f"{self.ungrouped} has no patient id, so that it may be of one patient with a scan in another "
+                f"split; say --group-pattern if its path names the patient; {_EACH}"
             )
-        if self.grouped and not self.has_several and not self.ungrouped and self.count > 1:
+        if self.grouped and not self.has_several and self.count > 1:
             return (
                 f"all {plural(self.count, 'input is', 'inputs are')} of one group, such as "
-                f"{self.grouped.source}, and a group is not "
-                f"divided; say --group-pattern if their paths name others; {each}"
-            )
-        if self.shared is not None and not has_pattern:
-            match, one, other = self.shared
-            found = f"{match['word']}{re.escape(match['sign'])}[0-9]+"
-            pattern = f"({found}|^(?!.*{found}).+)"
-            return (
-                f"{one} and {other} are named after one {match[0]!r} and might come into different splits; say "
-                f"--group-pattern '{pattern}' to keep those together; {each}"
+                f"{self.grouped}, and a group is not "
+                f"divided; say --group-pattern if their paths name others; {_EACH}"
             )
         return ""
 
@@ -218,38 +304,38 @@ def _check_undivided_groups(examples: Iterable[SourceExample]) -> Iterator[Sourc
         yield example
 
 
-def split_for_group(group: str, shares: Mapping[str, float], seed: int = 0) -> str:
-    """Return the split of a group: its hash selects a point on the shares, placed end to end from 0 to 1.
-
-    The result depends only on the group's name, the shares and the seed, so new images never move old ones.
-
-    >>> [split_for_group(f"patient {number}", {"train": 0.5, "test": 0.5}) for number in range(6)]
-    ['train', 'test', 'train', 'test', 'train', 'train']
-    """
-    digest = hashlib.sha256(f"{seed}\0{group}".encode("utf-8", "surrogateescape")).digest()
-    point = int.from_bytes(digest[:8], "big")
-    end = 0.0
-    for name, share in shares.items():
-        end += share
-        if point < round(end * _HASH_RANGE):
-            return name
-    return name
-
-
-def _split_by_hash(
-    examples: Iterable[SourceExample], shares: Mapping[str, float], seed: int = 0
+def _split_by_shares(
+    examples: Iterable[SourceExample], options: SplitOptions, warn: Callable[[str], None]
 ) -> Iterator[SourceExample]:
-    """Yield each example with the split of its group; an image without a group uses its key."""
+    """Yield each example with the split of its group."""
+    counts = GroupCounts(seed=options.seed)
+    spilled: SpillList[SourceExample] = SpillList()
     for example in examples:
-        group = str(example.key) if example.group is None else example.group
-        yield replace(example, split=split_for_group(group, shares, seed))
+        if example.problem is None:
+            counts.add(example)
+        spilled.add(example)
+    yield from divide_examples(spilled, divide(counts, options, warn))
+
+
+def divide(counts: GroupCounts, options: SplitOptions, warn: Callable[[str], None]) -> Division:
+    """Return the split of every group by the shares; warn of splits without an image."""
+    division = counts.divide(options.shares)
+    if lacking := division.lacking():
+        warn(f"--{options.option}: {lacking}")
+    return division
+
+
+def divide_examples(examples: Iterable[SourceExample], division: Division) -> Iterator[SourceExample]:
+    """Yield each example with the split of its group."""
+    for example in examples:
+        yield replace(example, split=division.split_of(example))
 
 
 def _split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str]) -> Iterator[SourceExample]:
     """Yield each example with the split of the list that names it, or with a problem if no list does.
 
     An entry is compared with the images' paths first, then with paths without extension, ids, file names and stems.
-    The first kind that matches any image decides.
+    The first kind that matches any image decides. Then the end of a path decides, see `match_ends`.
     """
     best_ranks: dict[str, int] = {_name_of(entry): _NOT_FOUND for _, _, entry in _entries(lists)}
     several: dict[str, list[int]] = {}
@@ -258,6 +344,11 @@ def _split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str])
     for count, example in enumerate(examples, start=1):
         _record_names(count - 1, example, best_ranks, several)
         spilled.add(example)
+    missing = [name for name, rank in best_ranks.items() if rank == _NOT_FOUND]
+    for name, positions in match_ends(missing, (one.source for one in spilled)).items() if missing else ():
+        best_ranks[name] = _BY_END * _RANK_STEP + positions[0]
+        if len(positions) > 1:
+            several[name] = positions[:_MAX_SHOWN]
     names = list(lists)
     chosen = array("h", [-1]) * count
     for split, line, entry in _entries(lists):
@@ -405,13 +496,18 @@ def find_split_lists(files: SourceFiles) -> dict[str, str]:
     by_folder = {folder: lists for folder, lists in by_folder.items() if len(lists) > 1}
     if not by_folder:
         return {}
-    stems = {stem_of(path) for path in files.sizes() if is_image_name(path) or is_volume_name(path)}
+    images = [path for path in files.sizes() if is_image_name(path) or is_volume_name(path)]
+    stems = set(map(stem_of, images))
     for lists in by_folder.values():
         try:
-            texts = [files.read(path).decode() for path in lists.values()]
+            texts = {split: files.read(path).decode("utf-8-sig") for split, path in lists.items()}
         except (SourceError, UnicodeDecodeError):
             continue
-        named = [stem_of(line.strip()) for text in texts for line in text.splitlines() if line.strip()]
-        if named and len(set(named)) == len(named) and stems.issuperset(named):
+        names = [_name_of(entry) for _, _, entry in _entries(texts)]
+        if not names or len(set(names)) < len(names):
+            continue
+        plain = stems.issuperset(map(stem_of, names))
+        found = {} if plain else match_ends(names, images)
+        if plain or (sorted(found) == sorted(names) and all(len(places) == 1 for places in found.values())):
             return lists
     return {}

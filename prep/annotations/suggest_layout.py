@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -15,9 +15,10 @@ from posixpath import basename, splitext
 from typing import Protocol
 
 from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.class_names import shorten_list
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
-from halofeed.prep.sources.containers import container_kind
+from halofeed.prep.sources.containers import UNPACK_COMMANDS, container_kind, unpack_command
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
     DICOM_EXTENSIONS,
@@ -37,9 +38,16 @@ _TEXT_LABELS = {
         re.compile(rf"(?=.*\.)\s*\d+({_NUMBER}){{4,}}\s*"),
     ),  # a grid of classes has no shares
     "a KITTI label": ("kitti", re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*")),
+    "a VisDrone label": (None, re.compile(r"\s*-?\d+(\s*,\s*-?\d+){7}\s*,?\s*")),
     "a DOTA label": (None, re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*")),
 }
 """Layout that reads a text file that accompanies an image, None if there is none, and the form of each line."""
+_COCO_KEYS = frozenset(
+    ("images[].file_name", "images[].coco_url", "annotations[].image_id", "annotations[].segments_info")
+)
+"""Keys of which each shows COCO; "images" or "annotations" alone are in the files of other tools too."""
+_JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}\[\],]')
+_JSON_LEVELS = 3
 _YAML_NAMES, _YAML_FOLDERS = (re.compile(rf"^({keys})\s*:", re.MULTILINE) for keys in ("names", "train|val"))
 _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
     ".json": (
@@ -54,7 +62,6 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
         ),
         ("BDD100K's", None, ('"box2d"',)),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
-        ("COCO's", "coco", (r'"(images|annotations)"\s*:\s*\[', r'"(file_name|bbox|image_id)"\s*:')),
     ),
     ".xml": (
         (
@@ -75,7 +82,7 @@ _FOREIGN_FILES = tuple(
         (
             "an archive",
             "unpack it, and name the folder that comes out of it",
-            r".*\.(zip|7z|rar|tgz|tbz2?|txz|(tar\.)?(gz|bz2|xz|zst))",
+            r".*\.(zip|7z|rar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|zst))",
         ),
         (
             "a picture of a format that is not read",
@@ -106,7 +113,6 @@ _FOREIGN_FILES = tuple(
 _FOREIGN_BYTES = {
     b"PK\x03\x04": "it is a ZIP file, such as a workbook: save the table as CSV in UTF-8",
     b"\xd0\xcf\x11\xe0": "it is a workbook: save the table as CSV in UTF-8",
-    b"\x1f\x8b": "it is compressed: unpack it with gunzip",
     b"PAR1": "it is Parquet: give its name the ending .parquet",
     b"\x89PNG": "it is a picture: name the table",
     b"\xff\xd8\xff": "it is a picture: name the table",
@@ -121,6 +127,24 @@ _BOX_TABLE = (
     "write its boxes into a table with the columns filename,class,xmin,ymin,xmax,ymax, in pixels, then name that table "
     "with --source and take --layout csv"
 )
+_OTHER_TABLE = (
+    "write what it says into a table with the columns filename,class for classes of pictures, or filename,class,xmin,"
+    "ymin,xmax,ymax for boxes in pixels, then name that table with --source and take --layout csv"
+)
+_OTHER_TOOLS = (
+    (
+        "dm_format_version",
+        "JSON of Datumaro",
+        "convert it with datum convert -i FOLDER -if datumaro -f coco -o COCO_FOLDER, then name COCO_FOLDER with "
+        "--source and the pictures with --images",
+    ),
+)
+"""Key of a document, the tool that writes it, and a way to convert it. Other documents are described by their keys."""
+_JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_JSON_KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
+_TABLE_EXTENSIONS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".xml", ".yaml", ".parquet")
+_MAX_ROWS = 20
+_LEAST_NUMBERS = 4
 _MASK_FOLDER = re.compile(
     r"(labels?|masks?|segmentations?|segs?|annotations?|SegmentationClass)(tr|ts)?", re.IGNORECASE
 )
@@ -180,12 +204,14 @@ def suggest_layout(files: _Files) -> Hint | None:
 
 def advice_for_bytes(head: bytes, path: str) -> str:
     """Return what to do about a file at `path` that is named as a table and is no UTF-8 text, by its first bytes."""
+    if command := unpack_command(head):
+        return f"it is compressed: unpack it with {command} {shlex.quote(path)}"
     if kind := next((what for start, what in _FOREIGN_BYTES.items() if head.startswith(start)), None):
         return kind
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         stem, extension = splitext(path)
-        command = ["iconv", "-f", "UTF-16", "-t", "UTF-8", path, "-o", f"{stem}_utf8{extension}"]
-        return f"it is UTF-16: save it as UTF-8, with {shlex.join(command)}"
+        words = ["iconv", "-f", "UTF-16", "-t", "UTF-8", path, "-o", f"{stem}_utf8{extension}"]
+        return f"it is UTF-16: save it as UTF-8, with {shlex.join(words)}"
     return "save it as UTF-8"
 
 
@@ -238,9 +264,79 @@ def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
         return ""
     if others := [one for one in found if own not in one.layouts]:
         return f"; {others[0]}"
+    if own != "voc" and (
+        unknown := describe_annotations(files, named)
+    ):  # it lists each XML file with its fault
+        return f"; {unknown}"
     if named is None and own != "folders" and _holds_several_classes(files) and not _share_names(files):
         return "; its images lie in several folders: for a class each, take --layout folders"
     return ""
+
+
+def describe_annotations(files: _Files, named: str | None = None) -> Hint | None:
+    """Return the content of a file of no known format that names pictures of the source; None without such a file.
+
+    Args:
+        named: annotation file that the user named, if any; no other file is examined.
+    """
+    pictures = {name for path in _images(files) for name in (basename(path), splitext(basename(path))[0])}
+    paths = [named] if named is not None else [path for path in files.sizes() if not is_image_name(path)]
+    for path, text in read_heads(files, paths, ".json", ".ndjson", ".jsonl", ".geojson"):
+        keys = json_keys(text)
+        top = dict.fromkeys(key for key in _JSON_KEY.findall(text) if {key, f"[].{key}"} & keys)
+        strings = {basename(one) for one in _JSON_STRING.findall(text)}
+        if named is None and pictures.isdisjoint(strings) and splitext(basename(path))[0] not in pictures:
+            continue
+        tool, fix = next((found for key, *found in _OTHER_TOOLS if key in keys), ("JSON", _OTHER_TABLE))
+        if top:
+            return Hint(what=f"{path} is {tool} with the keys {shorten_list(list(top)[:12])}", fix=fix)
+    for path, text in read_heads(files, paths, ".csv", ".tsv"):
+        if found := _describe_table(path, text, pictures):
+            return found
+    for path, text in read_heads(files, paths, ".txt", ".xml"):
+        if (splitext(basename(path))[0] in pictures or path.endswith(".txt")) and (
+            found := _describe_text(path, text)
+        ):
+            return found
+    packed = (path for path in paths if splitext(path)[1].lower() in UNPACK_COMMANDS)
+    path = next((path for path in packed if splitext(path)[0].lower().endswith(_TABLE_EXTENSIONS)), "")
+    command = UNPACK_COMMANDS.get(splitext(path)[1].lower(), "")
+    return Hint(what=f"{path} is a compressed file", fix=_unpack(command, path)) if path else None
+
+
+def _describe_table(path: str, text: str, pictures: Collection[str]) -> Hint | None:
+    """Return which column of a table names pictures, if its header does not say so."""
+    lines = [line for line in text.splitlines()[:_MAX_ROWS] if line.strip()]
+    mark = max("\t,;|", key=lines[0].count) if lines else ","
+    header, *rows = [[cell.strip(" \"'") for cell in line.split(mark)] for line in lines] or [[]]
+    for number, column in enumerate(header):
+        cells = [basename(row[number].replace("\\", "/")) for row in rows if len(row) > number]
+        if cells and all(cell in pictures for cell in cells):
+            fix = (
+                "rename it to filename, and that of the classes to class; corners of boxes in pixels are xmin, ymin, "
+                "xmax, ymax; then take --layout csv"
+            )
+            return Hint(what=f"{path} is a table whose column {column!r} names pictures", fix=fix)
+    return None
+
+
+def _describe_text(path: str, text: str) -> Hint | None:
+    """Return what a text file beside a picture has: rows of numbers, or XML."""
+    if path.lower().endswith(".xml"):
+        root = re.search(r"<([A-Za-z][\w:.-]*)[\s>]", text)
+        return Hint(what=f"{path} is XML with the root {root[1]}", fix=_OTHER_TABLE) if root else None
+    rows = [re.split(r"[\s,;]+", line.strip(" ,;")) for line in text.splitlines()[:_MAX_ROWS] if line.strip()]
+    counts = {len(row) for row in rows}
+    numbers = [row for row in rows if sum(map(_is_number, row)) >= _LEAST_NUMBERS]
+    if not rows or len(counts) > 1 or len(numbers) < len(rows):
+        return None
+    return Hint(
+        what=f"{path} has rows of {counts.pop()} values, such as {' '.join(rows[0][:12])}", fix=_OTHER_TABLE
+    )
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) is not None
 
 
 def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str | None) -> AnnotationsError:
@@ -303,6 +399,42 @@ def _detect_marks(files: _Files, paths: Sequence[str], extension: str) -> Hint |
             if all(re.search(mark, text, re.DOTALL) for mark in marks):
                 return _hint(f"{path} is {what}", layout)
     return None
+
+
+def _detect_coco(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect JSON whose lists are COCO's: images with file names, or annotations with the ids of images."""
+    for path, text in read_heads(files, paths, ".json"):
+        if _COCO_KEYS & json_keys(text):
+            return _hint(f"{path} is COCO's", "coco")
+    return None
+
+
+def json_keys(text: str) -> set[str]:
+    """Return the paths of the keys in the beginning of a JSON document, such as "images[].id", three levels deep.
+
+    >>> sorted(json_keys('{"images": [{"id": 1}, {"id": 2}], "a": {"b": {"c": {"d'))
+    ['a', 'a.b', 'a.b.c', 'images', 'images[].id']
+    """
+    found: set[str] = set()
+    frames: list[tuple[str, str]] = []  # the kind of each open list or object, and the path of what it holds
+    path = ""
+    for token in _JSON_TOKEN.finditer(text):
+        mark, name, colon = token[0], token[1], token[2]
+        kind, above = frames[-1] if frames else ("", "")
+        if mark == "{":
+            frames.append(("{", path))
+        elif mark == "[":
+            path = f"{path}[]"
+            frames.append(("[", path))
+        elif mark in ("}", "]"):
+            frames = frames[:-1]
+        elif mark == ",":
+            path = above if kind == "[" else ""
+        elif colon and kind == "{":
+            path = f"{above}.{name}".removeprefix(".")
+            if len(frames) <= _JSON_LEVELS:
+                found.add(path)
+    return found
 
 
 def _detect_text_labels(files: _Files, paths: Sequence[str]) -> Hint | None:
@@ -419,12 +551,29 @@ def _detect_array(files: _Files, paths: Sequence[str]) -> Hint | None:
     return None
 
 
+def _detect_packed_file(files: _Files, paths: Sequence[str]) -> Hint | None:
+    """Detect a volume or picture that is compressed as a whole; gzip of NIfTI is read as it is."""
+    for path in paths:
+        stem, extension = splitext(path)
+        command = UNPACK_COMMANDS.get(extension.lower())
+        if command and extension_of(stem) and not extension_of(path):
+            return Hint(what=f"{path} is a compressed file", fix=_unpack(command, path))
+    return None
+
+
+def _unpack(command: str, path: str) -> str:
+    return f"unpack it, and others like it, with {command} {shlex.quote(path)}"
+
+
 def _detect_foreign_files(files: _Files, paths: Sequence[str]) -> Hint | None:
     """Detect files that are no pictures, volumes or tables, where there are none of these."""
     if any(extension_of(path) for path in files.sizes()):
         return None
     for path in paths:
         name = basename(path).lower()
+        command = UNPACK_COMMANDS.get(splitext(name)[1])
+        if command and not splitext(name)[0].endswith(".tar"):
+            return Hint(what=f"{path} is a compressed file", fix=_unpack(command, path))
         for what, fix, form in _FOREIGN_FILES:
             if form.fullmatch(name):
                 return Hint(what=f"{path} is {what}", fix=fix)
@@ -486,6 +635,7 @@ def _detect_container(files: _Files, paths: Sequence[str]) -> Hint | None:
 _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
     _detect_dataset_json,
     partial(_detect_marks, extension=".json"),
+    _detect_coco,
     partial(_detect_marks, extension=".xml"),
     _detect_text_labels,
     _detect_yolo_yaml,
@@ -497,6 +647,7 @@ _DETECTORS: tuple[Callable[[_Files, Sequence[str]], Hint | None], ...] = (
     _detect_masks,
     _detect_table,
     _detect_container,
+    _detect_packed_file,
     _detect_foreign_files,
     _detect_foreign_table,
     _detect_pointer,

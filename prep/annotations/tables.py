@@ -38,11 +38,8 @@ from halofeed.system.wording import plural
 MAX_CACHED_BYTES = 4 << 20
 """Largest table to keep in memory. Its parsed rows take a hundred times as many bytes."""
 _CHUNK_BYTES = 1 << 20
-_GROUP_COLUMNS = tuple(
-    f"{name}{end}"
-    for name in ("patient", "subject", "participant", "person", "case", "donor")
-    for end in ("", "id")
-)
+_ATTRIBUTE = "attribute "
+"""Start of the names of cells in columns without a known meaning, which no known column has."""
 _NO_HEADER = "the table has no header line; its two columns were taken for filename and class"
 _YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", "1.0", "true"), True)}
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
@@ -193,6 +190,21 @@ class TableRow:
     def cell(self, column: str) -> str:
         return self.cells.get(column, "")
 
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Return the cells of columns without a known meaning, by their names; {} where no groups are needed."""
+        start = len(_ATTRIBUTE)
+        return {name[start:]: text for name, text in self.cells.items() if name.startswith(_ATTRIBUTE)}
+
+
+def shared_attributes(rows: Sequence[TableRow]) -> tuple[tuple[str, str], ...]:
+    """Return (name, value) of the attributes that all rows of an image have in common."""
+    found = rows[0].attributes
+    for row in rows[1:]:
+        others = row.attributes
+        found = {name: value for name, value in found.items() if others.get(name) == value}
+    return tuple(found.items())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
@@ -238,7 +250,7 @@ def read_tables(
     """Return the named table, or all tables of a form of `_FORMS` in the folder of the annotations.
 
     Raises:
-        AnnotationsError: a table is damaged or lacks a column, or splits would divide patients or similar groups.
+        AnnotationsError: a table is damaged or lacks a column.
         UsageError: no table has a column to ignore.
     """
     _, read = _FORMS[form]
@@ -253,8 +265,6 @@ def read_tables(
         listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         raise AnnotationsError(f"{error}; of {listed} name the one to read with --source") from error
     _check_ignored_columns(tables, rule.options.ignore_columns)
-    if rule.options.needs_groups and not any("group" in table.columns for table in tables):
-        _check_no_groups_are_lost(tables)
     return tables
 
 
@@ -264,16 +274,6 @@ def _check_ignored_columns(tables: Sequence[Table], ignored: Sequence[str]) -> N
     there = set(map(normalize_name, header))
     if missing := [column for column in ignored if normalize_name(column) not in there]:
         raise UsageError(f"--ignore-columns {','.join(missing)}: no table has it; found {', '.join(header)}")
-
-
-def _check_no_groups_are_lost(tables: Sequence[Table]) -> None:
-    """Raise AnnotationsError if a column names patients or similar groups and is not read."""
-    for table in tables:
-        if found := [column for column in table.unread if normalize_name(column) in _GROUP_COLUMNS]:
-            raise AnnotationsError(
-                f"{table.file}: column {found[0]!r} is not read, and --split-shares would divide what it holds "
-                "together; call it group, or say --group-pattern '(.+)' to take each image for a group of its own"
-            )
 
 
 def _table_files(annotations: SourceFiles, annotation_file: str | None, form: str) -> list[str]:
@@ -561,6 +561,7 @@ def _cell_reader(
         (column, names.get(column, "") in rule.text, names.get(column, "") in rule.lists)
         for column in dict.fromkeys([*names, *mapping.box])
     ]
+    unread = [column for column in mapping.unread if column] if rule.options.needs_groups else []
 
     def cells(line: int, written: Mapping[str, object]) -> dict[str, str]:
         texts = {}
@@ -571,7 +572,12 @@ def _cell_reader(
                     texts[column] = value.strip()
                 else:
                     texts[column] = _cell(f"{name}:{line}", column, value, is_text, may_list)
-        return mapping.cells(texts)
+        known = mapping.cells(texts)
+        for column in unread:
+            value = written.get(column)
+            if isinstance(value, str | int | float):
+                known[_ATTRIBUTE + column] = str(value).strip()
+        return known
 
     return cells
 

@@ -26,6 +26,7 @@ from halofeed.prep.annotations.container_rows import (
     picture_row,
 )
 from halofeed.prep.annotations.contract import LayoutOptions, read_required
+from halofeed.prep.annotations.group_evidence import is_group_name
 from halofeed.prep.sources.containers import ContainerReader, describe_member, open_container
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas import keys
@@ -167,16 +168,34 @@ def _row(
         sides = {side: _first(features, key) for side, key in schema.size.items()}
         known = {side: value for side, value in sides.items() if value is not None}
         if options.wants_label_images:
-            return picture_row({}, picture, label, options)
+            return picture_row(_groups_in(features, options), picture, label, options)
         if schema.boxes and options.wants_boxes is not False:
             return picture_row(
-                {**known, "objects": _objects(features, schema, options)}, picture, None, options
+                {**known, "objects": _objects(features, schema, options), **_groups_in(features, options)},
+                picture,
+                None,
+                options,
             )
         found = schema.label.of(features) if schema.label is not None else [None]
         value = found[0] if len(found) == 1 else [one for one in found if one is not None]
-        return picture_row({"class": value}, picture, None, options)
+        return picture_row({"class": value, **_groups_in(features, options)}, picture, None, options)
     except SourceError as error:
         return faulty_row(name, stem, error.reason, error.detail)
+
+
+def _groups_in(features: Decoded, options: LayoutOptions) -> dict[str, str]:
+    """Return the features with one text or whole number that are named like a group, where groups are needed."""
+    if not options.needs_groups:
+        return {}
+    found = {}
+    for key, values in features.items():
+        # `--group-column` may name any other feature, too.
+        if key == options.group_column or is_group_name(key):
+            if _is_text(values):
+                found[key] = _text(values[0])
+            elif not isinstance(values, list) and len(values) == 1 and float(values[0]).is_integer():
+                found[key] = str(int(values[0]))
+    return found
 
 
 def _is_text(value: Any) -> bool:

@@ -22,6 +22,16 @@ _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _NO_OUTLINE = "object has no segmentation"
 _CORNERS_OF_CIRCLE = 72
 """Corners of the polygon of an ellipse, as VIA exports it."""
+_CORNERS = 4
+_LEAST_NUMBERS = 6
+_ROUNDED_CORNER = 0.03
+"""Share of the sides of the upright box by which corners with few decimals may be off."""
+_MOST_ROUNDED = 2.0
+BOX_IS_ORIENTED = "box is oriented"
+LINE_IS_NO_POLYGON = "polygon has fewer than 3 points"
+SHAPE_IS_NO_BOX = "shape is no box"
+_NO_AREA = frozenset((LINE_IS_NO_POLYGON, SHAPE_IS_NO_BOX))
+"""Reasons for which a part of an object has no area."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -53,30 +63,163 @@ def rectangle_of(
     what: str,
     options: LayoutOptions,
     form: str = "corners",
+    turn: float = 0.0,
     **flags: Any,
 ) -> Box:
     """Return the box of four numbers in `options.box_form`, or in the form of the layout.
 
+    Args:
+        label: class of the object.
+        numbers: four numbers.
+        what: description of the object, for messages.
+        options: options of the layout.
+        form: form of the layout, see `to_corners`.
+        turn: angle in degrees by which the box is turned about its center, see `angle_of`.
+        **flags: further fields of the box.
+
     Raises:
-        SourceError: the options ask for masks, and `flags` has none.
+        SourceError: the options ask for masks, and `flags` has none; or the box is turned, and the options drop such.
+
+    >>> box = rectangle_of("hat", [0, 0, 4, 2], "object 1", LayoutOptions(), turn=90)
+    >>> box.xmin, box.ymin, box.xmax, box.ymax
+    (1.0, -1.0, 3.0, 3.0)
     """
     if options.masks and "mask" not in flags:
         raise SourceError("annotation", _NO_OUTLINE, f"{what} is no polygon")
     corners = to_corners(numbers, form if options.box_form == "auto" else options.box_form)
-    return make_box(label, corners, what, **flags)
+    box = make_box(label, corners, what, **flags)
+    if not turn % 180:
+        return box
+    x, y = (box.xmin + box.xmax) / 2, (box.ymin + box.ymax) / 2
+    return turned_box(box, (x, y), turn, what, options)
+
+
+def turned_box(box: Box, center: tuple[float, float], turn: float, what: str, options: LayoutOptions) -> Box:
+    """Return the upright box around a box that is turned about a point, by an angle in degrees from x toward y.
+
+    Raises:
+        SourceError: the options drop oriented boxes.
+    """
+    # A quarter turn, also one written in radians, is exact: the sine of a float would leave a share of a side.
+    quarter = {0.0: (1.0, 0.0), 90.0: (0.0, 1.0), 180.0: (-1.0, 0.0), 270.0: (0.0, -1.0)}.get(
+        round(turn, 3) % 360
+    )
+    cosine, sine = quarter or (math.cos(math.radians(turn)), math.sin(math.radians(turn)))
+    points = [(x - center[0], y - center[1]) for x in (box.xmin, box.xmax) for y in (box.ymin, box.ymax)]
+    x = [center[0] + a * cosine - b * sine for a, b in points]
+    y = [center[1] + a * sine + b * cosine for a, b in points]
+    upright = (max(x) - min(x)) * (max(y) - min(y))
+    share = (box.xmax - box.xmin) * (box.ymax - box.ymin) / upright if upright and not quarter else None
+    check_oriented(share, what, options)
+    return replace(box, xmin=min(x), ymin=min(y), xmax=max(x), ymax=max(y), turned_share=share)
+
+
+def check_oriented(share: float | None, what: str, options: LayoutOptions) -> None:
+    """Raise SourceError for an oriented box if the options drop these."""
+    if share is not None and options.oriented_boxes == "drop":
+        detail = f"{what}: it fills {share:.0%} of its upright box, which --oriented-boxes upright takes"
+        raise SourceError("annotation", BOX_IS_ORIENTED, detail)
 
 
 def polygon_of(label: str, numbers: Sequence[float], what: str, options: LayoutOptions, **flags: Any) -> Box:
     """Return the upright box of a polygon x, y, x, y, ..., with the polygon as its mask if the options ask for it.
 
-    >>> polygon_of("hat", [1, 2, 5, 2, 5, 9], "object 1", LayoutOptions(masks=True)).mask
-    [[1, 2, 5, 2, 5, 9]]
+    Its area is that of the polygon, as in COCO.
+
+    >>> box = polygon_of("hat", [1, 2, 5, 2, 5, 9], "object 1", LayoutOptions(masks=True))
+    >>> box.mask, box.area
+    ([[1, 2, 5, 2, 5, 9]], 14.0)
     """
-    if len(numbers) < 6 or len(numbers) % 2:
-        raise SourceError("annotation", "polygon has fewer than 3 points", f"{what}: {len(numbers) // 2}")
+    if len(numbers) < _LEAST_NUMBERS or len(numbers) % 2:
+        raise SourceError("annotation", LINE_IS_NO_POLYGON, f"{what}: {len(numbers) // 2}")
     x, y = numbers[::2], numbers[1::2]
-    mask = [list(numbers)] if options.masks else None
-    return make_box(label, (min(x), min(y), max(x), max(y)), what, mask=mask, **flags)
+    share = None
+    if not options.masks or options.oriented_boxes == "drop":  # a mask keeps the orientation
+        share = share_of_turned_rectangle(numbers)
+        check_oriented(share, what, options)
+    return make_box(
+        label,
+        (min(x), min(y), max(x), max(y)),
+        what,
+        mask=[list(numbers)] if options.masks else None,
+        area=polygon_area(numbers),
+        turned_share=share,
+        **flags,
+    )
+
+
+def usable_parts(polygons: Sequence[Any], what: str, options: LayoutOptions) -> tuple[list[list[float]], int]:
+    """Return the polygons of a mask in COCO's form, and the number of those left out for fewer than three points.
+
+    Like Detectron2, the reader leaves such a polygon out, and an object that has no other one too: pycocotools draws a
+    line, or takes four numbers for a box.
+
+    Raises:
+        SourceError: a polygon is no list of x, y, x, y, ...; or none is left, or the options reject the image.
+
+    >>> usable_parts([[1, 1, 5, 1, 5, 5], [7, 7, 8, 8]], "object 1", LayoutOptions())
+    ([[1, 1, 5, 1, 5, 5]], 1)
+    """
+    if not all(isinstance(polygon, list) and len(polygon) % 2 == 0 for polygon in polygons):
+        detail = f"{what}: {polygons!r:.60}"
+        raise SourceError("annotation", "segmentation is neither polygons nor run lengths", detail)
+    for polygon in polygons:
+        for value in polygon:
+            parse_number(value, f"{what} segmentation")
+    usable = [polygon for polygon in polygons if len(polygon) >= _LEAST_NUMBERS]
+    lost = len(polygons) - len(usable)
+    if not usable or (lost and options.on_bad_object == "reject"):
+        raise SourceError("annotation", LINE_IS_NO_POLYGON, f"{what}: {polygons!r:.60}")
+    return usable, lost
+
+
+def polygon_area(numbers: Sequence[float]) -> float:
+    """Return the area of a polygon x, y, x, y, ...
+
+    >>> polygon_area([0, 0, 4, 0, 4, 2, 0, 2])
+    8.0
+    """
+    x, y = numbers[::2], numbers[1::2]
+    left, top = x[0], y[0]  # small numbers lose fewer digits
+    pairs = zip(x, y, [*x[1:], x[0]], [*y[1:], y[0]], strict=True)
+    return abs(math.fsum((a - left) * (d - top) - (c - left) * (b - top) for a, b, c, d in pairs)) / 2
+
+
+def share_of_turned_rectangle(numbers: Sequence[float]) -> float | None:
+    """Return the share of its upright box that a rectangle fills whose sides are not along the axes.
+
+    The result is None for every other polygon. The numbers may be pixels or shares of the sides of a picture: of a
+    rectangle remains a parallelogram when the axes are scaled, in which the products of the x of two neighboring sides
+    and of their y have opposite signs. Four points that a person clicks on are hardly ever so.
+
+    >>> share_of_turned_rectangle([2, 0, 4, 2, 2, 4, 0, 2])
+    0.5
+    >>> share_of_turned_rectangle([0, 0, 4, 0, 4, 2, 0, 2]), share_of_turned_rectangle([0, 0, 4, 1, 4, 3, 0, 2])
+    (None, None)
+    """
+    if len(numbers) == 2 * _CORNERS + 2 and list(numbers[:2]) == list(
+        numbers[-2:]
+    ):  # closed by its first point
+        numbers = numbers[:-2]
+    if len(numbers) != 2 * _CORNERS:
+        return None
+    x, y = numbers[::2], numbers[1::2]
+    width, height = max(x) - min(x), max(y) - min(y)
+    if not width or not height:
+        return None
+    gap_x, gap_y = x[0] + x[2] - x[1] - x[3], y[0] + y[2] - y[1] - y[3]
+    # Each of four corners in whole pixels is up to half a pixel off.
+    rounded = _MOST_ROUNDED if all(float(side).is_integer() for side in numbers) else 0.0
+    if abs(gap_x) > max(_ROUNDED_CORNER * width, rounded) or abs(gap_y) > max(
+        _ROUNDED_CORNER * height, rounded
+    ):
+        return None
+    first, second = (x[1] - x[0], y[1] - y[0]), (x[2] - x[1], y[2] - y[1])
+    across, down = first[0] * second[0] / width**2, first[1] * second[1] / height**2
+    # Sides along the axes have a product of 0.
+    if across * down >= 0 or min(abs(across), abs(down)) < _ROUNDED_CORNER**2:
+        return None
+    return polygon_area(numbers) / (width * height)
 
 
 def ellipse_of(label: str, numbers: Sequence[float], what: str, options: LayoutOptions, **flags: Any) -> Box:
@@ -96,7 +239,8 @@ def ellipse_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
         turns = (2 * math.pi * corner / _CORNERS_OF_CIRCLE for corner in range(_CORNERS_OF_CIRCLE))
         rim = ((first * math.cos(turn), second * math.sin(turn)) for turn in turns)
         mask = [[z for a, b in rim for z in (x + a * cosine - b * sine, y + a * sine + b * cosine)]]
-    return make_box(label, (x - across, y - down, x + across, y + down), what, mask=mask, **flags)
+    area = math.pi * first * second
+    return make_box(label, (x - across, y - down, x + across, y + down), what, mask=mask, area=area, **flags)
 
 
 def bitmap_of(label: str, corner: Sequence[float], head: bytes, what: str, options: LayoutOptions) -> Box:
@@ -109,14 +253,36 @@ def bitmap_of(label: str, corner: Sequence[float], head: bytes, what: str, optio
 
 def no_box(kind: object, what: str) -> SourceError:
     """Return the error about a shape that has no box, such as a point or a line, or that is not known."""
-    return SourceError("annotation", "shape is no box", f"{what} is of the type {kind!r:.40}")
+    return SourceError("annotation", SHAPE_IS_NO_BOX, f"{what} is of the type {kind!r:.40}")
 
 
-def unite(boxes: Sequence[Box]) -> Box:
-    """Return one object of several parts: the box around them, and all their polygons."""
+def unite_parts(parts: Sequence[T], box_of: Callable[[T], Box], options: LayoutOptions) -> Box:
+    """Return one object of several parts: the box around them, and all their polygons.
+
+    Parts without an area, such as a line, are left out and counted, if the object has others.
+
+    Raises:
+        SourceError: no part is usable; or one is not, and the options reject the image of an unusable object.
+    """
+    boxes, faults = list[Box](), list[SourceError]()
+    for part in parts:
+        try:
+            boxes.append(box_of(part))
+        except SourceError as error:
+            if error.reason not in _NO_AREA or options.on_bad_object == "reject":
+                raise
+            faults.append(error)
+    if not boxes:
+        raise faults[0]
+    if len(parts) == 1:
+        return boxes[0]
     masks = [polygon for box in boxes for polygon in box.mask or ()]
+    areas = [box.area for box in boxes if box.area is not None]
     return replace(
         boxes[0],
+        area=math.fsum(areas) if len(areas) == len(boxes) else None,
+        turned_share=boxes[0].turned_share if len(boxes) == 1 else None,
+        lost_parts=len(faults),
         ymin=min(box.ymin for box in boxes),
         xmin=min(box.xmin for box in boxes),
         ymax=max(box.ymax for box in boxes),
@@ -210,14 +376,11 @@ def is_mostly_bad(bad: int, objects: int) -> bool:
     return (bad >= MIN_BAD_OBJECTS and 2 * bad > objects) or (bad == objects and bad >= _MIN_ALL_BAD)
 
 
-def check_rotation(value: object, what: str, options: LayoutOptions) -> None:
-    """Raise SourceError if a box is rotated about its center, as CVAT allows, unless the options ignore rotation."""
+def angle_of(value: object, what: str, options: LayoutOptions) -> float:
+    """Return the angle by which a box is turned; 0 without one, or if the options ignore the rotation."""
     if value in (None, "") or "rotation" in (name.lower() for name in options.ignore_columns):
-        return
-    angle = parse_number(value, f"{what} rotation")
-    if angle % 180:
-        detail = f"{what}: by {angle:g} degrees; --ignore-columns rotation takes the box as it is before it is turned"
-        raise SourceError("annotation", "box is rotated", detail)
+        return 0.0
+    return parse_number(value, f"{what} rotation")
 
 
 def check_ignored_columns(options: LayoutOptions, layout: str) -> None:

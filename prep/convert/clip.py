@@ -24,6 +24,7 @@ from halofeed.prep.convert.label_image import (
     merged_labels,
     read_label_image,
 )
+from halofeed.prep.convert.losses import add_classes, add_instances, add_levels, is_flat, source_name
 from halofeed.prep.convert.picture import plan_of, size_features
 from halofeed.prep.convert.picture_tasks import class_features
 from halofeed.prep.convert.record import Record
@@ -44,7 +45,9 @@ from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.encode import encode_raw
 from halofeed.prep.voxels.kernels import resize_image, resize_mask
+from halofeed.prep.voxels.levels import Levels
 from halofeed.schemas import keys
+from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tasks import task_named
 from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import ReserveMemory
@@ -75,6 +78,7 @@ class ClipLabels:
     Args:
         held_bytes: maximum number of bytes held during reading.
         overlapped: number of pixels of several classes read so far.
+        classes: class ids in the masks read so far.
     """
 
     recipe: Recipe
@@ -84,6 +88,7 @@ class ClipLabels:
     masks: dict[str, _Mask]
     held_bytes: int
     overlapped: int = 0
+    classes: frozenset[int] = frozenset()
 
     def read(self, indices: Sequence[int]) -> Iterator[ClipLabel]:
         """Yield the class indices of these frames, each once, by ascending index.
@@ -100,9 +105,10 @@ class ClipLabels:
                     sizes = f"{one.shape[0]} x {one.shape[1]} pixels (height x width), its frame "
                     detail = f"{path}, frame {index}: {sizes}{self.clip.height} x {self.clip.width}"
                     raise SourceError("annotation", "mask is of another size than its frame", detail)
-            label, overlapped = merged_labels(self.recipe, self.labels, self.reference, values.pop)
+            label, overlapped, classes = merged_labels(self.recipe, self.labels, self.reference, values.pop)
             assert label is not None
             self.overlapped += overlapped
+            self.classes |= classes
             yield label
 
     def findings(self) -> tuple[str, ...]:
@@ -285,6 +291,7 @@ class ClipConverter:
     ) -> tuple[Record, ...]:
         """Return a record for each window of one source; raise SourceError where it cannot be converted."""
         recipe, reserve = self.recipe, reserve or self.recipe.reserve_alone()
+        levels: list[Levels] = []
         picture = copy_options(ReadOptions, recipe, background=recipe.backdrop(), channels=3, dtype="uint8")
         options = FrameOptions(
             picture=picture,
@@ -292,6 +299,7 @@ class ClipConverter:
             incomplete=recipe.incomplete_clips,
             refuse_turned=reference.is_labelled and recipe.annotation_grid != "displayed",
             reserve=reserve,
+            note_levels=levels.append,
         )
         clip = open_clip(files, reference.source, reference.members, options)
         masks = open_clip_labels(recipe, self.labels, reference, files, clip, options)
@@ -328,8 +336,25 @@ class ClipConverter:
         reference = replace(reference, notes=(*reference.notes, *findings))
         shown = recipe.frame_choice().frames - chosen.repeated // len(read)
         times_s = np.full(clip.frames, -1.0) if clip.times_s is None else clip.times_s
+        known = masks.classes - {self.labels.stored_ignore}
+        rows, columns = plan.resized_size
+        unpadded = [frames[:, :rows, :columns] for frames in read]
+        ledger = _clip_ledger(reference, unpadded, labels, levels, known)
+        if reference.is_labelled and self.labels.is_open and has_label:
+            for label in filled:
+                counts = {value: count for value, count in count_labels(label).items() if value in known}
+                add_instances(ledger, label, counts, reference.source)
         return tuple(
-            self._record(reference, plan, number, times_s[window], shown, frames, label)
+            self._record(
+                reference,
+                plan,
+                number,
+                times_s[window],
+                shown,
+                frames,
+                label,
+                ledger if number == 0 else None,
+            )
             for number, (window, frames, label) in enumerate(zip(chosen.windows, read, labels, strict=True))
         )
 
@@ -342,6 +367,7 @@ class ClipConverter:
         shown: int,
         frames: Frames,
         label: NDArray[Any] | None,
+        ledger: LedgerCounter | None,
     ) -> Record:
         features: dict[str, Value] = {
             keys.ENCODED: encode_raw(frames, 0),
@@ -376,8 +402,39 @@ class ClipConverter:
             label_voxels=counts,
             is_tile=number > 0,
             warnings=reference.notes,
+            ledger=ledger or LedgerCounter(),
         )
         return Record.of(reference, features, facts, number=number)
+
+
+def _clip_ledger(
+    reference: SourceExample,
+    windows: Sequence[Frames],
+    labels: Sequence[NDArray[Any] | None],
+    levels: Sequence[Levels],
+    classes: frozenset[int],
+) -> LedgerCounter:
+    """Return what the conversion did to the information of a clip, for the first of its records.
+
+    Args:
+        windows: frames of each record.
+        labels: masks of each record; None without them.
+        levels: levels of each 16-bit frame that was scaled to 8 bits; the frame that lost the most counts.
+        classes: class ids in the masks of the source.
+    """
+    ledger, source = LedgerCounter(), reference.source
+    ledger.count("sources")
+    worst = max(levels, key=lambda one: (one.is_flat, one.loss), default=None)
+    if worst is not None:
+        add_levels(ledger, worst, source)
+    flat = [is_flat(frames) for frames in windows]
+    ledger.count("one_value_records", sum(flat), source_name(source))
+    if all(flat) and worst is not None and worst.before > 1:
+        ledger.count("flattened_records", 1, f"{source_name(source)}: {worst.text()}")
+    if reference.is_labelled:
+        shown = [np.flatnonzero(np.bincount(label.ravel())) for label in labels if label is not None]
+        add_classes(ledger, classes, {int(value) for values in shown for value in values}, source)
+    return ledger
 
 
 def _fill(

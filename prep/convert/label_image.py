@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ from halofeed.prep.annotations.class_names import LabelCoding
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.tallies import count_labels
 from halofeed.prep.formats.picture import DecodedImage
+from halofeed.prep.formats.picture.gray_forms import GrayForm, is_other_form, png_form
 from halofeed.prep.formats.picture.image import (
     apply_orientation,
     check_pixel_count,
@@ -40,9 +41,12 @@ from halofeed.prep.voxels.label_volumes import (
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
-VOC_VOID = 255
 MOST_SINGLE = 8
 """Values of isolated pixels below which a label counts as drawn, see `check_drawn`."""
+GRAY_FIX = (
+    "--label-values shown takes the gray values, as image viewers and most readers do, --label-values stored the "
+    "numbers in the files"
+)
 _CURE = "save it as an 8-bit PNG with one value for each class, by the tool that drew it"
 _OPENERS: tuple[tuple[bytes | tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
     (PNG_SIGNATURE, PngImagePlugin.PngImageFile),
@@ -81,15 +85,18 @@ def read_label_image(
     max_pixels: int,
     reserve: ReserveMemory = no_memory_limit,
     decode_colors: DecodeColors | None = None,
+    labels: LabelMap | None = None,
 ) -> NDArray[Any]:
     """Return the class indices [height, width] of a PNG, TIFF, BMP or GIF: its gray values, or its palette indices.
 
     Color with equal red, green and blue counts as gray. A GIF needs a gray palette, whose values are the class indices,
-    because writers reorder the palette in each file.
+    because writers reorder the palette in each file. A gray PNG of fewer than 8 bits, or with a palette of grays, has
+    the numbers that it stores, or the gray values that it shows, as `LabelMap.shown_bits` says.
 
     Args:
         reserve: called with the number of bytes for the file and its pixels before they are decoded.
         decode_colors: function that returns the classes of colors [..., 3], if colors are classes.
+        labels: the classes, for what they say about colors and gray values.
 
     Raises:
         SourceError: the image has another or a lossy format, color, several pages or too many pixels, or is damaged.
@@ -121,7 +128,8 @@ def read_label_image(
     reserve(len(data) + planned.peak_bytes)
     with decoder_failures():
         image.load()
-        shown = image.convert("RGB") if decode_colors and image.mode == "P" else image
+        by_table = _table_decoder(image, labels) if decode_colors is None and labels is not None else None
+        shown = image.convert("RGB") if (decode_colors or by_table) and image.mode == "P" else image
         in_color = shown.mode in _COLORS  # known for a GIF only after loading
         bands = len(shown.getbands())
 
@@ -130,7 +138,7 @@ def read_label_image(
 
         values = copy_pixels(shown, take, bands, dtype.name)
     if in_color:
-        return _of_color(values, shown.mode, header, decode_colors)
+        return _of_color(values, shown.mode, header, decode_colors or by_table)
     if decode_colors:
         detail = (
             f"mode {image.mode}, and a panoptic file needs red, green and blue; "
@@ -138,8 +146,61 @@ def read_label_image(
         )
         raise decode_error("label image is not in color", detail)
     if header is None:
-        return _by_palette(values[..., 0], image)
-    return class_indices(values[..., 0], header)
+        return _of_gray(_by_palette(values[..., 0], image), _form_of_mode(image.mode), labels)
+    return _of_gray(class_indices(values[..., 0], header), png_form(data, header), labels)
+
+
+def gray_form(data: bytes) -> GrayForm | None:
+    """Return the form of a gray label image; None if it is in color, or has a palette of colors.
+
+    Raises:
+        SourceError: the image is damaged.
+    """
+    if data.startswith(PNG_SIGNATURE):
+        return png_form(data, read_png_header(data))
+    opener = next((one for begins, one in _OPENERS if data.startswith(begins)), None)
+    if opener is None:
+        return None
+    with decoder_failures():
+        return _form_of_mode(open_with_plugin(opener, data).mode)
+
+
+def _form_of_mode(mode: str) -> GrayForm | None:
+    """Return the form of a TIFF or BMP; tools write a mask of 0 and 255 with 1 bit, too."""
+    bits = {"1": 1, "L": 8, "I;16": 16}.get(mode)
+    return None if bits is None else GrayForm(bits=bits)
+
+
+def _of_gray(stored: NDArray[Any], form: GrayForm | None, labels: LabelMap | None) -> NDArray[Any]:
+    """Return the classes of stored numbers: themselves, or the gray values, as the whole set of files proves."""
+    if form is None or labels is None:
+        return stored
+    if labels.shown_bits:
+        return form.shown(stored, labels.shown_bits)
+    if is_other_form(form, stored, labels.forms):
+        stores = ", ".join(map(str, np.unique(stored)[:5]))
+        shows = ", ".join(map(str, np.unique(form.shown(stored, 8))[:5]))
+        detail = f"it stores {stores} and shows {shows}; {GRAY_FIX}"
+        raise decode_error("label image has another form than those before it", detail)
+    return stored
+
+
+def _table_decoder(image: Image.Image, labels: LabelMap) -> DecodeColors | None:
+    """Return the function that decodes the colors of a class table; None for a palette with other colors."""
+    if not labels.colors:
+        return None
+    numbers = dict(labels.colors)
+    if image.mode == "P":
+        colors = np.array(image.getpalette("RGB") or [], np.int64).reshape(-1, 3)
+        codes = colors @ (1 << 16, 1 << 8, 1)
+        indices = np.unique(np.asarray(image)).tolist()
+        used = {index: int(codes[index]) for index in indices if index < len(codes)}
+        named = {index: numbers[code] for index, code in used.items() if code in numbers}
+        if len(named) < len(used) and all(index == value for index, value in named.items()):
+            return None  # its own numbers are those of the table, or it has other colors
+    elif image.mode not in _COLORS:
+        return None
+    return partial(classes_of_colors, numbers=numbers, where=labels.where)
 
 
 def _check_sound(image: Image.Image) -> None:
@@ -290,21 +351,6 @@ def check_drawn(planes: NDArray[Any], path: str) -> None:
     raise SourceError("annotation", "label holds values that nobody drew", detail)
 
 
-def void_problem(values: Collection[int]) -> str:
-    """Return what is unclear about 255 in label images without names, from all their values; "" if nothing is.
-
-    >>> void_problem({0, 1, 2, 255})[:45], void_problem({0, 85, 170, 255}), void_problem({0, 1, 2})
-    ('255 beside 1 to 2 is void in many data sets, ', '', '')
-    """
-    others = [value for value in values if value not in (0, VOC_VOID)]
-    if VOC_VOID not in values or not others or max(others) > max(20, 4 * len(others)):
-        return ""
-    return (
-        f"{VOC_VOID} beside {min(others)} to {max(others)} is void in many data sets, and nothing says whether it is a "
-        f"class here; --ignore-label {VOC_VOID} ignores it, --map-classes {VOC_VOID}={VOC_VOID} makes it a class"
-    )
-
-
 def renumber(values: NDArray[Any], ids: Mapping[int, int], dtype: str) -> NDArray[Any]:
     """Return the values of a label image or volume as ids; `ids` has one for each value."""
     if all(value == identity for value, identity in ids.items()):
@@ -323,8 +369,8 @@ def read_picture_labels(
     reference: SourceExample,
     files: SourceFiles,
     reserve: ReserveMemory = no_memory_limit,
-) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
-    """Return a picture's class indices [height, width], or None without labels, and findings about them.
+) -> tuple[NDArray[Any] | None, tuple[str, ...], frozenset[int]]:
+    """Return a picture's class indices [height, width] (None without labels), findings about them, and its class ids.
 
     Args:
         reserve: called with the number of bytes before pixels are decoded.
@@ -342,16 +388,17 @@ def read_picture_labels(
             recipe.max_pixels,
             lambda alone: reserve((3 if several else 2) * alone),
             decode_colors,
+            labels,
         )
 
-    found, overlapped = merged_labels(recipe, labels, reference, read)
-    return found, (OVERLAPPED.format(recipe.class_overlap),) if overlapped else ()
+    found, overlapped, classes = merged_labels(recipe, labels, reference, read)
+    return found, (OVERLAPPED.format(recipe.class_overlap),) if overlapped else (), classes
 
 
 def merged_labels(
     recipe: Recipe, labels: LabelMap, reference: SourceExample, read: Callable[[str], NDArray[Any]]
-) -> tuple[NDArray[Any] | None, int]:
-    """Return the merged class indices [height, width] (None without masks), and the number of overlapped pixels.
+) -> tuple[NDArray[Any] | None, int, frozenset[int]]:
+    """Return the merged class indices [height, width] (None without masks), the overlapped pixels, and the class ids.
 
     Args:
         read: returns the values of the mask of a path.
@@ -361,19 +408,23 @@ def merged_labels(
     """
     overlap: OverlapRule = recipe.class_overlap  # type: ignore[assignment]
     overlapped = 0
+    classes: set[int] = set()
     found: NDArray[Any] | None = None
     if reference.class_masks:
         masks = ((labels.id_of(name), read(path)[None]) for name, path in reference.class_masks)
         merged, overlapped = merge_class_masks(masks, overlap, may_repeat=bool(recipe.map_classes))
         found = merged[0]
+        classes.update(count_labels(found))
     for path in reference.masks:
         image = read(path)
         if labels.is_open and labels.ignore is None:
             check_drawn(image[None], path)
         present = count_labels(image) if image.dtype == np.uint8 else np.unique(image).tolist()
-        image = renumber(image, labels.ids_of_values(present), labels.dtype)
+        ids = labels.ids_of_values(present)
+        classes.update(ids.values())
+        image = renumber(image, ids, labels.dtype)
         if found is not None:
             image, voxels = merge_labels(found, image, overlap)
             overlapped += voxels
         found = image
-    return found, overlapped
+    return found, overlapped, frozenset(classes)

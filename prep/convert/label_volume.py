@@ -11,6 +11,7 @@ A value is what a file stores for a voxel, a number is a key of `MaskScan.names`
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,16 +22,18 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.class_names import normalize_class_name
+from halofeed.prep.annotations.documents import parse_json_document, read_limited
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.label_image import MOST_SINGLE, check_drawn, decoder_of, read_label_image, renumber
 from halofeed.prep.convert.tallies import NOTED_SHARE, count_labels, measure_coverage
 from halofeed.prep.formats.clip.frame_folder import natural_order
+from halofeed.prep.formats.volume.voxel_values import NEGATIVE_LABELS
 from halofeed.prep.formats.volumes import ScanOptions, open_mask
 from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import is_image_name, stem_of
+from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS, extension_of, is_image_name, stem_of
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import MAX_CLASS, merge_class_masks, merge_labels
 from halofeed.prep.voxels.resample import apply_mask, view_of
@@ -42,6 +45,7 @@ Voxels = NDArray[Any]
 """Integers [depth, height, width]."""
 _HIGHEST_BIT = 30
 """Highest bit of a positive int32. Classes without an id get the bits from 16 on, and share this one at the end."""
+_MOST_BYTES = 1 << 20
 _SAMPLED_PLANES = 16
 _NOTED_OFFSET_VOXELS = 0.01
 """Offset from the scan's grid, as a fraction of a voxel, above which a mask gets a finding."""
@@ -56,14 +60,38 @@ class ScanLabels:
 
 
 @contextmanager
-def _name_file_in_errors(path: str) -> Iterator[None]:
-    """Add the mask's path to errors of a block, because a rejected scan is listed under the path of its image."""
+def _name_file_in_errors(path: str, kind: str) -> Iterator[None]:
+    """Add the mask's path to errors of a block, because a rejected scan is listed under the path of its image.
+
+    Args:
+        path: the mask.
+        kind: "classes", "sets" or "one class", which decides what can be done with negative values.
+    """
     try:
         yield
     except SourceError as error:
-        if path in error.detail:
+        found = error
+        if error.reason == NEGATIVE_LABELS and re.fullmatch(r"[-0-9,]+", error.detail):
+            found = SourceError(
+                error.stage, error.reason, f"{error.detail}; {_fix_of_negative(error.detail, kind)}"
+            )
+        if path in found.detail:
             raise
-        raise error.at(f"label {path}") from error
+        raise found.at(f"label {path}") from error
+
+
+def _fix_of_negative(listed: str, kind: str) -> str:
+    """Return what to do with negative values, written -2,-1, of a label of all classes, of sets, or of one class.
+
+    >>> _fix_of_negative("-1", "classes")
+    '--ignore-label=-1 ignores these voxels, --map-classes=-1=background makes them background'
+    """
+    if kind == "one class":
+        return "a mask of one class holds 0 and one other value; write 0 into these voxels"
+    mapped = "--map-classes=" + ",".join(f"{value}=background" for value in listed.split(","))
+    if kind == "sets":
+        return f"{mapped} makes these voxels background"
+    return f"--ignore-label={listed} ignores these voxels, {mapped} makes them background"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +178,7 @@ class LabelReader:
                     self.recipe.max_pixels,
                     self.options.reserve,
                     decoder_of(self.recipe.label_coding()),
+                    self.label_map,
                 )
                 if plane.shape != self.grid.shape[1:]:
                     detail = f"{picture_of[path]}: {plane.shape}, the slice has {self.grid.shape[1:]}"
@@ -169,7 +198,7 @@ class LabelReader:
         overlapped = 0
         named: list[Iterable[str] | None] = []
         for path in self.reference.masks:
-            with _name_file_in_errors(path):
+            with _name_file_in_errors(path, "sets" if self._as_sets else "classes"):
                 mask = self._open(path)
                 self.reserve_mask(mask, 0 if merged is None else merged.nbytes)
                 values, found, overlapped_in_file, names = self._read_file(mask, path)
@@ -194,7 +223,7 @@ class LabelReader:
 
         def masks() -> Iterator[tuple[int, Voxels]]:
             for name, path in self.reference.class_masks:
-                with _name_file_in_errors(path):
+                with _name_file_in_errors(path, "one class"):
                     mask = self._open(path)
                     self.reserve_mask(mask, 2 * math.prod(mask.grid.shape))  # merged masks are at most uint16
                     self._check_name(mask, name)
@@ -239,7 +268,8 @@ class LabelReader:
         else:
             ids = _ids_of_names(targets, label_map, sets=self._as_sets)
         # `MaskScan.read_classes` takes the id of voxels to ignore under the number 0.
-        ignored = {0: label_map.ignore[1]} if label_map.ignore is not None and mask.values else {}
+        stored_ignore = label_map.stored_ignore
+        ignored = {0: stored_ignore} if stored_ignore is not None and mask.values else {}
         stored, overlapped = mask.read_classes({**ids, **ignored}, self._overlap)
         values, findings = self._align(mask, stored)
         present = [identity for identity in _distinct_values(values) if identity != label_map.stored_ignore]
@@ -253,6 +283,13 @@ class LabelReader:
         """Return the ids and findings of a file whose values have no names."""
         values, findings = self._align(mask, mask.read())
         label_map, present = self.label_map, _distinct_values(values)
+        if classes := self._classes_of_objects(path, present):
+            values = renumber(values, classes, "uint16")
+            present = sorted({*classes.values()})
+            findings = (
+                *findings,
+                Finding.corrected(FindingName.OBJECTS_BY_CLASS, f"{len(classes) - 1} objects"),
+            )
         if label_map.is_open and label_map.ignore is None and len(present) > MOST_SINGLE:
             check_drawn(_sample_planes(values), path)
         ids = label_map.sets_of_values(present) if self._as_sets else label_map.ids_of_values(present)
@@ -262,6 +299,36 @@ class LabelReader:
             found.append(Finding.noted(FindingName.CLASSES_LEFT_OUT, listed))
         return renumber(values, ids, label_map.stored_dtype(sets=self._as_sets)), found
 
+    def _classes_of_objects(self, path: str, present: Sequence[int]) -> dict[int, int]:
+        """Return the value of each object's class by the object's number; {} if values are not numbers of objects.
+
+        nnDetection writes CASE.json beside CASE.nii.gz with {"instances": {"1": 0}}: the class, counted from 0, of each
+        number in the label. Here value 0 is the background, so class 0 is value 1.
+
+        Source: nnDetection, README, "Adding New Data Sets".
+
+        Raises:
+            SourceError: stage `annotation`: the label holds a number that the document lacks.
+        """
+        document_path = f"{path.removesuffix(extension_of(path))}.json"
+        if not path.lower().endswith(VOLUME_FILE_EXTENSIONS) or self.files.size(document_path) is None:
+            return {}
+        document = parse_json_document(
+            read_limited(self.files, document_path, "document of a label", _MOST_BYTES)
+        )
+        instances = document.get("instances") if isinstance(document, dict) else None
+        if not isinstance(instances, dict) or not all(
+            type(one) is int and one >= 0 for one in instances.values()
+        ):
+            return {}
+        classes = {0: 0, **{int(key): one + 1 for key, one in instances.items() if key.isdecimal()}}
+        if unknown := [value for value in present if value not in classes]:
+            listed = ", ".join(map(str, unknown[:10]))
+            known = ", ".join([*instances][:10])
+            detail = f"{listed}; {document_path} gives the classes of {known}; correct one of them"
+            raise SourceError("annotation", "object of the label has no class", detail)
+        return {value: classes[value] for value in (0, *present)}
+
     def _ids_of_named_values(self, mask: MaskScan, targets: Mapping[int, str]) -> dict[int, int]:
         """Return the id or set of each named value, by its name or else its value; refuse those that disagree."""
         label_map = self.label_map
@@ -269,8 +336,8 @@ class LabelReader:
         known = {normalize_class_name(name): identity for name, identity in label_map.ids.items() if identity}
         for number, name in targets.items():
             value = mask.values[number]
-            if label_map.ignore is not None and value == label_map.ignore[0]:
-                ids[number] = label_map.ignore[1]
+            if label_map.stored_ignore is not None and value in label_map.ignored_values:
+                ids[number] = label_map.stored_ignore
                 continue
             by_value = label_map.id_of_value(value)
             by_name = label_map.ids.get(name, known.get(normalize_class_name(name)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.label_image import read_picture_labels
+from halofeed.prep.convert.losses import add_levels, add_object_levels, add_picture
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, annotated_orientation
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
-from halofeed.prep.formats.picture.image import FEWER_BITS
+from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS
 from halofeed.prep.formats.picture.jpeg import without_metadata
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import copy_options
@@ -29,11 +31,14 @@ from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.kernels import resize_bytes, resize_image
 from halofeed.prep.voxels.masks import mask_bytes
 from halofeed.schemas import keys
+from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import ReserveMemory
 
 BOX_BYTES = 2048
 """Bytes of an object with its features."""
+_WARNINGS = (FEWER_BITS, GRAY_BANDS)
+"""Notes of decoders about guesses, which are printed as warnings."""
 _ENCODED = {"raw": 0.0, "jpeg": 1.0, "png": 2.7}
 """Maximum memory for encoding as a multiple of the pixels: an incompressible PNG needs a copy with swapped channels,
 and the file twice."""
@@ -111,9 +116,9 @@ class PictureConverter:
     ) -> tuple[Record, ...]:
         """Return the record of one source; raise SourceError where it cannot be converted."""
         reserve = reserve or self.recipe.reserve_alone()
-        label, notes = read_picture_labels(self.recipe, self.labels, reference, files, reserve)
+        label, notes, classes = read_picture_labels(self.recipe, self.labels, reference, files, reserve)
         reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
-        return (self.convert(reference, files.read(reference.source), label, reserve),)
+        return (self.convert(reference, files.read(reference.source), label, reserve, classes),)
 
     def needed_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the minimum size for decoding a picture of this displayed size: twice the size after resizing.
@@ -130,12 +135,14 @@ class PictureConverter:
         data: bytes,
         label: NDArray[Any] | None = None,
         reserve: ReserveMemory | None = None,
+        classes: Collection[int] = (),
     ) -> Record:
         """Return the record of one source.
 
         Args:
             label: class indices from its label images, if there are any.
             reserve: called with the number of bytes before pixels are decoded; default: the recipe's limit.
+            classes: class ids that occur in its label images.
 
         Raises:
             SourceError: this source cannot be converted.
@@ -150,16 +157,27 @@ class PictureConverter:
             plan = plan_of(recipe, footprint.displayed_size)
             reserve_bytes(picture_bytes(recipe, reference, len(data), label_bytes, footprint, plan))
 
-        image = read_image(data, self._read_options, needed, reserve_decoding)
+        ledger = LedgerCounter()
+
+        def inspect(samples: NDArray[Any]) -> None:
+            boxes = () if reference.normalized else reference.boxes or ()
+            add_object_levels(ledger, samples, boxes, self._read_options, reference.source)
+
+        image = read_image(data, self._read_options, needed, reserve_decoding, inspect)
         plan = plan_of(recipe, displayed_size(image.orientation, image.stored_size))
         grid = reference.grid if recipe.annotation_grid == "auto" else recipe.annotation_grid
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)
         warnings = (*reference.notes, *([warning] if warning and reference.boxes else []))
         if FIRST_OF_SEVERAL in image.notes:
             warnings = (*warnings, SEVERAL_PICTURES)
-        warnings += (FEWER_BITS,) * (FEWER_BITS in image.notes)
+        warnings += tuple(note for note in _WARNINGS if note in image.notes)
         keeps_file = _keeps_file(recipe, image, plan)
         pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
+        ledger.count("sources")
+        if image.levels is not None:
+            add_levels(ledger, image.levels, reference.source)
+        shown = pixels[: plan.resized_size[0], : plan.resized_size[1]]
+        add_picture(ledger, shown, image.pixels, image.levels, reference.source)
         image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # frees the pixels
         if keeps_file:
             encoded: bytes | memoryview = without_metadata(data)
@@ -173,20 +191,22 @@ class PictureConverter:
         if recipe.encoding != "raw":
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
         facts = PictureFacts(
-            pixel_sums=sum_pixels(pixels[: plan.resized_size[0], : plan.resized_size[1]]),
+            pixel_sums=sum_pixels(shown),
             stored_size=plan.output_size,
             picture_size=plan.resized_size,
             source_size=plan.source_size,
             labels=[],
             boxes=None,
-            notes=tuple(note for note in image.notes if note != FEWER_BITS),
+            notes=tuple(note for note in image.notes if note not in _WARNINGS),
             warnings=warnings,
+            ledger=ledger,
         )
         picture = AnnotatedPicture(
             recipe=recipe,
             labels=self.labels,
             reference=reference,
             label=label,
+            classes=classes,
             image=image,
             plan=plan,
             grid=grid,

@@ -15,6 +15,14 @@ from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.annotations.resolve_boxes import scale_to_pixels
 from halofeed.prep.convert.label_image import label_on_grid
+from halofeed.prep.convert.losses import (
+    add_classes,
+    add_instances,
+    add_keypoints,
+    add_objects,
+    add_structure_sizes,
+    source_name,
+)
 from halofeed.prep.convert.tallies import PictureFacts, count_labels
 from halofeed.prep.formats.picture import DecodedImage
 from halofeed.prep.geometry.boxes import (
@@ -28,7 +36,7 @@ from halofeed.prep.geometry.resize import ResizePlan, displayed_size
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.voxels.encode import ENCODERS
-from halofeed.prep.voxels.masks import encode_mask_png, stored_mask
+from halofeed.prep.voxels.masks import encode_mask_png, mask_area, stored_mask
 from halofeed.schemas import keys
 from halofeed.schemas.files import ZERO_AREA
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
@@ -41,6 +49,7 @@ class AnnotatedPicture:
 
     Args:
         label: class indices of its label images on the label file's grid, if there are any.
+        classes: class ids that occur in its label images.
         image: facts about the picture, without its pixels.
         grid: grid of the annotations, "stored" or "displayed"; None where neither the user nor other pictures say it.
         orientation: EXIF orientation, 1 to 8, from the annotations to the displayed picture.
@@ -50,6 +59,7 @@ class AnnotatedPicture:
     labels: LabelMap
     reference: SourceExample
     label: NDArray[Any] | None
+    classes: Collection[int]
     image: DecodedImage
     plan: ResizePlan
     grid: str | None
@@ -109,7 +119,9 @@ def label_orientation(size: tuple[int, int], image: DecodedImage, grid: str | No
     return annotated_orientation(size, image, grid)
 
 
-def add_classes(picture: AnnotatedPicture, features: dict[str, Value], facts: PictureFacts) -> BadObjects:
+def add_class_labels(
+    picture: AnnotatedPicture, features: dict[str, Value], facts: PictureFacts
+) -> BadObjects:
     """Add the ids and names of the picture's classes."""
     added, facts.labels = class_features(picture.reference, picture.labels)
     features |= added
@@ -141,6 +153,13 @@ def add_label_image(picture: AnnotatedPicture, features: dict[str, Value], facts
             value: count for value, count in count_labels(indices).items() if value != ignored
         }
         facts.labels.extend(facts.label_voxels)
+        source, known = picture.reference.source, [value for value in picture.classes if value != ignored]
+        add_classes(facts.ledger, known, facts.label_voxels, source)
+        add_structure_sizes(
+            facts.ledger, "after", (count for value, count in facts.label_voxels.items() if value)
+        )
+        if picture.labels.is_open:
+            add_instances(facts.ledger, indices, facts.label_voxels, source)
     facts.labelled = label is not None
     stored = ENCODERS["raw" if picture.recipe.encoding == "raw" else "png"](indices[..., None], 0)
     features[keys.LABEL] = stored
@@ -153,12 +172,19 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     recipe, reference, labels = picture.recipe, picture.reference, picture.labels
     plan, orientation = picture.plan, picture.orientation
     boxes = reference.boxes or ()
+    unflagged: dict[str, Any] = {
+        flag: False
+        for flag, policy in (("is_crowd", recipe.boxes_crowd), ("difficult", recipe.boxes_difficult))
+        if policy == "objects"
+    }
+    if unflagged:
+        boxes = tuple(dataclasses.replace(box, **unflagged) for box in boxes)
     if reference.normalized:
         frame_size = displayed_size(orientation, plan.source_size)
         boxes = tuple(scale_to_pixels(box, frame_size) for box in boxes)
     placed = place_annotated_boxes(
         np.array([(box.ymin, box.xmin, box.ymax, box.xmax) for box in boxes], np.float64).reshape(-1, 4),
-        np.array([np.nan if box.area is None else box.area for box in boxes], np.float64),
+        np.array([np.nan if (area := _area_of(box)) is None else area for box in boxes], np.float64),
         np.array([box.is_crowd for box in boxes], bool),
         np.array([box.difficult for box in boxes], bool),
         plan,
@@ -172,7 +198,7 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     )
     bad_objects = list(reference.bad_objects)
     if recipe.masks:
-        placed, masks, undrawn = _draw_masks(picture, boxes, placed)
+        placed, masks, undrawn = _draw_masks(picture, boxes, placed, facts)
         bad_objects += undrawn
         features[keys.OBJECT_MASK] = masks
     kept = [boxes[index] for index in placed.kept]
@@ -186,14 +212,44 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     features.update(_kept_features(kept, recipe.keep))
     if "keypoints" in recipe.keep:
         points, leave = keypoint_features([box.keypoints for box in kept], plan, orientation)
+        scale = _scale(plan, orientation)
+        add_keypoints(facts.ledger, kept, scale, reference.source)
         features.update(points)
         facts.warnings += (KEYPOINTS_OUTSIDE,) if leave else ()
     facts.labels.extend(ids)
+    sides = np.array(plan.output_size * 2)
+    add_objects(facts.ledger, kept, placed.boxes * sides, reference.source)
     facts.boxes = len(kept)
     reasons = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
-    facts.box_counts = {**placed.counts, **reasons}
+    changed = {
+        "oriented, made upright": sum(box.turned_share is not None for box in kept),
+        "with parts left out": sum(box.lost_parts > 0 for box in kept),
+    }
+    facts.box_counts = {
+        **placed.counts,
+        **reasons,
+        **{what: count for what, count in changed.items() if count},
+    }
     empty = [(ZERO_AREA, _described(index, boxes[index])) for index in placed.zero_area]
     return (*bad_objects, *empty)
+
+
+def _scale(plan: ResizePlan, orientation: int) -> tuple[float, float]:
+    """Return the stored pixels of a source pixel along the height and the width of the annotated grid."""
+    height, width = (
+        after / before for after, before in zip(plan.resized_size, plan.source_size, strict=True)
+    )
+    return (width, height) if orientation >= 5 else (height, width)
+
+
+def _area_of(box: Box) -> float | None:
+    """Return the annotated area of an object in source pixels²; that of its mask if the annotations have none."""
+    if box.area is not None or box.mask is None:
+        return box.area
+    try:
+        return mask_area(box.mask)
+    except SourceError:  # `_draw_masks` reports a damaged mask
+        return None
 
 
 def _described(index: int, box: Box) -> str:
@@ -202,7 +258,7 @@ def _described(index: int, box: Box) -> str:
 
 
 def _draw_masks(
-    picture: AnnotatedPicture, boxes: Sequence[Box], placed: PlacedBoxes
+    picture: AnnotatedPicture, boxes: Sequence[Box], placed: PlacedBoxes, facts: PictureFacts
 ) -> tuple[PlacedBoxes, list[bytes], list[tuple[str, str]]]:
     """Return the boxes whose masks can be drawn, their masks, and (reason, detail) of the other objects."""
     drawn: list[bytes] = []
@@ -211,6 +267,8 @@ def _draw_masks(
     for row, index in enumerate(placed.kept):
         try:
             mask = stored_mask(boxes[index].mask, picture.plan, picture.orientation)
+            if not mask.any():
+                facts.ledger.count("empty_masks", 1, source_name(picture.reference.source))
             drawn.append(encode_mask_png(mask))
             sound.append(row)
         except SourceError as error:
@@ -238,7 +296,7 @@ def _kept_features(boxes: Sequence[Box], keep: Collection[str]) -> dict[str, Val
 
 
 ADDERS: dict[str, Add] = {
-    "classification": add_classes,
+    "classification": add_class_labels,
     "detection": add_boxes,
     "segmentation": add_label_image,
 }

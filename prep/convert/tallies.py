@@ -22,6 +22,7 @@ from halofeed.prep.voxels.intensity import as_numbers, in_memory_order
 from halofeed.prep.voxels.label_volumes import CT_FOREGROUND_HU
 from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.findings import FindingName, finding_key
+from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.statistics import Cut, Intensities, Padding, PixelSums, Statistics
 
 ROW_STEP = 8
@@ -126,6 +127,7 @@ class PictureFacts:
     labelled: bool | None = None
     label_voxels: Mapping[int, int] = field(default_factory=dict)
     is_tile: bool = False
+    ledger: LedgerCounter = field(default_factory=LedgerCounter)
 
 
 _COUNTS = (
@@ -144,11 +146,13 @@ class PictureTally:
         self._labelled: int | None = None
         self._pixel_sums: ImageSums | None = None
         self._largest: tuple[int, ...] = (0, 0)
+        self._ledger = LedgerCounter()
 
     def add(self, facts: PictureFacts) -> None:
         """Count one record."""
         counts = self._counts
         self._records += 1
+        self._ledger.add(facts.ledger)
         self._tiles += facts.is_tile
         if self._pixel_sums is not None:
             histogram, count, sums, squares = map(add, self._pixel_sums, facts.pixel_sums)
@@ -203,6 +207,7 @@ class PictureTally:
             cut=Cut(images=sum(over.values()), boxes=sum(boxes * images for boxes, images in over.items())),
             tiles=self._tiles or None,
             largest=self._largest,
+            ledger=self._ledger.ledger(),
         )
 
 
@@ -403,6 +408,7 @@ class VolumeFacts:
         foreground: counts of the values where the label is not 0.
         sized: shape of the scan before it is fitted to the static shape.
         coverage: what all records of the scan show of it.
+        ledger: what the conversion did to the information of the scan, for the first of its records.
     """
 
     shape: VolumeShape
@@ -418,6 +424,12 @@ class VolumeFacts:
     findings: tuple[Finding, ...]
     sized: VolumeShape
     coverage: Coverage
+    ledger: LedgerCounter = field(default_factory=LedgerCounter)
+
+    @property
+    def levels(self) -> int:
+        """Number of counted values, with the smallest one; more than 1 shows that the record has several."""
+        return len(self.body.values) + 1
 
 
 def count_values(
@@ -441,6 +453,7 @@ class VolumeTally:
         self._body = self._foreground = merge_counts(())
         self._largest: VolumeShape = (0, 0, 0)
         self._largest_scan: tuple[int, ...] = (0, 0, 0)
+        self._ledger = LedgerCounter()
 
     def add(self, facts: VolumeFacts) -> None:
         """Count one record."""
@@ -458,6 +471,7 @@ class VolumeTally:
         if not facts.first_of_scan:
             sums["tiles"] += 1
             return
+        self._ledger.add(facts.ledger)
         counts["findings"].update(finding_key(finding.name, finding.treatment) for finding in facts.findings)
         counts["modalities"][facts.modality or "unknown"] += 1
         counts["spacings_mm"]["x".join(f"{side:.2f}" for side in facts.source.spacing_mm)] += 1
@@ -482,4 +496,5 @@ class VolumeTally:
             intensities=Intensities(body=self._body.to_json(), foreground=self._foreground.to_json()),
             largest=self._largest[1:],
             largest_scan=self._largest_scan,
+            ledger=self._ledger.ledger(),
         )

@@ -22,6 +22,15 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.label_volume import LabelReader
+from halofeed.prep.convert.losses import (
+    add_classes,
+    add_instances,
+    add_scan_values,
+    add_structure_sizes,
+    add_units,
+    flat_channels,
+    source_name,
+)
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import (
     Coverage,
@@ -71,6 +80,7 @@ from halofeed.prep.voxels.resample import apply_image, apply_mask, apply_sets, v
 from halofeed.schemas import keys
 from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.findings import FindingName
+from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tfexample import Value
 from halofeed.system.memory import ReserveMemory
 
@@ -254,12 +264,18 @@ class VolumeConverter:
             reserve_mask=lambda mask, merged: reserve(
                 label_bytes(scans, scan.grid, mask, merged, several=several)
             ),
-            options=replace(options, origin=origin),
+            options=replace(
+                options,
+                origin=origin,
+                ignored_values=self.labels.ignored_values,
+                negative_values=self.labels.negative_values,
+            ),
             slices=scan.slices,
         ).read()
         image = self._read_image(scans)
-        assumed = check_values_are_hu(scans, image) if in_hu else ()
+        assumed = check_values_are_hu(scans, image, self.recipe.fixed_window()) if in_hu else ()
         names = _channel_names(scans)
+        is_ct = scan.modality == "CT" or scan.unit == "HU"
         # This drops the functions that read, and with them the bytes of the files.
         scan, scans = replace(scan, read=_is_read), []
         least = float(in_memory_order(image)[0].min())
@@ -269,6 +285,15 @@ class VolumeConverter:
         sized, parts = self._plan(canonical.target, image, known)
         plans = [part.plan for part in parts]
         coverage = measure_coverage(canonical.target, plans, known, self._channels, image=image[..., 0])
+        ledger = LedgerCounter()
+        ledger.count("sources")
+        levels = add_scan_values(ledger, image, values, known, reference.source)
+        if not in_hu and not self.recipe.scales_each_scan():
+            add_units(ledger, image[..., 0], is_ct, reference.source)
+        if known is not None and self.labels.is_open and not self._channels:
+            add_instances(ledger, known, coverage.class_mm3, reference.source)
+        flat = {at for at, one in enumerate(levels) if one.is_flat}
+        shown: set[int] = set()
         del known
         noted = (*(labels.findings if labels else ()), *assumed, *rounded, *coverage.findings())
         findings = (*scan.findings, *noted)
@@ -302,8 +327,23 @@ class VolumeConverter:
                     findings=findings,
                     sized=sized,
                     coverage=coverage,
+                    ledger=ledger,
                 )
             )
+            facts = records[-1].facts
+            shown.update(facts.label_voxels)
+            add_structure_sizes(
+                ledger, "after", (count for value, count in facts.label_voxels.items() if value)
+            )
+            flat &= flat_channels(stored, flat)
+            is_flat = facts.levels <= 2 and bool(flat_channels(stored, {0}))
+            ledger.count("one_value_records", is_flat, source_name(reference.source))
+        if flat:
+            text = levels[min(flat)].text()
+            ledger.count("flattened_records", 1, f"{source_name(reference.source)}: {text}")
+        voxel_mm3 = abs(float(np.linalg.det(canonical.target.affine[:3, :3])))
+        add_structure_sizes(ledger, "before", (mm3 / voxel_mm3 for mm3 in coverage.class_mm3.values()))
+        add_classes(ledger, coverage.class_mm3, shown, reference.source)
         return tuple(records)
 
     @property
@@ -411,6 +451,7 @@ class VolumeConverter:
         findings: tuple[Finding, ...],
         sized: VolumeShape,
         coverage: Coverage,
+        ledger: LedgerCounter,
     ) -> Record:
         grid, upright = part.plan.target, part.plan.source
         extent = tuple(zip(*shown_by(part.plan), strict=True))
@@ -458,6 +499,7 @@ class VolumeConverter:
             findings=findings,
             sized=sized,
             coverage=coverage,
+            ledger=ledger,
         )
         return Record.of(reference, features, facts, number=part.number)
 

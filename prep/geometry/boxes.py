@@ -40,8 +40,8 @@ ROUNDED_SHARE: Final = 1e-6
 _CHOICES: Final = {
     "outside": ("clip", "drop", "fail"),
     "zero_area": ("drop", "keep", "fail"),
-    "crowd": ("keep", "drop"),
-    "difficult": ("keep", "drop"),
+    "crowd": ("keep", "drop", "objects"),
+    "difficult": ("keep", "drop", "objects"),
 }
 
 
@@ -53,14 +53,14 @@ class BoxPolicy:
         outside: "clip", "drop" or "fail" for a box that extends beyond the picture by more than a rounding error of
             six decimals. A box completely outside is dropped under "clip" too.
         zero_area: handling of a box annotated without height or width.
-        crowd: handling of a crowd box.
-        difficult: handling of a difficult box.
+        crowd: handling of a crowd box; "objects" keeps it, and the caller clears its flag.
+        difficult: handling of a difficult box; likewise.
     """
 
     outside: Literal["clip", "drop", "fail"] = "clip"
     zero_area: Literal["drop", "keep", "fail"] = "drop"
-    crowd: Literal["keep", "drop"] = "keep"
-    difficult: Literal["keep", "drop"] = "keep"
+    crowd: Literal["keep", "drop", "objects"] = "keep"
+    difficult: Literal["keep", "drop", "objects"] = "keep"
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():

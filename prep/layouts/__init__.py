@@ -53,7 +53,7 @@ def _of_documents(form: DocumentFormat) -> Layout:
     """Return the layout of a format of annotation files that name pictures and their objects."""
     return Layout(
         name=form.layout,
-        tasks=("detection",),
+        tasks=("detection", "classification") if form.has_classes else ("detection",),
         summary=form.summary,
         list_references=partial(list_documents, form),
         has_masks=form.has_masks,
@@ -90,14 +90,15 @@ LAYOUTS: dict[str, Layout] = {
             summary="the table of csv, one JSON object per line; Hugging Face, also Parquet with pictures; Vertex AI",
             list_references=partial(image_table.list_references, "jsonl"),
             list_labels=partial(image_table.list_labels, "jsonl"),
+            label_values=partial(image_table.label_values, "jsonl"),
             keeps=("occluded", "group_of"),
             takes_clips=True,
             has_containers=True,
         ),
         Layout(
             name="coco",
-            tasks=("detection", "segmentation"),
-            summary="COCO instances JSON; panoptic JSON with its label images",
+            tasks=("detection", "segmentation", "classification"),
+            summary="COCO instances JSON; panoptic JSON with its label images; classes of images, as iNaturalist's",
             list_references=coco.list_references,
             list_labels=coco.list_labels,
             label_values=coco.label_values,
@@ -111,6 +112,7 @@ LAYOUTS: dict[str, Layout] = {
             tasks=("detection",),
             summary="Pascal VOC XML, with ImageSets/Main or in the folders of the images",
             list_references=voc.list_references,
+            list_labels=voc.list_labels,
             keeps=("occluded", "view"),
         ),
         Layout(
@@ -145,6 +147,8 @@ LAYOUTS: dict[str, Layout] = {
             tasks=_ALL,
             summary="tar files of WebDataset: KEY.jpg with KEY.cls, KEY.json or KEY.seg.png",
             list_references=partial(image_table.list_references, "webdataset"),
+            list_labels=partial(image_table.list_labels, "webdataset"),
+            label_values=partial(image_table.label_values, "webdataset"),
             has_containers=True,
             keeps=("occluded", "group_of"),
         ),

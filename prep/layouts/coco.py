@@ -1,4 +1,4 @@
-"""Reader of COCO JSON: instances, their masks and keypoints, and panoptic files."""
+"""Reader of COCO JSON: instances, their masks and keypoints, panoptic files, and classes of images."""
 
 from __future__ import annotations
 
@@ -11,25 +11,45 @@ from typing import Any
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import note_similar_classes, shorten_list
 from halofeed.prep.annotations.columns import is_geometry, normalize_name
-from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, sort_examples
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    attributes_of,
+    rejected_example,
+    sort_examples,
+)
 from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.picture_classes import settle_classes, with_classes
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.written_boxes import (
-    check_rotation,
+    BOX_IS_ORIENTED,
+    angle_of,
+    check_oriented,
     declared_size,
     is_mostly_bad,
     parse_flag,
     parse_number,
     rectangle_of,
     usable_boxes,
+    usable_parts,
 )
-from halofeed.prep.layouts.coco_files import InstancesFile, category_names, normalize_id, read_files
+from halofeed.prep.layouts.coco_files import (
+    TURNED_SHARE,
+    InstancesFile,
+    category_names,
+    is_class_alone,
+    normalize_id,
+    read_files,
+)
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
-_KNOWN_KEYS = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"))
+_KNOWN_KEYS = frozenset(
+    (TURNED_SHARE, "id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation")
+)
 """Keys of an annotation that the reader uses, in addition to other spellings of iscrowd."""
+_IMAGE_KEYS = frozenset(("id", "file_name", "height", "width"))
+"""Keys of an image entry that the reader uses; the others may name its group."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
 _CROWD = ("iscrowd", "crowd")
 _FLAGS = {0: False, 1: True}
@@ -86,11 +106,21 @@ def list_references(
         values = {name: value for value, name in _values_of_classes(documents).items()}
         listed += (
             replace(one, source=index.relative(one.source))
-            for one in _label_image_examples(document, found, drawn, values)
+            for one in _label_image_examples(document, found, drawn, values, options)
         )
-    for document in () if wants_labels else documents:
+    of_classes = _are_of_classes(documents, options)
+    if of_classes:
+        listed += (
+            replace(one, source=index.relative(one.source))
+            for document in documents
+            for one in _classified_images(document, found, options)
+        )
+    for document in () if wants_labels or of_classes else documents:
         _check_form(document, options)
         notes = _unread_keys(document, options)
+        if document.outlined:
+            count = plural(document.outlined, "annotation has", "annotations have")
+            notes += (f"{document.file}: {count} no bbox: the box is that of the outline",)
         if skeletons is not None:
             are_pixel_numbers = _are_pixel_numbers_in(document.annotations)
             skeletons = replace(skeletons, shift=_MIDDLE if are_pixel_numbers else 0.0)
@@ -107,6 +137,63 @@ def list_references(
     used |= {one.path: "train" for one in drawn.values() if isinstance(one, ImageMatch)}
     listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
     yield from sort_examples(note_similar_classes(listed))
+
+
+def _are_of_classes(documents: Sequence[InstancesFile], options: LayoutOptions) -> bool:
+    """Return whether the files give classes of images; raise AnnotationsError if the task needs something else."""
+    of_classes = next((one for one in documents if one.classes_only), None)
+    of_objects = next((one for one in documents if one.annotations and not one.classes_only), None)
+    if of_classes and of_objects:
+        raise AnnotationsError(
+            f"{of_classes.file} has classes of images, and {of_objects.file} has objects; name one of the two with "
+            "--source"
+        )
+    if of_classes and options.wants_boxes:
+        raise AnnotationsError(
+            f"{of_classes.file}: its annotations have no boxes and no outlines, and give each image a class: take "
+            "--task classification"
+        )
+    if options.task == "classification" and not of_classes:
+        raise AnnotationsError(
+            f"{documents[0].file}: its annotations are objects, and no classes of images: take --task detection"
+        )
+    return of_classes is not None
+
+
+def _classified_images(
+    document: InstancesFile,
+    found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
+    options: LayoutOptions,
+) -> Iterator[SourceExample]:
+    """Yield an example with its class, or its classes, for each image of a file whose annotations are classes."""
+    by_image: dict[int | str | None, list[Any]] = {normalize_id(one["id"]): [] for one in document.images}
+    orphans: dict[str, list[object]] = {}
+    for annotation in document.annotations:
+        image_id = normalize_id(annotation.get("image_id"))
+        if image_id in by_image:
+            by_image[image_id].append(annotation)
+        else:
+            orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
+    _refuse_lost_annotations(document, by_image, orphans)
+    for entry in document.images:
+        image = found[document.file, entry["id"]]
+        key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
+        known: dict[str, Any] = {"source": entry["file_name"], "key": key, "split": document.split}
+        numbers = dict.fromkeys(one["category_id"] for one in by_image[normalize_id(entry["id"])])
+        names = tuple(document.names_by_id[one] for one in numbers if one in document.names_by_id)
+        try:
+            if isinstance(image, SourceError):
+                raise image
+            known |= {"source": image.path, "notes": (image.note,) if image.note else ()}
+            if unknown := [one for one in numbers if one not in document.names_by_id]:
+                detail = f"category_id {unknown[0]!r} is no category of {document.file}"
+                raise SourceError("annotation", "image has no class", detail)
+        except SourceError as error:
+            yield SourceExample(**known, problem=error.args)
+            continue
+        yield with_classes(SourceExample(**known), names, document.file, options)
+    yield from document.faulty
+    yield from _orphaned(document, orphans)
 
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
@@ -137,6 +224,7 @@ def _label_image_examples(
     found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
     drawn: Mapping[tuple[str, int | str | None], ImageMatch | SourceError],
     values: Mapping[str, int],
+    options: LayoutOptions,
 ) -> Iterator[SourceExample]:
     """Yield the examples of one panoptic file, each with its label image and the class of each segment."""
     value_of_category = {identity: values[name] for identity, name in document.names_by_id.items()}
@@ -146,6 +234,8 @@ def _label_image_examples(
     for entry in document.images:
         image, identity = found[document.file, entry["id"]], normalize_id(entry["id"])
         known: dict[str, Any] = {"source": entry["file_name"], "key": identity, "split": document.split}
+        if options.needs_groups:
+            known["attributes"] = attributes_of(entry, _IMAGE_KEYS)
         try:
             if isinstance(image, SourceError):
                 raise image
@@ -224,24 +314,40 @@ def _document_examples(
         else:
             orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
     _refuse_lost_annotations(document, by_image, orphans)
+    read: list[tuple[SourceExample, list[str], str]] = []
     for entry in document.images:
         image, annotations = found[document.file, entry["id"]], by_image[normalize_id(entry["id"])]
+        placed = [one for one in annotations if not is_class_alone(one)]
+        names = [
+            document.names_by_id[one["category_id"]]
+            for one in annotations
+            if is_class_alone(one) and one["category_id"] in document.names_by_id
+        ]
         key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
         known: dict[str, Any] = {"source": entry["file_name"], "key": key, "split": document.split}
+        if options.needs_groups:
+            known["attributes"] = attributes_of(entry, _IMAGE_KEYS)
         try:
             if isinstance(image, SourceError):
                 raise image
             known["source"] = image.path
-            boxes, bad = usable_boxes(annotations, box_of, options)
+            boxes, bad = usable_boxes(placed, box_of, options)
             size = declared_size(entry.get("height"), entry.get("width"))
         except SourceError as error:
-            yield SourceExample(**known, problem=error.args)
+            read.append((SourceExample(**known, problem=error.args), names, document.file))
             continue
         notes: tuple[str, ...] = (image.note,) if image.note else ()
         if skeletons is not None and boxes:
             notes += _notes_of(annotations, skeletons)
-        yield SourceExample(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
+        example = SourceExample(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
+        read.append((example, names, document.file))
+    yield from settle_classes(read, options, are_objects=True)
     yield from document.faulty
+    yield from _orphaned(document, orphans)
+
+
+def _orphaned(document: InstancesFile, orphans: Mapping[str, Sequence[object]]) -> Iterator[SourceExample]:
+    """Yield an example with a problem for each image id that annotations have and no image has."""
     for image_id, ids in orphans.items():
         place = f"{document.file}#image_id={image_id}"
         detail = f"{len(ids)} annotations: {shorten_list(map(str, ids))}"
@@ -271,6 +377,10 @@ def _refuse_lost_annotations(
 def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: LayoutOptions) -> Box:
     what = f"annotation {annotation.get('id')}"
     bbox = annotation.get("bbox")
+    if isinstance(bbox, list) and len(bbox) == 5:
+        # Detectron2 and others write an angle, in degrees or radians, after a center or a corner.
+        detail = f"{what}: {bbox!r:.80} has an angle; write the upright box as x, y, width, height"
+        raise SourceError("annotation", BOX_IS_ORIENTED, detail)
     if not isinstance(bbox, list) or len(bbox) != 4:
         raise SourceError("annotation", "bbox is not four numbers", f"{what}: {bbox!r}"[:200])
     if annotation["category_id"] not in names_by_id:
@@ -279,39 +389,40 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
     values = [parse_number(value, f"{what} bbox") for value in bbox]
     attributes = annotation.get("attributes")
     attributes = attributes if isinstance(attributes, dict) else {}  # from CVAT
-    check_rotation(attributes.get("rotation"), what, options)
+    turn = angle_of(attributes.get("rotation"), what, options)
     is_crowd = parse_flag(_crowd_of(annotation), f"{what} iscrowd", _FLAGS)
     occluded = annotation.get("occluded", attributes.get("occluded", 0))
     area = annotation.get("area")
-    return rectangle_of(
+    share = None if options.masks else annotation.get(TURNED_SHARE)
+    check_oriented(share, what, options)
+    mask, lost = _mask(annotation.get("segmentation"), what, options) if options.masks else (None, 0)
+    box = rectangle_of(
         names_by_id[annotation["category_id"]],
         values,
         what,
         options,
         form="corner-size",
+        turn=turn,
         is_crowd=is_crowd,
         occluded="occluded" in options.keep and parse_flag(occluded, f"{what} occluded", _FLAGS),
         category_id=annotation["category_id"] if "category_id" in options.keep else None,
         area=None if area is None else parse_number(area, f"{what} area"),
-        mask=_mask(annotation.get("segmentation"), what) if options.masks else None,
+        mask=mask,
+        lost_parts=lost,
     )
+    return box if share is None else replace(box, turned_share=share)
 
 
-def _mask(segmentation: Any, what: str) -> Any:
-    """Return the segmentation unchanged if it consists of polygons or of a run-length code."""
+def _mask(segmentation: Any, what: str, options: LayoutOptions) -> tuple[Any, int]:
+    """Return the polygons or the run-length code of a segmentation, and the number of polygons that are left out."""
     if segmentation is None or segmentation == []:
         raise SourceError("annotation", "object has no segmentation", what)
     if isinstance(segmentation, dict):
         size, counts = segmentation.get("size"), segmentation.get("counts")
         if isinstance(size, list) and len(size) == 2 and isinstance(counts, list | str):
-            return segmentation
-    elif isinstance(segmentation, list) and all(
-        isinstance(polygon, list) and len(polygon) >= 6 and len(polygon) % 2 == 0 for polygon in segmentation
-    ):
-        for polygon in segmentation:
-            for value in polygon:
-                parse_number(value, f"{what} segmentation")
-        return segmentation
+            return segmentation, 0
+    elif isinstance(segmentation, list):
+        return usable_parts(segmentation, what, options)
     detail = f"{what}: {segmentation!r:.60}"
     raise SourceError("annotation", "segmentation is neither polygons nor run lengths", detail)
 

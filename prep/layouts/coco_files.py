@@ -9,22 +9,25 @@ Source: https://cocodataset.org/#format-data, and the checks of cocodataset/pano
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from halofeed.errors import AnnotationsError
+from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import shorten_list
 from halofeed.prep.annotations.contract import read_required, rejected_example, split_in_file_name
 from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.annotations.written_boxes import MIN_BAD_OBJECTS
+from halofeed.prep.annotations.written_boxes import MIN_BAD_OBJECTS, polygon_area, share_of_turned_rectangle
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
 
 Lists: TypeAlias = "dict[str, list[dict[str, Any]]]"
 _MAX_DIGITS = 4300
 """Python converts no longer text to an int."""
+_FROM_OUTLINE, TURNED_SHARE = "\0box of the outline", "\0share of the turned box"
+"""Keys that the reader adds to annotations; no JSON file has them by chance."""
 _ROBOFLOW = "_annotations.coco.json"
 _SHARE_LOST = 0.1
 """Share of annotations with an undefined category. More show that a class was lost; fewer are slips."""
@@ -45,6 +48,8 @@ class InstancesFile:
         used: ids of the categories that annotations have.
         categories: all categories, with ids for comparisons.
         label_images: panoptic files: name of the label image of each image, by the image's id for comparisons.
+        outlined: number of annotations whose box is that of their outline.
+        classes_only: whether annotations are classes of images, and no objects.
     """
 
     file: str
@@ -57,6 +62,8 @@ class InstancesFile:
     used: frozenset[int]
     categories: tuple[dict[str, Any], ...]
     label_images: Mapping[int | str | None, str]
+    outlined: int = 0
+    classes_only: bool = False
 
 
 def read_files(
@@ -107,10 +114,51 @@ def _instance_files(
     return chosen
 
 
+def _with_box(entry: dict[str, Any]) -> dict[str, Any]:
+    """Add the box of its outline to an object that has an outline and no box, and return the object.
+
+    Some tools, such as kwcoco's, write outlines alone. pycocotools computes boxes of outlines too.
+    """
+    if entry.get("segmentation") and not entry.get("bbox") and (box := _box_of(entry["segmentation"])):
+        entry["bbox"], entry[_FROM_OUTLINE] = box, True
+        outline = entry["segmentation"]
+        if isinstance(outline, list):  # `_box_of` took only polygons of numbers
+            polygons = [part for part in outline if isinstance(part, list) and len(part) >= 6]
+            if entry.get("area") is None:
+                entry["area"] = sum(map(polygon_area, polygons))
+            if len(polygons) == 1 and (share := share_of_turned_rectangle(polygons[0])):
+                entry[TURNED_SHARE] = share
+    return entry
+
+
+def _box_of(outline: Any) -> list[float] | None:
+    """Return the x, y, width and height of an outline; None if it is damaged.
+
+    >>> _box_of([[10, 20, 50, 20, 50, 60]]), _box_of([[1, 2]]), _box_of([["a"] * 6])
+    ([10, 20, 40, 40], None, None)
+    """
+    if isinstance(outline, dict):
+        from halofeed.prep.voxels.masks import run_length_box
+
+        try:
+            return [*run_length_box(outline)]
+        except SourceError:
+            return None
+    parts = outline if isinstance(outline, list) else []
+    parts = [part for part in parts if isinstance(part, list) and len(part) >= 6 and len(part) % 2 == 0]
+    values = [value for part in parts for value in part]
+    if not parts or not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+        return None
+    across = [value for part in parts for value in part[::2]]
+    down = [value for part in parts for value in part[1::2]]
+    return [min(across), min(down), max(across) - min(across), max(down) - min(down)]
+
+
 def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
-    """Remove the outline of an object, which is most of its content, and return the object."""
-    if "segmentation" in entry:
-        entry["segmentation"] = None
+    """Remove the outline of an object, which is most of its content, and return the object with its box."""
+    entry = _with_box(entry)
+    if entry.get("segmentation"):
+        entry["segmentation"] = True
     return entry
 
 
@@ -120,7 +168,9 @@ def _read_document(
     """Return the content of one file, see `read_files`."""
     data = read_required(annotations, name)
     try:
-        content = json.loads(data.decode("utf-8-sig"), object_hook=None if outlines else _without_outline)
+        content = json.loads(
+            data.decode("utf-8-sig"), object_hook=_with_box if outlines else _without_outline
+        )
     except (ValueError, RecursionError) as error:
         fix = "correct it" if data.rstrip().endswith((b"}", b"]")) else "it ends early, so copy it again"
         raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}; {fix}") from error
@@ -132,6 +182,7 @@ def _read_document(
             raise AnnotationsError(
                 f"{name}: expected COCO instances with the lists images, annotations and categories; "
                 f"{part} is no list of objects (found {found}); name an instances file"
+                f"{layout_hint(annotations, 'coco', name)}"
             )
         lists[part] = entries
     images, faulty = _valid_images(name, lists["images"])
@@ -150,14 +201,17 @@ def _read_document(
     elif label_images:
         raise AnnotationsError(
             f"{name}: segmentation takes a panoptic file, whose annotations have segments_info; this one has objects: "
-            "take --task detection"
+            "take --task detection without options for labels, such as --classes and --map-classes"
         )
-    if lists["annotations"] and not any("bbox" in entry for entry in lists["annotations"]):
+    classes_only = is_of_classes(lists["annotations"])
+    if lists["annotations"] and not classes_only and not any("bbox" in one for one in lists["annotations"]):
         keys = ", ".join(sorted(lists["annotations"][0]))
         raise AnnotationsError(
-            f"{name}: no annotation has a bbox (found {keys}); expected an instances file, not captions"
+            f"{name}: no annotation has a bbox or a segmentation (found {keys}); expected an instances file, not "
+            "captions or keypoints alone"
         )
     objects, split = lists["annotations"], _split_of(name) or "train"
+    outlined = sum(entry.pop(_FROM_OUTLINE, False) for entry in objects)
     written = [entry.get("category_id") for entry in objects]
     for entry in objects:
         entry["category_id"] = normalize_id(entry.get("category_id"))
@@ -177,7 +231,32 @@ def _read_document(
         used=frozenset(identity for identity in names_by_id if identity in used),
         categories=tuple({**one, "id": normalize_id(one.get("id"))} for one in lists["categories"]),
         label_images=pictures,
+        outlined=outlined,
+        classes_only=classes_only,
     )
+
+
+def is_of_classes(annotations: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether annotations give each picture a class, and no objects, as those of iNaturalist do.
+
+    Captions have no category_id.
+    """
+    return bool(annotations) and all(map(is_class_alone, annotations))
+
+
+def is_class_alone(annotation: Mapping[str, Any]) -> bool:
+    """Return whether an annotation gives its picture a class and has no place in it, as in sets of camera traps.
+
+    >>> is_class_alone({"category_id": 1}), is_class_alone({"category_id": 1, "bbox": [], "segmentation": []})
+    (True, True)
+    >>> is_class_alone({"category_id": 1, "bbox": [0, 0, 0, 0]})
+    True
+    >>> is_class_alone({"category_id": 1, "bbox": [1, 2]}), is_class_alone({"caption": "a hat"})
+    (False, False)
+    """
+    places = ("bbox", "segmentation", "segments_info", "keypoints", "caption")
+    has_place = any(any(found) if isinstance(found := annotation.get(one), list) else found for one in places)
+    return "category_id" in annotation and not has_place
 
 
 def _segments_as_objects(name: str, lists: Lists, *, things_only: bool) -> Lists:

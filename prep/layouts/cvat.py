@@ -5,6 +5,7 @@ The rules are those of CVAT (docs.cvat.ai/docs/dataset_management/formats/format
 
 - Pictures are shown with their EXIF orientation applied. They lie in `images/`, or in `images/SUBSET/` for a project.
 - Frame 7 of a video is `frame_000007`. A track lists its box on each frame, and `outside="1"` where it is not visible.
+- Tags are classes of pictures.
 - Ellipses and masks have the box around them, as in CVAT's export to COCO. Points, lines, cuboids and skeletons have
   none.
 """
@@ -22,7 +23,7 @@ from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePictu
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import parse_xml_document
 from halofeed.prep.annotations.written_boxes import (
-    check_rotation,
+    angle_of,
     class_of,
     ellipse_of,
     no_box,
@@ -40,7 +41,6 @@ _SIDES = {
     "mask": ("left", "top", "width", "height"),
 }
 _FLAGS = ("occluded", "difficult", "truncated", "is_crowd")
-_TAGS = "tags of pictures are not read; objects are"
 _MAX_FRAMES = 1_000_000
 _AGAIN = "export the task from CVAT again, which writes a box for every frame"
 _GAP = SourceError("annotation", "track has no box on a frame", _AGAIN)
@@ -61,7 +61,7 @@ def _images(root: ElementTree.Element) -> Iterator[FilePicture]:
             stem=name,
             size=(image.get("height"), image.get("width")),
             objects=[(one.get("label"), one) for one in image if one.tag != "tag"],
-            notes=(_TAGS,) if image.find("tag") is not None else (),
+            classes=[name for tag in image.iterfind("tag") if (name := tag.get("label", "").strip())],
             **_of_subset(image.get("subset", "")),
         )
 
@@ -141,9 +141,9 @@ def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options:
     if kind == "ellipse":
         (angle,) = numbers_of([shape.get("rotation") or 0], what)
         return ellipse_of(label, [*numbers, math.radians(angle)], what, options, **flags)
-    check_rotation(shape.get("rotation"), what, options)
+    turn = angle_of(shape.get("rotation"), what, options)
     form = "corners" if kind == "box" else "corner-size"
-    return rectangle_of(label, numbers, what, options, form=form, **flags)
+    return rectangle_of(label, numbers, what, options, form=form, turn=turn, **flags)
 
 
 def _flags(shape: ElementTree.Element) -> Mapping[str, bool]:
@@ -162,4 +162,5 @@ CVAT = DocumentFormat(
     box_of=_box_of,
     grid="displayed",
     keeps=("occluded",),
+    has_classes=True,
 )

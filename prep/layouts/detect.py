@@ -5,18 +5,25 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from posixpath import basename, splitext
 
 from halofeed.errors import AnnotationsError, UsageError
+from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
-from halofeed.prep.annotations.suggest_layout import Hint, find_hints, read_heads
+from halofeed.prep.annotations.suggest_layout import Hint, describe_annotations, find_hints, read_heads
+from halofeed.prep.annotations.suggest_patterns import (
+    UnpairedError,
+    find_drawings,
+    no_pattern,
+    suggest_patterns,
+)
 from halofeed.prep.annotations.table_forms import METADATA_NAMES
 from halofeed.prep.layouts import LAYOUTS
-from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAY_SHOW_ONE_THING
+from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAX_FOLDERS, MAY_SHOW_ONE_THING
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import extension_of, is_volume_name
+from halofeed.prep.sources.file_names import extension_of, is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
@@ -95,13 +102,16 @@ def _by_listing(
             options = options_of(name)
             listed = list(LAYOUTS[name].list_references(annotations, images, annotation_file, options))
         except (AnnotationsError, UsageError) as error:
-            tried.append(f"  {name}: {str(error).removeprefix(f'{annotations.root}: ')}")
+            why = error.brief if isinstance(error, UnpairedError) else str(error)
+            tried.append(f"  {name}: {why.removeprefix(f'{annotations.root}: ')}")
             continue
         good = [one for one in listed if one.problem is None]
-        count = sum(bool(one.label or one.labels or one.boxes or one.mask or one.class_masks) for one in good)
+        count = sum(one.has_annotation for one in good)
         labels = {one.label for one in good if one.label}
         is_guess = name == "folders" and len(labels) > 1 and not options.folders_are_classes
-        doubt = _doubt_classes(annotations, good) if is_guess else None
+        doubt = (
+            _doubt_classes(annotations, good) or _doubt_contents(images, good, options) if is_guess else None
+        )
         if name == "folders" and len(labels) == 1:  # any folder with pictures would be a class
             tried.append(f"  {name}: all images have one class, {labels.pop()!r}")
         elif doubt:
@@ -112,6 +122,8 @@ def _by_listing(
             tried.append(
                 f"  {name}: labels for {count:,} of {len(listed):,} inputs; without labels: --layout {name}"
             )
+    if len(fitting) > 1 and "folders" in fitting and _explains(annotations, images, options_of, fitting):
+        del fitting["folders"]
     if len(fitting) == 1:
         (name, reason), *_ = fitting.items()
         return DetectedLayout(name=name, reason=reason)
@@ -122,22 +134,91 @@ def _by_listing(
         )
     if hints and not hints[0].layouts:
         raise AnnotationsError(f"{annotations.root}: {hints[0]}")
+    suggested: tuple[Suggestion, ...] = ()
+    if not hints:
+        suggested = _suggest_tables(annotations, images, annotation_file, options_of)
+        if suggested and len(suggested[0].words) == 2:
+            (_, name), reason = suggested[0].words, suggested[0].effect
+            return DetectedLayout(name=name, reason=f"it {reason}")
     if not any(extension_of(path) for path in images.sizes()):
         raise AnnotationsError(
             f"{images.root}: no picture, volume or video lies below it{_others(images)}; name the folder "
             "that holds them"
         )
-    head = f"{annotations.root}: its files show no layout; name one of {', '.join(LAYOUTS)} with --layout. Tried:"
-    if hints:
-        head = f"{annotations.root}: {hints[0]}. Tried:"
-    elif candidates is _BY_NAMES and not any(map(is_volume_name, images.sizes())):
-        first, *tried = tried
-        others = ", ".join(name for name in LAYOUTS if name not in _BY_NAMES)
-        head = (
-            f"{annotations.root}:{first.partition(':')[2]}. If it has no class folders, name its layout with --layout: "
-            f"pairs (pictures with label images), {others}. Tried:"
+    suggested = suggested or _suggest_pairs(images, options_of)
+    shown = describe_annotations(annotations, annotation_file)
+    if suggested:
+        head = f"its files show no layout; {advise(suggested, '')}"
+    elif hints and len(hints[0].layouts) > 1:  # names of volumes show no layout, and each of these was tried
+        head = f"{hints[0].what}, and no layout of volumes fits; {no_pattern(images)}"
+    elif hints:
+        head = str(hints[0])
+    else:
+        others = f"; {shown}" if shown else ""
+        head = f"its files show no layout{others}; name one of {', '.join(LAYOUTS)} with --layout"
+    said = [f"; {hint}" for hint in (*hints, shown) if hint]
+    for text in said:  # once is enough
+        tried = [line.replace(text, "") for line in tried]
+    raise AnnotationsError("\n".join([f"{annotations.root}: {head}. Tried:", *tried]))
+
+
+def _suggest_pairs(images: SourceFiles, options_of: Callable[[str], LayoutOptions]) -> tuple[Suggestion, ...]:
+    """Return patterns that were tried, if the user's options leave room for label images."""
+    try:
+        options = options_of("pairs")
+    except UsageError:
+        return ()
+    if options.task not in (None, "segmentation") or options.image_pattern or options.label_pattern:
+        return ()
+    return suggest_patterns(images, options)
+
+
+def _explains(
+    annotations: SourceFiles,
+    images: SourceFiles,
+    options_of: Callable[[str], LayoutOptions],
+    fitting: Iterable[str],
+) -> bool:
+    """Return whether another layout takes all pictures of class folders for images and labels of others.
+
+    Then class folders would make samples of label images.
+    """
+    pictures = sum(map(is_image_name, images.sizes()))
+    for name in (name for name in ("pairs", "class-masks") if name in fitting):
+        listed = LAYOUTS[name].list_references(annotations, images, None, options_of(name))
+        taken = sum(1 + len(one.mask_paths) for one in listed if one.is_labelled)
+        if 10 * taken >= 9 * pictures:
+            return True
+    return False
+
+
+def _suggest_tables(
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options_of: Callable[[str], LayoutOptions],
+) -> tuple[Suggestion, ...]:
+    """Return the layout of a table, and the task if it needs one, with which a table beside the pictures is read."""
+    endings = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}
+    paths = annotations.sizes() if annotation_file is None else [annotation_file]
+    forms = [form for form, ends in endings.items() if any(path.lower().endswith(ends) for path in paths)]
+    tasks: list[tuple[str, ...]] = [(), ("--task", "classification"), ("--task", "segmentation")]
+
+    def try_words(words: Sequence[str]) -> str | None:
+        given = dict(zip(words[::2], words[1::2], strict=True))
+        options = options_of(given["--layout"])
+        if "--task" in given:
+            if options.task is not None:
+                return None
+            options = replace(options, task=given["--task"])
+        found = LAYOUTS[given["--layout"]].list_references(annotations, images, annotation_file, options)
+        listed = list(found)
+        good = sum(one.problem is None and one.has_annotation for one in listed)
+        return (
+            f"finds labels for {good:,} of {plural(len(listed), 'input')}" if 2 * good > len(listed) else None
         )
-    raise AnnotationsError("\n".join([head, *tried]))
+
+    return suggest((("--layout", form, *task) for task in tasks for form in forms), try_words)
 
 
 def _check_options(options_of: Callable[[str], LayoutOptions], layouts: Sequence[str]) -> None:
@@ -202,6 +283,8 @@ _LABEL_NUMBER = re.compile(r"(class|label)[-_ ]?\d+", re.I)
 _SPLIT = re.compile(r"(?:^|.*[-_ ])(?i:(train|valid|val|test)(?:ing|ation)?)(?=[-_ A-Z\d]|$)")
 _LISTS, _TEXTS = (".txt", ".csv", ".tsv", ".lst"), (".json", ".jsonl")
 _MAX_ROWS = 200
+_MAX_COMPARED = 16
+"""Most pictures of a folder that are compared with those of the others."""
 _NAME = re.compile(r'(?<![^"\s,;|])[^"\s,;|]{1,255}\.(?:jpe?g|png|bmp|tiff?|webp|gif)\b', re.I)
 _SAYS_NOTHING = re.compile(r"[0-9a-f]{32,}|.*://.*|", re.I)
 """Values that are no annotation: digests, addresses, blanks."""
@@ -220,6 +303,24 @@ def _doubt_classes(files: SourceFiles, examples: Sequence[SourceExample]) -> str
         next((note for one in examples for note in one.notes if MAY_SHOW_ONE_THING in note), None),
     )
     return next(filter(None, reasons), None) or _telling_list(files, by_class)
+
+
+def _doubt_contents(
+    files: SourceFiles, examples: Sequence[SourceExample], options: LayoutOptions
+) -> str | None:
+    """Return why folders may be no classes if one holds drawings of few colors of the size of another's pictures."""
+    by_class: dict[str, list[str]] = {}
+    for one in examples:
+        by_class.setdefault(one.label or "", []).append(one.source)
+    if len(by_class) > MAX_FOLDERS or set(map(str.isdecimal, by_class)) == {True}:
+        return None
+    paths = sorted(path for found in by_class.values() for path in sorted(found)[:_MAX_COMPARED])
+    found = find_drawings(files, options, paths)
+    return (
+        f"they may be images and label images by their content: a pattern {found[0].effect}"
+        if found
+        else None
+    )
 
 
 def _doubtful_name(names: Iterable[str]) -> str | None:

@@ -21,7 +21,10 @@ from halofeed.prep.annotations.contract import (
     refuse_annotation_file,
     rejected_example,
 )
+from halofeed.prep.annotations.file_content import is_label_of, read_content
+from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest_layout
+from halofeed.prep.annotations.suggest_patterns import pattern_advice
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_image_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
@@ -39,7 +42,7 @@ MASK_FOLDER = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d+(?!.*\d)")
-_MAX_FOLDERS = 20
+MAX_FOLDERS = 20
 """Most folders to compare. Sets of images and masks have a few; among more, two may share names by chance."""
 _SAMPLE = 4
 _MIN_DISTINCTIVE_CHARACTERS = 6
@@ -74,7 +77,8 @@ def list_references(
     rules = _resolve_rules(seen, (path for path in paths if not options.takes(path)), images.root, options)
     if not options.folders_are_classes:
         taken = list(filter(options.takes, paths))
-        notes = _check_class_folders(images, taken, rules.first_is_split, _classes_of(seen, rules))
+        _refuse_partners(images, taken, options)
+        notes = _check_class_folders(images, taken, rules.first_is_split, _classes_of(seen, rules), options)
         rules = replace(rules, notes=_join_notes(rules.notes, notes))
     yield from references_of(paths, rules, options)
 
@@ -368,25 +372,30 @@ def _may_not_be_classes(files: SourceFiles, firsts: Iterable[str], classes: Coll
 
     A True result may be a false alarm. A False result may miss folders whose first files do not pair.
     """
-    if len(classes) == 1:
-        return True
-    if len(classes) > _MAX_FOLDERS:
-        return False
     firsts = list(firsts)
+    folders = [path.rpartition("/")[0] for path in firsts[:_SAMPLE]]
+    if len(classes) == 1 or any(_partner_suffix(map(_stem, files.files_in(one))) for one in folders):
+        return True
+    if len(classes) > MAX_FOLDERS:
+        return False
     stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS)
-    named = any(map(MASK_FOLDER.fullmatch, classes))
+    named = any(map(MASK_FOLDER.fullmatch, classes)) or bool(_folder_pairs(classes))
     return named or max(stems.values(), default=0) > 1 or len({_is_gray(files, path) for path in firsts}) > 1
 
 
 def _check_class_folders(
-    files: SourceFiles, paths: Sequence[str], first_is_split: bool, classes: Collection[str]
+    files: SourceFiles,
+    paths: Sequence[str],
+    first_is_split: bool,
+    classes: Collection[str],
+    options: LayoutOptions,
 ) -> dict[str, str]:
     """Return a note per class for folders that may not be classes.
 
     Args:
         first_is_split: whether the first folder of a path is a split and the second one the class.
     """
-    if len(classes) > _MAX_FOLDERS:
+    if len(classes) > MAX_FOLDERS:
         return {}
     if len(classes) == 1:
         (only,) = classes
@@ -399,6 +408,7 @@ def _check_class_folders(
         if len(folders) > first_is_split:
             label = folders.pop(int(first_is_split))
             by_class.setdefault(label, {})["/".join([*folders, _stem(path)])] = path
+    _refuse_paired_folders(files, by_class, first_is_split)
     notes: dict[str, str] = {}
     for one, other in combinations(sorted(by_class), 2):
         shared = sorted(by_class[one].keys() & by_class[other].keys())
@@ -406,7 +416,7 @@ def _check_class_folders(
         if 2 * len(shared) < smaller or not shared:
             continue
         pairs = [(by_class[one][name], by_class[other][name]) for name in shared]
-        _refuse_masks(files, one, other, pairs, smaller)
+        _refuse_masks(files, one, other, pairs, smaller, options)
         are_distinctive = len(pairs) >= _SAMPLE and all(
             len(_stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS for path, _ in pairs
         )
@@ -418,6 +428,74 @@ def _check_class_folders(
             )
             notes = _join_notes(notes, dict.fromkeys((one, other), message))
     return notes
+
+
+def _folder_pairs(names: Collection[str]) -> dict[str, str]:
+    """Return the partner of each folder, if one text added to the names of a half gives the other half; else {}.
+
+    >>> _folder_pairs(["train", "trainannot", "val", "valannot"])
+    {'train': 'trainannot', 'val': 'valannot'}
+    >>> _folder_pairs(["cat", "dog", "hotdog"])
+    {}
+    """
+    shortest = min(names, key=lambda name: (len(name), name), default="")
+    for longer in sorted(names):
+        start, found, end = longer.partition(shortest)
+        if longer == shortest or not found:
+            continue
+        added = [name for name in names if name.startswith(start) and name.endswith(end)]
+        pairs = {name[len(start) : len(name) - len(end)]: name for name in sorted(added)}
+        if set(pairs) | set(added) == set(names) and len(pairs) * 2 == len(names):
+            return pairs
+    return {}
+
+
+def _refuse_paired_folders(
+    files: SourceFiles, by_class: Mapping[str, Mapping[str, str]], first_is_split: bool
+) -> None:
+    """Raise AnnotationsError if each picture of a half of the folders has a partner of its name in the other half.
+
+    Two classes that are numbered from 1 share names by chance; two pairs of folders with partners by name do not.
+    """
+    pairs = _folder_pairs(by_class)
+    if not pairs or any(by_class[one].keys() != by_class[other].keys() for one, other in pairs.items()):
+        return
+    if len(pairs) < 2 and any(_are_counters(by_class[one]) for one in pairs):
+        return
+    one = min(pairs)
+    name = min(by_class[one])
+    image, label = by_class[one][name], by_class[pairs[one]][name]
+    count = sum(len(by_class[one]) for one in pairs)
+    if first_is_split:
+        fix = "name the folder of the images and that of the labels with --image-pattern and --label-pattern"
+    else:
+        fix = _pairing_patterns(files, pairs, (image, label), count)
+    raise AnnotationsError(
+        f"{files.root}: {image} and {label} have one name, as have {plural(count, 'picture')} of the folders "
+        f"{', '.join(pairs)} with {', '.join(pairs.values())}, so that one is the mask or annotation of the other; "
+        f"{fix}; or {_FIX}"
+    )
+
+
+def _pairing_patterns(
+    files: SourceFiles, pairs: Mapping[str, str], example: tuple[str, str], count: int
+) -> str:
+    """Return patterns for layout pairs that were tried on all files."""
+    one, other = min(pairs), pairs[min(pairs)]
+    start, _, end = other.partition(one)
+    for endings in ([splitext(path)[1] for path in example], (".*", ".*")):
+        image, label = f"{{split}}/{{id}}{endings[0]}", f"{start}{{split}}{end}/{{id}}{endings[1]}"
+        pair = compile_pair(image, label, with_class=False)
+        found: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
+        for path in files.sizes():
+            if kind := pair.classify(path):
+                found[kind[0]].add((kind[1]["split"], kind[1]["id"]))
+        if found[True] == found[False] and len(found[True]) == count:
+            return (
+                f"for label images say --layout pairs --image-pattern '{image}' --label-pattern '{label}', which pairs "
+                f"{plural(count, 'image')} with {plural(count, 'label')}"
+            )
+    return "name the images and labels with --layout pairs, --image-pattern and --label-pattern"
 
 
 def _join_notes(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
@@ -448,8 +526,43 @@ def _refuse_annotations_beside(files: SourceFiles, paths: Sequence[str], only: s
         )
 
 
+def _refuse_partners(files: SourceFiles, paths: Sequence[str], options: LayoutOptions) -> None:
+    """Raise AnnotationsError if most pictures have a label with the same name and a suffix, as 1.tif and 1_mask.tif."""
+    by_name = {f"{path.rpartition('/')[0]}/{_stem(path)}": path for path in paths}
+    suffix = _partner_suffix(by_name)
+    named = [(by_name[name], by_name[f"{name}{suffix}"]) for name in by_name if f"{name}{suffix}" in by_name]
+    if not suffix or not named:
+        return
+    contents = [(read_content(files, image), read_content(files, label)) for image, label in named[:_SAMPLE]]
+    if any(not image or not label or is_label_of(label, image) is False for image, label in contents):
+        return
+    image, label = named[0]
+    raise AnnotationsError(
+        f"{files.root}: {label} is by its name and content the label of {image}, as are {len(named):,} of "
+        f"{plural(len(paths), 'file')}; for label images {pattern_advice(files, options)}; or {_FIX}"
+    )
+
+
+def _partner_suffix(names: Iterable[str]) -> str:
+    """Return the suffix with which nearly all names come in pairs; "" if there is none.
+
+    >>> _partner_suffix(["1", "1_mask", "2", "2_mask"]), _partner_suffix(["1", "10", "2", "20"])
+    ('_mask', '')
+    """
+    known = set(names)
+    suffixes = Counter(name[end:] for name in known for end in range(1, len(name)) if name[:end] in known)
+    words = [(count, suffix) for suffix, count in suffixes.items() if not suffix.isdecimal()]
+    count, suffix = max(words, default=(0, ""))
+    return suffix if count > 1 and 20 * count >= 9 * len(known) else ""
+
+
 def _refuse_masks(
-    files: SourceFiles, one: str, other: str, pairs: Sequence[tuple[str, str]], smaller: int
+    files: SourceFiles,
+    one: str,
+    other: str,
+    pairs: Sequence[tuple[str, str]],
+    smaller: int,
+    options: LayoutOptions,
 ) -> None:
     """Raise AnnotationsError if two folders share file names and one holds the masks of the other."""
     named = [bool(MASK_FOLDER.fullmatch(name)) for name in (one, other)]
@@ -461,12 +574,10 @@ def _refuse_masks(
             return
         named = [gray[0] == {True}, gray[1] == {True}] if is_proof else [False, True]
     image, mask = pairs[0][::-1] if named[0] else pairs[0]
-    patterns = [f"{path.removesuffix(basename(path))}{{id}}{splitext(path)[1]}" for path in (image, mask)]
     raise AnnotationsError(
         f"{files.root}: {image} and {mask} have one name, as have {len(pairs)} of "
         f"{plural(smaller, 'file')}, so that one is the "
-        f"mask or annotation of the other; for label images take --layout pairs --image-pattern '{patterns[0]}' "
-        f"--label-pattern '{patterns[1]}'; or {_FIX}"
+        f"mask or annotation of the other; for label images {pattern_advice(files, options)}; or {_FIX}"
     )
 
 

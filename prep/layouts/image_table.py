@@ -5,6 +5,9 @@ from __future__ import annotations
 import heapq
 import json
 import posixpath
+import re
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, groupby
@@ -12,6 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.class_names import (
     add_class_notes,
     class_number,
@@ -19,6 +23,7 @@ from halofeed.prep.annotations.class_names import (
     note_similar_classes,
     similar_class_notes,
 )
+from halofeed.prep.annotations.classes_beside import classes_beside, ordered_classes
 from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, parse_literal, read_columns
 from halofeed.prep.annotations.container_rows import parquet_class_names
 from halofeed.prep.annotations.contract import (
@@ -35,6 +40,7 @@ from halofeed.prep.annotations.image_index import (
     ImageQuery,
     PathComparison,
 )
+from halofeed.prep.annotations.picture_classes import settle_classes
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.table_forms import is_metadata
 from halofeed.prep.annotations.tables import (
@@ -45,6 +51,7 @@ from halofeed.prep.annotations.tables import (
     described_folder,
     is_container,
     read_tables,
+    shared_attributes,
 )
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names
 from halofeed.prep.annotations.written_boxes import (
@@ -53,6 +60,7 @@ from halofeed.prep.annotations.written_boxes import (
     parse_flag,
     parse_number,
     usable_boxes,
+    usable_parts,
 )
 from halofeed.prep.layouts import segmentation_table
 from halofeed.prep.sources.containers import container_kind
@@ -64,8 +72,8 @@ from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.system.spill import ExternalSort, SortedRecord
 from halofeed.system.wording import plural
 
-_SEPARATORS = ("|", ";", ",")
-"""Characters that people use to separate several classes in one cell."""
+_SEPARATOR = re.compile(r"[\W_]+")
+"""Text between letters and digits that may separate several classes in one cell."""
 _MAX_NAMED = 5
 _IMAGE_COLUMNS = ("filename", "class")
 _NO_NAME = SourceError("annotation", "row names no file")
@@ -101,6 +109,25 @@ def list_references(
     Raises:
         AnnotationsError: columns are missing, or one image has two classes, splits, groups or ids.
     """
+    try:
+        yield from _list_references(form, annotations, images, annotation_file, options)
+    except AnnotationsError as error:
+        if options.task is not None:
+            raise
+        tried = _suggest_task(form, annotations, images, annotation_file, options)
+        if not tried:
+            raise
+        raise AnnotationsError(f"{error}; {advise(tried, '')}") from error
+
+
+def _list_references(
+    form: str,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options: LayoutOptions,
+) -> Iterator[SourceExample]:
+    """Yield the examples of `list_references`."""
     if form == "tfrecord":
         options = replace(
             options, box_units="normalized" if options.box_units == "auto" else options.box_units
@@ -114,13 +141,16 @@ def list_references(
         text=(*_IMAGE_COLUMNS, "split", "group", "id"),
         lists=("class",),
         expected=f"{','.join(_IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
-        "image,label need --task segmentation, or classification where labels are classes",
+        "image,label need --task segmentation, or --task classification where labels are classes",
         spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
         read=lambda name, header: read_columns(
             name, header, options.wants_boxes, options.box_form, options.ignore_columns
         ),
         options=options,
     )
+    if form == "webdataset" and not options.class_names:
+        found = container_files(form, annotations, annotation_file)
+        options = replace(options, class_names=classes_beside(annotations, [*found, ""]))
     tables = [
         _with_class_names(table, options) if is_container(table.file) else table
         for table in read_tables(form, annotations, annotation_file, columns, images)
@@ -173,13 +203,51 @@ def list_references(
     yield from add_class_notes(heapq.merge(examples(), others, key=sort_key), similar)
 
 
+def _suggest_task(
+    form: str,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options: LayoutOptions,
+) -> tuple[Suggestion, ...]:
+    """Return the task for which a table can be read that cannot be read without one."""
+
+    def try_words(words: Sequence[str]) -> str | None:
+        chosen = replace(options, task=words[1])
+        listed = list(_list_references(form, annotations, images, annotation_file, chosen))
+        good = sum(one.problem is None and one.has_annotation for one in listed)
+        return (
+            f"finds labels for {good:,} of {plural(len(listed), 'input')}" if 2 * good > len(listed) else None
+        )
+
+    return suggest([("--task", task) for task in ("classification", "segmentation")], try_words)
+
+
 def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
     """Return the class names that container files of a form give, in their order; () without such files."""
-    read = {"parquet": parquet_class_names, "tfrecord": tfrecord_class_names}
     found = container_files(form, annotations, annotation_file)
+    if form == "webdataset":  # a class is a number, whose name no member of a tar file has
+        return ordered_classes(classes_beside(annotations, [*found, ""]))
+    read = {"parquet": parquet_class_names, "tfrecord": tfrecord_class_names}
     firsts = {posixpath.dirname(file): file for file in reversed(found)}
     names = (read[container_kind(file)](annotations, file) for file in firsts.values())
     return tuple(dict.fromkeys(name for one in names for name in one))
+
+
+def label_values(
+    form: str,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options: LayoutOptions,
+) -> dict[int, str]:
+    """Return the classes of label images in container files of a form, from a class table beside them or in the root.
+
+    The result is {} without a table.
+    """
+    found = container_files(form, annotations, annotation_file)
+    names = classes_beside(annotations, [*found, ""]) if found else {}
+    return {number: name for number, name in names.items() if number}
 
 
 def _with_class_names(table: Table, options: LayoutOptions) -> Table:
@@ -291,18 +359,33 @@ def _resolve_tables(
 ) -> list[SourceExample]:
     """Return the examples of images with boxes; all images of a table determine the meaning of its numbers."""
     examples: list[SourceExample] = []
-    found: list[tuple[int, str, SourceExample]] = []
+    found: list[tuple[int, str, tuple[SourceExample, list[str], str]]] = []
     for image in listed:
         if image.rows:
-            found.append((image.number, image.rows[0][0].file, _example(image, True, options)))
+            alone = [row for row, _ in image.rows if _is_class_alone(row)]
+            names, where = [row.cell("class") for row in alone], alone[0].place if alone else ""
+            given = (_example(image, True, options), names, where)
+            found.append((image.number, image.rows[0][0].file, given))
         if image.error:
             examples.append(_missing_image_example(image, image.error))
-    by_table: dict[str, list[SourceExample]] = {}
-    for _, file, example in sorted(found, key=itemgetter(0)):
-        by_table.setdefault(file, []).append(example)
+    by_table: dict[str, list[tuple[SourceExample, list[str], str]]] = {}
+    for _, file, described in sorted(found, key=itemgetter(0)):
+        by_table.setdefault(file, []).append(described)
     for file, of_table in by_table.items():
-        examples += resolve_boxes(of_table, images, options, file)
+        has_places = any(one.boxes or one.bad_objects for one, *_ in of_table)
+        if not has_places and any(names for _, names, _ in of_table):
+            raise AnnotationsError(
+                f"{file}: no row has a box, and rows have classes: take --task classification"
+            )
+        settled = settle_classes(of_table, options, are_objects=True)
+        examples += resolve_boxes(settled, images, options, file)
     return examples
+
+
+def _is_class_alone(row: TableRow) -> bool:
+    """Return whether a row of a table of boxes gives its picture a class and no box, as in sets of camera traps."""
+    has_place = any(row.cell(column) for column in (*CORNERS, "mask"))
+    return row.fault is None and bool(row.cell("class")) and not has_place
 
 
 def _classes(cell: str, options: LayoutOptions) -> Sequence[str]:
@@ -376,10 +459,12 @@ def _example(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceE
         "group": _agree(source, rows, "group", [row.cell("group") for row in rows]) or None,
         "key": _agree(source, rows, "id", [row.cell("id") for row in rows]) or member_key(source),
         "notes": notes,
+        "attributes": shared_attributes(rows) if options.needs_groups else (),
     }
     try:
         if with_boxes:
-            boxes, bad = usable_boxes(rows, _box, options)
+            placed = [row for row in rows if not _is_class_alone(row)]
+            boxes, bad = usable_boxes(placed, lambda row: _box(row, options), options)
             return SourceExample(**known, boxes=boxes, declared_size=_size(rows), bad_objects=bad)
         classes = classes_of(source, rows, options)
         if options.several_classes == "keep":
@@ -397,7 +482,7 @@ def _size(rows: Sequence[TableRow]) -> tuple[int, int] | None:
     return sizes.pop()
 
 
-def _box(row: TableRow) -> Box | None:
+def _box(row: TableRow, options: LayoutOptions) -> Box | None:
     """Return the box of a row; None if the row means that the image has no objects."""
     coordinates = [row.cell(column) for column in CORNERS]
     if not row.cell("class") and not any(coordinates):
@@ -414,8 +499,10 @@ def _box(row: TableRow) -> Box | None:
         name: parse_flag(row.cell(name).lower(), f"{row.place} {name}", _FLAGS) for name in _FLAG_COLUMNS
     }
     area = parse_number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
-    mask = json.loads(row.cell("mask")) if row.cell("mask") else None
-    return make_box(classes[0], sides, row.place, area=area, mask=mask, **flags)
+    mask, lost = (json.loads(row.cell("mask")) if row.cell("mask") else None), 0
+    if isinstance(mask, list):
+        mask, lost = usable_parts(mask, row.place, options)
+    return make_box(classes[0], sides, row.place, area=area, mask=mask, lost_parts=lost, **flags)
 
 
 def _listed_classes(cell: str) -> tuple[str, ...] | None:
@@ -431,21 +518,54 @@ def _listed_classes(cell: str) -> tuple[str, ...] | None:
 
 
 def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None:
-    """Raise an error for a class whose parts are classes of other rows, unless the user chose a separator.
+    """Raise an error for a cell whose parts are classes of other rows, unless the user chose a separator.
 
     Args:
         places: maps each class, as written, to its first location.
     """
     if options.class_separator != "auto":
         return
-    for cell, place in places.items():
-        for separator in _SEPARATORS:
-            parts = [part.strip() for part in cell.split(separator)]
-            if len(parts) > 1 and all(part and part in places for part in parts):
-                raise AnnotationsError(
-                    f"{place}: class {cell!r} looks like {plural(len(parts), 'class', 'classes')}, as each "
-                    f"part is a class of other rows; say --class-separator {separator!r}, or none if it is one class"
-                )
+    by_separator: dict[str, dict[str, list[str]]] = {}
+    for cell in places:
+        if _listed_classes(cell) is not None or class_number(cell) is not None:
+            continue
+        # Blanks around a sign belong to it: "a, b" is separated by the comma.
+        for separator in {run.strip() or " " for run in _SEPARATOR.findall(cell)}:
+            parts = [part.strip() for part in cell.split(None if separator == " " else separator)]
+            if len(parts) > 1 and all(parts):
+                by_separator.setdefault(separator, {})[cell] = parts
+    for separator, cells in sorted(by_separator.items()):
+        combined = next((cell for cell, parts in cells.items() if all(part in places for part in parts)), "")
+        reason = "as each part is a class of other rows"
+        if not combined and _are_combinations(cells, places):
+            combined, reason = next(iter(cells)), "as its parts come in other cells in other combinations"
+        if combined:
+            more = () if options.several_classes == "keep" else ("--several-classes", "keep")
+            words = shlex.join(["--class-separator", separator, *more])
+            if separator.startswith("--"):  # the command line takes it for an option
+                words = shlex.join([f"--class-separator={separator}", *more])
+            raise AnnotationsError(
+                f"{places[combined]}: class {combined!r} looks like "
+                f"{plural(len(cells[combined]), 'class', 'classes')}, {reason}; say {words} for several classes, or "
+                "--class-separator none if it is one class"
+            )
+
+
+def _are_combinations(cells: Mapping[str, Sequence[str]], places: Mapping[str, str]) -> bool:
+    """Return whether cells are sets of a few parts, of which no part need be a cell of its own.
+
+    Each part is in several cells, there are more cells than parts, and some part comes in several places. So
+    "clear primary", "clear road primary", "haze primary" and so on are sets, while "red car", "red bus", "blue car" and
+    "Tomato___healthy" are names.
+    """
+    parts = Counter(part for found in cells.values() for part in set(found))
+    whole = [cell for cell in places if cell and cell not in cells]
+    parts.update(whole)
+    positions = {(part, place) for found in cells.values() for place, part in enumerate(found)}
+    used = {part for part, _ in positions}
+    if any(parts[part] < 2 for part in used) or len(positions) == len(used):
+        return False
+    return len(cells) + len(whole) > len(parts)
 
 
 def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) -> tuple[str, ...]:

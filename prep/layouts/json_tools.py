@@ -9,7 +9,8 @@ import math
 import posixpath
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -19,16 +20,19 @@ from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import parse_json_document
 from halofeed.prep.annotations.written_boxes import (
+    angle_of,
     bitmap_of,
-    check_rotation,
     class_of,
     ellipse_of,
     no_box,
     numbers_of,
+    parse_number,
     points_of,
     polygon_of,
     rectangle_of,
-    unite,
+    share_of_turned_rectangle,
+    turned_box,
+    unite_parts,
 )
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
@@ -48,6 +52,8 @@ def _mapping(value: object) -> Mapping[str, Any]:
 # in `examples/`): pictures are shown with their EXIF orientation applied. Shapes other than rectangles that share a
 # label and a group_id are parts of one object. Shapes called `__ignore__` are none. Points and lines have no box.
 
+_OUTLINES = ("polygon", "oriented_rectangle", "rotation")
+"""Shapes whose points are corners; X-AnyLabeling calls a turned rectangle `rotation`."""
 _GROUPED = "shapes with one label and group_id are one object, as labelme's converters have it"
 _IGNORED = "shapes called __ignore__ are left out, as labelme's converters do"
 
@@ -69,7 +75,9 @@ def _read_labelme(path: str, data: bytes) -> list[FilePicture] | None:
         stem=posixpath.splitext(path)[0],
         size=(document.get("imageHeight"), document.get("imageWidth")),
         objects=list(objects.values()),
+        classes=[name for name, is_set in _mapping(document.get("flags")).items() if is_set is True],
         notes=(_GROUPED,) * (len(objects) < len(written)) + (_IGNORED,) * any(map(_is_ignored, written)),
+        attributes={key: value for key, value in document.items() if key not in _LABELME_KEYS},
     )
     return [picture]
 
@@ -81,7 +89,7 @@ def _is_ignored(shape: Any) -> bool:
 def _box_of_labelme(parts: list[Any], what: str, options: LayoutOptions) -> Box | None:
     if _is_ignored(parts[0]):
         return None
-    return unite([_box_of_part(shape, what, options) for shape in parts])
+    return unite_parts(parts, lambda shape: _box_of_part(shape, what, options), options)
 
 
 def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
@@ -89,14 +97,14 @@ def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
         raise SourceError("annotation", "shape is no object", f"{what} is {shape!r:.80}")
     label = class_of(shape.get("label"), what)
     kind = shape.get("shape_type") or "polygon"
-    if kind not in ("rectangle", "polygon", "oriented_rectangle", "circle", "mask"):
+    if kind not in (*_OUTLINES, "rectangle", "circle", "mask"):
         raise no_box(kind, f"{what} {label!r}")
     points = points_of(shape.get("points"), what)
     x, y = points[::2], points[1::2]
-    if kind in ("polygon", "oriented_rectangle"):
-        return polygon_of(label, points, what, options)
-    # Tools that follow labelme write rectangles with four corners.
+    # Tools that follow labelme write rectangles with four corners, which may be turned.
     is_upright = len(x) == 4 and len(set(x)) == len(set(y)) == 2
+    if kind in _OUTLINES or (kind == "rectangle" and share_of_turned_rectangle(points) is not None):
+        return polygon_of(label, points, what, options)
     if len(x) != 2 and not (kind == "rectangle" and is_upright):
         raise SourceError("annotation", "shape has no 2 points", f"{what} {label!r} has {len(x)}")
     if kind == "circle":
@@ -111,6 +119,9 @@ def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
     return rectangle_of(label, [min(x), min(y), max(x), max(y)], what, options)
 
 
+_LABELME_KEYS = frozenset(("shapes", "imagePath", "imageData", "imageHeight", "imageWidth", "version"))
+
+
 LABELME = DocumentFormat(
     layout="labelme",
     summary="labelme: a JSON file with shapes for each picture",
@@ -120,6 +131,7 @@ LABELME = DocumentFormat(
     box_of=_box_of_labelme,
     of_one_picture=True,
     grid="displayed",
+    has_classes=True,
 )
 
 
@@ -144,8 +156,17 @@ def _read_supervisely(path: str, data: bytes) -> list[FilePicture] | None:
         stem=posixpath.splitext(image)[0] if is_named else image,
         size=(size.get("height"), size.get("width")),
         objects=[(_mapping(one), is_whole) for one in objects],
+        classes=_names_of(document.get("tags"), "name"),
     )
     return [picture]
+
+
+def _names_of(entries: Any, key: str) -> list[str]:
+    """Return the names that entries of a list have below a key."""
+    listed = entries if isinstance(entries, list) else []
+    return [
+        name.strip() for one in listed if isinstance(name := _mapping(one).get(key), str) and name.strip()
+    ]
 
 
 def _has_fractions(value: Any) -> bool:
@@ -192,6 +213,7 @@ SUPERVISELY = DocumentFormat(
     read=_read_supervisely,
     box_of=_box_of_supervisely,
     of_one_picture=True,
+    has_classes=True,
 )
 
 
@@ -220,7 +242,14 @@ def _picture_of_createml(place: int, entry: Mapping[str, Any]) -> FilePicture:
     if not name or objects is None:
         detail = f"entry {place}: expected image and annotations"
         fault = SourceError("annotation", "entry is no picture with annotations", detail)
-    return FilePicture(name=name, objects=objects or (), fault=fault)
+    if objects and all(map(_is_class_alone, objects)):
+        classes = _names_of(objects, "label")
+        return FilePicture(name=name, classes=classes, fault=fault, attributes=entry)
+    return FilePicture(name=name, objects=objects or (), fault=fault, attributes=entry)
+
+
+def _is_class_alone(written: Any) -> bool:
+    return isinstance(written, dict) and "label" in written and "coordinates" not in written
 
 
 def _box_of_createml(written: Any, what: str, options: LayoutOptions) -> Box:
@@ -239,6 +268,7 @@ CREATEML = DocumentFormat(
     read=_read_createml,
     box_of=_box_of_createml,
     has_masks=False,
+    has_classes=True,
 )
 
 
@@ -253,7 +283,7 @@ _MARK = re.compile(r"^[0-9a-f]{8}-")
 """Mark that Label Studio puts before the names of uploaded files."""
 _RESULTS = ("annotations", "completions")
 _GEOMETRY = frozenset(("x", "points", "rle"))
-_NOT_READ = "results that are no regions, such as choices and texts, are not read"
+_NOT_READ = "results that are no regions and no choices, such as texts, are not read"
 
 
 def _read_label_studio(path: str, data: bytes) -> Iterator[FilePicture] | None:
@@ -287,8 +317,22 @@ def _picture_of_task(place: int, task: Any) -> FilePicture:
         stem=stem,
         size=(first.get("original_height"), first.get("original_width")),
         objects=list(regions.values()),
-        notes=(_NOT_READ,) if len(drawn) < len(results) else (),
+        classes=[name for one in results for name in _choices_of(one)],
+        notes=(_NOT_READ,) if any(not _choices_of(one) for one in results if one not in drawn) else (),
+        attributes={**_mapping(task.get("meta")), **task["data"]},
     )
+
+
+def _choices_of(result: Any) -> list[str]:
+    """Return the classes that a result gives the complete picture: its choices, or the ends of paths of a taxonomy."""
+    value = _mapping(_mapping(result).get("value"))
+    if _GEOMETRY & value.keys():
+        return []
+    choices, paths = value.get("choices"), value.get("taxonomy")
+    names = choices if isinstance(choices, list) else []
+    if isinstance(paths, list):
+        names = [*names, *(path[-1] for path in paths if isinstance(path, list) and path)]
+    return [name.strip() for name in names if isinstance(name, str) and name.strip()]
 
 
 def _image_of_task(data: dict[str, Any], what: str) -> str:
@@ -336,9 +380,33 @@ def _box_of_region(region: dict[str, Any], what: str, options: LayoutOptions) ->
         return polygon_of(label, [side / 100 for side in points_of(region["points"], what)], what, options)
     if not {"width", "height"} <= region.keys() or "rle" in region:
         raise no_box(region.get("type"), what)
-    check_rotation(region.get("rotation"), what, options)
-    sides = numbers_of(map(region.get, _SIDES), what)
-    return rectangle_of(label, [side / 100 for side in sides], what, options, form="corner-size")
+    sides = [side / 100 for side in numbers_of(map(region.get, _SIDES), what)]
+    box = rectangle_of(label, sides, what, options, form="corner-size")
+    turn = angle_of(region.get("rotation"), what, options)
+    return _turned_region(box, turn, region, what, options) if turn % 360 else box
+
+
+def _turned_region(
+    box: Box, turn: float, region: Mapping[str, Any], what: str, options: LayoutOptions
+) -> Box:
+    """Return the upright box of a region, which Label Studio turns about its first corner, in pixels."""
+    if region.get("original_width") is None or region.get("original_height") is None:
+        detail = (
+            f"{what}: turned by {turn:g} degrees without original_width and original_height; export it again"
+        )
+        raise SourceError("annotation", "size of the picture is missing", detail)
+    width, height = (
+        parse_number(region.get(f"original_{side}"), f"{what} {side}") for side in ("width", "height")
+    )
+    if width <= 0 or height <= 0:
+        raise SourceError("annotation", "size of the picture is missing", f"{what}: {width:g} x {height:g}")
+    in_pixels = _scaled(box, width, height)
+    turned = turned_box(in_pixels, (in_pixels.xmin, in_pixels.ymin), turn, what, options)
+    return _scaled(turned, 1 / width, 1 / height)
+
+
+def _scaled(box: Box, x: float, y: float) -> Box:
+    return replace(box, xmin=box.xmin * x, xmax=box.xmax * x, ymin=box.ymin * y, ymax=box.ymax * y)
 
 
 LABEL_STUDIO = DocumentFormat(
@@ -350,6 +418,7 @@ LABEL_STUDIO = DocumentFormat(
     box_of=_box_of_region,
     grid="displayed",
     is_normalized=True,
+    has_classes=True,
 )
 
 
@@ -373,20 +442,26 @@ def _read_via(path: str, data: bytes) -> Iterator[FilePicture] | None:
     entries = _entries_of_csv(data) if path.lower().endswith(".csv") else _entries_of_json(data)
     if not entries:
         return None
-    attribute = _class_attribute(region for _, regions in entries for region in regions or ())
+    attribute = _class_attribute(region for _, regions, _ in entries for region in regions or ())
+    of_files = _file_attribute([described for *_, described in entries])
     return (
         FilePicture(
             name=name,
             objects=[(region, attribute) for region in regions or ()],
+            classes=_marked_values(described.get(of_files)) if of_files else (),
             notes=(_ONE_CLASS,) if attribute is None and regions else (),
             fault=SourceError("annotation", "entry has no regions", "") if regions is None else None,
         )
-        for name, regions in entries
+        for name, regions, described in entries
     )
 
 
-def _entries_of_json(data: bytes) -> list[tuple[str, list[Any] | None]]:
-    """Return the file name and the regions of each picture; None for the regions of a damaged entry."""
+_ViaEntry = tuple[str, list[Any] | None, Mapping[str, Any]]
+"""File name, regions (None if the entry is damaged), and attributes of one picture."""
+
+
+def _entries_of_json(data: bytes) -> list[_ViaEntry]:
+    """Return the pictures of a project or of an export in JSON."""
     document = _mapping(parse_json_document(data))
     listed = [
         one for one in _mapping(document.get("_via_img_metadata", document)).values() if isinstance(one, dict)
@@ -397,13 +472,16 @@ def _entries_of_json(data: bytes) -> list[tuple[str, list[Any] | None]]:
     for entry in listed:
         regions = entry.get("regions")
         regions = list(regions.values()) if isinstance(regions, dict) else regions  # version 1 numbers them
-        entries.append((str(entry.get("filename", "")), regions if isinstance(regions, list) else None))
+        listed_regions = regions if isinstance(regions, list) else None
+        entries.append(
+            (str(entry.get("filename", "")), listed_regions, _mapping(entry.get("file_attributes")))
+        )
     return entries
 
 
-def _entries_of_csv(data: bytes) -> list[tuple[str, list[Any] | None]]:
+def _entries_of_csv(data: bytes) -> list[_ViaEntry]:
     """Return the same of a CSV export, which has a row for each region, or one for a picture without any."""
-    entries: dict[str, list[Any] | None] = {}
+    entries: dict[str, tuple[list[Any], Mapping[str, Any]]] = {}
     try:
         rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
         name = next((name for name in rows.fieldnames or () if name.lstrip("#") == "filename"), None)
@@ -414,12 +492,35 @@ def _entries_of_csv(data: bytes) -> list[tuple[str, list[Any] | None]]:
                 parse_json_document((row[column] or "{}").encode())
                 for column in ("region_shape_attributes", "region_attributes")
             )
-            regions = entries.setdefault(row[name] or "", [])
-            if shape and regions is not None:
+            described = _mapping(parse_json_document((row.get("file_attributes") or "{}").encode()))
+            regions, _ = entries.setdefault(row[name] or "", ([], described))
+            if shape:
                 regions.append({"shape_attributes": shape, "region_attributes": attributes})
     except (csv.Error, UnicodeError) as error:
         raise SourceError("annotation", "malformed CSV", str(error)) from error
-    return list(entries.items())
+    return [(file, regions, described) for file, (regions, described) in entries.items()]
+
+
+def _marked_values(value: Any) -> list[str]:
+    """Return the value of an attribute, or the marked ones of checkboxes."""
+    names = [name for name, is_marked in value.items() if is_marked] if isinstance(value, dict) else [value]
+    return [name.strip() for name in names if isinstance(name, str) and name.strip()]
+
+
+def _file_attribute(described: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the attribute of pictures that holds their class; None if no attribute does.
+
+    It has a name such as class, or is the only one with values, and these repeat, which captions and addresses do not.
+    """
+    values: dict[str, list[str]] = {}
+    for one in described:
+        for name, value in one.items():
+            values.setdefault(name, []).extend(_marked_values(value))
+    used = {name: found for name, found in values.items() if found}
+    named = [name for name in used if normalize_name(name) in _CLASS_NAMES]
+    if not named and len(used) == 1:
+        named = [name for name, found in used.items() if len(set(found)) < len(found)]
+    return named[0] if len(named) == 1 else None
 
 
 def _class_attribute(regions: Iterable[Any]) -> str | None:
@@ -466,4 +567,5 @@ VIA = DocumentFormat(
     expected="a JSON or CSV file of the VGG Image Annotator, version 1 or 2, with filename and regions",
     read=_read_via,
     box_of=_box_of_via,
+    has_classes=True,
 )

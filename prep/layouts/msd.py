@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.class_names import is_whole_number
+from halofeed.prep.annotations.class_tables import is_void_name
 from halofeed.prep.annotations.contract import LayoutOptions, read_required, rejected_example, sort_examples
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import SourceExample
@@ -122,9 +124,12 @@ def check_label_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[
     """
     found: dict[int, str] = {}
     for written, name in values:
-        is_digits = isinstance(written, str) and written.isascii() and written.isdigit()
-        value = int(written) if is_digits else written
-        if type(value) is not int or not 0 <= value < 2**31:
+        value = int(written) if isinstance(written, str) and is_whole_number(written) else written
+        if (
+            type(value) is not int
+            or not -(2**31) <= value < 2**31
+            or (value < 0 and not is_void_name(str(name)))
+        ):
             raise AnnotationsError(
                 f"{path}: labels: {written!r} of {name!r}: expected a whole number from 0{_exchanged(written, name)}"
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from halofeed.errors import AnnotationsError
@@ -19,17 +18,19 @@ from halofeed.prep.annotations.pairing import (
     NEITHER,
     PairKey,
     SortedFiles,
+    by_pattern,
     class_values,
     find_split_folder,
-    join_channels,
     join_class_masks,
     pair_up,
     split_at,
+    split_by_folder,
     target_classes,
 )
-from halofeed.prep.annotations.patterns import PatternPair, compile_pair
+from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.suggest_layout import hint_of_dicom, layout_hint
+from halofeed.prep.annotations.suggest_patterns import UnpairedError, pattern_advice
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
     ARCHIVE_EXTENSIONS,
@@ -37,7 +38,6 @@ from halofeed.prep.sources.file_names import (
     extension_of,
     is_volume_name,
     iterate_scans,
-    missing_part,
     stem_of,
 )
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
@@ -93,14 +93,14 @@ def list_references(
     with_patterns = options.image_pattern is not None or options.label_pattern is not None
     if with_patterns:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=False)
-        found = by_pattern(images, pair, options)
+        found = by_pattern(images.sizes(), images.root, pair, options)
         yield from found.left_out
         if not found.images:
             there = [*found.neither, *(label.path for _, label in found.labels)]
             example = f"; there is {there[0]}" if there else ""
             raise AnnotationsError(
                 f"{images.root}: no volume, picture or clip matches the image pattern {pair.image.text!r}"
-                f"{example}{layout_hint(images, 'pairs')}"
+                f"{example}; {pattern_advice(images, options, 'pairs')}{layout_hint(images, 'pairs')}"
             )
         if "split" not in pair.image.names:
             found.images = split_by_folder(found.images, images.root, options.split_folders)
@@ -153,49 +153,6 @@ def other_scans(images: SourceFiles, options: LayoutOptions) -> list[str]:
     return [path for path in iterate_scans(images.sizes()) if not options.takes_scan(path)]
 
 
-def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -> SortedFiles:
-    """Sort all files of a folder by the patterns of images and labels; for errors see `join_channels`."""
-    paths = images.sizes()
-    result = SortedFiles(paths=paths)
-    channels: list[tuple[PairKey, Mapping[str, str], SourceExample]] = []
-    for path in iterate_scans(paths, options.takes_scan):
-        understood = pair.classify(path)
-        if understood is None:
-            result.neither.append(path)
-            continue
-        is_image, values = understood
-        key = tuple(values[name] for name in pair.shared)
-        if not is_image:
-            result.add_label(key, path, values.get("class"))
-            continue
-        example = SourceExample(
-            source=path,
-            key=path,
-            split=values.get("split", "train"),
-            group=values.get("group"),
-            problem=missing_part(path, paths),
-        )
-        if "channel" in values:
-            channels.append((key, values, example))
-        else:
-            result.images.append((key, example))
-    joined, result.left_out = join_channels(channels, options.channel_order, images.root)
-    result.images += joined
-    return result
-
-
-def split_by_folder(
-    images: list[tuple[PairKey, SourceExample]], root: str, chosen: bool | None
-) -> list[tuple[PairKey, SourceExample]]:
-    """Return the images with the split that a folder of their path names."""
-    folders = [example.source.split("/")[:-1] for _, example in images]
-    place = find_split_folder(folders, chosen, root)
-    return [
-        (key, replace(example, split=split_at(path, place)))
-        for (key, example), path in zip(images, folders, strict=True)
-    ]
-
-
 def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
     paths = images.sizes()
     scans = list(iterate_scans(paths, options.takes_scan))
@@ -211,45 +168,17 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
             split = split_by_folder(unnamed, images.root, options.split_folders)
             found.images = [entry for entry in found.images if entry[0][0]] + split
             return found
-    fix = (
-        "expected images/a.nii.gz with labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz; else "
-        + (
-            f"say {patterns}"
-            if (patterns := _likely_patterns(scans, paths))
-            else "say --image-pattern and --label-pattern, such as '{id}/ct.nii.gz' and '{id}/liver.nii.gz'"
-        )
-    )
     dicom = next((path for path in paths if extension_of(path).lower() in DICOM_EXTENSIONS), None)
-    fix = f"{fix}{layout_hint(images, 'pairs')}" if dicom is None else str(hint_of_dicom(images, dicom))
-    raise AnnotationsError(f"{images.root}: no volume, picture or clip has a label by its name; {fix}")
-
-
-def _likely_patterns(scans: Sequence[str], paths: Mapping[str, int]) -> str:
-    """Return the patterns of two folders whose files have the same names but for a prefix and a suffix, else "".
-
-    Labels pack better than images, so the files of the smaller folder are taken for labels.
-
-    >>> files = {"ct/a.nii.gz": 900, "ct/b.nii.gz": 900, "gt/label_a.nii.gz": 90, "gt/label_b.nii.gz": 90}
-    >>> _likely_patterns(list(files), files)
-    "--image-pattern 'ct/{id}.nii.gz' --label-pattern 'gt/label_{id}.nii.gz'"
-    """
-    folders: dict[tuple[str, str], list[str]] = {}
-    for path in scans:
-        folders.setdefault((path.rpartition("/")[0], extension_of(path)), []).append(path)
-    if len(folders) != 2:
-        return ""
-    images, labels = sorted(folders.values(), key=lambda files: -sum(paths[path] for path in files))
-    ids, written = [stem_of(path) for path in images], {stem_of(path) for path in labels}
-    places = ((name, found) for name in sorted(written) for found in re.finditer(re.escape(ids[0]), name))
-    for name, found in places:
-        before, after = name[: found.start()], name[found.end() :]
-        if {f"{before}{one}{after}" for one in ids} == written:
-            folder, of_labels = images[0].rpartition("/")[0], labels[0].rpartition("/")[0]
-            return (
-                f"--image-pattern '{folder}/{{id}}{extension_of(images[0])}' --label-pattern "
-                f"'{of_labels}/{before}{{id}}{after}{extension_of(labels[0])}'"
-            )
-    return ""
+    expected = (
+        "expected images/a.nii.gz with labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz"
+    )
+    brief = f"{images.root}: no volume, picture or clip has a label by its name"
+    if dicom is not None:
+        raise AnnotationsError(f"{brief}; {dicom} is DICOM: take --layout dicom")
+    raise UnpairedError(
+        f"{brief}; {expected}",
+        lambda: f"else {pattern_advice(images, options, 'pairs')}{layout_hint(images, 'pairs')}",
+    )
 
 
 def _sort_by_folder(
@@ -396,7 +325,7 @@ def _find_class_masks(
         splits_named = False
     else:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=True)
-        found = by_pattern(images, pair, options)
+        found = by_pattern(images.sizes(), images.root, pair, options)
         unlisted = unlisted_folders(images)
         if unlisted and (not options.classes or options.missing_classes == "empty"):
             raise AnnotationsError(
@@ -408,10 +337,9 @@ def _find_class_masks(
         splits_named = "split" in pair.image.names
     if not found.images or not found.labels:
         what = "mask" if found.images else "image"
-        raise AnnotationsError(
-            f"{images.root}: no {what} is found by the rule: {expected}; say it with --image-pattern and "
-            "--label-pattern, such as 'images/{id}.nii.gz' and '{class}/{id}.nii.gz'"
-            f"{layout_hint(images, 'class-masks')}"
+        raise UnpairedError(
+            f"{images.root}: no {what} is found by the rule: {expected}",
+            lambda: f"{pattern_advice(images, options, 'class-masks')}{layout_hint(images, 'class-masks')}",
         )
     if not splits_named:
         found.images = split_by_folder(found.images, images.root, options.split_folders)

@@ -21,6 +21,7 @@ from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.tables import (
     ColumnRules,
     TableRow,
+    is_container,
     read_tables,
 )
 from halofeed.prep.layouts.dicom import find_series, series_below
@@ -128,6 +129,7 @@ class _RowReader:
             key=row.cell("id") or source,
             split=row.cell("split") or split,
             group=row.cell("group") or None,
+            attributes=tuple(row.attributes.items()),
         )
         try:
             if row.fault:
@@ -308,6 +310,8 @@ def _unlisted(
     others: Counter[str] = Counter()
     for path in paths:
         folder = path.rpartition("/")[0]
+        if is_container(path):  # the table itself, with its pictures
+            continue
         if path in used or path in named or not named.isdisjoint(_folders_above(path)):
             continue
         if path in whole and (not one_file or folder in folders):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 from collections import Counter
@@ -15,6 +16,7 @@ from xml.etree import ElementTree
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.annotation_tools import refuse_shared_images
 from halofeed.prep.annotations.class_names import note_similar_classes
+from halofeed.prep.annotations.classes_beside import classes_beside, ordered_classes
 from halofeed.prep.annotations.columns import CORNERS
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -25,11 +27,12 @@ from halofeed.prep.annotations.contract import (
 )
 from halofeed.prep.annotations.documents import parse_xml_document, read_limited
 from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.picture_classes import settle_classes
 from halofeed.prep.annotations.resolve_boxes import Size, possible_sizes, resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import (
+    angle_of,
     check_ignored_columns,
-    check_rotation,
     class_of,
     declared_size,
     parse_flag,
@@ -89,7 +92,11 @@ def list_references(
             f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations"
             f"{layout_hint(annotations, 'voc')}"
         )
-    read = {path: _read(path, annotations, options) for path in paths}
+    listings = {path: _read(path, annotations, options) for path in paths}
+    settled = settle_classes(
+        [(one, names, path) for path, (_, one, names) in listings.items()], options, are_objects=True
+    )
+    read = {path: (name, one) for (path, (name, *_)), one in zip(listings.items(), settled, strict=True)}
     problems = {example.problem[1] for _, example in read.values() if example.problem is not None}
     if problems == {_NOT_VOC} and (other := layout_hint(annotations, "voc", annotation_file)):
         raise AnnotationsError(
@@ -116,8 +123,15 @@ def list_references(
     yield from sort_examples(note_similar_classes(listed))
 
 
-def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[str, SourceExample]:
-    """Return the <filename> of an XML file, and an example with its other content under the XML file's path."""
+def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
+    """Return the classes of a class table in the folder itself, such as CVAT's labelmap.txt; () without one."""
+    return ordered_classes(classes_beside(annotations, [""]))
+
+
+def _read(
+    path: str, annotations: SourceFiles, options: LayoutOptions
+) -> tuple[str, SourceExample, list[str]]:
+    """Return the <filename> of an XML file, an example under its path, and the classes of objects without a place."""
     name = ""
     try:
         root = parse_xml_document(read_limited(annotations, path, "XML", _MAX_XML_BYTES))
@@ -125,15 +139,25 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
             raise SourceError("annotation", _NOT_VOC, f"expected <annotation>, got <{root.tag}>"[:200])
         name = _text(root, "filename")
         size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
+        objects = list(enumerate(root.findall("object"), start=1))
+        alone = [one for _, one in objects if _is_class_alone(one)]
+        if len(alone) < len(objects):  # beside objects with boxes, one without is damaged
+            alone = []
         boxes, bad = usable_boxes(
-            enumerate(root.findall("object"), start=1),
+            () if alone else objects,
             lambda numbered: _box(numbered[1], f"object {numbered[0]}", options),
             options,
             path,
         )
     except SourceError as error:
-        return name, rejected_example(path, error.at(path).args)
-    return name, SourceExample(source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad)
+        return name, rejected_example(path, error.at(path).args), []
+    example = SourceExample(source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad)
+    return name, example, [_text(one, "name") for one in alone]
+
+
+def _is_class_alone(element: ElementTree.Element) -> bool:
+    has_place = element.find("bndbox") is not None or element.find("robndbox") is not None
+    return bool(_text(element, "name")) and not has_place
 
 
 def _with_image(example: SourceExample, image: ImageMatch | SourceError) -> SourceExample:
@@ -181,19 +205,36 @@ def _text(element: ElementTree.Element, path: str) -> str:
     return (element.findtext(path) or "").strip()
 
 
+_TURNED_SIDES = ("cx", "cy", "w", "h", "angle")
+
+
+def _turned_box(element: ElementTree.Element, what: str) -> tuple[list[float], float]:
+    """Return the corners and the angle in degrees of roLabelImg's box, which has a center, a size and radians."""
+    x, y, width, height, angle = (
+        parse_number(_text(element, f"robndbox/{side}"), f"{what} {side}") for side in _TURNED_SIDES
+    )
+    return [x - width / 2, y - height / 2, x + width / 2, y + height / 2], math.degrees(angle)
+
+
 def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box:
     label = class_of(_text(element, "name"), what)
-    if element.find("bndbox") is None:
+    is_turned = element.find("bndbox") is None and element.find("robndbox") is not None
+    if element.find("bndbox") is None and not is_turned:
         raise SourceError("annotation", "object has no box", f"{what} {label!r}")
+    turn = 0.0
     for attribute in element.iterfind("attributes/attribute"):
         if _text(attribute, "name").lower() == "rotation":
-            check_rotation(_text(attribute, "value"), what, options)
-    sides = [parse_number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
+            turn = angle_of(_text(attribute, "value"), what, options)
+    if is_turned:
+        sides, degrees = _turned_box(element, what)
+        turn = angle_of(degrees, what, options)
+    else:
+        sides = [parse_number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
     flags: dict[str, Any] = {
         name: parse_flag(_text(element, name).lower(), f"{what} {name}", _FLAG_TEXTS) for name in _FLAGS
     }
     view = (_text(element, "pose") or None) if "view" in options.keep else None
-    return rectangle_of(label, sides, what, options, view=view, **flags)
+    return rectangle_of(label, sides, what, options, turn=turn, view=view, **flags)
 
 
 def _read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[str, dict[str, str]]:
@@ -318,7 +359,11 @@ def _split_by_lists(
         for name, split in splits.items():
             if (prefix, name) not in seen:
                 place = f"{prefix}/ImageSets/Main/{split}.txt#{name}".lstrip("/")
-                fault = ("annotation", "listed image has no annotation", "")
+                fault = (
+                    "annotation",
+                    "listed image has no annotation",
+                    "add its XML file, or remove the line",
+                )
                 result.append(rejected_example(place, fault, split))
     return result
 

@@ -7,7 +7,7 @@ The rules are those of Ultralytics (docs.ultralytics.com/datasets, `ultralytics/
 - A picture without a label file has no objects, as in YOLO. Without any label file the source is refused.
 - A label file may also lie beside its picture, below a folder `images` too.
 - A box may exceed the picture, as --boxes-outside decides; only values below -0.5 or above 1.5 are no fractions.
-- Oriented boxes (four corners) are polygons of four points, with the same upright box.
+- Oriented boxes (four corners) become upright boxes; `--oriented-boxes drop` leaves them out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.class_names import note_similar_classes
+from halofeed.prep.annotations.class_tables import read_class_table
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     read_required,
@@ -31,7 +32,13 @@ from halofeed.prep.annotations.documents import MAX_YAML_BYTES, parse_yaml, read
 from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.annotations.written_boxes import parse_number, polygon_of, rectangle_of, usable_boxes
+from halofeed.prep.annotations.written_boxes import (
+    BOX_IS_ORIENTED,
+    parse_number,
+    polygon_of,
+    rectangle_of,
+    usable_boxes,
+)
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, path_below
@@ -39,16 +46,25 @@ from halofeed.system.wording import plural
 
 _SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
 """Keys of data.yaml that name images, and their splits."""
+_DARKNET_SPLITS = {"train": "train", "valid": "val", "val": "val", "test": "test"}
+"""Keys of obj.data that name lists of images, and their splits."""
 _NAME_FILES = ("classes.txt", "obj.names", "_darknet.labels", "classes.names")
 _YAML = (".yaml", ".yml")
 _DESCRIPTIONS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 _MAX_LABEL_BYTES = 64 << 20
 _FIX_NAMES = "write a data.yaml into it with the line `names: [first class, second class]`"
 _BY_ITS_END = "folder of a split found by the end of its path, because data.yaml names one of another machine"
+_SIXTH = (
+    "; a sixth number is the confidence of a prediction, or an angle: remove a confidence, and write four corners "
+    "(class x1 y1 x2 y2 x3 y3 x4 y4, as shares) for an angle"
+)
 _MAX_NUMBER = 99_999
 """Limit for nc, class ids and the number of keypoints."""
 _NO_LABEL_FILE = "picture has no label file: taken as one without objects, as in YOLO"
 _UNKNOWN_ID = "class id is not in names"
+_OBB_NUMBERS = 9
+"""Class and four corners, the rows of oriented boxes (`yolo obb`)."""
+_FILLED = 0.97
 _NO_IMAGE = ("annotation", "label file has no image", "delete it, or add the image")
 _IN_NO_SPLIT = ("selection", "image is in no split of data.yaml", "")
 
@@ -94,6 +110,7 @@ def list_references(
     index = ImageIndex(images, annotations.root)
     index.check_any_image(f"{annotations.root} ({described.file})")
     listed = list(_list_images(described, annotations, images, index, options))
+    _refuse_lists_of_nothing(described, listed)
     labels = {
         example.source: _label_file(example.source, images) for example in listed if not example.problem
     }
@@ -104,19 +121,40 @@ def list_references(
             f"{_label_paths(first)[0]} for {first}. For a folder per class, as in YOLO's classification, take --layout "
             f"folders --folders-are-classes{layout_hint(annotations, 'yolo', annotation_file)}"
         )
-    listed = [
-        one if one.problem else _with_objects(one, labels[one.source], described, images, options)
+    read = [
+        (one, frozenset[int]())
+        if one.problem
+        else _with_objects(one, labels[one.source], described, images, options)
         for one in listed
     ]
+    listed = [one for one, _ in read]
+    if not options.masks and frozenset[int]().union(*(lengths for _, lengths in read)) == {_OBB_NUMBERS}:
+        listed = [_with_oriented_boxes(one, options) for one in listed]
     _check_first_number(listed, described)
     listed = resolve_boxes(listed, images, replace(options, box_units="normalized"), described.file)
     if options.annotation_grid == "auto":  # Ultralytics reads pictures as displayed, so people label them so
         listed = [replace(one, grid="displayed") for one in listed]
     used = {example.source: example.split for example in listed}
-    others = index.without_annotation(used.items, only_used_folders=False)
+    others = list(index.without_annotation(used.items, only_used_folders=False))
     listed += (replace(one, problem=_IN_NO_SPLIT) for one in others)
-    listed += _labels_without_image(filter(None, labels.values()), images)
+    # An image of no split has a label file too, which is no label without an image.
+    of_others = (_label_file(one.source, images) for one in others)
+    listed += _labels_without_image(filter(None, (*labels.values(), *of_others)), images)
     yield from sort_examples(note_similar_classes(listed))
+
+
+def _refuse_lists_of_nothing(described: _Description, listed: Sequence[SourceExample]) -> None:
+    """Raise AnnotationsError if lists of images were read and none of their lines means an image."""
+    faulty = [one for one in listed if one.problem]
+    if not faulty or len(faulty) < len(listed):
+        return
+    first, lists = faulty[0], [path for paths in described.splits.values() for path in paths]
+    why = ": ".join(filter(None, first.problem[1:])) if first.problem else ""
+    raise AnnotationsError(
+        f"{described.file}: no line of {' and '.join(lists[:3])} is an image: {first.source}: {why}; write the paths "
+        f"of the images into the lists, or leave the lists out of {described.file} and divide the images with "
+        "--split-shares train=0.8,val=0.2"
+    )
 
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
@@ -159,8 +197,26 @@ def _read_description(annotations: SourceFiles, annotation_file: str | None) -> 
     if len(texts) != 1:
         what = f"{' and '.join(found[:3])} differ" if texts else "nothing below it names the classes"
         raise AnnotationsError(f"{annotations.root}: {what}; {_FIX_NAMES}{layout_hint(annotations, 'yolo')}")
-    lines = texts.pop().rstrip().splitlines()
-    return _Description(file=found[0], names=_check_names(found[0], dict(enumerate(lines))), splits={})
+    names = _check_names(found[0], read_class_table(found[0], texts.pop(), way=_FIX_NAMES).names)
+    return _Description(file=found[0], names=names, splits=_darknet_splits(annotations))
+
+
+def _darknet_splits(annotations: SourceFiles) -> dict[str, tuple[str, ...]]:
+    """Return the lists of images that Darknet's obj.data names, as in CVAT's YOLO 1.1; {} without such a file.
+
+    Its lines are `train = data/train.txt`, `valid = data/valid.txt`, `names = data/obj.names` and others. Source:
+    github.com/AlexeyAB/darknet, "How to train (to detect your custom objects)".
+    """
+    found = _nearest([path for path in annotations.sizes() if path.lower().endswith(".data")])
+    if len(found) != 1 or (annotations.size(found[0]) or 0) > MAX_YAML_BYTES:
+        return {}
+    text = read_required(annotations, found[0]).decode("utf-8-sig", "replace")
+    pairs = (line.partition("=") for line in text.splitlines())
+    written = {key.strip().lower(): value.strip() for key, _, value in pairs}
+    named = {split: (written[key],) for key, split in _DARKNET_SPLITS.items() if written.get(key)}
+    # Darknet's own files often name a list that was never written.
+    ends = {path.rpartition("/")[2] for path in annotations.sizes()}
+    return {split: paths for split, paths in named.items() if paths[0].rpartition("/")[2] in ends}
 
 
 def _nearest(paths: Sequence[str]) -> list[str]:
@@ -296,7 +352,9 @@ def _list_images(
         for path in paths
     ]
     missing = [f"{split}: {written}" for split, written, path, _ in found if path is None]
-    note = (_BY_ITS_END,) if any(is_guess for *_, is_guess in found) else ()
+    # Darknet's paths begin with data/, the folder beside its program.
+    is_guess = described.file.lower().endswith(_YAML) and any(by_end for *_, by_end in found)
+    note = (_BY_ITS_END,) if is_guess else ()
     splits: dict[str, str] = {}
     faulty: list[SourceExample] = []
     for split, path in ((split, path) for split, _, path, _ in found if path is not None):
@@ -420,19 +478,41 @@ def _with_objects(
     described: _Description,
     images: SourceFiles,
     options: LayoutOptions,
-) -> SourceExample:
-    """Return the example with the boxes of its label file."""
+) -> tuple[SourceExample, frozenset[int]]:
+    """Return the example with the boxes of its label file, and the numbers of values in its rows."""
+    lengths = frozenset[int]()
     if file is None:
-        return replace(example, boxes=(), notes=(*example.notes, _NO_LABEL_FILE))
+        return replace(example, boxes=(), notes=(*example.notes, _NO_LABEL_FILE)), lengths
     try:
         text = read_limited(images, file, "label file", _MAX_LABEL_BYTES).decode("utf-8-sig")
         rows = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        lengths = frozenset(len(row) for _, row in rows)
         boxes, bad = usable_boxes(rows, partial(_parse_row, described, options), options, file)
     except UnicodeDecodeError as error:
-        return replace(example, problem=("annotation", "label file is no text", f"{file}: {error}"))
+        return replace(example, problem=("annotation", "label file is no text", f"{file}: {error}")), lengths
     except SourceError as error:
-        return replace(example, problem=error.at(file).args)
-    return replace(example, boxes=boxes, bad_objects=bad)
+        return replace(example, problem=error.at(file).args), lengths
+    return replace(example, boxes=boxes, bad_objects=bad), lengths
+
+
+def _with_oriented_boxes(example: SourceExample, options: LayoutOptions) -> SourceExample:
+    """Return the example of a set in which each row has four corners: whatever does not fill its box is oriented.
+
+    Corners that people drew, as in DOTA, are no exact rectangles, which `polygon_of` recognizes.
+    """
+    oriented = [
+        replace(box, turned_share=share)
+        if box.area and (share := box.area / ((box.xmax - box.xmin) * (box.ymax - box.ymin))) < _FILLED
+        else box
+        for box in example.boxes or ()
+    ]
+    if example.problem or options.oriented_boxes == "upright" or not example.boxes:
+        return replace(example, boxes=tuple(oriented)) if example.boxes else example
+    bad = [(BOX_IS_ORIENTED, f"{box.label!r}: four corners") for box in oriented if box.turned_share]
+    if bad and options.on_bad_object == "reject":
+        return replace(example, boxes=None, problem=("annotation", *bad[0]))
+    kept = tuple(box for box in oriented if not box.turned_share)
+    return replace(example, boxes=kept, bad_objects=(*example.bad_objects, *bad))
 
 
 def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, list[str]]) -> Box:
@@ -447,12 +527,12 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
     posed = 4 + len(described.keypoints) * described.dimensions
     if len(values) == 4 or (described.keypoints and len(values) == posed):
         kept = "keypoints" in options.keep
-        flags = {"keypoints": _keypoints(described, values[4:])} if kept else {}
+        flags: dict[str, Any] = {"keypoints": _keypoints(described, values[4:])} if kept else {}
         return rectangle_of(label, values[:4], what, options, form="center-size", **flags)
     if len(values) >= 6 and len(values) % 2 == 0 and not described.keypoints:
         return polygon_of(label, values, what, options)
     expected = f"{posed + 1} for keypoints" if described.keypoints else "7 or more for a polygon"
-    more = "; a sixth is a confidence: these are predictions, remove it" if len(values) == 5 else ""
+    more = _SIXTH if len(values) == 5 else ""
     detail = f"{what}: {len(numbers)} numbers; expected 5 for a box, or {expected}{more}"
     raise SourceError("annotation", "row is no object", detail)
 

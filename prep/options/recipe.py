@@ -45,6 +45,8 @@ class Recipe(RecipeOptions):
     """
 
     def __post_init__(self) -> None:
+        if isinstance(self.ignore_label, int):  # programs may name one value as a number
+            object.__setattr__(self, "ignore_label", (str(self.ignore_label),))
         for name, value in self.rules.defaults(self).items():
             object.__setattr__(self, name, getattr(self, name) or value)
         if problems := self._problems():
@@ -68,6 +70,10 @@ class Recipe(RecipeOptions):
             found.append(f"--keep {','.join(unknown)}: expected some of {', '.join(OPTIONAL_ATTRIBUTES)}")
         if (pattern := self.group_pattern) is not None:
             found += refusal(lambda: compile_group_pattern(pattern))
+        if self.folds is not None and self.split_shares:
+            found.append("--split-shares and --folds both assign splits; give one of them")
+        if self.group_pattern is not None and self.group_column is not None:
+            found.append("--group-pattern and --group-column both name groups; give one of them")
         return found
 
     def check_used(self, names: Container[str] | None = None) -> None:
@@ -165,7 +171,8 @@ class Recipe(RecipeOptions):
             task=self.settled_task(),
             split_folders={"auto": None, "yes": True, "no": False}[self.split_folders],
             source_splits=source_splits,
-            needs_groups=bool(self.split_shares) and self.group_pattern is None,
+            needs_groups=self.group_pattern is None
+            and bool(self.split_shares or self.folds or self.group_column),
             takes=selection.takes if selection else is_image_name,
             takes_scan=is_scan_or_array_name if self.array_spacing_mm and takes is is_scan_name else takes,
             list_series=None,
@@ -228,7 +235,7 @@ class Recipe(RecipeOptions):
         An option that the other form lacks has today's default.
         """
         ours = self.to_json()
-        other = self.of_defaults().to_json() | dict(other)
+        other = self.of_defaults().to_json() | with_current_option_names(other)
         return [
             f"{flag(key)}: was {other.get(key)!r}, now {ours.get(key)!r}"
             for key in dict.fromkeys([*ours, *other])

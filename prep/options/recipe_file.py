@@ -19,6 +19,8 @@ from halofeed.schemas import limits
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.files import MANIFEST
 from halofeed.schemas.manifest import Manifest, only_version
+from halofeed.storage.choose import read_option_file
+from halofeed.system.addresses import Address, address_of
 from halofeed.system.atomic_files import read_regular
 
 _ALTERNATIVES = (
@@ -98,7 +100,7 @@ class GivenRecipe:
 def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe:
     """Read a recipe: a manifest's file or folder, a file with its member `recipe` or the options alone, or a mapping.
 
-    A folder may be that of the data set's only version.
+    A file or folder may be the address of a web server or a store. A folder may be that of the data set's only version.
 
     A file whose name ends in .yaml or .yml is YAML, one in .config a pipeline.config of the TensorFlow Object Detection
     API, any other JSON.
@@ -113,6 +115,37 @@ def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe
         raise UsageError(
             f"--recipe {file:.60}: expected a path, got options; {_CURE}, or in Python give a dict"
         )
+    where, data = _read_address(address) if (address := address_of(file)) else _read_path(file)
+    if where.endswith(".config"):
+        return _read_pipeline(where, data)
+    form = "YAML" if where.lower().endswith((".yaml", ".yml")) else "JSON"
+    try:
+        document = parse_yaml(data) if form == "YAML" else parse_json(data, limits.MANIFEST_VALUES)
+    except ValueError as error:
+        raise UsageError(f"--recipe {where}: is no {form}: {error}; {_CURE}") from error
+    if isinstance(document, dict) and "format_version" in document:
+        manifest = Manifest.from_json(data, where)
+        return GivenRecipe(document=manifest.recipe, where=where, below="recipe.", labels=manifest.labels)
+    below = "recipe." if isinstance(document, dict) and "recipe" in document else ""
+    options = document["recipe"] if below else document
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+        raise UsageError(f"--recipe {where}: expected options by name, got {options!r:.60}; {_CURE}")
+    return GivenRecipe(document=options, where=where, below=below)
+
+
+def _read_address(address: Address) -> tuple[str, bytes]:
+    """Return the text of a recipe's address, without its secrets, and the bytes there.
+
+    An address is never a `Path`, which would make one slash of two and a name of the query. An address without
+    the extension of a recipe is that of a data set's folder.
+    """
+    if not str(address).lower().endswith((".json", ".yaml", ".yml", ".config")):
+        address = address / MANIFEST
+    return str(address), read_option_file("--recipe", address.full, limits.MANIFEST_BYTES)
+
+
+def _read_path(file: str | os.PathLike[str]) -> tuple[str, bytes]:
+    """Return the path of a recipe's file, or of the manifest in the folder that is named, and its bytes."""
     path = Path(only_version(file))
     if path.is_dir():
         versions = sorted(str(one.parent) for one in path.glob(f"[!.]*/{MANIFEST}"))
@@ -122,36 +155,18 @@ def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe
             )
         path = path / MANIFEST
     try:
-        data = read_regular(path, limits.MANIFEST_BYTES)
+        return str(path), read_regular(path, limits.MANIFEST_BYTES)
     except OSError as error:
         raise UsageError(f"--recipe {path}: cannot be read: {error.strerror or error}; {_CURE}") from error
-    if path.suffix == ".config":
-        return _read_pipeline(path, data)
-    try:
-        if path.suffix.lower() in (".yaml", ".yml"):
-            document = parse_yaml(data)
-        else:
-            document = parse_json(data, limits.MANIFEST_VALUES)
-    except ValueError as error:
-        form = "YAML" if path.suffix.lower() in (".yaml", ".yml") else "JSON"
-        raise UsageError(f"--recipe {path}: is no {form}: {error}; {_CURE}") from error
-    if isinstance(document, dict) and "format_version" in document:
-        manifest = Manifest.from_json(data, str(path))
-        return GivenRecipe(document=manifest.recipe, where=str(path), below="recipe.", labels=manifest.labels)
-    below = "recipe." if isinstance(document, dict) and "recipe" in document else ""
-    options = document["recipe"] if below else document
-    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
-        raise UsageError(f"--recipe {path}: expected options by name, got {options!r:.60}; {_CURE}")
-    return GivenRecipe(document=options, where=str(path), below=below)
 
 
-def _read_pipeline(path: Path, data: bytes) -> GivenRecipe:
+def _read_pipeline(where: str, data: bytes) -> GivenRecipe:
     try:
         options, label_map, mapped = read_pipeline_data(data.decode())
     except (UsageError, UnicodeDecodeError) as error:
-        raise UsageError(f"--recipe {path}: {error}") from error
+        raise UsageError(f"--recipe {where}: {error}") from error
     found = label_map if os.path.isfile(label_map) else None
     if label_map:
         meaning = f"--label-map = {found}" if found else f"nothing: {label_map} is no file here"
         mapped.append(f"train_input_reader.label_map_path -> {meaning}")
-    return GivenRecipe(document=options, where=str(path), label_map=found, mapped=tuple(mapped))
+    return GivenRecipe(document=options, where=where, label_map=found, mapped=tuple(mapped))

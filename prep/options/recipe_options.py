@@ -27,6 +27,10 @@ _CLASS_TABLES = Need(
         and recipe.task in (None, "classification")
     ),
 )
+_CLASSES_OF_PICTURES = Need(
+    "--task classification and another layout than folders",
+    lambda recipe: recipe.layout != "folders" and recipe.task in (None, "classification"),
+)
 _PICTURES = Need("", lambda recipe: recipe.depth is None, why="with --depth; leave one of them out")
 """Need of the options of pictures, which are those of the frames of a clip too."""
 _FIXED_SIZE = Need(
@@ -339,11 +343,18 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     boxes_zero_area: Literal["drop", "keep", "fail"] = option(
         "drop", "boxes without height or width", choices=("drop", "keep", "fail"), needs=_BOXES
     )
-    boxes_crowd: Literal["keep", "drop"] = option(
-        "keep", "boxes that mark a crowd (kept ones are flagged)", choices=("keep", "drop"), needs=_BOXES
+    boxes_crowd: Literal["keep", "drop", "objects"] = option(
+        "keep",
+        "boxes that mark a crowd: keep them with their flag, by which training leaves them out; drop them; or take "
+        "them as objects, for tools that flag every object",
+        choices=("keep", "drop", "objects"),
+        needs=_BOXES,
     )
-    boxes_difficult: Literal["keep", "drop"] = option(
-        "keep", "boxes flagged as difficult", choices=("keep", "drop"), needs=_BOXES
+    boxes_difficult: Literal["keep", "drop", "objects"] = option(
+        "keep",
+        "boxes flagged as difficult: keep them with their flag, drop them, or take them as objects without it",
+        choices=("keep", "drop", "objects"),
+        needs=_BOXES,
     )
     on_bad_object: Literal["drop", "reject"] = option(
         "drop",
@@ -351,6 +362,22 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "segmentation): drop only the object and list it in rejected.jsonl, or reject its image",
         choices=("drop", "reject"),
         needs=_BOXES,
+    )
+    oriented_boxes: Literal["upright", "drop"] = option(
+        "upright",
+        "boxes that are turned (YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO and VOC): the "
+        "upright box around each, or leave them out; both are counted. --ignore-columns rotation takes boxes as they "
+        "are before they are turned",
+        choices=("upright", "drop"),
+        needs=_BOXES,
+        omitted="upright",
+    )
+    empty_classes: tuple[str, ...] = option(
+        (),
+        "classes of pictures (tags, choices, annotations without a box) that mean that there is no object, beside "
+        "usual names such as empty. A picture with another class and without a box of it is rejected",
+        needs=_BOXES,
+        omitted=(),
     )
     keep: tuple[str, ...] = option(
         (),
@@ -362,10 +389,11 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     )
     several_classes: Literal["refuse", "keep"] = option(
         "refuse",
-        "tables of classes: refuse a picture with several classes (in several rows, or in a list), or keep all of "
-        "them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed train` refuses such a data set",
+        "classification, not from folders: refuse a picture with several classes (in several rows, or in a list), or "
+        "keep all of them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed train` refuses such "
+        "a data set",
         choices=("refuse", "keep"),
-        needs=_CLASS_TABLES,
+        needs=_CLASSES_OF_PICTURES,
     )
     class_separator: str = option(
         "auto",
@@ -396,15 +424,31 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     )
     split_shares: tuple[str, ...] = option(
         (),
-        "split by a stable hash of the group, e.g. train=0.8,validation=0.1,test=0.1; default: the source's splits. A "
-        "group is a table's column group, a DICOM patient, a BIDS subject, {group} of --image-pattern, or the group "
-        "of --group-pattern",
+        "split by a stable hash of the group, with the shares of all and of each class, e.g. "
+        "train=0.8,validation=0.1,test=0.1; default: the source's splits. A group is a table's column group, a DICOM "
+        "patient, a BIDS subject, {group} of --image-pattern, or the group of --group-pattern or --group-column",
         brief="split at random, e.g. train=0.8,validation=0.1,test=0.1",
     )
     split_seed: int = option(
         0,
         "seed of the hash that makes the splits",
-        needs=Need("--split-shares", lambda recipe: bool(recipe.split_shares)),
+        needs=Need(
+            "--split-shares or --folds", lambda recipe: bool(recipe.split_shares) or recipe.folds is not None
+        ),
+    )
+    folds: int | None = option(
+        None,
+        "divide the groups into this many folds of equal size, as splits fold0, fold1, ..., with all classes in each; "
+        "`halofeed train --fold 2` and Loader(..., fold=2) validate with one fold and train with the others",
+        least=2,
+        omitted=True,
+        brief="make folds for cross-validation, as splits fold0, fold1, ...",
+    )
+    group_column: str | None = option(
+        None,
+        "column of a table or key of an image entry, such as video_id, whose value is the group that stays in one "
+        "split",
+        omitted=True,
     )
     group_pattern: str | None = option(
         None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from halofeed.errors import UsageError
-from halofeed.prep.annotations.class_names import ClassChoice, LabelCoding
+from halofeed.prep.annotations.class_names import ClassChoice, LabelCoding, is_whole_number
 from halofeed.prep.annotations.labels import LARGEST_LABEL
 from halofeed.prep.annotations.patterns import Expression
 from halofeed.prep.formats.volume import reading_options
@@ -32,11 +32,21 @@ INTERPOLATIONS = ("linear", "cubic")
 """Interpolations of volumes, the default first."""
 _WINDOW_EXAMPLES = {"hu": "-160,240", "percentiles": "0.5,99.5"}
 FLAWS = tuple(name.replace("_", "-") for name in reading_options.FLAW_FIELDS)
-VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None)
+_PICTURES_ALSO = "without --depth; add that for volumes, or leave it out for pictures"
+VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None, why=_PICTURES_ALSO)
 _SERIES = (VOLUMES, of_layouts("dicom", "csv", "jsonl"))
 _PATTERNS = of_layouts("pairs", "class-masks", "bids", "dicom")
+_NO_TILES = Need(
+    "--depth",
+    lambda recipe: recipe.depth is not None,
+    why="without --depth; add that for volumes, or leave it out: pictures are not cut into tiles. Cut them and their "
+    "annotations before, or take --resize none, and cut parts in training with RandomCropImage",
+)
 _CLASS_MAPS = Need(
-    "labels for segmentation: --depth, or --task segmentation", lambda recipe: recipe.may_hold_label_images()
+    "labels for segmentation",
+    lambda recipe: recipe.may_hold_label_images(),
+    why="without labels for segmentation: --depth, or --task segmentation; add that for volumes or label images, or "
+    "leave it out: boxes and classes of pictures keep the classes of the source",
 )
 
 
@@ -67,6 +77,7 @@ class VolumeOptions:
         choices=("crop-or-pad", "stretch", "tiles"),
         brief="volumes: how a scan gets the static shape (default: crop-or-pad)",
         group=SHAPE,
+        needs=_NO_TILES,
     )
     center: str = option(
         "volume",
@@ -133,8 +144,8 @@ class VolumeOptions:
     mask_references: str = option(
         "check",
         "a SEG or RTSTRUCT that refers to other images, another series or another frame of reference than those of its "
-        "DICOM scan is refused; ignore: it is used at its position, e.g. for scans whose UIDs were changed (layout dicom "
-        "pairs it with the series that lies nearest, or that --label-pattern names)",
+        "DICOM scan is refused; ignore: it is used at its position, e.g. for scans whose UIDs were changed (layout "
+        "dicom pairs it with the series that lies nearest, or that --label-pattern names)",
         choices=MASK_REFERENCES,
     )
     class_overlap: str = option(
@@ -169,6 +180,14 @@ class VolumeOptions:
         "DICOM: images of the SOP class Secondary Capture, mostly screenshots, are listed and skipped; take: use them, "
         "since some programs write volumes in this form",
         choices=reading_options.SECONDARY_CAPTURES,
+        needs=_SERIES,
+    )
+    real_world_values: str = option(
+        "auto",
+        "DICOM: auto applies the only Real World Value Mapping of a frame (parametric maps, enhanced MR), except to "
+        "CT, PET and others whose rescale is a quantity; or name one of several by its unit, such as mm2/s, or by its "
+        "number from 1; stored: no mapping",
+        omitted="auto",
         needs=_SERIES,
     )
     series_identity: str = option(
@@ -313,12 +332,20 @@ class VolumeOptions:
             ),
         ),
     )
-    ignore_label: int | None = option(
-        None,
-        "segmentation: the value of label images and volumes that is no class, such as 255: the loader gives it as "
-        "`loader.ignore_label`, padding has this value, and losses, metrics and statistics ignore it (default: 255 "
-        "for label images with the palette of PASCAL VOC)",
-        least=0,
+    label_values: str = option(
+        "auto",
+        "segmentation: what a gray PNG label of fewer than 8 bits, or with a palette of grays, holds: the numbers that "
+        "it stores, the gray values that it shows, or what the files of the data set prove",
+        choices=("auto", "stored", "shown"),
+        omitted=True,
+        needs=_CLASS_MAPS,
+    )
+    ignore_label: tuple[str, ...] = option(
+        (),
+        "segmentation: what is no class in label images and volumes: values, names or colors (RRGGBB), such as 255, -1 "
+        "or void,e0e0c0. Records store one value for all, `loader.ignore_label`; padding has it, and losses, metrics "
+        "and statistics ignore it (default: what the source calls ignore; 255 for label images with the palette of "
+        "PASCAL VOC)",
         omitted=True,
         needs=_CLASS_MAPS,
     )
@@ -387,9 +414,12 @@ class VolumeOptions:
             yield f"--non-finite-value {self.non_finite_value}: expected a number"
         yield from self.class_choice().problems()
         yield from self.label_coding().problems()
-        if self.ignore_label is not None and self.ignore_label > LARGEST_LABEL:
-            yield f"--ignore-label {self.ignore_label}: expected at most {LARGEST_LABEL}"
-        if self.ignore_label is not None and self.class_overlap == SETS:
+        for written in self.ignore_label:
+            if is_whole_number(written) and not -LARGEST_LABEL <= int(written) <= LARGEST_LABEL:
+                yield f"--ignore-label {written}: expected at most {LARGEST_LABEL}"
+        if "" in self.ignore_label:
+            yield f"--ignore-label {','.join(self.ignore_label)}: expected values, names or colors, such as 255,void"
+        if self.ignore_label and self.class_overlap == SETS:
             yield "--ignore-label and --class-overlap channels: a set of classes has no value for it; leave one out"
         for flaw in self.refuse_flaws:
             if flaw not in FLAWS:
@@ -405,7 +435,11 @@ class VolumeOptions:
 
     def label_coding(self) -> LabelCoding:
         """Return the classes of label files that do not store class numbers."""
-        return LabelCoding(channels=self.label_channels, colors=self.label_colors)
+        return LabelCoding(
+            channels=self.label_channels,
+            colors=self.label_colors,
+            ignored=self.ignore_label if self.label_colors else (),
+        )
 
     def fixed_window(self) -> IntensityWindow | None:
         """Return the window in HU that all scans share; None where there is none."""
@@ -475,6 +509,7 @@ class VolumeOptions:
             description=self.series_description,
             series=self.series_choice,
             identity=self.series_identity,
+            real_world_values=self.real_world_values,
             **choices,  # type: ignore[arg-type]
         )
 
@@ -487,6 +522,8 @@ class VolumeOptions:
             classes=self.class_choice(),
             coding=self.label_coding(),
             series=self.series_policy(),
+            ignored_values=(),
+            negative_values=(),
             origin=None,
         )
 

@@ -24,7 +24,18 @@ _UNPACK = {
     b"\xfd7zXZ": ("xz", "unxz"),
     b"\x28\xb5\x2f\xfd": ("zst", "zstd -d"),
 }
+UNPACK_COMMANDS = {f".{extension}": f"{command} -k" for extension, command in _UNPACK.values()}
+"""Command that unpacks a file of each extension and keeps the packed one."""
 _SNIFFED_BYTES = 64
+
+
+def unpack_command(head: bytes) -> str:
+    """Return the command that unpacks a compressed file, by its first bytes; "" for another file.
+
+    >>> unpack_command(b"BZh91AY"), unpack_command(b"PAR1")
+    ('bunzip2 -k', '')
+    """
+    return next((f"{command} -k" for start, (_, command) in _UNPACK.items() if head.startswith(start)), "")
 
 
 def container_kind(path: str) -> str:

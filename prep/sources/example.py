@@ -53,6 +53,8 @@ class Box:
         mask: mask in COCO's form: polygons [[x, y, x, y, ...], ...] or run lengths
             {"size": [height, width], "counts": ...}.
         keypoints: points of the object; each object of a data set has the same number.
+        turned_share: for an oriented box, the share of this upright box that it fills; None for every other object.
+        lost_parts: number of parts of the object that are left out, because they have no area.
     """
 
     ymin: float
@@ -70,6 +72,8 @@ class Box:
     area: float | None = None
     mask: Any = None
     keypoints: tuple[Keypoint, ...] = ()
+    turned_share: float | None = None
+    lost_parts: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +112,8 @@ class SourceExample:
         bad_objects: (reason, detail) of each annotated object that is unusable and dropped.
         parts: files with the voxels of headers that name them (.mhd, .nhdr).
         notes: remarks on how the annotations were read; they are counted and printed as warnings.
+        attributes: (name, value) of columns and keys that the layout does not read. They show groups, are only there
+            where splits are made, and are never written.
     """
 
     source: str
@@ -134,6 +140,7 @@ class SourceExample:
     bad_objects: tuple[tuple[str, str], ...] = ()
     parts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    attributes: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -167,6 +174,11 @@ class SourceExample:
     def mask_paths(self) -> tuple[str, ...]:
         """All masks: first those of one class, then those of all classes."""
         return (*(path for _, path in self.class_masks), *self.masks)
+
+    @property
+    def has_annotation(self) -> bool:
+        """True if an example has a class, objects or label files."""
+        return bool(self.classes or self.boxes) or self.is_labelled
 
     @property
     def is_labelled(self) -> bool:

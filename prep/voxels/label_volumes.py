@@ -126,12 +126,15 @@ def overlap_error(what: str, numbers: Iterable[int], voxels: int) -> SourceError
     return SourceError("annotation", f"{what} overlap", detail)
 
 
-def classes_of_colors(values: NDArray[Any], numbers: Mapping[int, int]) -> NDArray[Any]:
+def classes_of_colors(
+    values: NDArray[Any], numbers: Mapping[int, int], where: str = "--label-colors"
+) -> NDArray[Any]:
     """Return the class number of each color.
 
     Args:
         values: colors [..., 3] of 8 bits.
         numbers: number of each color, as an integer RRGGBB.
+        where: table or option that names the colors, for messages.
 
     Raises:
         SourceError: stage `annotation`: a color has no number.
@@ -144,12 +147,17 @@ def classes_of_colors(values: NDArray[Any], numbers: Mapping[int, int]) -> NDArr
     present = np.unique(codes).tolist()
     if unknown := [f"{code:06x}" for code in present if code not in numbers]:
         listed = ", ".join(unknown[:10]) + (f" and {len(unknown) - 10} more" if len(unknown) > 10 else "")
-        detail = f"{listed}; add {unknown[0]}=CLASS to --label-colors, or {unknown[0]}=background"
+        detail = (
+            f"{listed}; add {unknown[0]}=CLASS to --label-colors, {unknown[0]}=background, or ignore their pixels with "
+            f"--ignore-label {','.join(unknown[:10])}"
+            if where == "--label-colors"
+            else f"{listed}: not in {where}; add them there"
+        )
         raise SourceError("annotation", "label has colors without a class", detail)
-    table = np.array(
-        [numbers[code] for code in present], np.uint8 if max(numbers.values()) < 256 else np.uint16
-    )
-    return np.asarray(table[np.searchsorted(present, codes)])
+    numbered = [numbers[code] for code in present]
+    # -1 marks pixels without a class in some tables.
+    dtype = np.int32 if min(numbered) < 0 else np.uint8 if max(numbers.values()) < 256 else np.uint16
+    return np.asarray(np.array(numbered, dtype)[np.searchsorted(present, codes)])
 
 
 def classes_of_segments(values: NDArray[Any], segments: Mapping[int, int]) -> NDArray[Any]:

@@ -229,6 +229,47 @@ def decode_coco_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | 
     return found.T
 
 
+def mask_area(mask: Any) -> float:
+    """Return the area of COCO polygons or run lengths in pixels².
+
+    Raises:
+        SourceError: see `draw_mask`.
+
+    >>> mask_area([[0, 0, 4, 0, 4, 2, 0, 2]]), mask_area({"size": [2, 2], "counts": [1, 3]})
+    (8.0, 3.0)
+    """
+    if isinstance(mask, Mapping):
+        counts = mask.get("counts")
+        runs = _uncompress(counts) if isinstance(counts, str | bytes) else _checked_counts(counts)
+        return float(runs[1::2].sum())
+    if not isinstance(mask, Sequence):
+        raise _damaged("is neither polygons nor run lengths", f"got {mask!r:.80}")
+    area = 0.0
+    for polygon in mask:
+        x, y = (_polygon_points(polygon) - _polygon_points(polygon)[0]).T
+        area += abs(float((x * np.roll(y, -1) - np.roll(x, -1) * y).sum())) / 2
+    return area
+
+
+def run_length_box(mask: Mapping[str, Any]) -> list[int]:
+    """Return the x, y, width and height of the pixels of COCO run lengths, as `rleToBbox` of the COCO API does.
+
+    Raises:
+        SourceError: as `decode_coco_run_lengths`.
+
+    >>> run_length_box({"size": [2, 3], "counts": [2, 3, 1]})
+    [1, 0, 2, 2]
+    """
+    size = mask.get("size")
+    if not isinstance(size, Sequence) or len(size) != 2 or not all(isinstance(side, int) for side in size):
+        raise _damaged("lacks a size or counts", f"got {dict(mask)!r:.80}")
+    inside = np.argwhere(decode_coco_run_lengths(mask, (size[0], size[1])))
+    if not len(inside):
+        return [0, 0, 0, 0]
+    (top, left), (bottom, right) = inside.min(axis=0).tolist(), inside.max(axis=0).tolist()
+    return [left, top, right - left + 1, bottom - top + 1]
+
+
 def encode_mask_png(mask: npt.NDArray[Any]) -> bytes:
     """Encode a mask [h, w] of 0 and 1 (bool or uint8) as an 8-bit gray PNG, as the TF OD API expects."""
     if mask.ndim != 2 or mask.dtype not in (np.bool_, np.uint8) or (mask.size and mask.max() > 1):

@@ -73,15 +73,19 @@ ADVICE: dict[str, Advice] = {
     ),
     "two classes in one cell": refused(
         table(["filename,class", "a.png,hat", "b.png,coat", "c.png,hat|coat"]),
-        r"boxes\.csv:4: class 'hat\|coat' looks like 2 classes.*say (--class-separator) '(\|)', or none",
+        r"boxes\.csv:4: class 'hat\|coat' looks like 2.*say (--class-separator) '(\|)' (--several-classes keep) for",
     ),
     "two columns of classes": refused(
         table(["filename,label,category", "a.png,hat,cap"]), "or say (--ignore-columns category)"
     ),
     "a form of no column": refused(table([HEADER, ROW], "--box-form center-size"), "leave (--box-form) out"),
     "a group that is not read": refused(
-        table(["filename,class,patient", "a.png,hat,1", "b.png,hat,2"], "--split-shares train=0.5,test=0.5"),
-        r"say (--group-pattern) '(\(\.\+\))'",
+        table(
+            ["filename,class,patient", "a.png,hat,1", "b.png,hat,2", "c.png,hat,2"],
+            "--split-shares train=0.5,test=0.5",
+        ),
+        "say (--group-column patient) to keep",
+        r"; (--group-pattern) '(\(\.\+\))' takes",
     ),
     "a table beside one that is none": refused(
         holding("csv", boxes_csv=f"{HEADER}\n{ROW}\n", notes_csv="a,b\n1,2\n"),
@@ -121,7 +125,7 @@ ADVICE: dict[str, Advice] = {
         coco(annotations=[{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 9, 9], "rotation": 30}]),
         "annotations have rotation, which would not be read.*(--ignore-columns rotation)",
     ),
-    "a turned box": noted(turned(), "(--ignore-columns rotation) takes"),
+    "a turned box": noted(turned(), "(--oriented-boxes drop) leaves"),
     # patterns and pairs
     "labels alone": usage(pairs(*PATTERNS[2:]), "(--image-pattern) and .* give both", more=(PATTERNS[1],)),
     "images alone": usage(pairs(*PATTERNS[:2]), "and (--label-pattern) go .* give both", more=(PATTERNS[3],)),

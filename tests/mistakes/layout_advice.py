@@ -52,6 +52,9 @@ def yolo(root: Path, val: str = "val", files: tuple[str, ...] = ("data.yaml",), 
 def masks_beside(root: Path) -> list[object]:
     """Pictures and their label images, taken for two classes."""
     given = label_images()(root)
+    for name in "ab":
+        picture = np.random.default_rng(ord(name)).integers(0, 256, (16, 24), np.uint8)
+        cv2.imwrite(str(root / f"images/{name}.png"), picture)
     return ["--layout", "folders", "--source", (root / "labels").rename(root / "trimaps").parent, *given[4:]]
 
 
@@ -131,6 +134,7 @@ def cameras(root: Path) -> None:
 
 SPLIT = ("train=0.5,test=0.5",)
 PAIRS = r"take (--layout pairs --image-pattern) '(\S+)' (--label-pattern) '(\S+)';"
+TRIED = r"say (--layout pairs --image-pattern) '(\S+)' (--label-pattern) '(\S+)', which"
 
 TAKEN = [
     ("VOC", voc, "folders", r"Annotations/a\.xml is a Pascal VOC annotation.*take (--layout voc)"),
@@ -168,7 +172,7 @@ ADVICE: dict[str, Advice] = {
         for what, prepare, layout, words in TAKEN
     },
     # class folders
-    "masks as a class": refused(masks_beside(), PAIRS, f"say {CLASSES_ARE_FOLDERS} if"),
+    "masks as a class": refused(masks_beside(), TRIED, f"say {CLASSES_ARE_FOLDERS} if"),
     "annotations in the only class": refused(
         drawn("hat/a.png", files=("hat/a.mat",)),
         "and take (--layout coco)",
@@ -248,14 +252,12 @@ ADVICE: dict[str, Advice] = {
     ),
     "pairs of other names": refused(
         scans("pairs", "p1/ct.nii.gz", "p1/liver.nii.gz"),
-        r"say (--image-pattern) and --label-pattern, such as '(\S+)'",
-        more=("--label-pattern {id}/liver.nii.gz",),
+        r"say (--image-pattern) '(\S+)' (--label-pattern) '(\S+)', which pairs 1 image with 1 label",
         proves=r"segmentation, 2 classes",
     ),
     "masks of classes of other names": refused(
         scans("class-masks", "images/a.nii.gz", "liver/a.nii.gz"),
-        r"say it with (--image-pattern) and --label-pattern, such as '(\S+)'",
-        more=("--label-pattern {class}/{id}.nii.gz",),
+        r"say (--image-pattern) '(\S+)' (--label-pattern) '(\S+)', which pairs 1 image with 1 mask",
     ),
     # tables
     "a table of label images": refused(table(["image,mask", "a.png,b.png"]), "need (--task segmentation)"),

@@ -67,9 +67,6 @@ EXCEPTIONS: dict[str, str] = {
     "prep/sources/file_names.py: {} file lies outside --images": FACT,
     "prep/convert/picture_tasks.py: declared size shows another grid than --annotation-grid says": FACT,
     "prep/convert/label_image.py: pixels of several classes are those of the {} one, as --class-overlap": FACT,
-    "prep/annotations/tables.py: {}: column {} is not read, and --split-shares would divide what it": (
-        "--split-shares was given; a case types --group-pattern"
-    ),
     "prep/layouts/dicom.py: a dose is no scan: save it as NIfTI (plastimatch convert": (
         "two of its options are plastimatch's; a case types --layout csv"
     ),
@@ -94,8 +91,26 @@ EXCEPTIONS: dict[str, str] = {
     ),
     "prep/layouts/detect.py: ; {} too: --layout {} reads that": "another reading of a source that was read",
     "prep/layouts/detect.py: {}: labels for {} of {} inputs; without labels: --layout {}": OF_LAYOUTS,
-    "prep/layouts/detect.py: {}: its files show no layout; name one of {} with --layout. Tried:": OF_LAYOUTS,
-    "prep/layouts/detect.py: {}:{}. If it has no class folders, name its layout with --layout: pairs": OF_LAYOUTS,
+    "prep/layouts/detect.py: its files show no layout{}; name one of {} with --layout": OF_LAYOUTS,
+    **dict.fromkeys(
+        (
+            "prep/annotations/suggest_layout.py: write what it says into a table with the columns filename,class for",
+            "prep/annotations/suggest_layout.py: convert it with datum convert -i FOLDER -if datumaro -f coco -o",
+            "prep/annotations/suggest_layout.py: rename it to filename, and that of the classes to class; corners of",
+            "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
+            "prep/layouts/coco.py: {} has classes of images, and {} has objects; name one of the two with",
+            "prep/layouts/yolo.py: {}: no line of {} is an image: {}: {}; write the paths of the images",
+        ),
+        "only the user can write the table, the list or the choice of files",
+    ),
+    **dict.fromkeys(
+        (
+            "prep/layouts/coco.py: {}: its annotations have no boxes and no outlines, and give each image",
+            "prep/layouts/coco.py: {}: its annotations are objects, and no classes of images: take --task",
+            "prep/layouts/image_table.py: {} for one image a row, with {} for one box a row; image,label need",
+        ),
+        "tests/prep/layouts/test_foreign_annotations.py and test_advice_of_cases.py type it",
+    ),
     "pipelines/dry_run.py: warning: {} shards for {}: some will be empty; lower --shards": OF_SHARDS,
     "pipelines/summary.py: warning: {}: {} of {} shards {} empty; lower --shards": OF_SHARDS,
     "pipelines/dry_run.py: scans {} to {}; at {} mm the median is {}, and the largest sides are {}": PROPOSED,

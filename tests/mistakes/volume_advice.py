@@ -190,7 +190,7 @@ ADVICE: dict[str, Advice] = {
     "values beyond int16": refused(
         one(scan=image() * np.int32(1000)), "take (--dtype float32)", "or (--window-percentiles 0.5,99.5)"
     ),
-    "values of no unit": refused(one("--window lung", scan=abs(image())), "or say (--window-unit any)"),
+    "values of no unit": refused(one("--window lung", scan=abs(image()) % 150), "or say (--window-unit any)"),
     "a window for values that are no Hounsfield units": refused(
         one("--window lung", scan=abs(image())), "(--window-percentiles 0.5,99.5)", without=("--window",)
     ),
@@ -199,7 +199,9 @@ ADVICE: dict[str, Advice] = {
         one("--normalize scan", scan=np.zeros_like(image())), "leave .* and (--normalize) scan out"
     ),
     "channels called MR": usage(
-        medical("msd", msd_document("a.nii.gz", channels=("T1",)), "--window lung"), "(--window-unit any)"
+        medical("msd", msd_document("a.nii.gz", channels=("T1",)), "--window lung"),
+        "take (--window-percentiles 0.5,99.5)",
+        without=("--window",),
     ),
     "one window for two channels": refused(
         channels(image() / np.float32(10), "--window-hu=-9000,9000"),

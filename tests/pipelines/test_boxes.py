@@ -283,18 +283,21 @@ def test_a_small_set_of_which_no_object_can_be_used_is_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("layout", ["coco", "voc"])
-def test_a_box_that_is_turned_is_dropped_and_named_unless_that_is_to_be_ignored(tmp_path, layout):
+def test_a_turned_box_is_made_upright_or_dropped_and_both_are_counted(tmp_path, layout):
     boxes = [(1, 2, 9, 8), (1, 2, 9, 8)]
     attributes = {"attributes": {"rotation": 30.0}} if layout == "coco" else {"rotation": 30.0}
     source = write(tmp_path / "src", layout, boxes, **attributes)
     done = run_convert(source, tmp_path / "out", layout=layout)
-    assert done.manifest.rejected == {"object: box is rotated": 2}
-    assert "--ignore-columns rotation" in Path(done.folder, "rejected.jsonl").read_text()
+    assert done.manifest.rejected == {} and "2 oriented, made upright" in summary(done)
+    assert "oriented boxes (2 of 2 objects) became upright boxes of 1.9 times" in summary(done)
+    left_out = run_convert(source, tmp_path / "left_out", layout=layout, oriented_boxes="drop")
+    assert left_out.manifest.rejected == {"object: box is oriented": 2}
+    assert "--oriented-boxes upright" in Path(left_out.folder, "rejected.jsonl").read_text()
     said = run_convert(source, tmp_path / "said", layout=layout, ignore_columns=("rotation",))
-    assert said.manifest.rejected == {}
+    assert said.manifest.rejected == {} and "oriented" not in summary(said)
     upright = {"attributes": {"rotation": 0.0}} if layout == "coco" else {"rotation": "180"}
     plain = run_convert(write(tmp_path / "up", layout, boxes, **upright), tmp_path / "plain", layout=layout)
-    assert plain.manifest.rejected == {}
+    assert plain.manifest.rejected == {} and "oriented" not in summary(plain)
 
 
 def test_an_object_that_stands_there_twice_is_kept_and_warned_of(tmp_path: Path) -> None:
@@ -304,3 +307,17 @@ def test_an_object_that_stands_there_twice_is_kept_and_warned_of(tmp_path: Path)
     done = run_convert(source, tmp_path / "out", layout="csv")
     assert "1 input: an object stands there twice, with one class and one box; both are kept" in summary(done)
     assert len(boxes_in_source(read_all(Path(done.folder), ["train"])["1.png"])) == 2
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_the_area_of_an_object_is_that_of_its_polygon(tmp_path: Path, masks: bool) -> None:
+    """As in COCO, whose evaluation sorts objects by this area; a triangle has half the area of its box."""
+    corners = [[10, 10], [50, 10], [50, 50]]
+    shapes = [{"label": "hat", "shape_type": "polygon", "points": corners}]
+    (tmp_path / "src").mkdir()
+    draw(tmp_path / "src", "a.png", size=(72, 96))
+    document = {"imagePath": "a.png", "imageHeight": 72, "imageWidth": 96, "shapes": shapes}
+    (tmp_path / "src/a.json").write_text(json.dumps(document))
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="labelme", masks=masks, height=72, width=96)
+    (example,) = read_all(Path(done.folder), ["train"]).values()
+    assert example["image/object/area"].tolist() == [800.0]

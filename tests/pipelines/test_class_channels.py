@@ -233,22 +233,32 @@ def nnunet(root: Path, values: NDArray[Any], labels: dict[str, Any] | None = Non
 def test_each_region_of_nnunet_is_a_channel(tmp_path: Path) -> None:
     values = np.random.default_rng(3).integers(0, 5, SHAPE).astype(np.uint8)
     source = nnunet(tmp_path / "s", values)
-    done = convert(source, tmp_path / "a", layout="nnunet")
+    with pytest.raises(AnnotationsError, match=r"'ignore' marks .*--map-classes 'ignore=background'"):
+        convert(source, tmp_path / "r", layout="nnunet")
+    done = convert(source, tmp_path / "a", layout="nnunet", map_classes=("ignore=ignore",))
     (label,) = channels_by_source(done.folder).values()
     expected = [np.isin(values, found) for found in ([1, 2, 3], [2, 3], [3], [4])]
     assert np.array_equal(label, np.stack(expected, axis=-1))
     assert done.manifest.labels == {0: "background", 1: "whole", 2: "core", 3: "enhancing", 4: "ignore"}
-    done = convert(source, tmp_path / "b", layout="nnunet", classes=("core", "whole"))
+    done = convert(
+        source, tmp_path / "b", layout="nnunet", classes=("core", "whole"), map_classes=("ignore=background",)
+    )
     check(done, expected[1], expected[0])
     choice = ("ignore=whole", "enhancing=background")
     done = convert(source, tmp_path / "c", layout="nnunet", map_classes=choice)
     check(done, expected[0] | expected[3], expected[1])
     (tmp_path / "map.txt").write_text("background\nenhancing\nwhole\ncore\nignore\n")
-    done = convert(source, tmp_path / "d", layout="nnunet", label_map=str(tmp_path / "map.txt"))
+    done = convert(
+        source,
+        tmp_path / "d",
+        layout="nnunet",
+        label_map=str(tmp_path / "map.txt"),
+        map_classes=("ignore=ignore",),
+    )
     check(done, expected[2], expected[0], expected[1], expected[3])
     unknown = nnunet(tmp_path / "u", np.where(values == 4, 9, values))
     with pytest.raises(JobError, match=r"unknown labels.*9; known"):
-        convert(unknown, tmp_path / "e", layout="nnunet")
+        convert(unknown, tmp_path / "e", layout="nnunet", map_classes=("ignore=ignore",))
     for whole, words in (
         ([], "at least one class"),
         ([0, 1], r"whole: expected values above 0"),

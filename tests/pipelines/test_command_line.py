@@ -135,7 +135,7 @@ PORTABLE = (
 
 @pytest.mark.parametrize("written", ["", STORES, DATAFLOW, FLINK, SPARK, PORTABLE])
 def test_options_of_real_runners_and_stores_pass(written):
-    assert choose_runner(JOB, 1, shlex.split(written), 1 << 30).options is not None
+    assert (choose_runner(JOB, 1, shlex.split(written), 1 << 30).options is None) == (written == "")
 
 
 def test_dataflow_is_told_all_that_it_lacks_before_any_network_is_asked(monkeypatch):

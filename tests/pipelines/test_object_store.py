@@ -23,7 +23,8 @@ from halofeed.errors import CorruptFileError, JobError, StoreError, UsageError
 from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
-from halofeed.pipelines.beam_pipeline import Commit, SumUp, build_pipeline
+from halofeed.pipelines import run_local
+from halofeed.pipelines.beam_pipeline import Commit, SumUp
 from halofeed.pipelines.convert import convert as convert_here
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.prep.annotations import tables
@@ -191,11 +192,11 @@ def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undis
     """A worker of an external pool has neither the driver's environment nor Beam's options for file systems."""
     given, jobs = options_of_s3(clean), []
 
-    def noted(pipeline: object, job: ShardJob, *more: object) -> None:
+    def noted(job: ShardJob, workers: object) -> None:
         jobs.append(job)
-        build_pipeline(pipeline, job, *more)
+        run_local.convert_here(job, workers)
 
-    monkeypatch.setattr("halofeed.pipelines.convert.build_pipeline", noted)
+    monkeypatch.setattr("halofeed.pipelines.convert.convert_here", noted)
     for name in clean.settings:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

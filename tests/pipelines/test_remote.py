@@ -11,7 +11,7 @@ import pytest
 
 from halofeed import __version__
 from halofeed.errors import JobError, NotRunError, UsageError
-from halofeed.pipelines import heartbeat, remote, run_distributed
+from halofeed.pipelines import heartbeat, remote, run_on_beam
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.options import choose_runner
@@ -78,7 +78,7 @@ def test_what_a_worker_lacks_is_named_with_its_cure():
 def test_a_worker_of_another_version_stops_and_names_both(source, tmp_path, heartbeat_path, monkeypatch):
     given = {"folder": str(tmp_path), "name": "", "heartbeat_path": heartbeat_path, "allowed_classes": ()}
     with pytest.raises(JobError, match=r"that submitted the job 9\.9: install the same"):
-        run_distributed._Call(len, run_distributed._Calls(**given, software="9.9")).setup()
+        run_on_beam._Call(len, run_on_beam._Calls(**given, software="9.9")).setup()
     submitted = ShardJob.to_json
 
     def elsewhere(job: ShardJob) -> str:
@@ -113,7 +113,7 @@ def heartbeat_path(tmp_path) -> str:
 def called_by_job(folder: Path, call: Callable[[int], int]) -> list[int]:
     """What a job's workers give of the numbers 0 and 1; what it needs lies below the folder."""
     choice = choose_runner(JobOptions(source="-", out="-", name="set"), 1, [FAR], 1 << 30)
-    return list(run_distributed.run_on_beam(choice, str(folder), (), {})(call, range(2)))
+    return list(run_on_beam.run_on_beam(choice, str(folder), (), {})(call, range(2)))
 
 
 def test_workers_send_heartbeats_while_a_call_lasts(tmp_path, monkeypatch):

@@ -1,13 +1,14 @@
 """Are pictures of several classes refused by name, or kept whole: records, statistics, loader, inspection?"""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from halofeed.errors import UsageError
+from halofeed.errors import AnnotationsError, UsageError
 from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
@@ -105,6 +106,61 @@ def test_a_cell_has_the_classes_that_the_separator_says(tmp_path):
     assert parted.manifest.rejected == {"annotation: class has no name": 1}
     blanks = converted("blanks", "hat  coat", "hat", class_separator=" ", several_classes="keep")
     assert sorted(blanks.manifest.labels.values()) == ["coat", "hat"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "separator"),
+    [
+        ("scab rust,scab,rust", " "),
+        ("a+b,a,b", "+"),
+        ("a / b,a,b", "/"),
+        ("a&b,a,b", "&"),
+        ("a_b,a,b", "_"),
+        ("a-b,a,b", "-"),
+        ("a -- b,a,b", "--"),
+        ("a、b,a,b", "、"),
+        ("hot dog,hot,dog", " "),
+        # No part is a cell of its own.
+        ("sun sea,sea road,sun road,sun sea road,road sun", " "),
+    ],
+)
+def test_any_separator_that_the_cells_prove_is_refused_with_options_that_work(tmp_path, cells, separator):
+    names = cells.split(",")
+    source = draw(tmp_path / "src", *(f"{number}.png" for number in range(len(names))))
+    rows = "".join(f"{number}.png;{name}\n" for number, name in enumerate(names))
+    (source / "t.csv").write_text(f"filename;class\n{rows}")
+    with pytest.raises(AnnotationsError, match=r"looks like \d classes") as raised:
+        run_convert(source, tmp_path / "out", layout="csv")
+    words = shlex.split(
+        str(raised.value).partition("; say ")[2].partition(" for several")[0].replace("=", " ")
+    )
+    assert words == ["--class-separator", separator, "--several-classes", "keep"]
+    several = run_convert(
+        source, tmp_path / "a", layout="csv", class_separator=separator, several_classes="keep"
+    )
+    whole = run_convert(source, tmp_path / "b", layout="csv", class_separator="none")
+    assert sorted(whole.manifest.labels.values()) == sorted(set(names))
+    assert not any(separator in name for name in several.manifest.labels.values())
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        "T-shirt,shirt",
+        "hot dog,dog",
+        "red car,red bus,blue car,blue bus",
+        "1.5,1,5",
+        "Tomato__well,Apple__well",
+    ],
+)
+def test_names_of_which_not_every_part_is_a_class_are_classes(tmp_path, cells):
+    names = cells.split(",")
+    source = draw(tmp_path / "src", *(f"{number}.png" for number in range(len(names))))
+    (source / "t.csv").write_text(
+        "filename,class\n" + "".join(f"{number}.png,{name}\n" for number, name in enumerate(names))
+    )
+    done = run_convert(source, tmp_path / "out", layout="csv")
+    assert sorted(done.manifest.labels.values()) == sorted(names)
 
 
 def test_one_class_said_twice_is_one_and_records_of_one_class_are_as_before(tmp_path):

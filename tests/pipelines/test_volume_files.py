@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import SimpleITK
 
-from halofeed.errors import JobError, UsageError
+from halofeed.errors import AnnotationsError, JobError, UsageError
 from halofeed.inspection.verify import verify
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions
@@ -215,7 +215,12 @@ def test_a_folder_of_dicom_series_with_a_seg_a_nifti_mask_and_none(tmp_path):
     reason = "mask names its classes and no label map gives their ids"
     assert rejected(done)["a"][:2] == ("annotation", reason) and "'liver', 'spleen'" in rejected(done)["a"][2]
     (tmp_path / "lost.txt").write_text("liver\nspleen\n")
-    done = run_convert(tmp_path / "s", tmp_path / "q", label_map=str(tmp_path / "lost.txt"), **options)
+    with pytest.raises(
+        AnnotationsError, match=r"lost\.txt: value 0 would be 'liver'.*'background' into the first"
+    ):
+        run_convert(tmp_path / "s", tmp_path / "r", label_map=str(tmp_path / "lost.txt"), **options)
+    (tmp_path / "lost.json").write_text('{"liver": 0, "spleen": 1}')
+    done = run_convert(tmp_path / "s", tmp_path / "q", label_map=str(tmp_path / "lost.json"), **options)
     assert rejected(done)["a"][1] == "class of the mask has the background's id"
 
 

@@ -7,13 +7,15 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.conversions import all_bytes, bytes_of, convert_words
+from halofeed.pipelines import workers
+from tests.support.conversions import all_bytes, bytes_of, convert_words, draw_folders
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="needs /proc to see sockets")
 
@@ -107,3 +109,35 @@ def test_no_socket_of_driver_or_workers_is_open_to_the_network(source, tmp_path,
     assert found == set()
     undisturbed = bytes_of(source, tmp_path / "in this process", **OPTIONS)
     assert all_bytes(tmp_path / "out/set/1.0.0") == undisturbed
+
+
+def test_a_program_whose_interpreter_is_busy_converts_in_a_process_of_its_own(tmp_path, monkeypatch):
+    """Each picture would wait several times for the lock of the interpreter otherwise."""
+    source, started = draw_folders(tmp_path / "source", 4), []
+    one = {"layout": "folders", "shards": 1, "workers": None}
+
+    def noted(folder: str, count: int, *more: object) -> contextlib.AbstractContextManager[workers.Workers]:
+        started.append(count)
+        return workers.workers_in(folder, count, *more)
+
+    monkeypatch.setattr("halofeed.pipelines.convert.workers_in", noted)
+    expected = bytes_of(source, tmp_path / "quiet", **one)
+    assert not started
+    ended = threading.Event()
+
+    def compute() -> None:
+        while not ended.is_set():
+            pass
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        assert workers.is_interpreter_busy()
+        assert bytes_of(source, tmp_path / "busy", **one) == expected
+        assert started == [1]
+        assert bytes_of(source, tmp_path / "by choice", **one | {"workers": 1}) == expected
+        assert started == [1]
+    finally:
+        ended.set()
+        thread.join()
+    assert not workers.is_interpreter_busy()

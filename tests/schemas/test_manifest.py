@@ -173,6 +173,12 @@ PROBLEMS: list[tuple[Any, ...]] = [
     ("fields[1].name", "image", "'image' is there twice", "fields"),
     ("splits.train", [], "expected an object, got []"),
     ("splits.a/b", {"records": 0, "shards": [], "statistics": {}}, "split 'a/b': expected"),
+    # The name of a shard's index is a digest of the split's name, which has no bytes here.
+    (
+        "splits.a\ud800",
+        {"records": 0, "shards": [{"file": "x"}], "statistics": {}},
+        "split 'a\\ud800': expected",
+    ),
     ("splits.train.records", 7, "expected the shards' sum 6, got 7"),
     ("splits.train.shards[1]", 0, "expected an object, got 0"),
     ("splits.train.shards[1].file", "/etc/x", "got '/etc/x'"),

@@ -58,6 +58,56 @@ def test_our_bytes_are_those_of_tensorflows_deterministic_form(features: dict[st
     assert encoded.length == len(encoded.to_bytes())
 
 
+def varint(value: int) -> bytes:
+    low, rest = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+
+
+def tag(number: int, body: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + varint(len(body)) + body
+
+
+LISTS = st.one_of(
+    st.lists(st.binary(max_size=3).map(lambda item: tag(1, item)), max_size=3).map(lambda found: (1, found)),
+    st.lists(
+        st.binary(min_size=4, max_size=4).map(lambda item: b"\x0d" + item)
+        | st.integers(0, 20).map(lambda count: tag(1, bytes(range(4 * count)))),
+        max_size=3,
+    ).map(lambda found: (2, found)),
+    st.lists(
+        st.integers(0, 2**64 - 1).map(lambda value: b"\x08" + varint(value))
+        | st.lists(st.integers(0, 2**64 - 1), max_size=40).map(
+            lambda values: tag(1, b"".join(map(varint, values)))
+        ),
+        max_size=3,
+    ).map(lambda found: (3, found)),
+)
+FEATURE = st.lists(LISTS.map(lambda found: tag(found[0], b"".join(found[1]))), max_size=3).map(b"".join)
+ENTRY = st.lists(
+    st.sampled_from(["a", "b", "key"]).map(lambda key: tag(1, key.encode()))
+    | FEATURE.map(lambda one: tag(2, one)),
+    max_size=4,
+).map(b"".join)
+MESSAGES = st.lists(st.lists(ENTRY.map(lambda one: tag(1, one)), max_size=3).map(b"".join), max_size=3).map(
+    lambda found: b"".join(tag(1, one) for one in found)
+)
+
+
+@given(MESSAGES, st.sets(st.sampled_from(["a", "b", "key"])))
+@settings(max_examples=300)
+def test_repeated_messages_of_one_field_are_merged_as_protobuf_does(data: bytes, wanted: set[str]) -> None:
+    expected = {}
+    for key, found in tf.train.Example.FromString(data).features.feature.items():
+        if (kind := found.WhichOneof("kind")) is not None:
+            values = getattr(found, kind).value
+            dtype = {"float_list": np.float32, "int64_list": np.int64}.get(kind)
+            expected[key] = list(values) if dtype is None else np.array(values, dtype)
+    assert_same(decode_example(data), expected)
+    expected = {key: value for key, value in expected.items() if key in wanted}
+    assert_same(decode_example(data, wanted), expected)
+    assert_same(decode_parts([(0, memoryview(data))], len(data), frozenset(wanted)), expected)
+
+
 @given(FEATURES)
 def test_what_we_or_tensorflow_write_is_read_again_whatever_the_order_of_keys(features) -> None:
     data = encode_example(features).to_bytes()
@@ -162,11 +212,6 @@ def test_an_example_of_two_gibibytes_is_refused_with_the_advice_to_tile() -> Non
 
     with pytest.raises(UsageError, match="over protobuf's limit of 2,147,483,647; cut it into tiles"):
         encode_example({"image": Huge()})
-
-
-def varint(value: int) -> bytes:
-    low, rest = value & 0x7F, value >> 7
-    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
 
 
 def feature(number: int, body: bytes) -> bytes:

@@ -214,6 +214,29 @@ def cured(words: list[Any], found: re.Match[str], advice: Advice, more: Iterable
     return words if leave else [*words[:at], *typed, *map(str, advice.more), *more, *words[at:]]
 
 
+SUGGESTED = re.compile(r"\bsay (--[a-z].+?), which ")
+"""Words that `halofeed.prep.annotations.advice` suggests: they were tried, so each works as it is."""
+
+
+def type_suggestions(words: list[Any], folder: Path) -> dict[str, str]:
+    """Run a conversion, then again with each suggestion of its message; return the outputs by suggestion.
+
+    Args:
+        words: options of the conversion beside --out and --name.
+        folder: an empty folder.
+
+    Raises:
+        AssertionError: a suggestion does not work.
+    """
+    _, message = run(words, folder / "first")
+    outputs = {}
+    for number, typed in enumerate(dict.fromkeys(SUGGESTED.findall(message))):
+        code, after = run([*words, *shlex.split(typed)], folder / str(number))
+        assert code == 0, f"{typed}:\n{after}"
+        outputs[typed] = after
+    return outputs
+
+
 def try_advice(advice: Advice, folder: Path, known: dict[str, Template]) -> set[tuple[str, str]]:
     """Type what a message suggests; return the templates and options that were tried.
 

@@ -1,11 +1,12 @@
-"""Depthwise and 3-D convolutions with correct gradients on a mesh and fast volumes on CPUs."""
+"""Grouped and 3-D convolutions with correct gradients on a mesh and fast volumes on CPUs."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -19,34 +20,37 @@ from halofeed.trainer.mesh import activation_axes, platform_of
 Pads = tuple[tuple[int, int], ...]
 
 
-def is_depthwise(convolution: nnx.Conv) -> bool:
-    """Return whether the layer computes each channel from the same channel only."""
-    return convolution.in_features == convolution.out_features == convolution.feature_group_count > 1
+def is_grouped(convolution: nnx.Conv) -> bool:
+    """Return whether the layer computes each group of channels from some of the input's channels only."""
+    return int(convolution.feature_group_count) > 1
 
 
-def convolve_depthwise(convolution: nnx.Conv, x: jax.Array, mesh: Mesh | None, dims: Dims) -> jax.Array:
+def convolve_grouped(convolution: nnx.Conv, x: jax.Array, mesh: Mesh | None, dims: Dims) -> jax.Array:
     """Return `convolution(x)` with correct gradients on every mesh.
 
+    JAX computes the weight gradient of a grouped convolution by a convolution whose batch is in groups. Where some
+    cores hold the same activation, XLA adds up their results as if each had another part of the batch, so that k such
+    cores give k times the gradient (jaxlib 0.10.2; the loss and the input's gradient are right). That depends on what
+    the cores hold and not on the layer, so any number of groups and features is concerned, and none where the
+    activation is split over all cores. There the gradient is a sum for each position of the kernel instead.
+
     Args:
-        convolution: layer for which `is_depthwise` is True.
+        convolution: layer for which `is_grouped` is True, or any other.
         x: [batch, ..., channel], constrained to its split.
         mesh: mesh of x; None for one device.
         dims: split of the image, as for `activation_spec`.
+
+    >>> layer = nnx.Conv(4, 8, (3, 3), feature_group_count=2, rngs=nnx.Rngs(0))
+    >>> convolve_grouped(layer, jnp.zeros((1, 8, 8, 4)), None, None).shape
+    (1, 8, 8, 8)
     """
-    dtype = convolution.dtype or x.dtype
-    kernel, x = jnp.asarray(convolution.kernel[...]).astype(dtype), x.astype(dtype)
-    spatial, size = x.ndim - 2, kernel.shape[:-2]
-    stride, padding = convolution.strides, convolution.padding
-    strides = (stride,) * spatial if isinstance(stride, int) else tuple(stride or (1,) * spatial)
-    pads: Any = padding
-    if isinstance(padding, str):
-        pads = jax.lax.padtype_to_pads(x.shape[1:-1], size, strides, padding)
-    pads = tuple((low, high) for low, high in pads)
-    convolve = partial(_convolve, strides, pads)
-    output_shape = jax.eval_shape(convolve, x, kernel).shape
-    is_split = all(_uses_every_device(shape, mesh, dims) for shape in (x.shape, output_shape))
-    y = convolve(x, kernel) if is_split else _convolve_with_own_gradient(strides, pads, x, kernel)
-    return y if convolution.bias is None else y + jnp.asarray(convolution.bias[...]).astype(dtype)
+    output_shape = jax.eval_shape(lambda x: convolution(x), x).shape
+    if all(_uses_every_device(shape, mesh, dims) for shape in (x.shape, output_shape)):
+        return convolution(x)
+    # The layer pads, masks and casts; only the convolution itself is another function.
+    layer: Any = SimpleNamespace(**{**vars(convolution), "conv_general_dilated": _convolve_on_whole_level})
+    y: jax.Array = nnx.Conv.__call__(layer, x)
+    return y
 
 
 def _uses_every_device(shape: Sequence[int], mesh: Mesh | None, dims: Dims) -> bool:
@@ -57,44 +61,112 @@ def _uses_every_device(shape: Sequence[int], mesh: Mesh | None, dims: Dims) -> b
     return math.prod(int(mesh.shape[axis]) for axis in axes) == int(mesh.size)
 
 
-def _convolve(strides: tuple[int, ...], pads: Pads, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    axes = "".join("DHW"[3 - len(strides) :])
+@dataclass(frozen=True, kw_only=True)
+class _Window:
+    """Strides, pads, dilation and groups of a convolution over [batch, ..., channel], and further options of JAX."""
+
+    strides: tuple[int, ...]
+    pads: Pads
+    input_dilation: tuple[int, ...]
+    kernel_dilation: tuple[int, ...]
+    groups: int
+    options: tuple[tuple[str, Any], ...]
+
+
+def _convolve_on_whole_level(
+    x: jax.Array,
+    kernel: jax.Array,
+    strides: tuple[int, ...],
+    padding: str | Pads,
+    *,
+    lhs_dilation: tuple[int, ...],
+    rhs_dilation: tuple[int, ...],
+    dimension_numbers: Any,
+    feature_group_count: int,
+    **options: Any,
+) -> jax.Array:
+    """Return what `jax.lax.conv_general_dilated` returns for channels last, as `nnx.Conv` calls it."""
+    if isinstance(padding, str):
+        reach = [(size - 1) * by + 1 for size, by in zip(kernel.shape[:-2], rhs_dilation, strict=True)]
+        padding = tuple(jax.lax.padtype_to_pads(x.shape[1:-1], reach, strides, padding))
+    window = _Window(
+        strides=strides,
+        pads=tuple((low, high) for low, high in padding),
+        input_dilation=lhs_dilation,
+        kernel_dilation=rhs_dilation,
+        groups=feature_group_count,
+        options=tuple(options.items()),
+    )
+    y: jax.Array = _convolve_with_own_gradient(window, x, kernel)
+    return y
+
+
+def _convolve(window: _Window, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    axes = "".join("XDHW"[4 - len(window.strides) :])
     return jax.lax.conv_general_dilated(
         x,
         kernel,
-        strides,
-        pads,
+        window.strides,
+        window.pads,
+        lhs_dilation=window.input_dilation,
+        rhs_dilation=window.kernel_dilation,
         dimension_numbers=(f"N{axes}C", f"{axes}IO", f"N{axes}C"),
-        feature_group_count=x.shape[-1],
+        feature_group_count=window.groups,
+        **dict(window.options),
     )
 
 
-_convolve_with_own_gradient = jax.custom_vjp(_convolve, nondiff_argnums=(0, 1))
+_convolve_with_own_gradient = jax.custom_vjp(_convolve, nondiff_argnums=(0,))
 """`_convolve` whose weight gradient is a sum for each kernel position."""
 
 
 def _forward(
-    strides: tuple[int, ...], pads: Pads, x: jax.Array, kernel: jax.Array
+    window: _Window, x: jax.Array, kernel: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _convolve(strides, pads, x, kernel), (x, kernel)
+    return _convolve(window, x, kernel), (x, kernel)
 
 
 def _backward(
-    strides: tuple[int, ...], pads: Pads, saved: tuple[jax.Array, jax.Array], y_gradient: jax.Array
+    window: _Window, saved: tuple[jax.Array, jax.Array], y_gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
-    (x_gradient,) = jax.vjp(lambda x: _convolve(strides, pads, x, kernel), x)[1](y_gradient)
+    (x_gradient,) = jax.vjp(lambda x: _convolve(window, x, kernel), x)[1](y_gradient)
     sum_dtype = jnp.promote_types(x.dtype, jnp.float32)
-    padded = jnp.pad(x, ((0, 0), *pads, (0, 0))).astype(sum_dtype)
+    of_y = y_gradient.astype(sum_dtype)
+    unchanged = (0, 0, 0)
+    sides = [(low, high, by - 1) for (low, high), by in zip(window.pads, window.input_dilation, strict=True)]
+    padded = jax.lax.pad(x, jnp.zeros((), x.dtype), [unchanged, *sides, unchanged]).astype(sum_dtype)
     sums = []
-    for start in itertools.product(*(range(size) for size in kernel.shape[:-2])):
-        window = [
-            slice(first, first + (count - 1) * stride + 1, stride)
-            for first, count, stride in zip(start, y_gradient.shape[1:-1], strides, strict=True)
+    for position in itertools.product(*(range(size) for size in kernel.shape[:-2])):
+        rows = zip(position, window.kernel_dilation, of_y.shape[1:-1], window.strides, strict=True)
+        inputs = padded[
+            (
+                slice(None),
+                *(slice(at * by, at * by + (n - 1) * stride + 1, stride) for at, by, n, stride in rows),
+            )
         ]
-        inputs = padded[(slice(None), *window)]
-        sums.append(jnp.sum(inputs * y_gradient.astype(sum_dtype), tuple(range(x.ndim - 1))))
+        sums.append(_sum_of_products(inputs, of_y, window.groups))
     return x_gradient, jnp.stack(sums).reshape(kernel.shape).astype(kernel.dtype)
+
+
+def _sum_of_products(inputs: jax.Array, of_y: jax.Array, groups: int) -> jax.Array:
+    """Return the sum over batch and space of each input channel times each output channel of its group.
+
+    Args:
+        inputs: [batch, ..., channel].
+        of_y: [batch, ..., feature].
+        groups: number of groups of channels, and of features.
+
+    Returns:
+        [channel / groups, feature].
+    """
+    if inputs.shape[-1] == of_y.shape[-1] == groups:
+        return jnp.sum(inputs * of_y, tuple(range(of_y.ndim - 1)))[None]
+    channels, features = (
+        array.reshape(*array.shape[:-1], groups, array.shape[-1] // groups) for array in (inputs, of_y)
+    )
+    products: jax.Array = jnp.einsum("...gi,...go->igo", channels, features, precision="highest")
+    return products.reshape(products.shape[0], -1)
 
 
 _convolve_with_own_gradient.defvjp(_forward, _backward)

@@ -23,9 +23,9 @@ from halofeed.trainer.mesh import constrain, reason_not_split
 from halofeed.trainer.models.convolutions import (
     VOLUME_CONVOLUTIONS,
     computed_by_planes,
-    convolve_depthwise,
+    convolve_grouped,
     convolve_planes,
-    is_depthwise,
+    is_grouped,
 )
 from halofeed.trainer.models.norm import NORMS, Norm
 
@@ -301,8 +301,8 @@ class ConvolutionNorm(nnx.Module):
         """Return the convolution alone, constrained to the split."""
         if computed_by_planes(self.convolution, self.volume_convolution, run.mesh):
             return run.hold(convolve_planes(self.convolution, x, run.mesh, run.dims))
-        if is_depthwise(self.convolution):
-            return run.hold(convolve_depthwise(self.convolution, x, run.mesh, run.dims))
+        if is_grouped(self.convolution):
+            return run.hold(convolve_grouped(self.convolution, x, run.mesh, run.dims))
         if self.recompute_halo and run.dims is not None:
             return run.hold(jax.checkpoint(self.convolution)(x))
         return run.hold(self.convolution(x))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.formats.picture.image import Size, decode_error
+from halofeed.prep.voxels.levels import Levels
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 RgbFrame = NDArray[np.uint8]
@@ -32,6 +33,7 @@ class FrameOptions:
         incomplete: handling of a clip with missing frames: "refuse" it, or "keep" the existing frames.
         refuse_turned: whether to refuse frames with an EXIF orientation other than 1.
         reserve: function that receives the bytes that the clip needs before they are allocated; it may raise.
+        note_levels: function that receives the levels of each 16-bit frame that was scaled to 8 bits.
     """
 
     picture: ReadOptions = field(default_factory=ReadOptions)
@@ -39,6 +41,7 @@ class FrameOptions:
     incomplete: str = "refuse"
     refuse_turned: bool = False
     reserve: ReserveMemory = no_memory_limit
+    note_levels: Callable[[Levels], None] = lambda levels: None
 
 
 @dataclass(frozen=True, kw_only=True)

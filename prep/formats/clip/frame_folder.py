@@ -68,6 +68,8 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: Frame
             image = read_image(read_still(files, path), options.picture, reserve=reserve)
             if options.refuse_turned and image.orientation != 1:
                 raise turned_frame()
+            if image.levels is not None:
+                options.note_levels(image.levels)
             return image.pixels
         except SourceError as error:
             raise error.at(f"frame {path!r}") from error

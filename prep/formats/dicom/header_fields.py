@@ -29,6 +29,7 @@ from halofeed.prep.formats.dicom.headers import (
     parse_dicom_header,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, object_kind
+from halofeed.prep.formats.dicom.real_world_values import Rescale, read_mappings
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.system.wording import plural
 
@@ -139,15 +140,6 @@ _SEPARATORS = re.compile(rb"[\s\0^=]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rescale:
-    """Rescaling of stored values: value = `slope` * stored + `intercept`; `kind` is the rescale type or ""."""
-
-    slope: float
-    intercept: float
-    kind: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class DicomFrame:
     """Geometry and attributes of one frame, in DICOM's millimeters to the left, posterior, superior.
 
@@ -159,6 +151,7 @@ class DicomFrame:
         spacing_mm: distance between rows and distance between columns.
         thickness_mm: thickness of the slice.
         rescale: slope and intercept.
+        mappings: real world value mappings.
         attributes: values that distinguish frames, such as echo, time, b-value and acquisition.
     """
 
@@ -168,6 +161,7 @@ class DicomFrame:
     thickness_mm: float | None
     rescale: Rescale | None
     attributes: VolumeAttributes = field(default_factory=dict)
+    mappings: tuple[Rescale, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,6 +380,21 @@ def _flatten(groups: Elements) -> tuple[Elements, ...]:
 
 
 def _frames(elements: Elements) -> tuple[DicomFrame, ...]:
+    """Return the frames, each with its real world value mappings, which equal ones share."""
+    is_signed = integer(elements, headers.SIGNED, 0) == 1
+    per_frame, shared = items(elements, headers.FRAME_GROUPS), items(elements, headers.SHARED_GROUPS)[:1]
+    common = read_mappings((*shared, elements), is_signed)
+    frames = _placed_frames(elements)
+    if not common and not any(headers.REAL_WORLD_MAPPINGS in item for item in per_frame):
+        return frames
+    own = [read_mappings((item,), is_signed) or common for item in per_frame]
+    known: dict[tuple[Rescale, ...], tuple[Rescale, ...]] = {}
+    own = [known.setdefault(one, one) for one in own]
+    mappings = own if len(own) == len(frames) else [common] * len(frames)
+    return tuple(replace(frame, mappings=one) for frame, one in zip(frames, mappings, strict=True))
+
+
+def _placed_frames(elements: Elements) -> tuple[DicomFrame, ...]:
     count = integer(elements, headers.FRAMES, 1)
     per_frame = items(elements, headers.FRAME_GROUPS)
     shared = [group for item in items(elements, headers.SHARED_GROUPS)[:1] for group in _flatten(item)]

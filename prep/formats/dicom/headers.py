@@ -116,6 +116,11 @@ RT_STUDIES, RT_SERIES = _tags("SQ", 0x30060012, 0x30060014)
 ENERGY_WINDOW_VECTOR, RR_INTERVAL_VECTOR, TIME_SLOT_VECTOR = _tags("US", 0x00540010, 0x00540060, 0x00540070)
 (SLICE_VECTOR,), (DETECTOR_INFORMATION,) = _tags("US", 0x00540080), _tags("SQ", 0x00540022)
 (DOUBLE_PADDING_VALUE,) = _tags("FD", 0x00280123)
+REAL_WORLD_MAPPINGS, MEASUREMENT_UNITS = _tags("SQ", 0x00409096, 0x004008EA)
+REAL_WORLD_INTERCEPT, REAL_WORLD_SLOPE, REAL_WORLD_TABLE = _tags("FD", 0x00409224, 0x00409225, 0x00409212)
+FIRST_MAPPED = (*_tags("US", 0x00409216), *_tags("FD", 0x00409214))
+LAST_MAPPED = (*_tags("US", 0x00409211), *_tags("FD", 0x00409213))
+(CODE_VALUE,) = _tags("SH", 0x00080100)
 
 MASK_VRS: dict[int, str] = dict(HEADER_VRS)
 """The elements that are read of a mask: those of `HEADER_VRS`, and the segments, structures and contours."""
@@ -135,6 +140,8 @@ DERIVATIONS, SOURCE_IMAGES = _mask_tags("SQ", 0x00089124, 0x00082112)
 (FRAME_OF_STRUCTURE,), (CONTOUR_KIND,) = _mask_tags("UI", 0x30060024), _mask_tags("CS", 0x30060042)
 STRUCTURE_NUMBER, CONTOURS_OF, POINT_COUNT = _mask_tags("IS", 0x30060022, 0x30060084, 0x30060046)
 (CONTOUR_DATA,) = _mask_tags("DS", 0x30060050)
+_LONGER = {CONTOUR_DATA: 1 << 32, REAL_WORLD_TABLE: 8}
+"""Elements that may be longer than others: a table has 8 bytes for each of 16 bits' values."""
 
 
 class HeaderContinuesError(Exception):
@@ -322,7 +329,7 @@ class _ElementParser:
                 if tag == CSA_IMAGE_HEADER and length > MAX_VALUE_BYTES:
                     pass  # It is a private element of another creator: see `CSA_CREATOR`.
                 elif listed_vr and tag not in elements:
-                    if length > MAX_VALUE_BYTES and tag != CONTOUR_DATA:
+                    if length > MAX_VALUE_BYTES * _LONGER.get(tag, 1):
                         raise damaged_file(f"element {format_tag(tag)} has {plural(length, 'byte')}")
                     self.require(offset)
                     known_vr = vr if vr not in ("", "UN") else listed_vr

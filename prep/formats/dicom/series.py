@@ -36,6 +36,7 @@ from halofeed.prep.formats.dicom.headers import (
     read_dicom_body,
 )
 from halofeed.prep.formats.dicom.pixels import FrameReader, check_pixels, extract_values, read_frames
+from halofeed.prep.formats.dicom.real_world_values import choose_rescale
 from halofeed.prep.formats.dicom.series_listing import ListingRecords
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
@@ -195,6 +196,16 @@ def _label_slice(one: Slice) -> Slice:
     return replace(one, fields=stored, frame=replace(one.frame, rescale=None))
 
 
+def _with_rescale(one: Slice, policy: SeriesPolicy) -> Slice:
+    """Return the slice with the conversion of its values: its rescale, or a real world value mapping."""
+    try:
+        frame, modality = one.frame, one.fields.modality
+        rescale = choose_rescale(frame.rescale, frame.mappings, modality, policy.real_world_values)
+    except SourceError as error:
+        raise error.at(one.path) from None
+    return one if rescale is frame.rescale else replace(one, frame=replace(frame, rescale=rescale))
+
+
 def _check_background(voxels: NDArray[Any], part: Sequence[Slice]) -> None:
     """Refuse label slices with a rescale whose stored values do not contain the background."""
     rescales = {(one.frame.rescale.slope, one.frame.rescale.intercept) for one in part if one.frame.rescale}
@@ -206,7 +217,7 @@ def _check_background(voxels: NDArray[Any], part: Sequence[Slice]) -> None:
 
 def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy, labels: bool) -> Scan:
     """Plan the scan of one volume from its slices, and check them."""
-    slices = list(map(_label_slice, part)) if labels else list(part)
+    slices = list(map(_label_slice, part)) if labels else [_with_rescale(one, policy) for one in part]
     orientation, spacing_mm = _check_alike(slices)
     for path, fields in {one.path: one.fields for one in slices}.items():
         if fields.lookup_table:

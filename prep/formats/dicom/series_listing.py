@@ -21,8 +21,9 @@ from halofeed.prep.formats.dicom.grouping import (
     scans_of_series,
     select_images,
 )
-from halofeed.prep.formats.dicom.header_fields import DicomFrame, HeaderFields, PixelFormat, Rescale
+from halofeed.prep.formats.dicom.header_fields import DicomFrame, HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.headers import PixelLocation
+from halofeed.prep.formats.dicom.real_world_values import Rescale
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.example import data_files
 from halofeed.prep.sources.file_names import FolderIndex, is_scan_name, volume_files

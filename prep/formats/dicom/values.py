@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat, Rescale
+from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.pixels import extract_values
+from halofeed.prep.formats.dicom.real_world_values import Rescale, apply_table, check_mapped
 from halofeed.prep.formats.dicom.series_splitting import Slice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding
@@ -30,6 +31,7 @@ LOWEST_HU = -1024.0
 NEAR_LOSSLESS = "1.2.840.10008.1.2.4.81"
 """JPEG-LS near-lossless, which states the largest error of its values."""
 
+_ONE_UNIT = "--real-world-values stored takes the values as they are stored"
 EXACT_DTYPES = ("uint8", "int16", "uint16", "int32")
 
 
@@ -179,6 +181,17 @@ def plan_series_values(slices: Sequence[Slice], corners: Sequence[int], policy: 
         raise SourceError("read", "some slices have no rescale slope", f"{without} of {len(slices)}")
     if any(slope == 0 for slope, _ in known):
         raise SourceError("read", "rescale slope is 0")
+    mapped = [part.frame.rescale for part in slices if part.frame.rescale and part.frame.rescale.is_mapping]
+    if mapped:
+        units = sorted({one.kind for one in mapped})
+        if len(units) > 1:
+            raise SourceError(
+                "read", "real world values of several units", f"{', '.join(units)}; {_ONE_UNIT}"
+            )
+        detail = f"in {units[0]}" if units[0] else "without a unit"
+        is_identity = known == {(1.0, 0.0)} and not any(one.table for one in mapped)
+        note = Finding.noted if is_identity else Finding.corrected
+        findings.append(note(FindingName.REAL_WORLD_VALUES, detail))
     unit = "HU" if _is_hounsfield(files[0].modality, slices, findings) else ""
     if len(known) > 1:
         slopes = sorted({slope for slope, _ in known})
@@ -227,7 +240,11 @@ def _exact_dtype(slices: Sequence[Slice], air: float | None) -> str:
     low = high = air or 0.0
     for stored, rescale in {(part.fields.stored, part.frame.rescale) for part in slices}:
         slope, intercept = _scale_of(rescale)
-        if stored.is_float or not (slope.is_integer() and intercept.is_integer()):
+        if (
+            stored.is_float
+            or (rescale and rescale.table)
+            or not (slope.is_integer() and intercept.is_integer())
+        ):
             return "float32"
         ends = [value * slope + intercept for value in stored_range(stored)]
         low, high = min(low, *ends), max(high, *ends)
@@ -248,8 +265,11 @@ def apply_values(words: NDArray[Any], part: Slice, plan: ValuePlan, near: int) -
     """
     stored = part.fields.stored
     values = extract_values(words, stored)
-    slope, intercept = _scale_of(part.frame.rescale)
-    if plan.dtype == "float32":
+    rescale = part.frame.rescale
+    slope, intercept = _scale_of(rescale)
+    if rescale is not None and rescale.table:
+        scaled = apply_table(values, rescale).astype(np.float32)
+    elif plan.dtype == "float32":
         with np.errstate(over="ignore"):  # the converter refuses a volume with infinite values
             scaled = (values * np.float64(slope) + intercept).astype(np.float32)
     elif slope == 1 and values.dtype.itemsize == np.dtype(plan.dtype).itemsize:
@@ -260,6 +280,7 @@ def apply_values(words: NDArray[Any], part: Slice, plan: ValuePlan, near: int) -
     else:
         scaled = (values.astype(np.int64) * int(slope) + int(intercept)).astype(plan.dtype)
     if plan.air is None:
+        check_mapped(values, None, rescale)
         return scaled
     if plan.real is not None:
         padding = np.asarray((scaled < plan.real[0]) | (scaled > plan.real[1]))
@@ -267,6 +288,7 @@ def apply_values(words: NDArray[Any], part: Slice, plan: ValuePlan, near: int) -
         padding = _padding(words, values, stored, near if part.fields.lossy else 0)
         if plan.undeclared is not None:
             padding |= values == plan.undeclared
+    check_mapped(values, padding, rescale)
     if padding.any():
         scaled[padding] = plan.air
     return scaled

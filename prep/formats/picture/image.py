@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.resize import displayed_size
+from halofeed.prep.voxels.levels import Levels, picture_levels
 
 # uint8 or uint16; each docstring states the axes.
 PixelArray = NDArray[Any]
@@ -90,6 +91,7 @@ class DecodedImage:
         notes: conversions that were applied, in order; callers count them.
         plain_jpeg_channels: 1 or 3 if the file is an upright JPEG that every decoder reads as exactly these pixels;
             else 0.
+        levels: levels of 16-bit samples that were scaled to 8 bits; None for others.
     """
 
     pixels: PixelArray
@@ -98,6 +100,7 @@ class DecodedImage:
     scale: int
     notes: tuple[str, ...]
     plain_jpeg_channels: int = 0
+    levels: Levels | None = None
 
     @property
     def extent(self) -> Extent:
@@ -227,7 +230,8 @@ def check_pixel_count(size: Size, max_pixels: int, where: str = "") -> None:
     if height * width > max_pixels:
         raise decode_error(
             "more pixels than allowed",
-            f"{height} x {width} pixels (height x width){where}, allowed are {max_pixels} in all",
+            f"{height} x {width} pixels (height x width){where}, allowed are {max_pixels} in all; --max-pixels "
+            f"{height * width} allows them",
         )
 
 
@@ -247,6 +251,9 @@ def iterate_blocks(size: Size, max_pixels: int = BLOCK_PIXELS) -> Iterator[tuple
 
 # ITU-R BT.601 luma in 1/65536, summing to 65536, so that gray stays gray: 0.299, 0.587, 0.114.
 LUMA = (19595, 38470, 7471)
+GRAY_BANDS = (
+    "a TIFF with three gray bands was taken for a color picture: red, green, blue in the order of the bands"
+)
 FEWER_BITS = "16-bit samples use at most 14 bits, so that the picture is dark; --sample-bits says how many"
 """Note that is added to a dark picture; the conversion prints a warning about it."""
 _DARKEST, _DARK = (1 << 12) - 1, 1 << 14
@@ -332,6 +339,23 @@ def check_sample_bits(pixels: PixelArray, options: ReadOptions) -> tuple[str, ..
         "values with --dtype uint16"
     )
     raise decode_error("picture would become nearly black", detail)
+
+
+def levels_of(pixels: PixelArray, options: ReadOptions) -> Levels | None:
+    """Return what scaling to 8 bits does to the levels of 16-bit pixels [height, width, channel]; None for others."""
+    if pixels.dtype != np.uint16 or options.dtype == "uint16":
+        return None
+    bits = options.sample_bits or 16
+
+    def to_stored(values: PixelArray) -> PixelArray:
+        filled = fill_depth(values[:, None, None], bits)[:, 0, 0] if bits < 16 else values
+        return scale_depth(filled, "uint8")
+
+    return picture_levels(
+        pixels[..., :-1] if pixels.shape[2] in (2, 4) else pixels,
+        to_stored,
+        lambda stored: stored.astype(np.float64) * ((1 << bits) - 1) / 255,
+    )
 
 
 def _usual_bits(most: int) -> int:

@@ -20,6 +20,7 @@ from halofeed.prep.formats.picture.image import (
     DecodedImage,
     MemoryEstimate,
     OpenedImage,
+    PixelArray,
     ReadOptions,
     Size,
     apply_orientation,
@@ -29,6 +30,7 @@ from halofeed.prep.formats.picture.image import (
     damaged_error,
     decode_error,
     is_converted,
+    levels_of,
 )
 from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE, open_jpeg
 from halofeed.prep.formats.picture.png import PNG_SIGNATURE, open_png
@@ -164,6 +166,7 @@ def read_image(
     options: ReadOptions,
     needed_size: Callable[[int, int], Size] | None = None,
     reserve: Callable[[Footprint], None] | None = None,
+    inspect: Callable[[PixelArray], None] = lambda pixels: None,
 ) -> DecodedImage:
     """Decode an image file into upright pixels with the channels and the depth of the options.
 
@@ -185,6 +188,7 @@ def read_image(
             `pixels` may be smaller than `stored_size`. None: full resolution.
         reserve: function that receives the memory footprint before the large allocations; it may raise to stop the
             reading.
+        inspect: function that receives 16-bit samples [height, width, channel] as displayed before they become 8 bits.
 
     Raises:
         SourceError: stage `decode`: the file is not a supported image, or it is damaged, truncated or too large.
@@ -206,6 +210,9 @@ def read_image(
     if opened.orientation != 1:
         notes.append("orientation applied")
     notes += check_sample_bits(raster.pixels, options)
+    levels = levels_of(raster.pixels, options)
+    if levels is not None:
+        inspect(apply_orientation(raster.pixels, opened.orientation))
     pixels, conversions = convert_pixels(apply_orientation(raster.pixels, opened.orientation), options)
     changes = (*notes, *conversions)
     return DecodedImage(
@@ -215,6 +222,7 @@ def read_image(
         scale=raster.scale,
         notes=(FIRST_OF_SEVERAL, *changes) if opened.more else changes,
         plain_jpeg_channels=0 if changes else opened.plain_channels,
+        levels=levels,
     )
 
 

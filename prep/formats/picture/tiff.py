@@ -7,7 +7,7 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from PIL import TiffImagePlugin, _imaging
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
+    GRAY_BANDS,
     MemoryEstimate,
     OpenedImage,
     Raster,
@@ -38,6 +39,14 @@ from halofeed.system.wording import plural
 NEW_SUBFILE_TYPE = 254
 ORIENTATION = 274
 _REDUCED_OR_MASK = 5
+_THREE_BANDS = (
+    "gdal_translate -b 1 -b 2 -b 3 -co PHOTOMETRIC=RGB -co ALPHA=NO a.tif b.tif writes the first three bands as "
+    "a color picture"
+)
+_SCALE = (
+    "gdal_translate -ot UInt16 -scale MIN MAX 0 65535 a.tif b.tif writes it as 16 bits: take one MIN and one MAX "
+    "for all pictures"
+)
 _MOST_PAGES = 64
 
 # Bytes per value of each field type, TIFF 6.0 section 2 and BigTIFF.
@@ -52,7 +61,9 @@ WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, LAB = 0, 1, 2, 8
 PHOTOMETRICS = {0: "white is 0", 1: "black is 0", 2: "RGB", 3: "palette", 5: "CMYK", 6: "YCbCr", 8: "Lab"}
 SAMPLE_FORMATS = {1: "unsigned integer", 2: "signed integer", 3: "floating point"}
 PREMULTIPLIED, SHORT, UNCOMPRESSED, JPEG, YCBCR = 1, 3, 1, 7, 6
-ROWS_PER_STRIP = 278
+ROWS_PER_STRIP, PLANAR = 278, 284
+_SEPARATE = 2
+"""Planar configuration in which each color has its own strips or tiles."""
 BLOCK_RECORD_BYTES = 1024
 """Memory of Pillow for the position of each block."""
 # Tags that describe the pixels, TIFF 6.0 and its supplements; 512 to 521 belong to old-style JPEG.
@@ -182,12 +193,21 @@ def exif_orientation(exif: bytes) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleLayout:
-    """Layout of the samples, as far as it determines how they are decoded."""
+    """Layout of the samples, as far as it determines how they are decoded.
+
+    Args:
+        size: (height, width).
+        bits: bits of a sample.
+        samples: samples of a pixel.
+        photometric: meaning of the samples.
+        are_bands: whether the file calls its bands gray, and they are taken for red, green and blue.
+    """
 
     size: Size
     bits: int
     samples: int
     photometric: int
+    are_bands: bool = False
 
 
 def _unsupported_compression(compression: int) -> SourceError:
@@ -213,9 +233,9 @@ def _layout(directory: TiffDirectory, byte_count: int) -> SampleLayout:
         f"{PHOTOMETRICS.get(photometric, f'photometric {photometric}')}"
     )
     if sample_formats != {1}:
-        raise decode_error("TIFF of other than unsigned integers is not supported", kind)
+        raise decode_error("TIFF of other than unsigned integers is not supported", f"{kind}; {_SCALE}")
     if len(bits) != 1 or not bits <= {1, 2, 4, 8, 16}:
-        raise decode_error("TIFF of this bit depth is not supported", kind)
+        raise decode_error("TIFF of this bit depth is not supported", f"{kind}; {_SCALE}")
     (depth,) = bits
     extra = directory.integers(EXTRA_SAMPLES)
     unsupported_16_bit = photometric not in (WHITE_IS_ZERO, BLACK_IS_ZERO, RGB) or PREMULTIPLIED in extra
@@ -225,8 +245,19 @@ def _layout(directory: TiffDirectory, byte_count: int) -> SampleLayout:
     if compression not in TiffImagePlugin.COMPRESSION_INFO:
         raise _unsupported_compression(compression)
     if samples > 6:
-        raise decode_error("TIFF of this many samples per pixel is not supported", kind)
-    return SampleLayout(size=size, bits=depth, samples=samples, photometric=photometric)
+        raise decode_error("TIFF of this many samples per pixel is not supported", f"{kind}; {_THREE_BANDS}")
+    are_bands = photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO) and samples > 2
+    if are_bands and (photometric, samples) != (BLACK_IS_ZERO, 3):
+        raise decode_error("TIFF of several gray bands is not supported", f"{kind}; {_THREE_BANDS}")
+    if are_bands and (depth < 8 or (extra != 0).any()):
+        raise decode_error("TIFF of several gray bands is not supported", f"{kind}; {_THREE_BANDS}")
+    return SampleLayout(
+        size=size,
+        bits=depth,
+        samples=samples,
+        photometric=RGB if are_bands else photometric,
+        are_bands=are_bands,
+    )
 
 
 def _check_blocks(directory: TiffDirectory, layout: SampleLayout, data: bytes) -> None:
@@ -267,20 +298,20 @@ def _check_blocks(directory: TiffDirectory, layout: SampleLayout, data: bytes) -
                 raise damaged_error(f"a tile side of {tile} for {plural(pixels, 'pixel')}")
 
 
-def _plain_tiff(data: bytes, directory: TiffDirectory, replaced: Mapping[int, int]) -> bytes:
-    """Return the file with a new directory at its end: only the pixel tags, some with a replaced 16-bit value."""
+def _plain_tiff(
+    data: bytes, directory: TiffDirectory, replaced: Mapping[int, TiffField], dropped: frozenset[int]
+) -> bytes:
+    """Return the file with a new directory at its end: only the pixel tags, some with a replaced value."""
     order, big = directory.order, directory.big
     inline, pointer = (8, "Q") if big else (4, "I")
     entries: list[bytes] = []
     values: list[bytes | memoryview] = []
-    kept = [(tag, field) for tag, field in sorted(directory.fields.items()) if tag in _PIXEL_TAGS]
+    fields = {**directory.fields, **replaced}
+    kept = [(tag, field) for tag, field in sorted(fields.items()) if tag in _PIXEL_TAGS - dropped]
     start = len(data) + len(data) % 2
     values_at = start + (8 if big else 2) + len(kept) * (20 if big else 12) + inline
     for tag, field in kept:
         payload: bytes | memoryview = field.data or b""
-        if tag in replaced:
-            field = TiffField(type=SHORT, count=1, data=None)
-            payload = struct.pack(f"{order}H", replaced[tag])
         if len(payload) > inline:
             place = struct.pack(f"{order}{pointer}", values_at)
             values += [payload, b"\0" * (len(payload) % 2)]
@@ -294,20 +325,62 @@ def _plain_tiff(data: bytes, directory: TiffDirectory, replaced: Mapping[int, in
     return b"".join([header, body, b"\0" * (len(data) % 2), count, *entries, b"\0" * inline, *values])
 
 
-def _load_samples(plain: bytes, layout: SampleLayout) -> Raster:
+def _short(directory: TiffDirectory, value: int) -> TiffField:
+    """Return a field of one 16-bit number."""
+    return TiffField(type=SHORT, count=1, data=memoryview(struct.pack(f"{directory.order}H", value)))
+
+
+def _load_gray_16_bit(plain: bytes) -> NDArray[Any]:
+    """Decode gray samples as uint16 [height, width, 1]."""
+    image = open_with_plugin(TiffImagePlugin.TiffImageFile, plain)
+    if not image.mode.startswith("I;16"):
+        raise decode_error("TIFF of these colors is not supported", f"Pillow's mode {image.mode}")
+    with decoder_failures():
+        image.load()
+    return copy_pixels(image, lambda part: np.asarray(part).astype(np.uint16)[..., None], 1, "uint16")
+
+
+def _load_planes_16_bit(data: bytes, directory: TiffDirectory, layout: SampleLayout) -> NDArray[Any]:
+    """Decode 16-bit colors of which each has its own strips or tiles, as uint16 [height, width, channel].
+
+    Pillow 12 keeps only the high bytes of such samples, whatever the raw mode, so that `load_16_bit` cannot read them.
+    Each color is read as a gray picture of its own.
+    """
+    pixels = np.empty((*layout.size, layout.samples), np.uint16)
+    for sample in range(layout.samples):
+        single = _short(directory, 1)
+        replaced = {SAMPLES: single, PHOTOMETRIC: single, PLANAR: single, BITS: _short(directory, 16)}
+        for tag in {STRIP_OFFSETS, STRIP_BYTES, TILE_OFFSETS, TILE_BYTES} & directory.fields.keys():
+            field = directory.fields[tag]
+            count, left_over = divmod(field.count, layout.samples)
+            if left_over or field.data is None:
+                raise damaged_error(f"{field.count} blocks of pixels for {layout.samples} samples")
+            size = count * TYPE_BYTES[field.type]
+            part = field.data[sample * size : (sample + 1) * size]
+            replaced[tag] = TiffField(type=field.type, count=count, data=part)
+        plain = _plain_tiff(data, directory, replaced, frozenset((EXTRA_SAMPLES, SAMPLE_FORMAT)))
+        pixels[..., sample] = _load_gray_16_bit(plain)[..., 0]
+    return pixels
+
+
+def _load_samples(data: bytes, directory: TiffDirectory, layout: SampleLayout) -> Raster:
     """Decode the pixels with every stored bit."""
+    if layout.bits == 16 and layout.photometric == RGB and directory.integer(PLANAR, 1) == _SEPARATE:
+        return Raster(pixels=_load_planes_16_bit(data, directory, layout))
+    # Pillow refuses 16-bit pictures in which white is zero, or does not invert them.
+    deep_inverse = layout.bits == 16 and layout.photometric == WHITE_IS_ZERO
+    replaced = {PHOTOMETRIC: _short(directory, BLACK_IS_ZERO)} if deep_inverse else {}
+    if layout.are_bands:
+        # Pillow has no mode for several gray samples. Called red, green and blue, the same samples are decoded.
+        replaced = {PHOTOMETRIC: _short(directory, RGB)}
+    plain = _plain_tiff(data, directory, replaced, frozenset((EXTRA_SAMPLES,) if layout.are_bands else ()))
     open_again = partial(open_with_plugin, TiffImagePlugin.TiffImageFile, plain)
     if layout.bits < 16:
         return load_raster(open_again())
     if layout.photometric == RGB:
         return Raster(pixels=load_16_bit(open_again))
-    image = open_again()
-    if not image.mode.startswith("I;16"):
-        raise decode_error("TIFF of these colors is not supported", f"Pillow's mode {image.mode}")
-    with decoder_failures():
-        image.load()
-    gray = copy_pixels(image, lambda part: np.asarray(part).astype(np.uint16)[..., None], 1, "uint16")
-    if layout.photometric == WHITE_IS_ZERO:
+    gray = _load_gray_16_bit(plain)
+    if deep_inverse:
         np.subtract(np.uint16(65535), gray, out=gray)
     return Raster(pixels=gray)
 
@@ -349,13 +422,11 @@ def open_tiff(data: bytes) -> OpenedImage:
 
     def load(gray_is_enough: bool, needed_size: Size) -> Raster:
         _check_blocks(directory, layout, data)
-        # Pillow refuses 16-bit pictures in which white is zero, or does not invert them.
-        deep_inverse = layout.bits == 16 and layout.photometric == WHITE_IS_ZERO
-        plain = _plain_tiff(data, directory, {PHOTOMETRIC: BLACK_IS_ZERO} if deep_inverse else {})
         compression = directory.integer(COMPRESSION, 1)
         with libtiff_messages() as messages:
             try:
-                return _load_samples(plain, layout)
+                raster = _load_samples(data, directory, layout)
+                return replace(raster, notes=(*raster.notes, GRAY_BANDS)) if layout.are_bands else raster
             except SourceError as error:
                 if any("not configured" in message for message in messages):
                     raise _unsupported_compression(compression) from error

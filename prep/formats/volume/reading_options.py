@@ -59,6 +59,8 @@ class SeriesPolicy:
         identity: rule that assigns files to a series. "headers": one series UID and no contradicting headers; "uid":
             one series UID; "folder": one folder, with any series UIDs.
         series: "all" series of a study, or only the "largest".
+        real_world_values: choice among the real world value mappings of a frame, see
+            `halofeed.prep.formats.dicom.real_world_values.choose_rescale`.
         salt: secret that is part of every hash, so that nobody finds a patient id by hashing likely ids. Use the same
             salt for data sets whose patients must be comparable.
 
@@ -80,6 +82,7 @@ class SeriesPolicy:
     description: str | None = None
     series: str = "all"
     identity: str = "headers"
+    real_world_values: str = "auto"
     salt: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -148,7 +151,8 @@ class ScanOptions:
             it.
         classes: classes that are read from a file that names its classes.
         coding: classes of masks with a channel or a color per class.
-        ignore_label: value of masks that is not a class, or None.
+        ignored_values: values of masks that are no classes.
+        negative_values: negative values that masks may hold, since they are ignored or mapped to classes.
         series: rules for DICOM series.
         reserve: called with the number of bytes that opening a file takes, if that is more than the file.
         origin: identity of a mask's scan, if that is a DICOM series.
@@ -164,7 +168,8 @@ class ScanOptions:
     mask_references: str = "check"
     classes: ClassChoice = field(default_factory=ClassChoice)
     coding: LabelCoding = field(default_factory=LabelCoding)
-    ignore_label: int | None = None
+    ignored_values: tuple[int, ...] = ()
+    negative_values: tuple[int, ...] = ()
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
     reserve: ReserveMemory = no_memory_limit
     origin: ScanIdentity | None = None

@@ -37,8 +37,10 @@ from halofeed.prep.formats.volume.volume_header import (
 )
 from halofeed.prep.formats.volume.voxel_values import (
     check_byte_count,
+    is_quantized,
     label_memory,
     plan_conversion,
+    quantization_tolerance,
     read_labels,
     read_values,
     reads_in_place,
@@ -127,16 +129,25 @@ class VolumeFile:
         if stored.channels > 1 and not has_layers:
             raise _several_channels(stored)
         held: NDArray[Any] | None = None
-        read_bytes, item_bytes = label_memory(stored)
+        read_bytes, item_bytes = label_memory(stored, has_negative=bool(options.negative_values))
         if options.non_finite_labels == "background" and stored.dtype.kind == "f":
             options.reserve(content.held_bytes + read_bytes)
             # The finding about replaced voxels must be known now, so all voxels are read.
-            held, replaced = read_labels(stored, content, non_finite_is_background=True)
+            held, replaced = read_labels(
+                stored, content, non_finite_is_background=True, negative=options.negative_values
+            )
             detail = f"{plural(replaced, 'voxel')} became background"
             findings += (Finding.corrected(FindingName.MASK_VOXELS_NOT_FINITE, detail),) * (replaced > 0)
+        elif is_quantized(stored):
+            options.reserve(content.held_bytes + read_bytes)
+            tolerance = quantization_tolerance(stored, content)
+            if tolerance is not None:
+                held, _ = read_labels(stored, content, tolerance=tolerance, negative=options.negative_values)
+                detail = f"values are stored in steps of {abs(stored.slope):.3g}; the nearest whole numbers were taken"
+                findings += (Finding.corrected(FindingName.MASK_QUANTIZED, detail),)
 
         def read() -> NDArray[Any]:
-            return read_labels(stored, content)[0] if held is None else held
+            return read_labels(stored, content, negative=options.negative_values)[0] if held is None else held
 
         def read_single() -> NDArray[Any]:
             if stored.channels > 1:
@@ -150,8 +161,7 @@ class VolumeFile:
         def read_classes(ids: Mapping[int, int], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
             values = _arrange(stored, read())
             layers = _layers(values, coding)
-            ignored = options.ignore_label
-            more = {} if ignored is None or 0 not in ids else {ignored: ids[0]}
+            more = dict.fromkeys(options.ignored_values, ids[0]) if 0 in ids else {}
 
             def is_left_out(value: int) -> bool:
                 return options.classes.target(str(value)) is None

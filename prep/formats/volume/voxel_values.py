@@ -8,7 +8,7 @@ If the values need no conversion, the stream decompresses directly into the arra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,17 @@ BLOCK_VALUES = 1 << 18
 INTEGERS = ("uint8", "int8", "uint16", "int16", "int32")
 """Types for integer values, smallest first; no scanner needs larger ones."""
 LABELS = ("uint8", "uint16", "int32")
+NEGATIVE_LABELS = "mask has negative values"
+MOST_NEGATIVE = 4
+"""Distinct negative values of a mask that may be marks; a scan that was taken for a mask has more."""
 LABEL_TOLERANCE = 1e-3
 """Largest distance of a mask's value from an integer; rescaled float32 masks deviate by about 1e-6 of the value."""
+_SURE_STEP = 0.5
+"""Steps below it leave no fraction near a whole number by chance: half of all values are farther away."""
+_NOT_QUANTIZED_LABELS = (
+    "so they are no whole numbers that were rounded to a step below 1: are image and label swapped? Save labels as "
+    "integers without a slope"
+)
 MAX_EXACT_SLOPE = 2**31
 """Integer slopes and intercepts up to this limit give exact results in int64."""
 
@@ -108,10 +117,12 @@ def value_bytes(header: StoredVoxels, conversion: ValueConversion) -> int:
     return header.value_count * np.dtype(conversion.dtype).itemsize
 
 
-def label_memory(header: StoredVoxels) -> tuple[int, int]:
+def label_memory(header: StoredVoxels, *, has_negative: bool = False) -> tuple[int, int]:
     """Return the most memory that `read_labels` takes, while it copies into a wider type, and the bytes per label."""
     as_stored = header.dtype.kind != "f" and not header.rescales
-    item = min(header.dtype.itemsize, 4) if as_stored else 4
+    item = min(header.dtype.itemsize, 4) if as_stored and not has_negative else 4
+    if has_negative:  # labels become int32
+        return header.value_count * 6, item
     return header.value_count * {1: 1, 2: 3}.get(item, 6), item
 
 
@@ -141,17 +152,70 @@ def read_values(header: StoredVoxels, data: Content, conversion: ValueConversion
     return values, replaced
 
 
+def is_quantized(header: StoredVoxels) -> bool:
+    """Return whether integers were stored with a step that is no whole number.
+
+    Programs write such a slope when they store floats as integers: nibabel divides the range of the values into as many
+    steps as the type has numbers. A label that is no multiple of the step comes back up to half a step away.
+    """
+    return header.dtype.kind != "f" and not (header.slope.is_integer() and header.inter.is_integer())
+
+
+def quantization_tolerance(header: StoredVoxels, data: Content) -> float | None:
+    """Return how far whole numbers may be from the values of a quantized mask.
+
+    The result is None if `LABEL_TOLERANCE` suffices, or if the values are not whole numbers.
+
+    All values must be within half a step of a whole number, and each whole number must have only one stored value. A
+    fraction is between two whole numbers by chance only if the step is large: from a step of 0.5 on, the highest and
+    the lowest value must also be whole, as they are where a program divided the range of whole numbers.
+    """
+    step = abs(header.slope)
+    if not is_quantized(header) or step >= 1:
+        return None
+    stored = np.empty(0, header.dtype)
+
+    def add(block: Block, _: Block) -> None:
+        nonlocal stored
+        stored = np.union1d(stored, block)
+
+    unused = np.empty(0, np.uint8)
+    _read_blocks(header, data, lambda start, stop: unused, add, in_place=False)
+    exact = _rescaled(stored, np.float64(header.slope), np.float64(header.inter))
+    # float32, in which NIfTI stores the slope, is off by 6e-8 of the value.
+    tolerance = max(LABEL_TOLERANCE, step / 2 + 1e-6 * max(1.0, float(np.abs(exact).max())))
+    whole = np.rint(exact)
+    distance = float(np.abs(exact - whole).max())
+    are_near = LABEL_TOLERANCE < distance <= tolerance and len(np.unique(whole)) == len(whole)
+    ends = exact[[int(exact.argmin()), int(exact.argmax())]]
+    are_ends_whole = bool((np.abs(ends - np.rint(ends)) <= LABEL_TOLERANCE).all())
+    return tolerance if are_near and (step < _SURE_STEP or are_ends_whole) else None
+
+
 def read_labels(
-    header: StoredVoxels, data: Content, *, non_finite_is_background: bool = False
+    header: StoredVoxels,
+    data: Content,
+    *,
+    non_finite_is_background: bool = False,
+    tolerance: float = LABEL_TOLERANCE,
+    negative: Collection[int] = (),
 ) -> tuple[NDArray[Any], int]:
     """Read the values of a mask in the file's order, as a flat array of the smallest type that holds them.
+
+    Args:
+        header: storage format of the voxels.
+        data: content of the file.
+        non_finite_is_background: whether NaN and infinity become 0.
+        tolerance: largest distance of a value from a whole number, see `quantization_tolerance`.
+        negative: negative values that the mask may hold.
 
     Returns:
         The values, and the number of NaN and infinite values that became 0.
 
     Raises:
-        SourceError: see `read_values`; or a value is not an integer from 0 to 2**31 - 1.
+        SourceError: see `read_values`; or a value is not an integer up to 2**31 - 1, or negative and not known.
     """
+    unknown: set[int] = set()
     labels = np.empty(header.value_count, LABELS[0])
     at = replaced = 0
 
@@ -162,17 +226,39 @@ def read_labels(
             replaced += int(np.count_nonzero(bad))
             with np.errstate(divide="ignore", invalid="ignore"):
                 stored = np.where(bad, stored.dtype.type(-header.inter / header.slope), stored)
-        block = _to_labels(stored, header)
-        highest = int(block.max())
-        if highest > np.iinfo(labels.dtype).max:
-            wider = np.empty(len(labels), next(name for name in LABELS if highest <= np.iinfo(name).max))
+        block = _to_labels(stored, header, tolerance)
+        lowest, highest = int(block.min()), int(block.max())
+        if lowest < 0 and len(unknown) <= MOST_NEGATIVE:
+            unknown.update(set(np.unique(block[block < 0]).tolist()) - {*negative})
+        if unknown:
+            return  # all are collected before the mask is refused
+        if highest > np.iinfo(labels.dtype).max or lowest < np.iinfo(labels.dtype).min:
+            wider = np.empty(
+                len(labels),
+                next(
+                    name for name in LABELS if np.iinfo(name).min <= lowest and highest <= np.iinfo(name).max
+                ),
+            )
             wider[:at] = labels[:at]
             labels = wider
         labels[at : at + len(block)] = block
         at += len(block)
 
     _read_blocks(header, data, lambda start, stop: labels[start:stop], fill, in_place=False)
+    if unknown:
+        raise SourceError("decode", NEGATIVE_LABELS, _negative_values(sorted(unknown)))
     return labels, replaced
+
+
+def _negative_values(values: Sequence[int]) -> str:
+    """Return the message for negative values: a few mark voxels without a class, many are an image.
+
+    >>> _negative_values([-2, -1]), _negative_values([*range(-9, 0)])
+    ('-2,-1', 'down to -9; are image and label swapped?')
+    """
+    if len(values) > MOST_NEGATIVE:
+        return f"down to {values[0]}; are image and label swapped?"
+    return ",".join(map(str, values))
 
 
 def _read_blocks(
@@ -288,11 +374,11 @@ def _replace(stored: Block, values: Block, value: float) -> int:
     return count
 
 
-def _to_labels(stored: Block, header: StoredVoxels) -> Block:
+def _to_labels(stored: Block, header: StoredVoxels, tolerance: float) -> Block:
     """Return the class values of a block of stored values as integers.
 
     Raises:
-        SourceError: a value is not an integer from 0 to 2**31 - 1.
+        SourceError: a value is not an integer from -2**31 to 2**31 - 1.
     """
     labels = exact = stored
     if header.rescales or stored.dtype.kind == "f":
@@ -300,19 +386,20 @@ def _to_labels(stored: Block, header: StoredVoxels) -> Block:
             if header.rescales:
                 exact = _rescaled(stored, np.float64(header.slope), np.float64(header.inter))
             labels = np.rint(exact)
-            off = ~(np.abs(exact - labels) <= LABEL_TOLERANCE)  # NaN and infinity too
+            off = ~(np.abs(exact - labels) <= tolerance)  # NaN and infinity too
         if off.any():
             example = float(exact[int(np.argmax(off))])
             detail = f"{int(np.count_nonzero(off))} in a block of {len(exact)}, the first is {example:.6g}"
             if not np.isfinite(exact[off]).any():
                 detail += "; --non-finite-labels background takes them for the background"
+            elif is_quantized(header):
+                detail += f", stored in steps of {abs(header.slope):.3g}; {_NOT_QUANTIZED_LABELS}"
             else:
                 detail += "; are image and label swapped? Probabilities have to be made classes first"
             raise SourceError("decode", "mask values are not whole numbers", detail)
     least, most = int(labels.min()), int(labels.max())  # Python integers, because float32 rounds 2**31 - 1 up
-    if least < 0:
-        detail = f"down to {least}; are image and label swapped?"
-        raise SourceError("decode", "mask has negative values", detail)
+    if least < np.iinfo(np.int32).min:
+        raise SourceError("decode", "mask values do not fit in 32 bits", f"down to {least}")
     if most > np.iinfo(np.int32).max:
         raise SourceError("decode", "mask values do not fit in 32 bits", f"up to {most}")
     return labels if labels.dtype.kind in "iu" else labels.astype(np.int32)

@@ -5,6 +5,7 @@ import gzip
 import warnings
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -124,6 +125,39 @@ def test_masks_of_scaled_floats_are_rounded_and_float64_beyond_float32_is_refuse
             open_nifti(data, non_finite_value=value).read()
     stored = np.array([0, 1, 7, 255], np.float32).reshape(4, 1, 1) / 255
     assert read_mask(stored, scl_slope=255, scl_inter=0).ravel().tolist() == [0, 1, 7, 255]
+
+
+def quantized(values: Any, dtype: str) -> Any:
+    """Return a mask that nibabel stored with a slope, as it does for floats below a header of integers."""
+    image = nib.Nifti1Image(np.asarray(values, np.float64).reshape(-1, 1, 1), np.eye(4))
+    image.set_data_dtype(dtype)
+    return open_nifti_mask(image.to_bytes())
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "u2"])
+@pytest.mark.parametrize(
+    "labels", [[0, 1, 2], [0, 1, 2, 5, 7], [0, 1], [1, 2, 4], [0, 77, 117], [0, 99, 200], [0, 3, 61]]
+)
+def test_labels_saved_through_floats_are_the_nearest_whole_numbers(labels, dtype):
+    mask = quantized(labels, dtype)
+    assert mask.read().ravel().tolist() == labels
+    written = nib.Nifti1Image(np.asarray(labels, np.float64).reshape(-1, 1, 1), np.eye(4))
+    written.set_data_dtype(dtype)
+    distance = np.abs(nib.Nifti1Image.from_bytes(written.to_bytes()).get_fdata().ravel() - labels).max()
+    is_noted = any(finding.name == "mask saved through floats" for finding in mask.findings)
+    assert is_noted == (distance > voxel_values.LABEL_TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2"])
+@pytest.mark.parametrize(
+    "values", [np.linspace(0, 1, 30), [0, 0.5, 1], [0, 0.9], np.linspace(-900, 900, 99), [0, 1, 2, 600]]
+)
+def test_probabilities_and_scans_saved_through_floats_are_not_rounded(values, dtype):
+    if dtype == "i2" and 600 in values:
+        pytest.skip("16 bits hold 600 labels in steps below 1")
+    mask = quantized(values, dtype)
+    with pytest.raises(SourceError, match="mask values are not whole numbers"):
+        mask.read()
 
 
 def read_mask(stored: Any, **fields: Any) -> Any:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image, sniff
-from halofeed.prep.formats.picture.image import FEWER_BITS, LUMA, blend, luma
+from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS, LUMA, blend, luma
 from tests.support.memory_cases import png_of, saved
 
 RANDOM = np.random.default_rng(20260101)
@@ -126,7 +126,7 @@ def test_samples_of_fewer_bits_than_16_are_asked_for_and_scaled_by_the_option_bu
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("compress", [False, True])
-@pytest.mark.parametrize(("channels", "photometric"), [(1, 0), (1, 1), (3, 2), (4, 2)])
+@pytest.mark.parametrize(("channels", "photometric"), [(1, 0), (1, 1), (3, 2), (4, 2), (3, 1)])
 def test_a_16_bit_tiff_keeps_every_bit(order, compress, channels, photometric):
     samples = RANDOM.integers(0, 65536, (7, 12, channels), np.uint16)
     result = read(tiff_of_samples(samples, order, photometric, compress), channels=4, dtype="uint16")
@@ -182,6 +182,41 @@ def test_compressed_and_big_tiffs_equal_pillows_reading(compression, big):
     data = saved(Image.fromarray(PIXELS[..., :3], "RGB"), "TIFF", compression=compression, big_tiff=big)
     with Image.open(io.BytesIO(data)) as image:
         np.testing.assert_array_equal(read(data).pixels, np.asarray(image))
+
+
+@pytest.mark.parametrize("photometric", [1, 2])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_16_bit_tiff_with_a_strip_per_color_keeps_every_bit(order, photometric):
+    """Pillow 12.3 returns the high byte twice."""
+    samples = RANDOM.integers(0, 65536, (7, 12, 3), np.uint16)
+    planes = [zlib.compress(samples[..., channel].astype(f"{order}u2").tobytes()) for channel in range(3)]
+    starts = np.cumsum([8, *map(len, planes)]).tolist()
+    body = b"".join(planes) + b"\0" * (starts[3] % 2)
+    start = 8 + len(body)
+    single = {256: 12, 257: 7, 259: 8, 262: photometric, 277: 3, 278: 7, 284: 2}
+    lists = {258: [16] * 3, 273: starts[:3], 279: [*map(len, planes)]}
+    after, packed, extra = start + 2 + 12 * (len(single) + len(lists)) + 4, b"", b""
+    for tag in sorted(single | lists):
+        value = single.get(tag, after + len(extra))
+        packed += struct.pack(f"{order}HHII", tag, 4, 1 if tag in single else 3, value)
+        extra += struct.pack(f"{order}3I", *lists[tag]) if tag in lists else b""
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", start)
+    directory = struct.pack(f"{order}H", len(single) + len(lists)) + packed + b"\0" * 4
+    np.testing.assert_array_equal(read(head + body + directory + extra, dtype="uint16").pixels, samples)
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_adobe_deflate", "packbits", "zstd", None])
+def test_three_gray_bands_are_red_green_and_blue_with_a_note(compression):
+    data = saved(Image.fromarray(PIXELS[..., :3], "RGB"), "TIFF", compression=compression)
+    gray = data.replace(struct.pack("<HHIHH", 262, 3, 1, 2, 0), struct.pack("<HHIHH", 262, 3, 1, 1, 0))
+    result = read(gray)
+    np.testing.assert_array_equal(result.pixels, PIXELS[..., :3])
+    assert result.notes == (GRAY_BANDS,) and not read(data).notes
+
+
+def test_more_gray_bands_are_refused_with_the_command_of_gdal():
+    with pytest.raises(SourceError, match="gdal_translate -b 1 -b 2 -b 3 -co PHOTOMETRIC=RGB"):
+        read(tiff_of_samples(RANDOM.integers(0, 65536, (7, 12, 4), np.uint16), "<", 1))
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])

@@ -180,10 +180,10 @@ def test_a_table_of_other_columns_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["patient_id", "Subject", "ParticipantID"])
-def test_a_column_of_patients_that_is_not_called_group_is_refused_for_shares(tmp_path, column):
+def test_a_column_of_patients_that_is_not_called_group_is_an_attribute_for_shares(tmp_path, column):
     write_files(tmp_path, {"t.csv": f"image,label,{column}\na.nii,,1\n", "a.nii": "x"})
-    with pytest.raises(AnnotationsError, match=f"column '{column}' is not read.*call it group"):
-        list_references("csv", tmp_path, task="segmentation", needs_groups=True)
-    assert list_references("csv", tmp_path, task="segmentation", missing_masks="prediction")
+    listed = list_references("csv", tmp_path, task="segmentation", needs_groups=True)
+    assert listed[0].attributes == ((column, "1"),)
+    assert not list_references("csv", tmp_path, task="segmentation", missing_masks="prediction")[0].attributes
     write_files(tmp_path, {"t.csv": f"image,label,{column},group\na.nii,,1,2\n"})
     assert list_references("csv", tmp_path, task="segmentation", needs_groups=True)[0].group == "2"

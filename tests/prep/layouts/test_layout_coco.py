@@ -161,6 +161,33 @@ def test_a_faulty_annotation_rejects_its_image_and_names_itself(tmp_path, annota
     assert "annotation 55" in faulty.problem[2]
 
 
+SQUARE, LINE = [40, 40, 60, 40, 60, 60, 40, 60], [10, 10, 20, 20]
+
+
+@pytest.mark.parametrize(
+    ("parts", "kept", "lost"),
+    [([SQUARE, LINE], [SQUARE], 1), ([[], SQUARE, [1, 2]], [SQUARE], 2), ([SQUARE], [SQUARE], 0)],
+)
+def test_a_polygon_of_two_points_is_left_out_and_the_object_stays(tmp_path, parts, kept, lost):
+    write(tmp_path, document(annotations=[{"id": 55, **OWN, "segmentation": parts}]), "a.jpg", "b.jpg")
+    one, _ = read(tmp_path, masks=True)
+    (box,) = one.boxes or ()
+    assert (box.mask, box.lost_parts, one.bad_objects) == (kept, lost, ())
+    assert any("without an area" in note for note in one.notes) == bool(lost)
+    one, _ = read(tmp_path, masks=True, on_bad_object="reject")
+    assert (one.problem is None) == (not lost)
+
+
+@pytest.mark.parametrize("parts", [[LINE], [LINE, [1, 2]], [[]]])
+def test_an_object_that_is_only_a_line_has_no_mask_and_is_dropped_and_counted(tmp_path, parts):
+    """As in Detectron2; pycocotools takes the four numbers of a line for a box."""
+    write(tmp_path, document(annotations=[{"id": 55, **OWN, "segmentation": parts}]), "a.jpg", "b.jpg")
+    one, _ = read(tmp_path, masks=True)
+    assert one.boxes == () and [reason for reason, _ in one.bad_objects] == [
+        "polygon has fewer than 3 points"
+    ]
+
+
 TWICE = {
     "categories": [{"id": number, "name": "hat"} for number in (3, 90)],
     "annotations": [{"id": 1, **OWN, "category_id": number} for number in (3, 90)],
@@ -275,3 +302,18 @@ def test_outlines_are_held_only_where_they_are_asked_for(tmp_path):
         (with_masks, *_) = read(tmp_path, masks=True)
     assert len(boxes.boxes or ()) == len(with_masks.boxes or ()) == 500
     assert full.peak - plain.peak > 500 * 200 * 20
+
+
+def test_a_turned_rectangle_without_a_bbox_is_counted_as_an_oriented_box(tmp_path):
+    turned = [20, 0, 40, 20, 20, 40, 0, 20]
+    one = {"id": 1, "image_id": 7, "category_id": 3, "segmentation": [turned]}
+    write(tmp_path, document(annotations=[one]), "a.jpg", "b.jpg")
+    found, _ = read(tmp_path)
+    (box,) = found.boxes or ()
+    assert (box.turned_share, box.area, box.xmax) == (0.5, 800, 40)
+    assert any("oriented boxes (1 of 1 object) became" in note for note in found.notes)
+    assert not any("not read" in note for note in found.notes)
+    found, _ = read(tmp_path, oriented_boxes="drop")
+    assert [reason for reason, _ in found.bad_objects] == ["box is oriented"]
+    found, _ = read(tmp_path, masks=True)
+    assert found.boxes and found.boxes[0].mask == [turned] and found.boxes[0].turned_share is None

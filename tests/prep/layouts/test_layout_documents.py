@@ -6,6 +6,7 @@ import json
 import math
 import zlib
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -60,6 +61,13 @@ def region(kind="hat", **shape_attributes):
     return {"shape_attributes": shape_attributes, "region_attributes": {"kind": kind}}
 
 
+def turned_corners(x, y, width, height, degrees):
+    """The corners of a rectangle about its center, turned by a rotation matrix."""
+    sides = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * (width / 2, height / 2)
+    cosine, sine = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+    return sides @ np.array([[cosine, sine], [-sine, cosine]]) + (x, y)
+
+
 def result(kind, *labels, **value):
     return {"type": kind, "value": {kind: list(labels), **value}}
 
@@ -77,6 +85,7 @@ def bitmap(data):
     return figure("bitmap", bitmap={"origin": [3, 4], "data": base64.b64encode(data).decode()})
 
 
+SIZES = {"original_width": 100, "original_height": 200}
 OBJECTS = {
     "labelme": [
         (shape("rectangle", [9, 8], [1, 2]), (1, 2, 9, 8)),
@@ -84,6 +93,8 @@ OBJECTS = {
         (shape(None, *TRIANGLE), (1, 2, 9, 8)),
         (shape("circle", [20, 20], [23, 24]), (15, 15, 25, 25)),
         (shape("mask", [3, 4], [9.4, 8], mask=base64.b64encode(PNG.getvalue()).decode()), (3, 4, 10, 9)),
+        (shape("rotation", [5, 0], [10, 5], [5, 10], [0, 5]), (0, 0, 10, 10)),
+        (shape("rectangle", [5, 0], [10, 5], [5, 10], [0, 5]), (0, 0, 10, 10)),
         (shape("rectangle", [1, 2], [9, 3], [9, 8], [1, 8]), "shape has no 2 points"),
         (shape("polygon", [1, 2], [3, 4]), "polygon has fewer than 3 points"),
         (shape("polygon", [1, 2], [3, math.nan], [5, 6]), "number is not finite"),
@@ -97,7 +108,7 @@ OBJECTS = {
         ('<ellipse label="hat" cx="20" cy="30" rx="8" ry="4" rotation="90"/>', (16, 22, 24, 38)),
         ('<mask label="hat" rle="1, 2" left="3" top="4" width="7" height="5"/>', (3, 4, 10, 9)),
         ('<box label="hat" xtl="1" ytl="2" xbr="9" ybr="8" rotation="180"/>', (1, 2, 9, 8)),
-        ('<box label="hat" xtl="1" ytl="2" xbr="9" ybr="8" rotation="30"/>', "box is rotated"),
+        ('<box label="hat" xtl="1" ytl="2" xbr="9" ybr="8" rotation="30"/>', (0.036, 0.402, 9.964, 9.598)),
         ('<polygon label="hat" points="1,2;9"/>', "points are no list of [x, y]"),
         ('<skeleton label="hat"><points label="1" points="1,2"/></skeleton>', NO_BOX),
     ],
@@ -123,7 +134,10 @@ OBJECTS = {
     "label-studio": [
         (result("rectanglelabels", "hat", **PERCENT), (0.1, 0.2, 0.4, 0.6)),
         (result("polygonlabels", "hat", points=[[10, 20], [90, 20], [50, 80]]), (0.1, 0.2, 0.9, 0.8)),
-        (result("rectanglelabels", "hat", **PERCENT, rotation=5), "box is rotated"),
+        # Turned about the first corner: to the left of it and below on a picture 100 wide and 200 high.
+        ({**result("rectanglelabels", "hat", **PERCENT, rotation=30), **SIZES}, (-0.3, 0.2, 0.36, 0.621)),
+        ({**result("rectanglelabels", "hat", **PERCENT, rotation=180), **SIZES}, (-0.2, -0.2, 0.1, 0.2)),
+        (result("rectanglelabels", "hat", **PERCENT, rotation=5), "size of the picture is missing"),
         (result("labels", "hat", "cap", **PERCENT), "object has several classes"),
         (result("rectangle", **PERCENT), "box has no class"),
         (result("ellipselabels", "hat", x=10, y=20, radiusX=1, radiusY=2), NO_BOX),
@@ -174,6 +188,50 @@ def test_parts_of_one_group_are_one_object_of_several_polygons(tmp_path):
     (one,) = list_references("labelme", tmp_path, masks=True)
     assert one.boxes[0].mask == [[side for point in points for side in point] for points in (TRIANGLE, far)]
     assert told(one)[1:] == ["object has no segmentation"]
+
+
+@pytest.mark.parametrize("line", [shape("linestrip", [1, 1], [70, 1]), shape("polygon", [1, 1], [70, 1])])
+def test_a_part_without_an_area_is_left_out_and_counted_and_the_object_stays(tmp_path, line):
+    shapes = [{**line, "group_id": 1}, shape("polygon", *TRIANGLE, group_id=1)]
+    write_files(tmp_path, {"a.json": json.dumps({"imagePath": "a.png", "shapes": shapes})})
+    draw(tmp_path, "a.png", size=(64, 96))
+    for masks in (False, True):
+        (one,) = list_references("labelme", tmp_path, masks=masks)
+        assert told(one) == [("hat", 1, 2, 9, 8)] and one.boxes[0].lost_parts == 1
+        assert any("1 part without an area" in note for note in one.notes)
+    (one,) = list_references("labelme", tmp_path, on_bad_object="reject")
+    assert one.problem
+
+
+OVAL = [[30 + 20 * math.cos(turn), 30 + 10 * math.sin(turn)] for turn in np.arange(0, 6.28, 0.4)]
+
+
+@pytest.mark.parametrize(
+    ("points", "share"),
+    [
+        *((turned_corners(50, 40, 40, 10, turn), True) for turn in (1, 15, 45, 80, 100, 179)),
+        *((np.round(turned_corners(50, 40, 40, 10, turn)), True) for turn in (15, 45, 80)),
+        *((turned_corners(50, 40, 40, 10, turn), False) for turn in (0, 90, 180, 270)),
+        ([[10, 10], [50, 12], [60, 40], [5, 30]], False),
+        ([[10, 10], [50, 20], [50, 40], [10, 30]], False),
+        (OVAL, False),
+        (TRIANGLE, False),
+    ],
+)
+def test_a_polygon_is_an_oriented_box_by_its_geometry_alone(tmp_path, points, share):
+    points = np.asarray(points, float).tolist()
+    shapes = [shape("polygon", *points), shape("rectangle", [1, 2], [9, 8])]
+    write_files(tmp_path, {"a.json": json.dumps({"imagePath": "a.png", "shapes": shapes})})
+    draw(tmp_path, "a.png", size=(64, 96))
+    (one,) = list_references("labelme", tmp_path)
+    x, y = np.transpose(points)
+    area = abs(np.dot(x, np.roll(y, -1)) - np.dot(np.roll(x, -1), y)) / 2
+    assert one.boxes[0].area == pytest.approx(area) and one.boxes[1].area is None
+    found = one.boxes[0].turned_share
+    assert found == pytest.approx(area / ((max(x) - min(x)) * (max(y) - min(y)))) if share else found is None
+    assert any("oriented boxes (1 of 2 objects)" in note for note in one.notes) == share
+    (one,) = list_references("labelme", tmp_path, oriented_boxes="drop")
+    assert [reason for reason, _ in one.bad_objects] == ["box is oriented"] * share
 
 
 def test_pictures_are_found_by_names_splits_by_folders_and_faults_listed(tmp_path):

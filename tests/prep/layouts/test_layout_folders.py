@@ -4,6 +4,8 @@ import json
 import re
 from functools import partial
 
+import cv2
+import numpy as np
 import pytest
 
 from halofeed.errors import AnnotationsError, HalofeedError, SourceError, UsageError
@@ -104,15 +106,14 @@ def test_one_class_folders_below_classes_and_alike_names_are_noted(tmp_path):
     )
 
 
-JPEG = b"\xff\xd8\xff"
-GRAY, COLOR = (b"\x89PNG" + bytes(21) + kind + bytes(3) for kind in (b"\0", b"\2"))
-
-
 @pytest.mark.parametrize(
     ("contents", "words"),
     [
         ("JPEGImages/2011_07.jpg SegmentationClass/2011_07.png", "take --layout pairs; or say"),
-        ("train/rgb/7.jpg train/gt/7.png test/rgb/8.jpg test/gt/8.png", "'test/rgb/{id}.jpg'"),
+        (
+            "train/rgb/7.jpg train/gt/7.png test/rgb/8.jpg test/gt/8.png",
+            "'{split}/rgb/{id}.jpg' --label-pattern '{split}/gt/{id}.png'",
+        ),
         ("x/17.jpg x/23.jpg y/17.gray y/23.gray", "'x/{id}.jpg' --label-pattern 'y/{id}.png'"),
         ("x/17.gray x/23.gray y/17.color y/23.color", "'y/{id}.png' --label-pattern 'x/{id}.png'"),
         ("training/image_2/1.png", "training/image_2, so that its name would be the only class"),
@@ -121,15 +122,41 @@ GRAY, COLOR = (b"\x89PNG" + bytes(21) + kind + bytes(3) for kind in (b"\0", b"\2
     ],
 )
 def test_folders_that_are_no_classes_are_refused_with_a_way(tmp_path, contents, words):
-    kinds = {"jpg": JPEG, "gray": GRAY, "color": COLOR}
+    noise = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
+    block = np.kron(np.eye(2, dtype=np.uint8), np.ones((8, 12), np.uint8))
+    kinds = {
+        "jpg": cv2.imencode(".jpg", noise)[1].tobytes(),
+        "gray": cv2.imencode(".png", block)[1].tobytes(),
+        "color": cv2.imencode(".png", noise)[1].tobytes(),
+    }
     for path in contents.split():
         stem, _, kind = path.partition(".")
         name = f"{stem}.{'png' if kind in ('gray', 'color') else kind}"
-        write_files(tmp_path, {name: kinds.get(kind, b"x")})
+        is_label = kind == "png" and "/gt/" in path
+        write_files(
+            tmp_path, {name: kinds["gray" if is_label else kind] if kind in kinds or is_label else b"x"}
+        )
     with pytest.raises(AnnotationsError) as raised:
         read(LocalFiles(tmp_path))
     assert words in str(raised.value) and "--folders-are-classes" in str(raised.value)
     assert any(one.label for one in read(LocalFiles(tmp_path), folders_are_classes=True).values())
+
+
+@pytest.mark.parametrize("kind", ["png", "jpg", "tif"])
+def test_folders_that_pair_by_names_are_images_and_labels_whatever_their_contents(tmp_path, kind):
+    paths = [
+        f"{split}{end}/{number}.{kind}"
+        for split in ("train", "val")
+        for end in ("", "x")
+        for number in (1, 2)
+    ]
+    write_files(tmp_path, dict.fromkeys(paths, ""))
+    patterns = rf"--image-pattern '\{{split}}/\{{id}}.{kind}' --label-pattern '\{{split}}x/\{{id}}.{kind}'"
+    words = f"{patterns}.* 4 images with 4"
+    with pytest.raises(AnnotationsError, match=words):
+        read(LocalFiles(tmp_path), split_folders=False)
+    (tmp_path / f"valx/1.{kind}").unlink()
+    assert len(read(LocalFiles(tmp_path), split_folders=False)) == 7
 
 
 PLAIN = [

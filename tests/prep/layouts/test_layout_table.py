@@ -80,7 +80,7 @@ def test_rows_need_not_be_adjacent_and_tables_of_open_images_are_read_as_publish
         ("a.jpg,1,1,hat,0,0,1e999,1,,,,,", "number is not finite"),
         ("a.jpg,1,1,hat,5,0,1,1,,,,,", "box is inverted"),
         ("a.jpg,1,1,hat,,0,1,1,,,,,", "row has no complete box"),
-        ("a.jpg,1,1,hat,,,,,,,,,", "row has no complete box"),
+        ("a.jpg,1,1,hat,,,,,,,,,", "picture has a class without a box"),
         ("a.jpg,1,1,,0,0,1,1,,,,,", "box has no class"),
         ("a.jpg,1,1,hat,0,0,1,1,maybe,,,,", "flag is neither 0 nor 1"),
         ("a.jpg,1.5,1,hat,0,0,1,1,,,,,", "size is not whole pixels"),
@@ -341,7 +341,7 @@ FORMS = {
     "automl.csv": (
         AUTOML,
         {
-            "x/a.jpg": ("train", ["row has no complete box"]),
+            "x/a.jpg": ("train", []),
             "x/b.jpg": ("test", []),
             "x/c.jpg": ("train", [("hat", 0.1, 0.1, 0.4, 0.6), "not a number"]),
             "x/d.jpg": ("validation", []),

@@ -108,6 +108,25 @@ def test_pixels_counted_from_one_become_continuous_coordinates(tmp_path, box, or
     assert found.difficult and found.occluded and not found.truncated
 
 
+def test_turned_boxes_of_rolabelimg_are_upright_and_do_not_prove_the_origin(tmp_path):
+    turned = (
+        "<object><type>robndbox</type><name>cap</name><robndbox><cx>50</cx><cy>40</cy><w>40</w><h>10</h>"
+        "<angle>1.5707963</angle></robndbox></object>"
+    )
+    slanted = turned.replace("1.5707963", "0.7853982")
+    content = {f"{n}.xml": annotation(f"{n}.jpg", size="100 100") for n in range(9)}
+    content["9.xml"] = annotation("9.jpg", size="100 100").replace(
+        "</annotation>", turned + slanted + "</annotation>"
+    )
+    write_files(tmp_path, content | {f"{n}.jpg": "x" for n in range(10)})
+    *_, last = read(tmp_path)
+    first, quarter, box = last.boxes
+    sides = [(one.xmin + 1, one.ymin + 1, one.xmax, one.ymax) for one in (first, quarter)]
+    assert sides == [(1, 1, 4, 5), pytest.approx((45, 20, 55, 60), abs=1e-4)]
+    assert box.xmax - box.xmin - 1 == pytest.approx(50 / 2**0.5) and box.turned_share == pytest.approx(0.32)
+    assert [note for note in last.notes if "oriented boxes (1 of 12 objects)" in note]
+
+
 BOMB = '<!DOCTYPE a [<!ENTITY a "h"><!ENTITY b "&a;&a;">]><annotation><filename>&b;</filename></annotation>'
 
 
@@ -122,7 +141,7 @@ BOMB = '<!DOCTYPE a [<!ENTITY a "h"><!ENTITY b "&a;&a;">]><annotation><filename>
         (annotation("a.jpg", "nan 1 3 5"), "number is not finite"),
         (annotation("a.jpg", "left 1 3 5"), "not a number"),
         (annotation("a.jpg", extra="<difficult>very</difficult>"), "flag is neither 0 nor 1"),
-        ("<annotation><object><name>hat</name></object></annotation>", "object has no box"),
+        ("<annotation><object><name>hat</name></object></annotation>", "picture has a class without a box"),
         ("<annotation><object><bndbox/></object></annotation>", "box has no class"),
     ],
 )

@@ -89,6 +89,26 @@ def test_a_row_is_a_box_a_polygon_or_a_named_fault(tmp_path, row, outcome):
     assert [one.problem[1] for one in read(tmp_path) if one.problem] == ["label file has no image"]
 
 
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_four_corners_in_each_row_are_oriented_boxes_even_if_they_are_no_rectangles(tmp_path, is_exact):
+    turned = "0 .5 .1 .7 .3 .5 .5 .3 .3\n" if is_exact else "0 .5 .1 .7 .25 .45 .5 .3 .4\n"
+    upright = "1 .1 .1 .4 .1 .4 .5 .1 .5\n"
+    write_files(
+        tmp_path, TWO | {"data.yaml": YAML, "labels/train/a.txt": turned + upright, "labels/val/b.txt": ""}
+    )
+    (one,) = (one for one in read(tmp_path) if one.source.endswith("a.jpg"))
+    assert [box.turned_share is not None for box in one.boxes] == [True, False]
+    assert [note for note in one.notes if "oriented boxes (1 of 2 objects)" in note]
+    (one,) = (one for one in read(tmp_path, oriented_boxes="drop") if one.source.endswith("a.jpg"))
+    assert [box.label for box in one.boxes] == ["coat"] and one.bad_objects[0][0] == "box is oriented"
+    (one,) = (one for one in read(tmp_path, masks=True) if one.source.endswith("a.jpg"))
+    assert len(one.boxes) == 2 and not one.notes
+    polygon = "0 .5 .1 .7 .25 .45 .5 .3 .4 .2 .2\n"
+    write_files(tmp_path, {"labels/val/b.txt": polygon})
+    (one,) = (one for one in read(tmp_path) if one.source.endswith("a.jpg"))
+    assert (one.boxes[0].turned_share is not None) == is_exact
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

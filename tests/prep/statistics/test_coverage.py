@@ -109,7 +109,8 @@ def test_the_summary_says_what_is_cut_off_what_padding_costs_and_the_cures(tmp_p
     assert "warning: train: 100.0% of 'node' (0.2 of 0.2 ml), 40.0% of 'spleen' (4.3 of 10.8 ml)" in text
     assert "--fit tiles" in text and "12x20x24" in text
     assert "warning: 1 class in no record: node" in text
-    assert summary(done, warn_cut=1.0).count("warning") == 1
+    assert "warning: 1 of 2 structures vanished, such as image.nii: class 2; take --fit tiles" in text
+    assert summary(done, warn_cut=1.0).count("warning") == 2
     done = convert(tmp_path / "b", height=300, width=300)
     text = summary(done)
     assert "warning: train: 99.5% of the voxels are padding" in text

@@ -61,7 +61,7 @@ def test_ids_are_found_by_display_names_and_unknown_or_nul_names_refused():
         ("l.json", '{"hat": 0, "coat": 1}', ["id 0 is 'hat'", "classes start at 1"]),
         ("l.json", '{"hat": 1, "coat": 1}', ["id 1 belongs to"]),
         ("l.json", '{"1": "hat", "1": "coat"}', ["key '1' comes twice"]),
-        ("l.json", '{"-1": "hat"}', ["expected 1 to"]),
+        ("l.json", '{"-1": "hat"}', ["no class names"]),
         ("l.json", '{"1": true}', ["expected [", "l.json"]),
         ("l.json", "[1, 2]", ["expected ["]),
         ("l.json", "{", ["not a label map in JSON"]),
@@ -73,7 +73,7 @@ def test_ids_are_found_by_display_names_and_unknown_or_nul_names_refused():
         ("l.pbtxt", "item { a " + "{ a " * 10_000, ["nested too deep"]),
         ("l.pbtxt", "1: hat", ["expected `item { ... }`"]),
         ("l.pbtxt", "item { id: 1 name: 'a' display_name: 'b' } item { id: 2 name: 'b' }", ["name 'b'"]),
-        ("l.yaml", "hat", [".txt, .json, .pbtxt"]),
+        ("l.doc", "hat", [".txt", ".json", ".pbtxt"]),
         ("l.txt", b"\xff", ["UTF-8"]),
     ],
 )

@@ -1,0 +1,225 @@
+"""Evidence of label images about their classes: colors, positions of names, forms of gray values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.class_tables import ClassTable, describe_colors, is_background, is_void_name
+from halofeed.prep.annotations.labels import TEXT_TABLES, read_table
+from halofeed.prep.convert.label_image import GRAY_FIX, gray_form, read_label_image
+from halofeed.prep.formats.picture.gray_forms import GrayForm, bits_to_show
+from halofeed.prep.sources.files import SourceFiles
+
+_MOST_TABLE_BYTES = 1 << 16
+_MOST_TABLES = 50
+_BORDER_SHARE = 0.9
+"""Share of the border of every label image that value 0 covers where it is the background."""
+
+
+def colors_in(
+    files: SourceFiles, paths: Iterable[str], max_pixels: int, *, of_palettes: bool = False
+) -> set[int]:
+    """Return the colors of label images in color; {} if none is.
+
+    Args:
+        files: source files.
+        paths: label images.
+        max_pixels: see `read_label_image`.
+        of_palettes: whether a palette counts as colors, and not as numbers.
+    """
+    found: set[int] = set()
+
+    def note(values: NDArray[Any]) -> NDArray[Any]:
+        red, green, blue = (values[..., band].astype(np.int32) for band in range(3))
+        found.update(np.unique(red << 16 | green << 8 | blue).tolist())
+        return np.zeros(values.shape[:2], np.uint8)
+
+    for path in paths:
+        try:
+            data = files.read(path)
+            if not of_palettes and _has_values(data, max_pixels):
+                continue
+            read_label_image(data, max_pixels, decode_colors=note)
+        except (SourceError, MemoryError):  # not in color, or the conversion rejects the file with its reason
+            continue
+    return found
+
+
+def _has_values(data: bytes, max_pixels: int) -> bool:
+    try:
+        read_label_image(data, max_pixels)
+    except SourceError:  # which says that it is in color
+        return False
+    return True
+
+
+def find_color_table(files: SourceFiles, paths: Sequence[str], max_pixels: int) -> ClassTable | None:
+    """Return the class table beside label images whose colors are all of theirs; None without label images in color.
+
+    Raises:
+        AnnotationsError: several tables have these colors and other names.
+    """
+    colors = {color for color in colors_in(files, paths, max_pixels) if color}
+    if not colors or all(color % 0x010101 == 0 for color in colors):  # gray
+        return None
+    tables = _tables_beside(files)
+    fitting = [table for table in tables if colors <= table.colors.keys()]
+    if not fitting and (partial := next((one for one in tables if colors & one.colors.keys() - {0}), None)):
+        absent = [f"{color:06x}" for color in sorted(colors - partial.colors.keys())]
+        more = ",".join([describe_colors(partial), *[f"{color}=background" for color in absent[:20]]])
+        raise AnnotationsError(
+            f"{partial.where} names colors of label images such as {paths[0]}, and not {', '.join(absent[:20])}; add "
+            f"them there, or name all with --label-colors '{more}', where background or a class stands for each"
+        )
+    if len({describe_colors(table) for table in fitting}) > 1:
+        listed = " and ".join(table.where for table in fitting[:3])
+        raise AnnotationsError(
+            f"{listed} name the colors of {paths[0]} in different ways; choose one with --label-map, or say "
+            f"--label-colors '{describe_colors(fitting[0])}'"
+        )
+    return next(iter(fitting), None)
+
+
+def _tables_beside(files: SourceFiles) -> list[ClassTable]:
+    """Return the class tables with colors in the top folders of a source; other documents are passed over."""
+    found = []
+    paths = [
+        path
+        for path, size in files.sizes().items()
+        if path.lower().endswith((*TEXT_TABLES, ".json"))
+        and path.count("/") <= 1
+        and 0 < (size or 0) <= _MOST_TABLE_BYTES
+    ]
+    for path in paths[:_MOST_TABLES]:
+        try:
+            table = read_table(path, files.read(path))
+        except (AnnotationsError, SourceError):
+            continue
+        if table.colors:
+            found.append(table)
+    return found
+
+
+def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str], max_pixels: int) -> None:
+    """Refuse a list of names whose positions are not the values of label images.
+
+    Args:
+        table: classes of the user's file.
+        files: source files.
+        paths: some label images.
+        max_pixels: see `read_label_image`.
+
+    Raises:
+        AnnotationsError: value 0 gets the name of an object, and is the background in all of these images; or the
+            table has colors and no values, and the images have no colors.
+    """
+    if table.is_numbered or not paths:
+        return
+    if table.colors:
+        colors = colors_in(files, paths, max_pixels, of_palettes=True)
+        if not table.is_in_order and not colors & (table.colors.keys() - {0}):
+            raise AnnotationsError(
+                f"{table.where}: it names colors and no values, and label images such as {paths[0]} hold values; write "
+                f"a .json file with the value of each class, such as {_as_json(table, 0)}"
+            )
+        return
+    first = table.names.get(0, "")
+    if not first or is_background(first) or is_void_name(first):
+        return
+    borders = [
+        share for path in paths if (share := _share_of_zero_in_border(files, path, max_pixels)) is not None
+    ]
+    if borders and min(borders) >= _BORDER_SHARE:
+        raise AnnotationsError(
+            f"{table.where}: value 0 would be {first!r}, the first name, and 0 is the border of every label image "
+            f"looked at, such as {paths[0]}, as the background is; write 'background' into the first line, or, if 0 is "
+            f"{first!r}, write a .json file with the value of each class, such as {_as_json(table, 0)}"
+        )
+
+
+def check_has_background(table: ClassTable) -> None:
+    """Refuse a list for label volumes that has no background: air around the body is no organ.
+
+    Raises:
+        AnnotationsError: the first name of a list would be the class of value 0.
+    """
+    first = table.names.get(0, "")
+    if table.is_numbered or table.colors or not first or is_background(first) or is_void_name(first):
+        return
+    raise AnnotationsError(
+        f"{table.where}: value 0 would be {first!r}, the first name, and in label volumes 0 is what no organ fills; "
+        f"write 'background' into the first line, or, if 0 is {first!r}, write a .json file with the value of each "
+        f"class, such as {_as_json(table, 0)}"
+    )
+
+
+def _as_json(table: ClassTable, start: int) -> str:
+    pairs = ", ".join(f'"{row.name}": {row.value + start}' for row in table.rows[:3])
+    return "{" + pairs + (", ...}" if len(table.rows) > 3 else "}")
+
+
+def _share_of_zero_in_border(files: SourceFiles, path: str, max_pixels: int) -> float | None:
+    try:
+        values = read_label_image(files.read(path), max_pixels)
+    except (SourceError, MemoryError):  # the conversion rejects the file with its reason
+        return None
+    border = np.concatenate([values[0], values[-1], values[:, 0], values[:, -1]])
+    return float(np.mean(border == 0))
+
+
+def gray_reading(
+    files: SourceFiles, paths: Sequence[str], named: Iterable[int], choice: str, max_pixels: int
+) -> tuple[int, tuple[str, ...]]:
+    """Return `LabelMap.shown_bits` and `LabelMap.forms` for some label images.
+
+    Args:
+        files: source files.
+        paths: label images to look at.
+        named: values that a table names; empty without one.
+        choice: --label-values.
+        max_pixels: see `read_label_image`.
+
+    Raises:
+        AnnotationsError: files of several forms prove nothing.
+    """
+    forms = _forms(files, paths)
+    if choice == "stored":
+        return 0, ()
+    if choice == "shown":
+        return 16 if any(form.bits == 16 for form in forms.values()) else 8, ()
+    names = tuple(sorted({form.name for form in forms.values()}))
+    if not {*names} - {"gray8"} or not {*names} - {"gray16"}:
+        return 0, names
+    found: list[tuple[GrayForm, set[int]]] = []
+    for path, form in forms.items():
+        try:
+            values = read_label_image(files.read(path), max_pixels)
+        except (SourceError, MemoryError):  # the conversion rejects the file with its reason
+            continue
+        found.append((form, set(np.unique(values).tolist())))
+    bits = bits_to_show(found, {value for value in named if value})
+    if bits is None:
+        low = next(path for path, form in forms.items() if form.name not in ("gray8", "gray16"))
+        other = next((path for path, form in forms.items() if form.name != forms[low].name), low)
+        raise AnnotationsError(
+            f"{low} and {other}: label images are stored in several forms ({', '.join(names[:4])}), and nothing proves "
+            f"which values they mean; {GRAY_FIX}"
+        )
+    return bits, () if bits else names
+
+
+def _forms(files: SourceFiles, paths: Sequence[str]) -> Mapping[str, GrayForm]:
+    found = {}
+    for path in paths:
+        try:
+            form = gray_form(files.read(path))
+        except (SourceError, MemoryError):  # the conversion rejects the file with its reason
+            continue
+        if form is not None:
+            found[path] = form
+    return found

@@ -1,0 +1,545 @@
+"""Findings about what a conversion lost: one table of rules, which read the ledger of losses.
+
+A rule compares a count of the ledger with its base, and says what the loss means and which option avoids it. Thresholds
+have their reason beside them. docs/conversion-findings.md explains each rule, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from halofeed.prep.annotations.class_names import BACKGROUND
+from halofeed.schemas.ledger import Ledger
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.statistics import Statistics
+
+MOST_RECORDS: Final = 0.5
+"""Share of records above which a loss that makes a record useless refuses the conversion."""
+_LISTED_CLASSES: Final = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """Facts about a conversion that the rules read.
+
+    Args:
+        statistics: statistics of all splits.
+        recipe: options by name, as the manifest has them.
+        labels: class name by id.
+        task: task of the records.
+        kind: kind of image: "picture", "volume" or "clip".
+    """
+
+    statistics: Statistics
+    recipe: Mapping[str, Any]
+    labels: Mapping[int, str]
+    task: str
+    kind: str
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Converted:
+        """Return what a manifest says."""
+        return cls(
+            statistics=Statistics.total(split.statistics for split in manifest.splits.values()),
+            recipe=manifest.recipe,
+            labels=manifest.labels,
+            task=manifest.task,
+            kind=manifest.kind.name,
+        )
+
+    @property
+    def ledger(self) -> Ledger:
+        """Return the ledger; an empty one for data sets of earlier versions."""
+        return self.statistics.ledger or Ledger()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossFinding:
+    """One loss of a conversion, with its numbers.
+
+    Args:
+        name: name of its rule.
+        count: how many records, objects or structures are hit.
+        of: how many there are.
+        text: sentence with the numbers and an example.
+        fix: options of another conversion that avoid the loss.
+        is_useless: whether a record that is hit is of no use for training.
+        is_said: whether the summary of a conversion says it in a line of its own.
+    """
+
+    name: str
+    count: int
+    of: int
+    text: str
+    fix: str
+    is_useless: bool
+    is_said: bool
+
+    @property
+    def share(self) -> float:
+        """Share that is hit."""
+        return self.count / self.of
+
+    @property
+    def refuses(self) -> bool:
+        """Return whether most records are useless."""
+        return self.is_useless and self.share > MOST_RECORDS
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.fix}"
+
+
+Counted = Callable[[Converted], tuple[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossRule:
+    """Rule that turns counts into a finding.
+
+    Args:
+        name: name of the finding in reports and on the page of findings.
+        meaning: what the loss means for training.
+        counted: function that returns how many are hit, and of how many.
+        from_share: share from which the loss is reported.
+        words: sentence, with {count} and {of}.
+        example: name of the count in the ledger whose example is given.
+        fix: function that returns the options that avoid the loss.
+        is_useless: whether a record that is hit is of no use.
+        is_said: whether the summary of a conversion says it in a line of its own.
+    """
+
+    name: str
+    meaning: str
+    counted: Counted
+    words: str
+    fix: Callable[[Converted], str]
+    from_share: float = 0.0
+    example: str = ""
+    is_useless: bool = False
+    is_said: bool = False
+
+    def finding(self, converted: Converted) -> LossFinding | None:
+        """Return the finding, or None where the loss is smaller."""
+        count, of = self.counted(converted)
+        if not count or count < self.from_share * of:
+            return None
+        example = converted.ledger.examples.get(self.example, "")
+        words = self.words.format(count=f"{count:,}", of=f"{of:,}", **_figures(converted))
+        return LossFinding(
+            name=self.name,
+            count=count,
+            of=of,
+            text=f"{words}, such as {example}" if example else words,
+            fix=self.fix(converted),
+            is_useless=self.is_useless,
+            is_said=self.is_said,
+        )
+
+
+def loss_findings(converted: Converted) -> list[LossFinding]:
+    """Return the findings of a conversion, the worst first: those that make records useless, then by share."""
+    found = [one for one in (rule.finding(converted) for rule in LOSS_RULES) if one is not None]
+    return sorted(found, key=lambda one: (-one.is_useless, -one.share))
+
+
+def refusing_finding(
+    statistics: Statistics, recipe: Mapping[str, Any], task: str, kind: str, *, of_all: bool = False
+) -> LossFinding | None:
+    """Return the finding that refuses a conversion; None without one.
+
+    Args:
+        statistics: statistics of the records so far.
+        of_all: whether every record must be hit, for a decision after the first records.
+    """
+    converted = Converted(statistics=statistics, recipe=recipe, labels={}, task=task, kind=kind)
+    found = (rule.finding(converted) for rule in LOSS_RULES if rule.is_useless)
+    return next((one for one in found if one and (one.count == one.of if of_all else one.refuses)), None)
+
+
+def _of(hit: str, base: str, said: str = "") -> Counted:
+    """Return the function that compares two counts, less the records of which a graver finding says the same."""
+
+    def counted(converted: Converted) -> tuple[int, int]:
+        ledger = converted.ledger
+        return max(0, ledger.count(hit) - ledger.count(said)), ledger.count(base)
+
+    return counted
+
+
+def _figures(converted: Converted) -> dict[str, str]:
+    ledger = converted.ledger
+    return {"most": str(max(map(int, ledger.histograms.get("values_in_label", {"0": 0}))))}
+
+
+# Fixes
+
+
+def _whole(low: float, high: float) -> str:
+    """Return a window as --window-hu takes it; whole numbers where that keeps at least ten of them."""
+    if high - low >= 10:
+        return f"{math.floor(low)},{math.ceil(high)}"
+    return f"{low:g},{high:g}"
+
+
+def _keep_values(converted: Converted) -> str:
+    """Return the options that keep the values of the sources apart."""
+    recipe, ledger = converted.recipe, converted.ledger
+    if converted.kind == "clip":
+        return "save the frames with their values scaled to all 16 bits, 0 to 65535, or to 8 bits, 0 to 255"
+    if converted.kind == "picture":
+        if not ledger.count("level_records"):
+            return _larger_shape(converted)
+        png = " --encoding png" if recipe.get("encoding") == "jpeg" else ""
+        bits = " in place of --sample-bits" if recipe.get("sample_bits") else ""
+        return f"keep the values with --dtype uint16{png}{bits}"
+    low, high = ledger.ranges.get("values_before", (0.0, 0.0))
+    if recipe.get("window_percentiles"):
+        return "take --window-percentiles 0,100, or --dtype float32 without them"
+    if recipe.get("dtype") == "bfloat16":
+        return "take --dtype float32"
+    if not (recipe.get("window") or recipe.get("window_hu")) or low >= high:
+        return "take --dtype float32"
+    replaced = " in place of --window" if recipe.get("window") else ""
+    return (
+        f"take --window-hu {_whole(low, high)}{replaced}, which holds all values, or --window-percentiles 0.5,99.5 in "
+        "place of the window"
+    )
+
+
+_WANTED_SIDE: Final = 8
+"""Stored pixels of the median object after a fix: one cell of a detector's finest feature level, at stride 8."""
+
+
+def _larger_shape(converted: Converted) -> str:
+    """Return options for larger records: the median object gets `_WANTED_SIDE` pixels, at most those of its source."""
+    recipe, ledger = converted.recipe, converted.ledger
+    sides = ledger.median("object_sides_after") or 0.5
+    sources = [
+        max(map(int, size.split("x"))) for size in converted.statistics.source_sizes or {"0x0": 0}
+    ] or [0]
+    # Labels and keypoints are kept for certain at the size of the sources.
+    factor = _WANTED_SIDE / sides if ledger.count("objects") else math.inf
+    largest = max(sources) or 1 << 12
+
+    def larger(name: str) -> int:
+        side = int(recipe.get(name) or 300)
+        return max(side + 1, largest if math.isinf(factor) else min(math.ceil(side * factor), largest))
+
+    if recipe.get("resize") == "keep-aspect":
+        names = ("min_dimension", "max_dimension")
+    elif recipe.get("resize") == "none":
+        return "leave the pictures out whose objects are that small"
+    else:
+        names = ("height", "width")
+    listed = " ".join(f"--{name.replace('_', '-')} {larger(name)}" for name in names)
+    return f"take larger records, such as {listed}, or cut the pictures into parts before the conversion"
+
+
+def _keep_structures(converted: Converted) -> str:
+    if converted.kind != "volume":
+        return _larger_shape(converted)
+    recipe = converted.recipe
+    if spacing := recipe.get("spacing_mm"):
+        sources = [tuple(map(float, size.split("x"))) for size in converted.statistics.spacings_mm or ()]
+        finest = (
+            map(min, *sources) if len(sources) > 1 else sources[0] if sources else [s / 2 for s in spacing]
+        )
+        finer = ",".join(f"{side:g}" for side in finest)
+        return f"take a finer spacing, such as --spacing-mm {finer} (that of the sources), with --fit tiles"
+    if recipe.get("fit") == "tiles":
+        return "take --mask-interpolation nearest"
+    return "take --fit tiles, a larger --depth, --height and --width, or --center label"
+
+
+def _map_instances(converted: Converted) -> str:
+    most = max(map(int, converted.ledger.histograms.get("values_in_label", {"1": 0})))
+    listed = ",".join(f"{value}=object" for value in range(1, most + 1))
+    return (
+        f"if they number objects, --map-classes {listed} makes them one class; if they are classes, name them in a "
+        "file for --label-map"
+    )
+
+
+# Counts that are no plain ratio
+
+
+def _dropped(converted: Converted) -> tuple[int, int]:
+    boxes = converted.statistics.boxes or {}
+    dropped = boxes.get("dropped outside", 0) + boxes.get("dropped zero area", 0)
+    stored = sum(
+        int(boxes) * images for boxes, images in (converted.statistics.boxes_per_image or {}).items()
+    )
+    return dropped, dropped + stored
+
+
+def _unused_classes(converted: Converted) -> tuple[int, int]:
+    shown = converted.statistics.labels or {}
+    named = [key for key, name in converted.labels.items() if name != BACKGROUND]
+    return sum(str(key) not in shown for key in named) if shown else 0, len(named)
+
+
+def _cut(converted: Converted) -> tuple[int, int]:
+    total, lost = converted.statistics.label_mm3 or {}, converted.statistics.label_cut_mm3 or {}
+    cut = [value for value, mm3 in total.items() if lost.get(value, 0) > _CUT_SHARE * mm3]
+    return len(cut), len(total)
+
+
+def _cut_bodies(converted: Converted) -> tuple[int, int]:
+    counts = converted.statistics.body_cut_percents or {}
+    # Percentages are rounded up.
+    return sum(count for percent, count in counts.items() if int(percent) > 1), sum(counts.values())
+
+
+def _instances(converted: Converted) -> tuple[int, int]:
+    """Return the labels whose values may number objects; 0 where the numbers of all labels do not show it together.
+
+    Values that number objects count up from 1 in nearly every label, each one connected region, and few labels have as
+    many as the fullest. Where labels have several, these lie apart and are alike in size. Organs differ in it: most
+    labels have all of them, and numbers are left out where an organ is not in the picture; a tumor touches its organ;
+    and a large organ has more than 16 times the voxels of a small one.
+    """
+    ledger = converted.ledger
+    of, numbered = ledger.count("valued_records"), ledger.count("numbered_records")
+    several = ledger.count("several_numbered_records")
+    numbers = {int(number): count for number, count in ledger.histograms.get("values_in_label", {}).items()}
+    differ = len(numbers) > 1 and numbers[max(numbers)] <= _COMPLETE_SHARE * of
+    evident = (
+        not converted.recipe.get("map_classes")
+        and differ
+        and of >= _LEAST_LABELS
+        and numbered >= _NUMBERED_SHARE * of
+        and ledger.count("apart_records") >= _APART_SHARE * several
+        and ledger.count("alike_records") >= _APART_SHARE * several
+    )
+    return (numbered, of) if evident else (0, of)
+
+
+_CUT_SHARE: Final = 0.01
+_LEAST_LABELS: Final = 3
+_NUMBERED_SHARE: Final = 0.9
+"""Some objects are divided by others in front of them, so a few labels may have a value of two regions."""
+_APART_SHARE: Final = 0.7
+_COMPLETE_SHARE: Final = 0.5
+
+LOSS_RULES: Final = (
+    LossRule(
+        name="records became one value",
+        meaning="All pixels or voxels of a record are equal, and those of its source are not. Nothing can be learned "
+        "from it.",
+        counted=_of("flattened_records", "sources"),
+        words="{count} of {of} sources became records of one value",
+        example="flattened_records",
+        fix=_keep_values,
+        is_useless=True,
+    ),
+    LossRule(
+        name="contrast is lost",
+        meaning="Values that differ in the source are equal in the record, because 8 bits or a window step over them: "
+        "rounding moves the values by more than 1/16 of their spread.",
+        counted=_of("contrast_lost_records", "sources", said="flattened_records"),
+        from_share=0.01,
+        words="contrast is lost in {count} of {of} sources",
+        example="contrast_lost_records",
+        fix=_keep_values,
+        is_useless=True,
+    ),
+    LossRule(
+        name="objects became one value",
+        meaning="16-bit values differ within the box of an object, and the stored 8-bit values do not.",
+        counted=_of("flattened_objects", "level_objects"),
+        from_share=0.01,
+        words="{count} of {of} objects became one value",
+        example="flattened_objects",
+        fix=_keep_values,
+    ),
+    LossRule(
+        name="values outside of the window",
+        meaning="Fewer than 5 of 1,000 values above a scan's background are within the window, so a record shows "
+        "two levels nearly everywhere.",
+        counted=_of("outside_window_records", "sources", said="flattened_records"),
+        from_share=0.01,
+        words="nearly all values of {count} of {of} sources are outside of the window",
+        example="outside_window_records",
+        fix=_keep_values,
+        is_useless=True,
+    ),
+    LossRule(
+        name="labeled voxels became one value",
+        meaning="The window gives all labeled voxels one value, so nothing within a structure can be seen.",
+        counted=_of("flattened_label_records", "windowed_label_records", said="outside_window_records"),
+        from_share=0.1,
+        words="the labeled voxels of {count} of {of} scans became one value",
+        example="flattened_label_records",
+        fix=_keep_values,
+    ),
+    LossRule(
+        name="values that no scanner measures",
+        meaning="Nearly all values are below -50, or a CT has many below -4096. A body holds water, which has 0 HU, "
+        "and air has -1000 HU. An intercept was subtracted twice, or the values are in another unit.",
+        counted=_of("implausible_scans", "sources"),
+        words="{count} of {of} scans have values that no scanner measures",
+        example="implausible_scans",
+        fix=lambda converted: (
+            "convert the scans to files again, or scale each by itself with --window-percentiles 0.5,99.5"
+        ),
+    ),
+    LossRule(
+        name="objects below 2 pixels",
+        meaning="Resizing left less than 2 stored pixels of an object's shorter side. Such an object shows nothing of "
+        "its class: the antialiasing filter alone is 2 pixels wide.",
+        counted=_of("tiny_objects", "objects"),
+        # Photographs of COCO at 300 x 300 have less than 3 % of such objects, and at 96 x 96 17 %.
+        from_share=0.1,
+        words="{count} of {of} objects have less than 2 stored pixels on a side",
+        example="tiny_objects",
+        fix=_larger_shape,
+        is_useless=True,
+    ),
+    LossRule(
+        name="records whose objects are all below 2 pixels",
+        meaning="No object of the record is large enough to be seen.",
+        counted=_of("tiny_object_records", "object_records"),
+        from_share=0.1,
+        words="all objects of {count} of {of} records have less than 2 stored pixels on a side",
+        example="tiny_object_records",
+        fix=_larger_shape,
+        is_useless=True,
+    ),
+    LossRule(
+        name="objects below 4 pixels",
+        meaning="Most objects have less than 4 stored pixels on their shorter side, half a cell of a detector's finest "
+        "feature level (stride 8). COCO calls objects below 32 x 32 pixels small; detectors find few of these.",
+        counted=_of("small_objects", "objects"),
+        from_share=0.5,
+        words="{count} of {of} objects have less than 4 stored pixels on a side",
+        example="small_objects",
+        fix=_larger_shape,
+    ),
+    LossRule(
+        name="objects flagged as crowds",
+        meaning="Training leaves crowds out. Some exporters flag every object that has a mask, or a mask of several "
+        "parts.",
+        counted=_of("crowd_objects", "objects"),
+        # COCO has 1 % of crowds (10 of 576 in 53 pictures).
+        from_share=0.5,
+        words="{count} of {of} objects are flagged as crowds, which training leaves out",
+        example="crowd_objects",
+        fix=lambda converted: "--boxes-crowd objects takes them as objects",
+    ),
+    LossRule(
+        name="objects flagged as difficult",
+        meaning="Evaluation and many trainers leave difficult objects out.",
+        counted=_of("difficult_objects", "objects"),
+        # In surveys of small objects most may be difficult; a flag on nearly all says nothing about them.
+        from_share=0.9,
+        words="{count} of {of} objects are flagged as difficult, which many programs leave out",
+        example="difficult_objects",
+        fix=lambda converted: "--boxes-difficult objects takes them without the flag",
+    ),
+    LossRule(
+        name="objects flagged as groups",
+        meaning="Open Images flags a box around more than five objects as a group; trainers leave these out.",
+        counted=lambda converted: (
+            converted.ledger.count("group_objects") if "group_of" in converted.recipe.get("keep", ()) else 0,
+            converted.ledger.count("objects"),
+        ),
+        from_share=0.9,
+        words="{count} of {of} objects are flagged as groups, which many programs leave out",
+        example="group_objects",
+        fix=lambda converted: "leave group_of out of --keep to store them without the flag",
+    ),
+    LossRule(
+        name="objects dropped",
+        meaning="Boxes lie outside of their pictures or have no area. Often the unit, the origin or the form of the "
+        "boxes is another one.",
+        counted=_dropped,
+        from_share=0.1,
+        words="{count} of {of} objects were dropped, because they lie outside of their picture or have no area",
+        fix=lambda converted: (
+            "correct the boxes, or their unit, origin or form, in the annotationsthe boxes there"
+        ),
+    ),
+    LossRule(
+        name="object masks became empty",
+        meaning="No stored pixel belongs to the mask of an object.",
+        counted=_of("empty_masks", "objects"),
+        from_share=0.05,
+        words="the masks of {count} of {of} objects became empty",
+        example="empty_masks",
+        fix=_larger_shape,
+    ),
+    LossRule(
+        name="keypoints fall onto one pixel",
+        meaning="All labeled keypoints of an object are within one stored pixel.",
+        counted=_of("one_pixel_keypoint_objects", "keypoint_objects"),
+        from_share=0.1,
+        words="the keypoints of {count} of {of} objects fall onto one stored pixel",
+        example="one_pixel_keypoint_objects",
+        fix=_larger_shape,
+    ),
+    LossRule(
+        name="labels became empty",
+        meaning="A source has labeled pixels or voxels, and its records have none: the shape cuts them off, or "
+        "resizing removes them.",
+        counted=_of("emptied_label_records", "classed_records"),
+        from_share=0.01,
+        words="the labels of {count} of {of} sources became empty",
+        example="emptied_label_records",
+        fix=_keep_structures,
+        is_useless=True,
+    ),
+    LossRule(
+        name="structures vanished",
+        meaning="A class is in the label of a source and in none of its records.",
+        counted=_of("vanished_structures", "structures"),
+        from_share=0.05,
+        words="{count} of {of} structures vanished",
+        example="vanished_structures",
+        fix=_keep_structures,
+    ),
+    LossRule(
+        name="values may number objects",
+        meaning="In nearly every label the values count up from 1, each is one connected region, and their number "
+        "differs between labels. They may be numbers of objects rather than classes.",
+        counted=_instances,
+        words="in {count} of {of} labels the values count up from 1, at most to {most}, and each is one region: they "
+        "may number objects and be no classes",
+        example="numbered_records",
+        fix=_map_instances,
+    ),
+    LossRule(
+        name="classes in no record",
+        meaning="The data set has these classes and shows none of them.",
+        counted=_unused_classes,
+        words="{count} of {of} classes are in no record",
+        fix=lambda converted: "leave them out of the file of class names, or add sources that show them",
+        is_said=True,
+    ),
+    LossRule(
+        name="classes cut off",
+        meaning="More than 1 % of a class lies outside of the static shape and is in no record.",
+        counted=_cut,
+        words="more than 1 % of {count} of {of} classes is outside of the records' shape",
+        fix=lambda converted: "take a larger shape or --spacing-mm, --fit tiles, or --center label",
+        is_said=True,
+    ),
+    LossRule(
+        name="bodies cut off",
+        meaning="More than 1 % of a scan's body lies outside of the static shape and is in no record.",
+        counted=_cut_bodies,
+        from_share=0.01,
+        words="more than 1 % of the body is outside of the records' shape in {count} of {of} scans",
+        fix=lambda converted: "take a larger shape or --spacing-mm, --fit tiles, or --fit stretch",
+        is_said=True,
+    ),
+)
+"""Every finding about losses, in the order of the page that explains them."""
+
+
+def describe_findings(manifest: Manifest) -> Iterator[str]:
+    """Yield a line for each finding of a data set, the worst first."""
+    for finding in loss_findings(Converted.of(manifest)):
+        yield str(finding)

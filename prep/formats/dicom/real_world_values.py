@@ -1,0 +1,179 @@
+"""Real World Value Mappings: the physical values of stored values, such as an ADC in mm2/s.
+
+    stored value ──(Modality LUT: Rescale Slope)──────> what a display shows, or HU, or the unit of PET
+    stored value ──(Real World Value Mapping)─────────> a quantity with a unit
+
+Both start from the stored values (PS3.3 C.7.6.16.2.11 and C.11.1), so that only one of them is applied:
+
+- In CT and PET the rescale is the quantity that the image object defines (PS3.3 C.8.2.1, C.8.9.1). It stays.
+- Elsewhere a rescale of a type other than unspecified is a quantity, and stays.
+- Otherwise the mapping is the only one with a unit. highdicom prefers it too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.errors import SourceError
+from halofeed.prep.formats.dicom import headers
+from halofeed.prep.formats.dicom.headers import Elements, damaged_file, finite_number, items
+
+DAMAGED = "damaged"
+AUTO, STORED = "auto", "stored"
+"""Values of --real-world-values: the only mapping of a frame, or none."""
+HOUNSFIELD = ("HU", "[hnsf'U]")
+"""The unit of CT as a rescale type, and in UCUM."""
+_UNIT = re.compile(r"[A-Za-z0-9_/*.%{}\[\]()'^+-]{1,16}")
+_UNSPECIFIED = ("", "US")
+_OWN_QUANTITY = ("CT", "PT")
+_SAME = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescale:
+    """Conversion of stored values: value = `slope` * stored + `intercept`.
+
+    Args:
+        slope, intercept: numbers of the equation.
+        kind: rescale type, or the unit of a real world value mapping; "" if the file gives none.
+        mapped: first and last stored value that have a real world value; None if all have one.
+        is_mapping: whether it is a real world value mapping, and no rescale.
+        table: float64 values of the stored values from `mapped[0]` to `mapped[1]`, in place of the equation; or b"".
+    """
+
+    slope: float
+    intercept: float
+    kind: str
+    mapped: tuple[float, float] | None = None
+    table: bytes = b""
+    is_mapping: bool = False
+
+
+def _unit_of(item: Elements) -> str:
+    """Return the code of the unit; "other" for a text that is no unit, since it may identify someone."""
+    codes = [headers.text(code, headers.CODE_VALUE) for code in items(item, headers.MEASUREMENT_UNITS)[:1]]
+    unit = codes[0] if codes else ""
+    return unit if not unit or _UNIT.fullmatch(unit) else "other"
+
+
+def _end(item: Elements, tags: Sequence[int], is_signed: bool) -> float | None:
+    """Return one end of the mapped range; with an implicit VR its sign is that of the pixels."""
+    value = next((found for tag in tags if (found := finite_number(item, tag)) is not None), None)
+    return value - 65536 if value is not None and is_signed and 32768 <= value < 65536 else value
+
+
+def read_mappings(groups: Sequence[Elements], is_signed: bool) -> tuple[Rescale, ...]:
+    """Return the real world value mappings of a frame; the first group that has any counts.
+
+    A damaged mapping has the kind "damaged"; it matters only to a frame that needs it.
+
+    Args:
+        groups: the functional groups of the frame, the shared ones, and the file itself.
+        is_signed: whether the stored values are signed.
+    """
+    written = next((found for one in groups if (found := items(one, headers.REAL_WORLD_MAPPINGS))), ())
+    mappings = []
+    for item in written:
+        try:
+            mappings.append(_read_mapping(item, is_signed))
+        except SourceError:
+            mappings.append(Rescale(slope=0.0, intercept=0.0, kind=DAMAGED))
+    return tuple(dict.fromkeys(mappings))
+
+
+def _read_mapping(item: Elements, is_signed: bool) -> Rescale:
+    first, last = (_end(item, tags, is_signed) for tags in (headers.FIRST_MAPPED, headers.LAST_MAPPED))
+    slope, intercept = (
+        finite_number(item, tag) for tag in (headers.REAL_WORLD_SLOPE, headers.REAL_WORLD_INTERCEPT)
+    )
+    mapped = None if first is None or last is None else (first, last)
+    if slope is not None and intercept is not None:
+        is_identity = (slope, intercept) == (1.0, 0.0)  # all values are as stored
+        mapped = None if is_identity else mapped
+        return Rescale(slope=slope, intercept=intercept, kind=_unit_of(item), mapped=mapped, is_mapping=True)
+    values = headers.number_array(item, headers.REAL_WORLD_TABLE)
+    if mapped is None or not len(values) or len(values) != mapped[1] - mapped[0] + 1:
+        raise damaged_file("a real world value mapping with a table of another length than its range")
+    return Rescale(
+        slope=1.0, intercept=0.0, kind=_unit_of(item), mapped=mapped, table=values.tobytes(), is_mapping=True
+    )
+
+
+def choose_rescale(
+    rescale: Rescale | None, mappings: Sequence[Rescale], modality: str, choice: str
+) -> Rescale | None:
+    """Return the conversion of a frame's stored values: its rescale, or one of its mappings.
+
+    Args:
+        rescale: slope and intercept of the frame; None if it has none.
+        mappings: its real world value mappings.
+        modality: modality of the file.
+        choice: "auto", "stored" for no mapping, the unit of a mapping, or its number from 1.
+
+    Raises:
+        SourceError: the frame has several mappings and the choice is none of them.
+    """
+    if not mappings or choice == STORED:
+        return rescale
+    if choice == AUTO and rescale is not None:
+        if modality in _OWN_QUANTITY or rescale.kind not in _UNSPECIFIED:
+            return rescale
+        if all(_is_same(rescale, one) for one in mappings):  # as Philips writes it
+            return rescale
+    fitting = [one for one in mappings if choice in (AUTO, one.kind)]
+    if choice.isdecimal() and 1 <= int(choice) <= len(mappings):
+        fitting = [mappings[int(choice) - 1]]
+    if len(fitting) == 1:
+        (chosen,) = fitting
+        if chosen.kind == DAMAGED:
+            detail = f"--real-world-values {STORED} takes the values as they are stored"
+            raise SourceError("read", "real world value mapping is damaged", detail)
+        return replace(chosen, kind=HOUNSFIELD[0]) if chosen.kind == HOUNSFIELD[1] else chosen
+    units = ", ".join(f"{number}: {one.kind or 'no unit'}" for number, one in enumerate(mappings, start=1))
+    units_differ = len({one.kind for one in mappings}) == len(mappings)
+    example = mappings[0].kind if units_differ and mappings[0].kind else "1"
+    fix = f"--real-world-values {example} takes the first; --real-world-values {STORED} takes none"
+    reason = "several real world value mappings" if choice == AUTO else "no such real world value mapping"
+    raise SourceError("read", reason, f"{units}; {fix}")
+
+
+def _is_same(rescale: Rescale, mapping: Rescale) -> bool:
+    """Return whether a mapping is the rescale, apart from the digits of a decimal text."""
+    pairs = ((rescale.slope, mapping.slope), (rescale.intercept, mapping.intercept))
+    return not mapping.table and all(abs(a - b) <= _SAME * max(abs(a), abs(b)) for a, b in pairs)
+
+
+def apply_table(values: NDArray[Any], rescale: Rescale) -> NDArray[np.float64]:
+    """Return the float64 real world values of stored integers within the mapped range of a table.
+
+    >>> table = np.array([0.5, 2.0]).tobytes()
+    >>> apply_table(np.array([8, 7]), Rescale(slope=1, intercept=0, kind="", mapped=(7, 8), table=table)).tolist()
+    [2.0, 0.5]
+    """
+    assert rescale.mapped is not None
+    entries = np.frombuffer(rescale.table, np.float64)
+    places = np.clip(values.astype(np.int64) - int(rescale.mapped[0]), 0, len(entries) - 1)
+    return np.asarray(entries[places])
+
+
+def check_mapped(values: NDArray[Any], padding: NDArray[np.bool_] | None, rescale: Rescale | None) -> None:
+    """Raise SourceError if a stored value that is no padding has no real world value (PS3.3 C.7.6.16.2.11.1.2)."""
+    if rescale is None or rescale.mapped is None:
+        return
+    first, last = rescale.mapped
+    outside = (values < first) | (values > last)
+    if padding is not None:
+        outside &= ~padding
+    if outside.any():
+        found = values[outside]
+        detail = (
+            f"{len(found):,} stored values of {found.min():g} to {found.max():g}, mapped are {first:g} to {last:g}; "
+            f"--real-world-values {STORED} takes the values as they are stored"
+        )
+        raise SourceError("decode", "values without a real world value", detail)
