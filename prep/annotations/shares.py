@@ -17,7 +17,7 @@ import hashlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -130,9 +130,9 @@ class Division:
     groups: int
 
     def split_of(self, example: SourceExample) -> str:
-        """Return the split of an example; that of one with a problem, which no count includes, plays no part."""
+        """Return the split of an example; one with a problem is listed where it would be without it."""
         key = hash_of(group_name(example), self.seed)
-        limits = self.limits.get(self.mixed.get(key, stratum_of(example)), ())
+        limits = self.limits.get(self.mixed.get(key, stratum_of(replace(example, problem=None))), ())
         return self.names[bisect_right(limits, key)]
 
     def lacking(self) -> str:
