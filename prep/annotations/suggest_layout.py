@@ -514,7 +514,9 @@ def hint_of_dicom(files: _Files, path: str) -> Hint:
     from halofeed.prep.formats.dicom.kinds import SINGLE_PICTURE_ADVICE
 
     if is_single_picture(files.head(path, _HEAD_BYTES)):
-        return Hint(what=f"{path} is a DICOM picture, no slice", layouts=("dicom",), fix=SINGLE_PICTURE_ADVICE)
+        return Hint(
+            what=f"{path} is a DICOM picture, no slice", layouts=("dicom",), fix=SINGLE_PICTURE_ADVICE
+        )
     return _hint(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)
 
 

@@ -564,7 +564,11 @@ def _other_files(apart: Iterable[OtherFile], found: Iterable[FoundSeries]) -> It
         accounted = one.is_mask or _is_array(one)
         if accounted or (one.may_be_slice and folder_of(one.path) in folders):
             continue
-        problem: Problem = ("selection", "file is no slice of a volume", describe_kind(one.kind, is_flat=one.is_flat))
+        problem: Problem = (
+            "selection",
+            "file is no slice of a volume",
+            describe_kind(one.kind, is_flat=one.is_flat),
+        )
         if one.may_be_slice and one.error is not None:
             problem = one.error.args
         yield rejected_example(one.path, problem)

@@ -174,7 +174,7 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
     )
     brief = f"{images.root}: no volume, picture or clip has a label by its name"
     if dicom is not None:
-        raise AnnotationsError(f"{brief}; {dicom} is DICOM: take --layout dicom")
+        raise AnnotationsError(f"{brief}; {hint_of_dicom(images, dicom)}")
     raise UnpairedError(
         f"{brief}; {expected}",
         lambda: f"else {pattern_advice(images, options, 'pairs')}{layout_hint(images, 'pairs')}",

@@ -335,7 +335,10 @@ def is_single_picture(head: bytes) -> bool:
 
 
 def _is_flat(elements: Elements) -> bool:
-    """Return whether no frame of an object has a position: C.7.6.2 (slices), C.7.6.16 (frames), C.8.4.11 (detectors)."""
+    """Return whether no frame of an object has a position.
+
+    Source: PS3.3 C.7.6.2 (slices), C.7.6.16 (frames), C.8.4.11 (detectors).
+    """
     placed = (headers.SHARED_GROUPS, headers.FRAME_GROUPS, headers.DETECTOR_INFORMATION)
     has_groups = any(items(elements, tag) for tag in placed)
     return not has_groups and headers.numbers(elements, headers.POSITION, 3) is None

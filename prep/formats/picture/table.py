@@ -123,6 +123,14 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
     return opened.stored_size, opened.orientation
 
 
+def open_header(data: bytes) -> OpenedImage | None:
+    """Return the picture that a file holds, its pixels not decoded; None if it is none, or damaged."""
+    try:
+        return FORMATS[sniff(data)][1](data)
+    except SourceError:
+        return None
+
+
 _RETAINED_BYTES = 256 << 20
 """Freed memory that the allocator may keep: the trim threshold that `halofeed.system.memory` sets."""
 

@@ -1,15 +1,17 @@
 """Which DICOM files are slices, and of which scan; which series are taken; and that all others are listed."""
 
 import gzip
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from pydicom import uid
 from pydicom.dataset import Dataset
 
-from halofeed.errors import SourceError, UsageError
+from halofeed.errors import HalofeedError, SourceError, UsageError
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
@@ -17,6 +19,7 @@ from halofeed.prep.layouts import LayoutOptions, find_layout
 from halofeed.prep.layouts.dicom import describe_kind
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
+from tests.support.conversions import run_convert
 from tests.support.dicom_folders import listed, listed_by_source, open_folder, refusal, slices, write_scan
 from tests.support.dicom_writer import image_dataset, item, multi_frame_dataset, save
 from tests.support.layout_references import series_at
@@ -186,14 +189,15 @@ def test_single_pictures_lead_to_png_whatever_layout_is_named(tmp_path, sop_clas
     }
     dataset = image_dataset(np.full((8, 8), 9, np.uint16), position=None, modality="MG", rescale=None)
     dataset.SOPClassUID = classes[sop_class]
-    save(dataset, tmp_path / "benign/a.dcm")
-    (tmp_path / "t.csv").write_text("filename,class,xmin,ymin,xmax,ymax\nbenign/a.dcm,x,1,1,5,5\n")
+    source = tmp_path / "s"
+    save(dataset, source / "benign/a.dcm")
+    (source / "t.csv").write_text("filename,class,xmin,ymin,xmax,ymax\nbenign/a.dcm,x,1,1,5,5\n")
     for more in ({}, {"layout": "folders"}, {"layout": "pairs"}, {"secondary_captures": "take"}):
         options = {"layout": "dicom", "depth": 4} if "secondary_captures" in more or not more else {}
         with pytest.raises(HalofeedError, match=r"single DICOM pictures are not read: save each as PNG"):
-            run_convert(tmp_path, tmp_path / "out", height=8, width=8, **options, **more)
+            run_convert(source, tmp_path / "out", height=8, width=8, **options, **more)
     with pytest.raises(HalofeedError, match=r"it is DICOM: single DICOM pictures are not read"):
-        run_convert(tmp_path / "t.csv", tmp_path / "out", layout="csv", height=8, width=8)
+        run_convert(source / "t.csv", tmp_path / "out", layout="csv", height=8, width=8)
 
 
 def test_the_script_of_the_documentation_saves_single_pictures(tmp_path, monkeypatch):
@@ -204,10 +208,20 @@ def test_the_script_of_the_documentation_saves_single_pictures(tmp_path, monkeyp
     dark = image_dataset(pixels, position=None, modality="MG", more={"BitsStored": 12, "HighBit": 11})
     dark.PhotometricInterpretation = "MONOCHROME1"
     save(dark, tmp_path / "dicom/a/dark.dcm")
-    signed = image_dataset(pixels.astype(np.int16) - 2048, position=None, more={"BitsStored": 12, "HighBit": 11})
+    signed = image_dataset(
+        pixels.astype(np.int16) - 2048, position=None, more={"BitsStored": 12, "HighBit": 11}
+    )
     save(signed, tmp_path / "dicom/signed.dcm")
+    palette = image_dataset(np.array([[0, 1]], np.uint8), position=None, modality="US", rescale=None)
+    palette.PhotometricInterpretation = "PALETTE COLOR"
+    for name, levels in {"Red": (0, 65535), "Green": (0, 25700), "Blue": (2570, 0)}.items():
+        setattr(palette, f"{name}PaletteColorLookupTableDescriptor", [2, 0, 16])
+        setattr(palette, f"{name}PaletteColorLookupTableData", np.array(levels, "<u2").tobytes())
+    save(palette, tmp_path / "dicom/1.2.3")
+    (tmp_path / "dicom/notes.txt").write_text("no picture")
     monkeypatch.chdir(tmp_path)
-    exec(script[1], {})  # noqa: S102 - our own page
+    exec(script[1], {})
+    assert np.array_equal(np.asarray(Image.open("png/1.2.3.png")), [[[0, 0, 10], [255, 100, 0]]])
     assert np.array_equal(np.asarray(Image.open("png/a/dark.png")), 4095 - pixels)
     assert np.array_equal(np.asarray(Image.open("png/signed.png")), pixels)
 
