@@ -56,7 +56,6 @@ from halofeed.prep.annotations.splits import (
 )
 from halofeed.prep.annotations.unlabeled import assign_unlabeled_apart
 from halofeed.prep.convert.label_image import has_voc_palette, read_label_image
-from halofeed.prep.formats.picture.table import open_header
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.containers import container_kind
@@ -277,6 +276,8 @@ def _check_no_stack(images: SourceFiles, picture: str) -> None:
 
     nnU-Net's Tiff3DIO and microscopes store volumes so. TIFF has no standard field for the distance of the pages.
     """
+    from halofeed.prep.formats.picture.table import open_header  # imports OpenCV, which --help does without
+
     if not is_image_name(picture):
         return
     try:
@@ -286,9 +287,9 @@ def _check_no_stack(images: SourceFiles, picture: str) -> None:
     if opened is not None and opened.more:
         raise UsageError(
             f"{picture}: it holds several pages, and stacks of pages are not read as volumes, because "
-            f"{extension_of(picture)} files do not say their distance; save each image and label as NRRD or NIfTI with its voxel size (with "
-            "SimpleITK or 3D Slicer; nnU-Net writes the voxel size into the JSON beside the image, and its "
-            'dataset.json then needs "file_ending": ".nii.gz")'
+            f"{extension_of(picture)} files do not say their distance; save each image and label as NRRD or NIfTI with "
+            "its voxel size (with SimpleITK or 3D Slicer; nnU-Net writes the voxel size into the JSON beside the "
+            'image, and its dataset.json then needs "file_ending": ".nii.gz")'
         )
 
 

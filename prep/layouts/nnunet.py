@@ -11,7 +11,6 @@ from typing import Any
 from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, sort_examples
 from halofeed.prep.annotations.pairing import LabelFiles, PairKey, pair_up, single_file_label
-from halofeed.prep.formats.picture.table import open_header
 from halofeed.prep.layouts.msd import (
     DatasetJson,
     check_dataset_channel_names,
@@ -191,6 +190,8 @@ def _channels_of_files(dataset: _Dataset, images: SourceFiles, below: str) -> in
 
     Source: nnU-Net, nnunetv2/imageio/natural_image_reader_writer.py; Dataset120_RoadSegmentation.
     """
+    from halofeed.prep.formats.picture.table import open_header  # imports OpenCV, which --help does without
+
     paths = [path for path in _files(images, f"{below}imagesTr/") if path.endswith(dataset.file_ending)]
     if len(dataset.channels) != _COLORS or not paths or dataset.file_ending not in IMAGE_EXTENSIONS:
         return 1
