@@ -30,6 +30,7 @@ from halofeed.prep.sources.example import SourceExample, data_files
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
     FolderIndex,
+    extension_of,
     find_annotated_file,
     is_document_name,
     is_image_name,
@@ -244,7 +245,14 @@ class _RowReader:
         found = self._series_at(written) if has_several or not below else None
         if found is not None:
             return found.source, found.members or tuple(below)
-        return find_annotated_file(below[0] if below else written, "label", images), ()
+        try:
+            return find_annotated_file(below[0] if below else written, "label", images), ()
+        except SourceError as error:
+            if error.reason != _LABEL_NOT_FOUND or extension_of(written):
+                raise
+            # A name without an extension is mostly none: "None", "NaN", "-".
+            detail = f"{error.detail}; if the image has no label, leave the cell empty"
+            raise SourceError(error.stage, error.reason, detail) from None
 
 
 def _from_the_root(row: TableRow, annotations_root: str, root: str) -> TableRow:
