@@ -62,6 +62,7 @@ from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.example import FileSelection, SourceExample
+from halofeed.prep.sources.file_names import extension_of, is_image_name
 from halofeed.prep.sources.files import (
     LocalFiles,
     RemoteFiles,
@@ -85,6 +86,8 @@ from halofeed.system.wording import plural
 
 _MAX_SHOWN_FAULTS = 3
 _MOST_DECODED = 8
+_STACK_BYTES = 64 << 20
+"""Bytes of a picture that are read to find further pages."""
 """Label images whose pixels planning reads."""
 _MAX_SHOWN_CLASSES = 20
 _MIN_PRINTED_BYTES: Final = 1 << 30
@@ -233,6 +236,7 @@ def make_plan(
     if len(totals.splits) == 1 and not named_by_option and is_listed_here:
         _print_unused_lists(layout_input, split_options)
     if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
+        _check_no_stack(sources.images, totals.first_picture)
         raise UsageError(refused)
     if not totals.convertible and options.max_rejected is None:
         totals.refuse_all(sources.images.root)
@@ -269,6 +273,28 @@ def make_plan(
         stamps=stamps,
         totals=totals,
     )
+
+
+def _check_no_stack(images: SourceFiles, picture: str) -> None:
+    """Refuse a file of several pages, to which advice for single pictures does not apply.
+
+    nnU-Net's Tiff3DIO and microscopes store volumes so. TIFF has no standard field for the distance of the pages.
+    """
+    from halofeed.prep.formats.picture.table import open_header  # imports OpenCV, which --help does without
+
+    if not is_image_name(picture):
+        return
+    try:
+        opened = open_header(images.head(picture, _STACK_BYTES))
+    except SourceError:
+        return
+    if opened is not None and opened.more:
+        raise UsageError(
+            f"{picture}: it holds several pages, and stacks of pages are not read as volumes, because "
+            f"{extension_of(picture)} files do not say their distance; save each image and label as NRRD or NIfTI with "
+            "its voxel size (with SimpleITK or 3D Slicer; nnU-Net writes the voxel size into the JSON beside the "
+            'image, and its dataset.json then needs "file_ending": ".nii.gz")'
+        )
 
 
 def _list_here(

@@ -136,6 +136,13 @@ class VolumeOptions:
         "shape is used voxel by voxel, for masks whose affine was lost, and others are refused",
         choices=("refuse", "resample", "voxels"),
     )
+    channel_grid: str = option(
+        "refuse",
+        "a further channel on another grid than the first (PET and CT, ADC and T2) is refused, or resampled onto the "
+        "first one's grid by linear interpolation; voxels that it does not cover get its smallest value",
+        choices=("refuse", "resample"),
+        omitted=True,
+    )
     mask_grid_tolerance: float = option(
         GRID_TOLERANCE_VOXELS,
         "largest offset of a mask, or a further channel, from its scan's grid along each axis, as a fraction of a "
