@@ -263,7 +263,7 @@ def _without_secrets(reference: SourceExample) -> SourceExample:
 def _label_images(reference: SourceExample) -> list[str]:
     """Return the label images of a reference; evenly spaced ones of masks that are folders of pictures."""
     folders = dict(reference.mask_members)
-    found = []
+    found: list[str] = []
     for path in reference.masks:
         members = folders.get(path) or (path,)
         step = max(1, len(members) // _FRAMES_SEEN)
