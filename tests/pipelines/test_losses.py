@@ -340,7 +340,7 @@ def tenths(values: NDArray[Any]) -> NDArray[Any]:
 
 def tenths_of_flat_air(values: NDArray[Any]) -> NDArray[Any]:
     """Tenths of HU whose air is one value, as padding is, beside fat that looks like air."""
-    fat = np.where(values < 100, -95 + values % 3, values)
+    fat = np.where((values < 100) & (values % 2 < 1), -95 + values % 3, values)
     return np.where(values < -500, -1000, fat) * 10
 
 
@@ -388,7 +388,7 @@ def test_levels_within_normalized_boxes_are_measured_where_the_boxes_are(tmp_pat
 def test_declared_sizes_refuse_tiny_boxes_before_pictures_are_read(tmp_path):
     source = coco(tmp_path / "source", boxes(10, 12), 900)
     manifest, text = converted(source, tmp_path / "out", "--height", 90, "--width", 90)
-    assert manifest is None and "8 of 8 objects" in text and "the sizes in the annotations show it" in text
+    assert manifest is None and "8 of 8 objects" in text and "The sizes in the annotations show it" in text
     assert not list((tmp_path / "out").rglob("*.index"))
 
 
@@ -408,10 +408,10 @@ def test_numbers_of_many_objects_are_refused_and_a_range_makes_them_one_class(tm
 
 def test_a_set_without_objects_or_classes_is_found(tmp_path):
     crowds = coco(tmp_path / "boxes", boxes(20, 30, iscrowd=1))
-    manifest, text = converted(crowds, tmp_path / "out", *PICTURES, "--boxes-crowd", "drop")
+    manifest, _ = converted(crowds, tmp_path / "out", *PICTURES, "--boxes-crowd", "drop")
     assert manifest is not None and found(manifest) == ["flagged objects dropped"]
     empty = labels(tmp_path / "labels", lambda number: np.zeros((64, 64), np.uint8))
-    manifest, text = converted(empty, tmp_path / "empty", *PICTURES)
+    manifest, _ = converted(empty, tmp_path / "empty", *PICTURES)
     assert manifest is not None and found(manifest) == ["labels without a class"]
 
 
