@@ -33,6 +33,7 @@ from halofeed.pipelines.label_evidence import (
     check_positions,
     find_color_table,
     gray_reading,
+    is_of_objects,
 )
 from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.totals import Totals
@@ -61,6 +62,7 @@ from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.example import FileSelection, SourceExample
+from halofeed.prep.sources.file_names import extension_of, is_image_name
 from halofeed.prep.sources.files import (
     LocalFiles,
     RemoteFiles,
@@ -84,6 +86,8 @@ from halofeed.system.wording import plural
 
 _MAX_SHOWN_FAULTS = 3
 _MOST_DECODED = 8
+_STACK_BYTES = 64 << 20
+"""Bytes of a picture that are read to find further pages."""
 """Label images whose pixels planning reads."""
 _MAX_SHOWN_CLASSES = 20
 _MIN_PRINTED_BYTES: Final = 1 << 30
@@ -232,6 +236,7 @@ def make_plan(
     if len(totals.splits) == 1 and not named_by_option and is_listed_here:
         _print_unused_lists(layout_input, split_options)
     if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
+        _check_no_stack(sources.images, totals.first_picture)
         raise UsageError(refused)
     if not totals.convertible and options.max_rejected is None:
         totals.refuse_all(sources.images.root)
@@ -268,6 +273,28 @@ def make_plan(
         stamps=stamps,
         totals=totals,
     )
+
+
+def _check_no_stack(images: SourceFiles, picture: str) -> None:
+    """Refuse a file of several pages, to which advice for single pictures does not apply.
+
+    nnU-Net's Tiff3DIO and microscopes store volumes so. TIFF has no standard field for the distance of the pages.
+    """
+    from halofeed.prep.formats.picture.table import open_header  # imports OpenCV, which --help does without
+
+    if not is_image_name(picture):
+        return
+    try:
+        opened = open_header(images.head(picture, _STACK_BYTES))
+    except SourceError:
+        return
+    if opened is not None and opened.more:
+        raise UsageError(
+            f"{picture}: it holds several pages, and stacks of pages are not read as volumes, because "
+            f"{extension_of(picture)} files do not say their distance; save each image and label as NRRD or NIfTI with "
+            "its voxel size (with SimpleITK or 3D Slicer; nnU-Net writes the voxel size into the JSON beside the "
+            'image, and its dataset.json then needs "file_ending": ".nii.gz")'
+        )
 
 
 def _list_here(
@@ -481,6 +508,12 @@ def _label_map(layout_input: _LayoutInput, totals: Totals, task: str, file: str 
     given, table = None, None
     if file is not None:
         table = labels.read_table(*_named_file("--label-map", file), first_id)
+        if totals.first_volume and is_of_objects(table, layout_input.selection.files):
+            print_status(
+                f"halofeed convert: {table.where} counts classes from 0, as nnDetection does: value 1 is "
+                f"{table.names[0]!r}, and 0 is the background"
+            )
+            table = table.counted_from_1()
         given = labels.from_table(table, first_id)
         _check_known(given, totals, file)
     if task_named(task).has_label_image:
@@ -530,14 +563,21 @@ def _segmentation_label_map(
     if recipe.holds_class_sets() and layout.regions is not None:
         regions = layout.regions(sources.annotations, sources.annotation_file)
         if regions:
-            _check_sets_ignore_nothing([name for name in regions if is_ignored(1, name)], choice)
-            return check_channels(region_classes(given, regions, choice))
+            ignored = [
+                name for name, (value, *more) in regions.items() if not more and is_ignored(value, name)
+            ]
+            classes = check_channels(region_classes(given, regions, choice))
+            _check_sets_ignore_nothing(ignored, choice)
+            return classes
     named: Mapping[int, str] = {}
     if given is None or choice:
         if layout.label_values is not None:
             named = layout.label_values(sources.annotations, images, sources.annotation_file, options)
         if coding := recipe.label_coding():
             named = coding.names
+    if zero := _background_of(choice, {**(given.names if given is not None else {}), **named}):
+        named, choice = {**named, 0: BACKGROUND} if named else named, choice.without(zero)
+        table, given = (None if one is None else one.with_background() for one in (table, given))
     marked = _marked_as_ignored({**(table.names if table is not None else {}), **named}, choice)
     source_names = {**(given.names if given is not None else {}), **named, **marked}
     named = {value: name for value, name in named.items() if value not in marked}
@@ -581,6 +621,12 @@ def _segmentation_label_map(
     if marked:
         _print_marked(marked, table.where if table is not None else layout_input.recipe.layout)
     return _add_void(layout_input, totals, choice, classes, tuple(dict.fromkeys([*ignored, *marked])))
+
+
+def _background_of(choice: ClassChoice, named: Mapping[int, str]) -> str:
+    """Return the name of value 0 that the user says is the background, such as --map-classes BG=background; else ""."""
+    zero = named.get(0, "")
+    return zero if zero in (name for name, to in choice.renamed if to == BACKGROUND) else ""
 
 
 def _find_color_table(layout_input: _LayoutInput, totals: Totals) -> ClassTable | None:

@@ -27,6 +27,8 @@ SHARE_INVERTED = 0.1
 """Share of inverted boxes above which their numbers are not corners, rather than mistakes."""
 MOST_LABELS_SEEN = 64
 """Number of label images that planning reads."""
+_FRAMES_SEEN = 8
+"""Label images of one clip, or of one scan with a picture for each slice, that planning reads."""
 _DIGESTS = 2**256
 
 
@@ -132,7 +134,7 @@ class Totals:
             self.unlabeled[reference.split] += 1
             self.first_unlabeled = self.first_unlabeled or reference.source
         if len(self.label_images) < MOST_LABELS_SEEN:
-            self.label_images += filter(is_image_name, reference.masks)
+            self.label_images += _label_images(reference)
         self.splits[reference.split] += 1
         self.has_boxes |= reference.boxes is not None
         self.objects += len(reference.boxes or ()) + len(reference.bad_objects)
@@ -255,3 +257,14 @@ def _without_secrets(reference: SourceExample) -> SourceExample:
     stage, reason, detail = reference.problem
     key = hide(reference.key) if isinstance(reference.key, str) else reference.key
     return replace(reference, source=hide(reference.source), key=key, problem=(stage, reason, hide(detail)))
+
+
+def _label_images(reference: SourceExample) -> list[str]:
+    """Return the label images of a reference; evenly spaced ones of masks that are folders of pictures."""
+    folders = dict(reference.mask_members)
+    found = []
+    for path in reference.masks:
+        members = folders.get(path) or (path,)
+        step = max(1, len(members) // _FRAMES_SEEN)
+        found += filter(is_image_name, members[::step][:_FRAMES_SEEN])
+    return found

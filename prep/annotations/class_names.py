@@ -176,6 +176,11 @@ class ClassChoice:
     def __bool__(self) -> bool:
         return bool(self.keep or self.renamed)
 
+    def without(self, name: str) -> ClassChoice:
+        """Return the choice without what it says about a class of the source."""
+        renamed = tuple(pair for pair in self.renamed if pair[0] != name)
+        return ClassChoice(keep=self.keep, renamed=renamed)
+
     def problems(self) -> Iterator[str]:
         """Yield a message for each contradiction within the choice."""
         names = [name for name, _ in self.renamed if name]

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.class_names import class_number, shorten_list, sort_class_names
+from halofeed.prep.annotations.class_names import BACKGROUND, class_number, shorten_list, sort_class_names
 from halofeed.prep.annotations.class_tables import (
     ClassRow,
     ClassTable,
@@ -119,6 +119,11 @@ class LabelMap:
     def ids(self) -> dict[str, int]:
         """Return the ids by name, including aliases."""
         return {**dict(self.aliases), **{name: identity for identity, name in self.entries}}
+
+    def with_background(self) -> LabelMap:
+        """Return the map whose id 0 is called background."""
+        entries = tuple((identity, name if identity else BACKGROUND) for identity, name in self.entries)
+        return dataclasses.replace(self, entries=entries)
 
     def id_of(self, name: str) -> int:
         """Return the id of a class name; raise AnnotationsError for an unknown name."""
@@ -391,6 +396,13 @@ def read_table(name: str, data: bytes, first: int = 0) -> ClassTable:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise AnnotationsError(f"{name}: expected UTF-8 text: {error}; save it as UTF-8") from error
+    inner = text.strip()
+    if (
+        kind in TEXT_TABLES
+        and inner[:1] + inner[-1:] in ("{}", "[]")
+        and (len(inner.splitlines()) > 1 or "," in inner)
+    ):
+        return _read_yaml(name, inner, first)  # JSON, or a list or dict of Python, which YAML reads as well
     return _READERS[kind](name, text, first)
 
 

@@ -580,7 +580,7 @@ LOSS_RULES: Final = (
         meaning="More than 1 % of a class lies outside of the static shape and is in no record.",
         counted=_cut,
         words="more than 1 % of {count} of {of} classes is outside of the records' shape",
-        fix=lambda converted: "take a larger shape or --spacing-mm, --fit tiles, or --center label",
+        fix=lambda converted: cure_of_cuts(converted.recipe, has_labels=True),
         is_said=True,
     ),
     LossRule(
@@ -589,11 +589,25 @@ LOSS_RULES: Final = (
         counted=_cut_bodies,
         from_share=0.01,
         words="more than 1 % of the body is outside of the records' shape in {count} of {of} scans",
-        fix=lambda converted: "take a larger shape or --spacing-mm, --fit tiles, or --fit stretch",
+        fix=lambda converted: cure_of_cuts(converted.recipe, has_labels=False),
         is_said=True,
     ),
 )
 """Every finding about losses, in the order of the page that explains them."""
+
+
+def cure_of_cuts(recipe: Mapping[str, Any], *, has_labels: bool) -> str:
+    """Return what keeps more of a scan than the recipe does; an option that is in use cures nothing."""
+    spacing = recipe["spacing_mm"]
+    coarser = (
+        f"coarser than {','.join(f'{side:g}' for side in spacing)}" if spacing else "coarser than the scans'"
+    )
+    cures = [f"a larger --depth, --height and --width, a --spacing-mm {coarser}"]
+    if recipe["fit"] != "tiles":
+        cures.append("--fit tiles")
+    if has_labels and recipe["center"] != "label" and recipe["fit"] == "crop-or-pad":
+        cures.append("--center label")
+    return f"take {', '.join(cures[:-1])}, or {cures[-1]}" if len(cures) > 1 else f"take {cures[0]}"
 
 
 def describe_findings(manifest: Manifest) -> Iterator[str]:

@@ -13,6 +13,7 @@ import numpy as np
 import simplejpeg
 
 from halofeed.errors import SourceError
+from halofeed.prep.formats.dicom.kinds import SINGLE_PICTURE_ADVICE
 from halofeed.prep.formats.picture.gif_webp_bmp import open_bmp, open_gif, open_webp
 from halofeed.prep.formats.picture.image import (
     BLOCK_PIXELS,
@@ -90,6 +91,8 @@ def sniff(data: bytes) -> str:
         raise decode_error("file is empty")
     name = recognize(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
     if name is None:
+        if data[128:132] == b"DICM":  # DICOM PS3.10, 7.1
+            raise decode_error("not an image format that is read", f"it is DICOM: {SINGLE_PICTURE_ADVICE}")
         kind = recognize(data, UNSUPPORTED_PICTURES) or f"begins with {data[:8].hex(' ')}"
         raise decode_error("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
     return name
@@ -117,6 +120,14 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
     except SourceError:
         return None
     return opened.stored_size, opened.orientation
+
+
+def open_header(data: bytes) -> OpenedImage | None:
+    """Return the picture that a file holds, its pixels not decoded; None if it is none, or damaged."""
+    try:
+        return FORMATS[sniff(data)][1](data)
+    except SourceError:
+        return None
 
 
 _RETAINED_BYTES = 256 << 20
