@@ -62,7 +62,7 @@ GROUPS = {
     "copies with words": ([f"{n:03d}{end}.jpg" for n in range(30) for end in ("", "_flip", "_rot90")], 30, False),
     "copies in parentheses": ([f"IMG_{n:03d}{end}.jpg" for n in range(30) for end in ("", " (1)")], 30, False),
     "copies of free names": ([f"{w}_png.rf.{one}.jpg" for w in ("a b", "c-2", "d") for one in hashes(3, 32)], 3, False),
-    "folders of free names": ([f"480p/{v}/{n:02d}.jpg" for v in ("bear", "car-turn", "dog") for n in range(20)], 3, False),
+    "free folders": ([f"480p/{v}/{n:02d}.jpg" for v in ("bear", "car-turn", "dog") for n in range(20)], 3, False),
     "three persons": ([f"{name}_{n:03d}.jpg" for name in ("li", "kim", "roe") for n in range(20)], 3, False),
     "words": (numbered("patient{:03d}_study{}.png", 9, 5), 9, True),
     "a word behind another": (["scene_1_person_3.png", "scene_2_person_3.png", "scene_3_person_4.png"], 2, True),
