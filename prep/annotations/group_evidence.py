@@ -162,16 +162,25 @@ class GroupEvidence:
         rows = sorted({row.source: row for _, row in self.rows}.values(), key=lambda row: row.source)
         if len(rows) < 2:
             return None
-        columns = _repeated_columns(rows)
-        candidates = [
-            *columns,
-            *_named_parts(rows),
-            *_copies(rows),
-            *_hashed_copies(rows),
-            *_repeated_parts(rows),
-        ]
+        copies, parts = [*_copies(rows), *_hashed_copies(rows)], _repeated_parts(rows)
+        if copies and parts and _keeps_together(parts[0], copies[0], rows):
+            copies = []  # P001_3_flip.png is a copy of P001_3.png, and both are of P001
+        candidates = [*_repeated_columns(rows), *_named_parts(rows), *copies, *parts]
         candidates.sort(key=lambda one: not one.is_named)
         return next(iter(candidates), None)
+
+
+def _keeps_together(outer: GroupsFound, inner: GroupsFound, rows: Sequence[ImageFacts]) -> bool:
+    """Return whether the pattern of `outer` gives each group of the pattern of `inner` one group, and fewer in all."""
+    if not outer.option[0] or outer.all_groups >= inner.all_groups:
+        return False
+    first, second = (Expression(option=one.option[0], text=one.option[1]) for one in (outer, inner))
+    groups: dict[str, str] = {}
+    for row in rows:
+        large, small = first.search(row.source), second.search(row.source)
+        if large is None or small is None or groups.setdefault(str(small[1]), str(large[1])) != str(large[1]):
+            return False
+    return True
 
 
 def _repeated_columns(rows: Sequence[ImageFacts]) -> list[GroupsFound]:

@@ -59,6 +59,11 @@ GROUPS = {
     "sides before eyes": ([f"{side}_{n}.png" for side in ("left", "right") for n in range(10, 60)], 50, False),
     "side letters": ([f"{n:03d}{side}.png" for side in "LR" for n in range(10, 60)], 50, False),
     "ids like years": ([f"{2001 + p}_{n}.png" for p in range(20) for n in range(5)], 20, False),
+    "copies of a patient's pictures": (
+        [f"P{p:03d}_{n}{end}.png" for p in range(6) for n in range(4) for end in ("", "_flip")],
+        6,
+        False,
+    ),
     "copies with words": ([f"{n:03d}{end}.jpg" for n in range(30) for end in ("", "_flip", "_rot90")], 30, False),
     "copies in parentheses": ([f"IMG_{n:03d}{end}.jpg" for n in range(30) for end in ("", " (1)")], 30, False),
     "copies of free names": ([f"{w}_png.rf.{one}.jpg" for w in ("a b", "c-2", "d") for one in hashes(3, 32)], 3, False),
