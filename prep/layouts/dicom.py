@@ -56,11 +56,15 @@ _NOT_IN_FOLDER = "no series lies in its folder; --label-pattern says which it be
 _NOT_BELOW = "the series that it was drawn on is not below the folder"
 _NOT_CHOSEN: Problem = ("selection", "mask is not chosen by --label-pattern", "")
 _UNREAD: Problem = ("read", "not a volume format that is read", "store the label as NIfTI, SEG or RTSTRUCT")
+_SINGLE = (
+    "halofeed reads no single DICOM pictures, such as radiographs: save each as a PNG file of 16 bits, MONOCHROME1 "
+    "inverted, then name the folder of the PNG files"
+)
 _FIXES: Mapping[str, str] = {
     "secondary capture": "--secondary-captures take takes such images where they are slices",
     "survey by its description": "--series-description takes a series by its description",
     "mosaic": "Siemens' many slices in one image: make NIfTI of them with dcm2niix, then --layout pairs",
-    "image without position": "a slice must say where it lies: export the original series",
+    "image without position": f"a slice must say where it lies: export the original series. Else {_SINGLE}",
     "nuclear medicine image": "its header places no slice: save it as NIfTI with 3D Slicer, then --layout pairs or csv",
     "nuclear medicine projections": "projections are no slices: export the reconstructed series (RECON TOMO)",
     "nuclear medicine planar image": "it has no slices: leave it out, or export a reconstructed series (RECON TOMO)",
@@ -590,6 +594,8 @@ def _no_series_message(root: str, apart: Sequence[OtherFile], named: Sequence[st
     kinds = [one.kind for one in apart]
     found = [*_count_kinds(kinds), *_count_kinds(extension_of(path).lower() for path in named)]
     fixes = [f"{kind}: {_FIXES[kind]}" for kind in sorted(set(kinds)) if kind in _FIXES]
+    # The standard calls each class of single pictures and of their clips "... image storage".
+    fixes += [_SINGLE] if any("image" in kind.split() and kind not in _FIXES for kind in kinds) else []
     damaged = [(one.path, one.error) for one in apart if one.kind == "damaged" and one.error is not None]
     fixes += [f"damaged: {path}: {error.reason}; copy it again" for path, error in damaged[:1]]
     if any(map(is_volume_name, named)):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest_layout
 from halofeed.prep.annotations.suggest_patterns import pattern_advice
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_video_name
+from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_image_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.addresses import is_remote
 from halofeed.system.wording import plural
@@ -255,17 +256,22 @@ def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, ro
     _refuse_one_level_too_deep(inside, root)
     if not inside or len(deep) < len(inside):
         return
-    fix = (
-        "name the folder that holds the class folders or the splits, or say --folders-are-classes to take "
-        f"{deep[0][0]} for a class"
-    )
-    if all(is_split_name(path[1]) for path in deep):
+    above = sorted({path[0] for path in deep})
+    holds_splits = all(is_split_name(path[1]) for path in deep)
+    fix = "name the folder that holds the class folders or the splits"
+    if {len(path) for path in deep} == {
+        3 + holds_splits
+    }:  # else the folders below hold no pictures of a class
+        fix += f", such as --source {shlex.quote(f'{root}/{above[0]}')}"
+    if len(above) > 1:  # one folder would be the only class
+        fix += f", or say --folders-are-classes to take {above[0]} for a class"
+    if holds_splits:
         raise AnnotationsError(
             f"{root}: {'/'.join(deep[0])} has a split, {deep[0][1]}, in the folder {deep[0][0]}; expected "
             f"split/class/image or class/image: {fix}"
         )
     shown = sorted({path[1] for path in deep})
-    if len({path[0] for path in deep}) == 1 and len(shown) > 1:
+    if len(above) == 1 and len(shown) > 1:
         raise AnnotationsError(
             f"{root}: {deep[0][0]} would be the only class, and all its images lie in folders of their own "
             f"({', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''}): {fix}"
@@ -291,9 +297,10 @@ def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> No
 def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:
     for files in (annotations,) if annotations is images else (annotations, images):
         if (found := suggest_layout(files)) is not None:
+            folders = {path.split("/")[0] for path in images.sizes() if "/" in path and is_image_name(path)}
+            others = "; or say --folders-are-classes to take each folder for a class and ignore such files"
             raise AnnotationsError(
-                f"{files.root}: no class folders: {found}; or say --folders-are-classes to take each folder for a "
-                "class and ignore such files"
+                f"{files.root}: no class folders: {found}{others if len(folders) > 1 else ''}"
             )
 
 

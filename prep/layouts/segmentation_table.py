@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from halofeed.errors import SourceError
-from halofeed.prep.annotations.columns import match_columns
+from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.advice import advise, suggest
+from halofeed.prep.annotations.columns import ColumnMapping, match_columns
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     rejected_example,
@@ -50,6 +51,8 @@ _SPELLINGS = {
     **{name: ((name,),) for name in ("id", "group", "split")},
 }
 
+_MISSING = ("image file not found", "label file not found")
+
 
 def list_references(
     form: str,
@@ -73,9 +76,49 @@ def list_references(
     split.
 
     Raises:
-        AnnotationsError: columns are missing or the file is not a table.
+        AnnotationsError: columns are missing or the file is not a table; or no row has its file, and another column
+            that can be the image or the label has files.
     """
-    columns = ColumnRules(
+    listed = _list_rows(form, annotations, images, annotation_file, options)
+    missing = {one.problem[1] for one in listed if one.problem and one.problem[1] in _MISSING}
+    if missing and not any(one.problem is None for one in listed):
+
+        def try_words(words: Sequence[str]) -> str | None:
+            other = replace(options, ignore_columns=tuple(words[1].split(",")))
+            found = _list_rows(form, annotations, images, annotation_file, other)
+            good = sum(one.problem is None for one in found)
+            return f"finds the files of {good:,} of {plural(len(found), 'row')}" if good else None
+
+        columns = _columns_of(form, annotations, annotation_file, images, options)
+        names = (",".join((*options.ignore_columns, name)) for name in columns)
+        if suggested := suggest((("--ignore-columns", name) for name in names), try_words):
+            raise AnnotationsError(
+                f"{annotation_file or annotations.root}: {' and '.join(sorted(missing))} for each row, and its columns "
+                f"are {', '.join(columns)}; {advise(suggested, '')}"
+            )
+    yield from listed
+
+
+def _columns_of(
+    form: str,
+    annotations: SourceFiles,
+    annotation_file: str | None,
+    images: SourceFiles,
+    options: LayoutOptions,
+) -> list[str]:
+    """Return the columns of the tables."""
+    found: dict[str, None] = {}
+
+    def read(name: str, header: Sequence[str]) -> ColumnMapping:
+        found.update(dict.fromkeys(header))
+        return match_columns(name, header, _SPELLINGS, options.ignore_columns)
+
+    read_tables(form, annotations, annotation_file, replace(_column_rules(options), read=read), images)
+    return list(found)
+
+
+def _column_rules(options: LayoutOptions) -> ColumnRules:
+    return ColumnRules(
         required=("image", "label"),
         text=("id", "label", "split", "group"),
         expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
@@ -83,7 +126,17 @@ def list_references(
         read=lambda name, header: match_columns(name, header, _SPELLINGS, options.ignore_columns),
         options=options,
     )
-    tables = read_tables(form, annotations, annotation_file, columns, images)
+
+
+def _list_rows(
+    form: str,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options: LayoutOptions,
+) -> list[SourceExample]:
+    """Return the examples of all rows, and those of the scans in no row."""
+    tables = read_tables(form, annotations, annotation_file, _column_rules(options), images)
     index = FolderIndex(images)
     listed: list[tuple[TableRow, SourceExample]] = []
     rows_of = [[_from_the_root(row, annotations.root, images.root) for row in table.rows] for table in tables]
@@ -97,7 +150,7 @@ def list_references(
     used = {path for example in examples for path in example.paths}
     used |= data_files(images, used)
     named, one_file = _named_paths(listed, images.root), annotation_file is not None
-    yield from sort_examples([*examples, *_unlisted(used, named, images, one_file, options.takes_scan)])
+    return list(sort_examples([*examples, *_unlisted(used, named, images, one_file, options.takes_scan)]))
 
 
 def _folders_of(row: TableRow, index: FolderIndex) -> Iterator[str]:

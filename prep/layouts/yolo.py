@@ -152,8 +152,7 @@ def _refuse_lists_of_nothing(described: _Description, listed: Sequence[SourceExa
     why = ": ".join(filter(None, first.problem[1:])) if first.problem else ""
     raise AnnotationsError(
         f"{described.file}: no line of {' and '.join(lists[:3])} is an image: {first.source}: {why}; write the paths "
-        f"of the images into the lists, or leave the lists out of {described.file} and divide the images with "
-        "--split-shares train=0.8,val=0.2"
+        f"of the images into the lists, or leave the lists out of {described.file}, which makes all images one split"
     )
 
 
