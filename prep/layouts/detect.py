@@ -17,6 +17,7 @@ from halofeed.prep.annotations.suggest_patterns import (
     UnpairedError,
     find_drawings,
     no_pattern,
+    several_labels,
     suggest_patterns,
 )
 from halofeed.prep.annotations.table_forms import METADATA_NAMES
@@ -154,7 +155,8 @@ def _by_listing(
     elif hints:
         head = str(hints[0])
     else:
-        others = f"; {shown}" if shown else ""
+        several = "" if shown else several_labels(images, list(images.sizes()))
+        others = f"; {shown or several}" if shown or several else ""
         head = f"its files show no layout{others}; name one of {', '.join(LAYOUTS)} with --layout"
     said = [f"; {hint}" for hint in (*hints, shown) if hint]
     for text in said:  # once is enough

@@ -298,10 +298,12 @@ def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> Non
     for files in (annotations,) if annotations is images else (annotations, images):
         if (found := suggest_layout(files)) is not None:
             folders = {path.split("/")[0] for path in images.sizes() if "/" in path and is_image_name(path)}
-            others = "; or say --folders-are-classes to take each folder for a class and ignore such files"
-            raise AnnotationsError(
-                f"{files.root}: no class folders: {found}{others if len(folders) > 1 else ''}"
+            others = (
+                "or say --folders-are-classes to take each folder for a class and ignore such files"
+                if len(folders) > 1
+                else "pictures of a folder for each class are read from JPEG, PNG and TIFF files: save them so"
             )
+            raise AnnotationsError(f"{files.root}: no class folders: {found}; {others}")
 
 
 def _check_not_image_folder(folders: Iterable[str], root: str) -> None:
@@ -310,8 +312,7 @@ def _check_not_image_folder(folders: Iterable[str], root: str) -> None:
         shown = min(folders)
         raise AnnotationsError(
             f"{root}: all images lie in {shown}, so that its name would be the only class; expected "
-            "class/image.jpg: name the folder that holds class folders, the layout of the annotations with --layout, "
-            "or say --folders-are-classes"
+            "class/image.jpg: name the folder that holds class folders, or the layout of the annotations with --layout"
         )
 
 
