@@ -131,10 +131,11 @@ def _rank(one: _Patterns, files: int, own: str) -> tuple[object, ...]:
     )
 
 
-class UnpairedError(AnnotationsError):
-    """Error of a source in which no image has a label by its name, with patterns that were tried.
+class LayoutError(AnnotationsError):
+    """Error of a source that does not fit the layout that the user named, with advice for that layout.
 
-    The trial opens files, so it runs when the message is needed. `brief` is the message without the patterns.
+    The advice may open files, so it is made when the message is needed. `brief` is the message without it: another
+    layout, or the choice of one, has advice of its own.
     """
 
     def __init__(self, brief: str, advice: Callable[[], str]) -> None:

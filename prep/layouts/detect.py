@@ -14,7 +14,7 @@ from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
 from halofeed.prep.annotations.suggest_layout import Hint, describe_annotations, find_hints, read_heads
 from halofeed.prep.annotations.suggest_patterns import (
-    UnpairedError,
+    LayoutError,
     find_drawings,
     no_pattern,
     several_labels,
@@ -103,7 +103,7 @@ def _by_listing(
             options = options_of(name)
             listed = list(LAYOUTS[name].list_references(annotations, images, annotation_file, options))
         except (AnnotationsError, UsageError) as error:
-            why = error.brief if isinstance(error, UnpairedError) else str(error)
+            why = error.brief if isinstance(error, LayoutError) else str(error)
             tried.append(f"  {name}: {why.removeprefix(f'{annotations.root}: ')}")
             continue
         good = [one for one in listed if one.problem is None]

@@ -31,7 +31,7 @@ from halofeed.prep.annotations.pairing import (
 from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
 from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.annotations.suggest_patterns import UnpairedError, pattern_advice, suggest_patterns
+from halofeed.prep.annotations.suggest_patterns import LayoutError, pattern_advice, suggest_patterns
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
     ARCHIVE_EXTENSIONS,
@@ -200,7 +200,7 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
     brief = f"{images.root}: no volume, picture or clip has a label by its name"
     if dicom is not None:
         raise AnnotationsError(f"{brief}; {dicom} is DICOM: take --layout dicom")
-    raise UnpairedError(
+    raise LayoutError(
         f"{brief}; {expected}",
         lambda: f"else {pattern_advice(images, options, 'pairs')}",
     )
@@ -362,7 +362,7 @@ def _find_class_masks(
         splits_named = "split" in pair.image.names
     if not found.images or not found.labels:
         what = "mask" if found.images else "image"
-        raise UnpairedError(
+        raise LayoutError(
             f"{images.root}: no {what} is found by the rule: {expected}",
             lambda: pattern_advice(images, options, "class-masks"),
         )
