@@ -237,7 +237,7 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     return (*bad_objects, *empty)
 
 
-def _count_unusable(bad_objects: BadObjects, counts: Mapping[str, int], recipe: Recipe) -> int:
+def _count_unusable(bad_objects: Sequence[tuple[str, str]], counts: Mapping[str, int], recipe: Recipe) -> int:
     """Return the number of objects that were dropped because of their faults, and not because the user chose so."""
     faulty = sum(reason != BOX_IS_ORIENTED or recipe.oriented_boxes != "drop" for reason, _ in bad_objects)
     outside = counts["dropped outside"] if recipe.boxes_outside == "clip" else 0

@@ -380,8 +380,8 @@ def _list_images(
             *note,
             f"data.yaml names images that are missing ({'; '.join(missing)}); the other splits are taken",
         )
-    for image, split in splits.items():
-        yield SourceExample(source=image, key=image, split=split, notes=(*note, *notes.get(image, ())))
+    for source, split in splits.items():
+        yield SourceExample(source=source, key=source, split=split, notes=(*note, *notes.get(source, ())))
     yield from faulty
 
 
