@@ -10,8 +10,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.advice import advise, suggest
-from halofeed.prep.annotations.columns import ColumnMapping, match_columns
+from halofeed.prep.annotations.advice import suggest
+from halofeed.prep.annotations.columns import match_columns
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     rejected_example,
@@ -30,6 +30,7 @@ from halofeed.prep.sources.example import SourceExample, data_files
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
     FolderIndex,
+    extension_of,
     find_annotated_file,
     is_document_name,
     is_image_name,
@@ -50,8 +51,6 @@ _SPELLINGS = {
     "label": (("label",), ("labelpath", "labelfile", "mask", "maskpath", "segmentation", "seg")),
     **{name: ((name,),) for name in ("id", "group", "split")},
 }
-
-_MISSING = ("image file not found", "label file not found")
 
 
 def list_references(
@@ -76,49 +75,9 @@ def list_references(
     split.
 
     Raises:
-        AnnotationsError: columns are missing or the file is not a table; or no row has its file, and another column
-            that can be the image or the label has files.
+        AnnotationsError: columns are missing or the file is not a table.
     """
-    listed = _list_rows(form, annotations, images, annotation_file, options)
-    missing = {one.problem[1] for one in listed if one.problem and one.problem[1] in _MISSING}
-    if missing and not any(one.problem is None for one in listed):
-
-        def try_words(words: Sequence[str]) -> str | None:
-            other = replace(options, ignore_columns=tuple(words[1].split(",")))
-            found = _list_rows(form, annotations, images, annotation_file, other)
-            good = sum(one.problem is None for one in found)
-            return f"finds the files of {good:,} of {plural(len(found), 'row')}" if good else None
-
-        columns = _columns_of(form, annotations, annotation_file, images, options)
-        names = (",".join((*options.ignore_columns, name)) for name in columns)
-        if suggested := suggest((("--ignore-columns", name) for name in names), try_words):
-            raise AnnotationsError(
-                f"{annotation_file or annotations.root}: {' and '.join(sorted(missing))} for each row, and its columns "
-                f"are {', '.join(columns)}; {advise(suggested, '')}"
-            )
-    yield from listed
-
-
-def _columns_of(
-    form: str,
-    annotations: SourceFiles,
-    annotation_file: str | None,
-    images: SourceFiles,
-    options: LayoutOptions,
-) -> list[str]:
-    """Return the columns of the tables."""
-    found: dict[str, None] = {}
-
-    def read(name: str, header: Sequence[str]) -> ColumnMapping:
-        found.update(dict.fromkeys(header))
-        return match_columns(name, header, _SPELLINGS, options.ignore_columns)
-
-    read_tables(form, annotations, annotation_file, replace(_column_rules(options), read=read), images)
-    return list(found)
-
-
-def _column_rules(options: LayoutOptions) -> ColumnRules:
-    return ColumnRules(
+    columns = ColumnRules(
         required=("image", "label"),
         text=("id", "label", "split", "group"),
         expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
@@ -126,17 +85,7 @@ def _column_rules(options: LayoutOptions) -> ColumnRules:
         read=lambda name, header: match_columns(name, header, _SPELLINGS, options.ignore_columns),
         options=options,
     )
-
-
-def _list_rows(
-    form: str,
-    annotations: SourceFiles,
-    images: SourceFiles,
-    annotation_file: str | None,
-    options: LayoutOptions,
-) -> list[SourceExample]:
-    """Return the examples of all rows, and those of the scans in no row."""
-    tables = read_tables(form, annotations, annotation_file, _column_rules(options), images)
+    tables = read_tables(form, annotations, annotation_file, columns, images)
     index = FolderIndex(images)
     listed: list[tuple[TableRow, SourceExample]] = []
     rows_of = [[_from_the_root(row, annotations.root, images.root) for row in table.rows] for table in tables]
@@ -146,11 +95,51 @@ def _list_rows(
     for table, rows in zip(tables, rows_of, strict=True):
         split = split_in_file_name(table.file) or "train"
         listed += [(row, replace(reader.example(row, split), notes=table.notes)) for row in rows]
+    _check_label_column(listed, tables[0].header, (form, annotations, images, annotation_file), options)
     examples = resolve_grid(_refuse_repeated(listed), images, options)
     used = {path for example in examples for path in example.paths}
     used |= data_files(images, used)
     named, one_file = _named_paths(listed, images.root), annotation_file is not None
-    return list(sort_examples([*examples, *_unlisted(used, named, images, one_file, options.takes_scan)]))
+    yield from sort_examples([*examples, *_unlisted(used, named, images, one_file, options.takes_scan)])
+
+
+_LABEL_NOT_FOUND = "label file not found"
+"""Reason of `find_annotated_file`."""
+_Source = tuple[str, SourceFiles, SourceFiles, str | None]
+
+
+def _check_label_column(
+    listed: Sequence[tuple[TableRow, SourceExample]],
+    header: Sequence[str],
+    source: _Source,
+    options: LayoutOptions,
+) -> None:
+    """Refuse a table no label of which is a file, if another column that may be the label holds files.
+
+    pyradiomics' tables have the columns Image, Mask and Label, of which Label is the value within the mask.
+    """
+    named = [one for row, one in listed if row.cell("label")]
+    if not named or any(one.problem is None or one.problem[1] != _LABEL_NOT_FOUND for one in named):
+        return
+    column = match_columns("", header, _SPELLINGS, options.ignore_columns).columns["label"]
+    ignored = (*options.ignore_columns, column)
+    other = match_columns("", header, _SPELLINGS, ignored).columns.get("label")
+    if other is None:
+        return
+
+    def pair(words: Sequence[str]) -> str | None:
+        form, annotations, images, annotation_file = source
+        again = list_references(
+            form, annotations, images, annotation_file, replace(options, ignore_columns=ignored)
+        )
+        count = sum(one.problem is None and one.is_labelled for one in again)
+        return f"takes the labels of {plural(count, 'image')} from {other}" if count else None
+
+    for suggestion in suggest([("--ignore-columns", ",".join(ignored))], pair):
+        raise AnnotationsError(
+            f"{listed[0][0].file}: columns {column} and {other} can both be the label, and nothing below {column} is a "
+            f"file: {suggestion}"
+        )
 
 
 def _folders_of(row: TableRow, index: FolderIndex) -> Iterator[str]:
@@ -256,7 +245,14 @@ class _RowReader:
         found = self._series_at(written) if has_several or not below else None
         if found is not None:
             return found.source, found.members or tuple(below)
-        return find_annotated_file(below[0] if below else written, "label", images), ()
+        try:
+            return find_annotated_file(below[0] if below else written, "label", images), ()
+        except SourceError as error:
+            if error.reason != _LABEL_NOT_FOUND or extension_of(written):
+                raise
+            # A name without an extension is mostly none: "None", "NaN", "-".
+            detail = f"{error.detail}; if the image has no label, leave the cell empty"
+            raise SourceError(error.stage, error.reason, detail) from None
 
 
 def _from_the_root(row: TableRow, annotations_root: str, root: str) -> TableRow:

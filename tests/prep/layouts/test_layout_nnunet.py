@@ -92,7 +92,7 @@ def test_pictures_are_cases_too_and_labels_of_no_case_make_none_for_prediction(t
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"labels": {"0": "background", "1": "edema"}}, "expected a whole number"),
+        ({"labels": {"0": "background", "x": "edema"}}, "expected a whole number"),
         ({"labels": {"background": 0, "edema": 1.5}}, "expected a whole number"),
         ({"labels": {"background": 0, "a": 1, "b": 1}}, "is there twice"),
         ({"channel_names": {"1": "CT"}}, "without gaps"),
