@@ -254,6 +254,18 @@ def _keep_structures(converted: Converted) -> str:
     return "take --fit tiles, a larger --depth, --height and --width, or --center label"
 
 
+def _leave_out_emptied(converted: Converted) -> str:
+    """Return the options that reject pictures of which no object can be used."""
+    boxes, recipe = converted.statistics.boxes or {}, converted.recipe
+    counted = {
+        "--boxes-outside fail": "dropped outside" in boxes and recipe.get("boxes_outside") == "clip",
+        "--boxes-zero-area fail": "dropped zero area" in boxes,
+        "--on-bad-object reject": any(what.startswith("dropped as ") for what in boxes),
+    }
+    listed = " ".join(words for words, is_counted in counted.items() if is_counted)
+    return f"correct them, or leave pictures with such objects out with {listed}"
+
+
 def _map_instances(converted: Converted) -> str:
     most = max(map(int, converted.ledger.histograms.get("values_in_label", {"1": 0})))
     return (
@@ -297,6 +309,11 @@ def _without_objects(converted: Converted) -> tuple[int, int]:
     by_count = converted.statistics.boxes_per_image or {}
     images = sum(by_count.values())
     return images if set(map(str, by_count)) == {"0"} and not _dropped(converted)[0] else 0, images
+
+
+def _emptied_pictures(converted: Converted) -> tuple[int, int]:
+    emptied = converted.ledger.count("emptied_object_records")
+    return emptied, emptied + converted.ledger.count("object_records")
 
 
 def _unused_classes(converted: Converted) -> tuple[int, int]:
@@ -506,6 +523,14 @@ LOSS_RULES: Final = (
         from_share=0.1,
         words="{count} of {of} objects were dropped, because they lie outside of their picture or have no area",
         fix=lambda converted: "correct the boxes, or their unit, origin or form, in the annotations",
+    ),
+    LossRule(
+        name="pictures lost all their objects",
+        meaning="No object of a picture can be used, so that its record shows training that nothing is there.",
+        counted=_emptied_pictures,
+        words="{count} of {of} pictures with objects became records without objects, because none of these can be used",
+        example="emptied_object_records",
+        fix=_leave_out_emptied,
     ),
     LossRule(
         name="flagged objects dropped",

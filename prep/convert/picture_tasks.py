@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.annotations.resolve_boxes import scale_to_pixels
+from halofeed.prep.annotations.written_boxes import BOX_IS_ORIENTED
 from halofeed.prep.convert.label_image import label_on_grid
 from halofeed.prep.convert.losses import (
     add_classes,
@@ -226,6 +227,8 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     sides = np.array(plan.output_size * 2)
     add_objects(facts.ledger, kept, placed.boxes * sides, _scale(plan, 1), reference.source)
     facts.boxes = len(kept)
+    unusable = _count_unusable(bad_objects, placed.counts, recipe)
+    facts.ledger.count("emptied_object_records", unusable > 0 and not kept, source_name(reference.source))
     reasons = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
     changed = {
         "oriented, made upright": sum(box.turned_share is not None for box in kept),
@@ -238,6 +241,13 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     }
     empty = [(ZERO_AREA, _described(index, boxes[index])) for index in placed.zero_area]
     return (*bad_objects, *empty)
+
+
+def _count_unusable(bad_objects: Sequence[tuple[str, str]], counts: Mapping[str, int], recipe: Recipe) -> int:
+    """Return the number of objects that were dropped because of their faults, and not because the user chose so."""
+    faulty = sum(reason != BOX_IS_ORIENTED or recipe.oriented_boxes != "drop" for reason, _ in bad_objects)
+    outside = counts["dropped outside"] if recipe.boxes_outside == "clip" else 0
+    return faulty + outside + counts["dropped zero area"]
 
 
 def _in_pixels(

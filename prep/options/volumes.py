@@ -39,14 +39,15 @@ _PATTERNS = of_layouts("pairs", "class-masks", "bids", "dicom")
 _NO_TILES = Need(
     "--depth",
     lambda recipe: recipe.depth is not None,
-    why="without --depth; add that for volumes, or leave it out: pictures are not cut into tiles. Cut them and their "
-    "annotations before, or take --resize none, and cut parts in training with RandomCropImage",
+    why="without --depth; add that for volumes, or leave {option} out: pictures are not cut into tiles. Cut them and "
+    "their annotations before, or store them whole and cut parts in training with RandomCropImage",
 )
 _CLASS_MAPS = Need(
     "labels for segmentation",
     lambda recipe: recipe.may_hold_label_images(),
-    why="without labels for segmentation: --depth, or --task segmentation; add that for volumes or label images, or "
-    "leave it out: boxes and classes of pictures keep the classes of the source",
+    # Which option makes label images of a source depends on its files, so none is named here.
+    why="without labels of voxels or pixels; leave {option} out: boxes and classes of pictures keep the classes of the "
+    "source",
 )
 
 

@@ -199,6 +199,12 @@ ADVICE: dict[str, Advice] = {
     "splits below a folder": refused(
         drawn("photos/train/a.png", "photos/test/b.png"), f"say {CLASSES_ARE_FOLDERS}", proves=r"1 class"
     ),
+    "a folder above splits of classes": refused(
+        drawn("photos/train/hat/a.png", "photos/test/hat/b.png", "photos/test/coat/c.png"),
+        "such as (--source)",
+        more=("{source}/photos",),
+        proves=r"2 classes",
+    ),
     "a folder above the classes": refused(
         drawn("data/cat/1.png", "data/dog/1.png", "samples/1.png"),
         "name the folder data with (--source)",

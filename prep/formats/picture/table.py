@@ -59,6 +59,7 @@ UNSUPPORTED_PICTURES = {
     "a PDF document": (b"%PDF",),
     "a PostScript document": (b"%!PS",),
     "a web page or XML": (b"<!DOCTYPE", b"<!doctype", b"<html", b"<HTML", b"<?xml", b"<svg"),
+    "a DICOM file: save it as a 16-bit PNG file, MONOCHROME1 inverted": (b"." * 128 + b"DICM",),
     "a gzip archive": (b"\x1f\x8b",),
     "a zip archive": (b"PK\x03\x04",),
     **{kind: (start,) for kind, start in POINTERS.items()},
