@@ -9,14 +9,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.annotations.class_tables import ClassTable, describe_colors, is_background, is_void_name
+from halofeed.prep.annotations.documents import parse_json_document, read_limited
 from halofeed.prep.annotations.labels import TEXT_TABLES, read_table
 from halofeed.prep.convert.label_image import GRAY_FIX, gray_form, read_label_image
 from halofeed.prep.formats.picture.gray_forms import GrayForm, bits_to_show
+from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 
 _MOST_TABLE_BYTES = 1 << 16
 _MOST_TABLES = 50
+_BACKGROUND_HINTS = (
+    "bg",
+    "none",
+    "empty",
+    "nothing",
+    "unknown",
+    "other",
+    "others",
+    "clear label",
+    "no label",
+    "exterior",
+)
+"""Words that other tools use for the background; they decide only what a message suggests."""
 _BORDER_SHARE = 0.9
 """Share of the border of every label image that value 0 covers where it is the background."""
 
@@ -137,8 +153,7 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
     if borders and min(borders) >= _BORDER_SHARE:
         raise AnnotationsError(
             f"{table.where}: value 0 would be {first!r}, the first name, and 0 is the border of every label image "
-            f"looked at, such as {paths[0]}, as the background is; write 'background' into the first line, or, if 0 is "
-            f"{first!r}, write a .json file with the value of each class, such as {_as_json(table, 0)}"
+            f"looked at, such as {paths[0]}, as the background is{_way_to_background(table)}"
         )
 
 
@@ -152,9 +167,43 @@ def check_has_background(table: ClassTable) -> None:
     if table.is_numbered or table.colors or not first or is_background(first) or is_void_name(first):
         return
     raise AnnotationsError(
-        f"{table.where}: value 0 would be {first!r}, the first name, and in label volumes 0 is what no organ fills; "
-        f"write 'background' into the first line, or, if 0 is {first!r}, write a .json file with the value of each "
-        f"class, such as {_as_json(table, 0)}"
+        f"{table.where}: value 0 would be {first!r}, the first name, and in label volumes 0 is what no organ fills"
+        f"{_way_to_background(table)}"
+    )
+
+
+def is_of_objects(table: ClassTable, files: SourceFiles) -> bool:
+    """Return whether a table counts classes from 0 and label volumes number objects, as nnDetection's do.
+
+    nnDetection's dataset.json has {"labels": {"0": "aneurysm"}}, and CASE.json beside CASE.nii.gz gives the class of
+    each object; 0 in the label is the background.
+    """
+    if not table.is_numbered or is_background(table.names.get(0, BACKGROUND)):
+        return False
+    paths = files.sizes()
+    documents = (path for path in paths if any(path[:-5] + end in paths for end in VOLUME_FILE_EXTENSIONS))
+    first = next((path for path in documents if path.endswith(".json")), None)
+    if first is None:
+        return False
+    try:
+        document = parse_json_document(read_limited(files, first, "document of a label", _MOST_TABLE_BYTES))
+    except SourceError:  # the conversion rejects the label with its reason
+        return False
+    return isinstance(document, dict) and isinstance(document.get("instances"), dict)
+
+
+def _way_to_background(table: ClassTable) -> str:
+    """Return what to do about a list of names; an option only if the first name hints at a background.
+
+    Else the option would drop an object from a list that lacks the background.
+    """
+    first = table.names[0]
+    if first.lower() in _BACKGROUND_HINTS:
+        return f"; --map-classes '{first}={BACKGROUND}' says that {first!r} is the background"
+    return (
+        f"; if value 1 is {first!r}, insert the line '{BACKGROUND}' above it; if {first!r} is another word for the "
+        f"background, write '{BACKGROUND}' in its place; if value 0 is an object, write a .json file with the value of "
+        f"each class, such as {_as_json(table, 0)}"
     )
 
 

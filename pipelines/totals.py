@@ -19,6 +19,7 @@ from halofeed.prep.sources.file_names import is_image_name, is_volume_name
 from halofeed.prep.sources.files import Stamp
 from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
 from halofeed.schemas.identity import example_id
+from halofeed.schemas.ledger import LedgerCounter
 from halofeed.system.addresses import address_of, redacted
 from halofeed.system.wording import plural
 
@@ -26,6 +27,8 @@ SHARE_INVERTED = 0.1
 """Share of inverted boxes above which their numbers are not corners, rather than mistakes."""
 MOST_LABELS_SEEN = 64
 """Number of label images that planning reads."""
+_FRAMES_SEEN = 8
+"""Label images of one clip, or of one scan with a picture for each slice, that planning reads."""
 _DIGESTS = 2**256
 
 
@@ -43,6 +46,8 @@ class Totals:
         first_sources: first image of each label.
         unlabeled: number of images without a label mask by split; they are all for other tasks than segmentation.
         first_unlabeled: first of them.
+        declared: sizes of stored objects, as far as declared sizes of pictures show them; empty for lists that workers
+            wrote.
     """
 
     count: int = 0
@@ -69,6 +74,7 @@ class Totals:
     first_unlabeled: str = ""
     label_images: list[str] = field(default_factory=list)
     names_in_labels: NamesInLabels | None = None
+    declared: LedgerCounter = field(default_factory=LedgerCounter)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process, without the ids (8 bytes each) and the ordered digest."""
@@ -128,7 +134,7 @@ class Totals:
             self.unlabeled[reference.split] += 1
             self.first_unlabeled = self.first_unlabeled or reference.source
         if len(self.label_images) < MOST_LABELS_SEEN:
-            self.label_images += filter(is_image_name, reference.masks)
+            self.label_images += _label_images(reference)
         self.splits[reference.split] += 1
         self.has_boxes |= reference.boxes is not None
         self.objects += len(reference.boxes or ()) + len(reference.bad_objects)
@@ -235,7 +241,8 @@ class Totals:
             cures += ["add --box-form corner-size if xmax and ymax hold a width and a height"]
         if any("segmentation" in reason for reason in self.bad_objects):
             cures += ["leave --masks out"]
-        cures += ["reject the images that have such objects with --on-bad-object reject"]
+        if bad < self.objects:
+            cures += ["reject the images that have such objects with --on-bad-object reject"]
         raise AnnotationsError(
             f"{bad} of {plural(self.objects, 'object')} cannot be used ({reasons}), the first in "
             f"{self.first_bad_object}; "
@@ -251,3 +258,14 @@ def _without_secrets(reference: SourceExample) -> SourceExample:
     stage, reason, detail = reference.problem
     key = hide(reference.key) if isinstance(reference.key, str) else reference.key
     return replace(reference, source=hide(reference.source), key=key, problem=(stage, reason, hide(detail)))
+
+
+def _label_images(reference: SourceExample) -> list[str]:
+    """Return the label images of a reference; evenly spaced ones of masks that are folders of pictures."""
+    folders = dict(reference.mask_members)
+    found: list[str] = []
+    for path in reference.masks:
+        members = folders.get(path) or (path,)
+        step = max(1, len(members) // _FRAMES_SEEN)
+        found += filter(is_image_name, members[::step][:_FRAMES_SEEN])
+    return found

@@ -78,6 +78,12 @@ _HEX = re.compile(r"(?:#|0x)?([0-9a-f]{6})(?:[0-9a-f]{2})?", re.IGNORECASE)
 _TRIPLE = re.compile(
     r"(?:rgba?)?[\[(]?\s*(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})(?:[\s,]+[\d.]+)?\s*[\])]?", re.IGNORECASE
 )
+_TITLE = re.compile(r"\[[^\[\],]+\]")
+_COMMENT_TAIL = re.compile(r"\s(?:#|//|;|%)\s.*")
+_EDGE_MARKS = re.compile(r"^[^\w\s]+(?=\s)|^\W?\d+[^\w\s]+(?=\s)|(?<=\w)[^\w\s)\]!?.+\"']+$")
+"""Marks at the edges of names: bullets and arrows, numbers with a mark, and ends such as a comma."""
+_LIST_MARKS = re.compile(rf"{_EDGE_MARKS.pattern}|[,;:=|\t{{}}]")
+"""Marks in lines without columns: those at edges, and what divides cells in usual tables."""
 _WORDS = re.compile(r'"[^"]*"|\'[^\']*\'|\S+')
 
 
@@ -147,6 +153,15 @@ class ClassTable:
         """Return the value of the background; None if the table does not name it."""
         return next((row.value for row in self.rows if is_background(row.name)), None)
 
+    def with_background(self) -> ClassTable:
+        """Return the table whose value 0 is called background."""
+        rows = (row if row.value else replace(row, name=BACKGROUND_NAMES[0]) for row in self.rows)
+        return replace(self, rows=tuple(rows))
+
+    def counted_from_1(self) -> ClassTable:
+        """Return the table with each value one higher."""
+        return replace(self, rows=tuple(replace(row, value=row.value + 1) for row in self.rows))
+
     def place(self, value: int) -> str:
         """Return the file and the place in it that name a value, for messages."""
         return next((row.place for row in self.rows if row.value == value), self.where)
@@ -215,26 +230,75 @@ def read_class_table(name: str, text: str, first: int = 0, way: str = "") -> Cla
     """
     way = way or _WAY
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
-    content = [(number, line) for number, line in lines if line and not line.startswith(_COMMENTS)]
-    comments = [(number, line) for number, line in lines if line.startswith(_COMMENTS)]
+    content = [(number, line) for number, line in lines if line and not _is_comment(line)]
+    comments = [(number, line) for number, line in lines if _is_comment(line)]
     unclear = ""
     for split in _SPLITTERS:
         try:
             grid = _grid_of_lines(name, content, comments, split)
             if grid is not None:
-                return _table_of_grid(name, grid)
+                table = _table_of_grid(name, grid, first)
+                _check_names(table.rows, _EDGE_MARKS, way)
+                return table
         except _UnclearError as error:
             unclear = unclear or str(error)
     if unclear:
-        raise AnnotationsError(f"{name}: {unclear}; {way}")
+        raise AnnotationsError(f"{unclear if unclear.startswith(name) else f'{name}: {unclear}'}; {way}")
     _check_no_numbers(name, content, way)
-    return _table_of_list(name, lines, first, way)
+    table = _table_of_list(name, _without_quotes(lines), first, way)
+    _check_names(table.rows, _LIST_MARKS, way)
+    return table
 
 
 _WAY = 'write a .json file with the name and the value of each class, such as {"liver": 1, "tumor": 2}'
 
 
 # Text -----------------------------------------------------------------------------------------------------
+
+
+def _is_comment(line: str) -> bool:
+    """Return whether a line is a comment, or the title of a section, in a file whose other lines have columns.
+
+    >>> [_is_comment(line) for line in ("# a", "[labels]", "#ff0000 liver", "liver")]
+    [True, True, False, False]
+    """
+    if _TITLE.fullmatch(line):
+        return True
+    return line.startswith(_COMMENTS) and _color_of_cell(line.split()[0]) is None
+
+
+def _without_quotes(lines: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]]:
+    """Return the lines without the quotes that are around each of them."""
+    texts = [line for _, line in lines if line]
+    for quote in "\"'":
+        if texts and all(
+            len(one) > 2 and one[0] == quote == one[-1] and quote not in one[1:-1] for one in texts
+        ):
+            return [(number, line[1:-1]) for number, line in lines]
+    return lines
+
+
+def _check_names(rows: Sequence[ClassRow], marks: re.Pattern[str], way: str) -> None:
+    """Refuse names with a comment behind them, and names that all have a mark which may not belong to them.
+
+    A mark in a few names is a part of these, such as the comma of ImageNet's "tench, Tinca tinca". In all names (or all
+    but the first, which may be a title), the mark more likely divides each name from something else.
+    """
+    for row in rows:
+        if tail := _COMMENT_TAIL.search(row.name):
+            raise AnnotationsError(
+                f"{row.place}: {row.name!r} may be a name, or a name and a comment; delete {tail[0].strip()!r} if it "
+                f"is a comment, else {way}"
+            )
+    found = [set(marks.findall(row.name)) for row in rows]
+    shared = set.intersection(*(found[1:] or found)) if found else set()
+    if shared:
+        mark = min(shared, key=lambda one: rows[-1].name.find(one))
+        raise AnnotationsError(
+            f"{rows[-1].place}: {rows[-1].name!r}: {mark!r} is in each line, and may divide names from "
+            f"something else, or be a part of them; {way}"
+        )
+
 
 _Split = Callable[[str], list[str]]
 
@@ -352,11 +416,14 @@ def _table_of_list(name: str, lines: Sequence[tuple[int, str]], first: int, way:
     """Return the classes of a list of names: their values follow from their order."""
     while lines and not lines[-1][1]:
         lines = lines[:-1]
-    names = [(number, line) for number, line in lines if not line.startswith(_COMMENTS)]
-    commented = [(number, line) for number, line in lines if line.startswith(_COMMENTS)]
+    names = [(number, line) for number, line in lines if not _is_comment(line)]
+    commented = [(number, line) for number, line in lines if _is_comment(line)]
     blank = next((number for number, line in lines if not line), None)
     if blank is not None and not commented:
-        raise AnnotationsError(f"{name}:{blank}: blank line; line k is class {first} + k - 1, so remove it")
+        raise AnnotationsError(
+            f"{name}:{blank}: blank line, and each line counts; remove it if the name below it is class "
+            f"{first + blank - 1}, else write the name of class {first + blank - 1} into it"
+        )
     named = [(number, line) for number, line in names if line]
     # A list that is known to begin with the background or labelme's __ignore__ proves that lines above are comments.
     starts = bool(named) and (is_background(named[0][1]) or is_void_name(named[0][1]))
@@ -366,11 +433,8 @@ def _table_of_list(name: str, lines: Sequence[tuple[int, str]], first: int, way:
             f"{name}:{number}: {line!r} may be a comment or a class, and each line counts; delete the line if it is a "
             f"comment, else {way}"
         )
-    if (
-        len(named) > 1
-        and named[0][1].lower() in _NAME_HEADERS
-        and named[0][1].lower() not in named[1][1].lower()
-    ):
+    title = named[0][1].replace("_", " ").lower() if named else ""
+    if len(named) > 1 and title in _NAME_HEADERS and title not in named[1][1].lower():
         number, line = named[0]
         raise AnnotationsError(
             f"{name}:{number}: {line!r} may be the title of the column or a class; delete the line if it is a title, "
@@ -429,9 +493,8 @@ def read_class_document(name: str, document: Any, first: int = 0) -> ClassTable:
             f'{name}: {problem}expected ["hat", ...], {{"hat": 1, ...}} or {{"1": "hat", ...}}'
         )
     if any(table.names != chosen[0].names for table in chosen):
-        raise AnnotationsError(
-            f"{name}: {' and '.join([*(named or found)][:3])} name different classes; {_WAY}"
-        )
+        places = [path or "the document" for path in named or found][:3]
+        raise AnnotationsError(f"{name}: {' and '.join(places)} name different classes; {_WAY}")
     return chosen[0]
 
 
@@ -452,17 +515,18 @@ def _table_of_part(name: str, path: str, part: Any, first: int) -> ClassTable | 
         start = -1 if lines[0][1].lower() in IGNORE_NAMES else first
         rows = (ClassRow(value=value, name=one, place=place) for value, (_, one) in enumerate(lines, start))
         return ClassTable(where=name, rows=tuple(rows), is_numbered=False)
-    if isinstance(part, dict) and part and (pairs := _pairs_of_dict(part)) is not None:
+    if isinstance(part, dict) and part and (pairs := pairs_of_dict(part)) is not None:
         numbered = (ClassRow(value=value, name=one, place=place) for value, one in pairs)
         return ClassTable(where=name, rows=tuple(numbered), is_numbered=True)
     grid = _grid_of_part(place, part)
-    return None if grid is None else _table_of_grid(name, grid)
+    return None if grid is None else _table_of_grid(name, grid, first)
 
 
-def _pairs_of_dict(part: Mapping[str, Any]) -> list[tuple[int, str]] | None:
+def pairs_of_dict(part: Mapping[str, Any]) -> list[tuple[int, str]] | None:
     """Return (value, name) of a dict with the names or the values as keys; None if it is neither."""
     if all(type(one) is int for one in part.values()):
-        return [(one, key) for key, one in part.items()]
+        are_both = all(map(_INTEGER.fullmatch, part)) and any(int(key) != one for key, one in part.items())
+        return None if are_both else [(one, key) for key, one in part.items()]
     if all(isinstance(one, str) for one in part.values()):
         if all(_INTEGER.fullmatch(key) for key in part):
             return [(int(key), one) for key, one in part.items()]
@@ -478,6 +542,8 @@ def _grid_of_part(place: str, part: Any) -> _Grid | None:
         return None
     if all(isinstance(one, dict) for one in part.values()):
         return _grid_of_dicts(place, [{"": key, **one} for key, one in part.items()])
+    if all(isinstance(one, str) for one in part.values()) and all(map(_color_of_cell, part)):
+        part = {one: color for color, one in part.items()}  # A2D2 has {"#ff0000": "Car 1"}
     has_names = not all(_INTEGER.fullmatch(str(key)) for key in part)
     if has_names and all(_color_of_cell(one) is not None for one in part.values()):
         rows = tuple(part.items())
@@ -551,8 +617,8 @@ def _color_of_cell(cell: Any) -> int | None:
     return red << 16 | green << 8 | blue
 
 
-def _table_of_grid(where: str, grid: _Grid) -> ClassTable:
-    """Return the classes of a grid by the roles of its columns.
+def _table_of_grid(where: str, grid: _Grid, first: int) -> ClassTable:
+    """Return the classes of a grid by the roles of its columns; without numbers and colors, the first is `first`.
 
     Raises:
         _UnclearError: two columns may be the values or the names.
@@ -570,7 +636,24 @@ def _table_of_grid(where: str, grid: _Grid) -> ClassTable:
         raise _UnclearError("no column has a different name in each row")
     number = _one_of(grid, [at for at in numbers if at != names], _NUMBER_HEADERS, "values")
     values = None if number is None else [int(cell) for cell in grid.column(number)]
+    if number is None:
+        _check_no_repeats(grid, [at for at in columns if at not in used and at != names])
+    if number is None and colors is None:
+        values = None if used else [*range(first, first + len(grid.rows))]
+        table = _table(where, grid, values, [str(cell).strip() for cell in grid.column(names)], None)
+        return replace(table, is_numbered=False)
     return _table(where, grid, values, [str(cell).strip() for cell in grid.column(names)], colors)
+
+
+def _check_no_repeats(grid: _Grid, columns: Sequence[int]) -> None:
+    """Refuse columns that are the values by their title or place, and have one value twice."""
+    for at in columns:
+        cells = [str(cell) for cell in grid.column(at)]
+        if all(map(_INTEGER.fullmatch, cells)) and (not grid.header or grid.title(at) in _NUMBER_HEADERS):
+            twice = next(cell for cell in cells if cells.count(cell) > 1)
+            raise _UnclearError(
+                f"{grid.places[cells.index(twice)]}: value {twice} has several names; give each one"
+            )
 
 
 def _is_numbering(cells: Sequence[Any]) -> bool:
@@ -612,10 +695,13 @@ def _colors(grid: _Grid) -> tuple[list[int] | None, set[int]]:
             return [color for color in found if color is not None], {at}
         if "color" in grid.title(at) and all(plain):
             return [int(one[1], 16) for one in plain if one], {at}
-    start = _start_of_channels(grid)
+    titled = _titled_channels(grid)
+    if titled and not all(_is_band(grid.column(at)) for at in titled):
+        return _colors_of_fractions(grid, titled), {*titled}
+    start = min(titled) if titled else _start_of_channels(grid)
     if start is None:
         return None, set()
-    bands = [[int(cell) for cell in grid.column(at)] for at in range(start, start + 3)]
+    bands = [[int(cell) for cell in grid.column(at)] for at in titled or range(start, start + 3)]
     rest = set()
     for at in range(start + 3, len(grid.rows[0])):  # alpha, visibility
         if not all(_REAL.fullmatch(str(cell)) for cell in grid.column(at)):
@@ -625,13 +711,31 @@ def _colors(grid: _Grid) -> tuple[list[int] | None, set[int]]:
     return colors, {start, start + 1, start + 2, *rest}
 
 
+def _colors_of_fractions(grid: _Grid, channels: Sequence[int]) -> list[int] | None:
+    """Return colors of 0 to 1, as plotting libraries write them; None for other numbers."""
+    shares = [[float(row[at]) for at in channels] for row in grid.rows]
+    if not all(0 <= share <= 1 for row in shares for share in row):
+        return None
+    bands = [[round(255 * share) for share in row] for row in shares]
+    return [red << 16 | green << 8 | blue for red, green, blue in bands]
+
+
+def _titled_channels(grid: _Grid) -> list[int]:
+    """Return three neighboring columns whose titles are red, green and blue, in this order; [] if there are none.
+
+    OpenCV's users write blue first.
+    """
+    for at in range(len(grid.rows[0]) - 2):
+        titles = {grid.title(band).removeprefix("color ")[:1]: band for band in range(at, at + 3)}
+        numbers = all(_REAL.fullmatch(str(cell)) for band in range(at, at + 3) for cell in grid.column(band))
+        if titles.keys() == {"r", "g", "b"} and numbers:
+            return [titles[band] for band in "rgb"]
+    return []
+
+
 def _start_of_channels(grid: _Grid) -> int | None:
-    """Return the first of three neighboring columns that are red, green and blue; None if there are none."""
+    """Return the first of three neighboring columns that hold red, green and blue; None if there are none."""
     width = len(grid.rows[0])
-    for at in range(width - 2):
-        titles = [grid.title(at + band)[:1] for band in range(3)]
-        if titles == ["r", "g", "b"] and all(_is_band(grid.column(at + band)) for band in range(3)):
-            return at
     runs: list[list[int]] = []
     for at in range(width):
         if not all(_REAL.fullmatch(str(cell)) for cell in grid.column(at)):

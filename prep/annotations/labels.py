@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
-from halofeed.prep.annotations.class_names import class_number, shorten_list, sort_class_names
+from halofeed.prep.annotations.class_names import BACKGROUND, class_number, shorten_list, sort_class_names
 from halofeed.prep.annotations.class_tables import (
     ClassRow,
     ClassTable,
@@ -120,6 +120,11 @@ class LabelMap:
         """Return the ids by name, including aliases."""
         return {**dict(self.aliases), **{name: identity for identity, name in self.entries}}
 
+    def with_background(self) -> LabelMap:
+        """Return the map whose id 0 is called background."""
+        entries = tuple((identity, name if identity else BACKGROUND) for identity, name in self.entries)
+        return dataclasses.replace(self, entries=entries)
+
     def id_of(self, name: str) -> int:
         """Return the id of a class name; raise AnnotationsError for an unknown name."""
         if name not in self.ids:
@@ -223,9 +228,8 @@ class LabelMap:
         present = [int(value) for value in values if value]
         if self.is_open:
             unknown = [value for value in present if not 0 < value <= 255 or value == self.stored_ignore]
-            known = "1 to 255; --label-map or --classes takes larger ones" + _fixes(
-                unknown, may_ignore=may_ignore
-            )
+            known = "1 to 255; --label-map or --classes takes larger ones"
+            known += _objects_fix(present) or _fixes(unknown, may_ignore=may_ignore)
         else:
             unknown = [value for value in present if value not in self.names]
             known = ", ".join(f"{identity} {name}" for identity, name in self.entries[:20])
@@ -392,6 +396,13 @@ def read_table(name: str, data: bytes, first: int = 0) -> ClassTable:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise AnnotationsError(f"{name}: expected UTF-8 text: {error}; save it as UTF-8") from error
+    inner = text.strip()
+    if (
+        kind in TEXT_TABLES
+        and inner[:1] + inner[-1:] in ("{}", "[]")
+        and (len(inner.splitlines()) > 1 or "," in inner)
+    ):
+        return _read_yaml(name, inner, first)  # JSON, or a list or dict of Python, which YAML reads as well
     return _READERS[kind](name, text, first)
 
 
@@ -510,13 +521,29 @@ _READERS: dict[str, Callable[[str, str, int], ClassTable]] = {
 }
 
 
+_COUNTED_UP, _LARGEST_OBJECT = 0.9, 65_535
+"""Share of the numbers up to the largest that occurs; the others were deleted."""
+
+
+def _objects_fix(values: Sequence[int]) -> str:
+    """Return the option that makes one class of values that count up beyond 255, as numbers of objects do; or ""."""
+    most = max(values, default=0)
+    if not VOC_VOID < most <= _LARGEST_OBJECT or len({*values}) < _COUNTED_UP * most:
+        return ""
+    # Other label images may have more objects than this one.
+    all_of_them = min(10 ** len(str(4 * most)) - 1, _LARGEST_OBJECT)
+    return f"; they count up as numbers of objects do, and --map-classes 1..{all_of_them}=object makes them one class"
+
+
 def void_problem(values: Collection[int]) -> str:
     """Return what is unclear about 255 in label images without names, from all their values; "" if nothing is.
 
-    >>> void_problem({0, 1, 2, 255})[:45], void_problem({0, 85, 170, 255}), void_problem({0, 1, 2})
+    >>> void_problem({0, 1, 2, 255})[:45], void_problem({0, 85, 170, 255}), void_problem(range(300))
     ('255 beside 1 to 2 is void in many data sets, ', '', '')
     """
     others = [value for value in values if value not in (0, VOC_VOID)]
+    if {VOC_VOID - 1, VOC_VOID + 1} <= {*others}:  # one of many numbers, such as those of objects
+        return ""
     if VOC_VOID not in values or not others or max(others) > max(20, 4 * len(others)):
         return ""
     return (

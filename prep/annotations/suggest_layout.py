@@ -16,6 +16,7 @@ from typing import Protocol
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import shorten_list
+from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.table_forms import GOOGLE_SETS, METADATA_NAMES, WHEAT_COLUMNS
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE
 from halofeed.prep.sources.containers import UNPACK_COMMANDS, container_kind, unpack_command
@@ -58,7 +59,11 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
         (
             "Label Studio's",
             "label-studio",
-            (r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:',),
+            (
+                # Without regions, its results have names of the setup for their question and their picture.
+                r'"(rectangle|polygon|keypoint|brush|ellipse)labels"|"completions"\s*:'
+                r'|"result"\s*:\s*\[.*"(from|to)_name"\s*:',
+            ),
         ),
         ("BDD100K's", None, ('"box2d"',)),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
@@ -252,12 +257,15 @@ class _FileSubset:
         return self._sizes
 
 
-def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
+def layout_hint(
+    files: SourceFiles, own: str, named: str | None = None, *, may_be_classes: bool = True
+) -> str:
     """Return text to add to a message that a folder contains nothing of the layout `own`; "" if nothing is known.
 
     Args:
         own: layout that the user chose.
         named: annotation file that the user named, if any; no other file is examined.
+        may_be_classes: whether several folders of images can be classes.
     """
     found = list(find_hints(files, named))
     if any(one.layouts == (own,) for one in found):
@@ -268,7 +276,8 @@ def layout_hint(files: SourceFiles, own: str, named: str | None = None) -> str:
         unknown := describe_annotations(files, named)
     ):  # it lists each XML file with its fault
         return f"; {unknown}"
-    if named is None and own != "folders" and _holds_several_classes(files) and not _share_names(files):
+    may_be_classes = may_be_classes and named is None and own != "folders"
+    if may_be_classes and _holds_several_classes(files) and not _share_names(files):
         return "; its images lie in several folders: for a class each, take --layout folders"
     return ""
 
@@ -281,11 +290,16 @@ def describe_annotations(files: _Files, named: str | None = None) -> Hint | None
     """
     pictures = {name for path in _images(files) for name in (basename(path), splitext(basename(path))[0])}
     paths = [named] if named is not None else [path for path in files.sizes() if not is_image_name(path)]
-    for path, text in read_heads(files, paths, ".json", ".ndjson", ".jsonl", ".geojson"):
+    documents = (".json", ".ndjson", ".jsonl", ".geojson")
+    is_only = (
+        sum(path.lower().endswith(documents) for path in paths) == 1
+    )  # it may name pictures by their numbers
+    for path, text in read_heads(files, paths, *documents):
         keys = json_keys(text)
         top = dict.fromkeys(key for key in _JSON_KEY.findall(text) if {key, f"[].{key}"} & keys)
         strings = {basename(one) for one in _JSON_STRING.findall(text)}
-        if named is None and pictures.isdisjoint(strings) and splitext(basename(path))[0] not in pictures:
+        names_pictures = not pictures.isdisjoint(strings) or splitext(basename(path))[0] in pictures
+        if named is None and not names_pictures and not is_only:
             continue
         tool, fix = next((found for key, *found in _OTHER_TOOLS if key in keys), ("JSON", _OTHER_TABLE))
         if top:
@@ -297,6 +311,9 @@ def describe_annotations(files: _Files, named: str | None = None) -> Hint | None
         if (splitext(basename(path))[0] in pictures or path.endswith(".txt")) and (
             found := _describe_text(path, text)
         ):
+            return found
+    for path, text in read_heads(files, paths, ".txt", ".lst", ".csv", ".tsv", ".yaml", ".yml"):
+        if found := _describe_lines(path, text, pictures):
             return found
     packed = (path for path in paths if splitext(path)[1].lower() in UNPACK_COMMANDS)
     path = next((path for path in packed if splitext(path)[0].lower().endswith(_TABLE_EXTENSIONS)), "")
@@ -335,6 +352,20 @@ def _describe_text(path: str, text: str) -> Hint | None:
     )
 
 
+def _describe_lines(path: str, text: str, pictures: Collection[str]) -> Hint | None:
+    """Return that lines name pictures and say more of them; lists of names alone say nothing."""
+    lines = [line.strip() for line in text.splitlines()[:_MAX_ROWS] if line.strip()]
+    words = ([basename(word) for word in re.split(r"[\s,;:\"'=]+", line) if word] for line in lines)
+    telling = [
+        line
+        for line, found in zip(lines, words, strict=True)
+        if len(found) > 1 and any(is_image_name(word) and word in pictures for word in found)
+    ]
+    if 2 * len(telling) < len(lines) or not telling:
+        return None
+    return Hint(what=f"{path} has lines that name pictures, such as {telling[0][:60]!r}", fix=_OTHER_TABLE)
+
+
 def _is_number(text: str) -> bool:
     return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text) is not None
 
@@ -354,10 +385,11 @@ def _images(files: _Files) -> Iterator[str]:
 
 
 def _holds_several_classes(files: _Files) -> bool:
-    """Return whether images are in more than one folder, so that folders can be classes."""
-    folders = (path.rpartition("/")[0] for path in _images(files))
-    first = next(folders, None)
-    return any(folder != first for folder in folders)
+    """Return whether images are in more than one of the topmost folders, or of those below splits."""
+    folders = (path.split("/")[:-1] for path in _images(files))
+    names = (next((name for name in above if not is_split_name(name)), "") for above in folders)
+    first = next(names, "")
+    return bool(first) and any(name not in ("", first) for name in names)
 
 
 def _share_names(files: _Files) -> bool:
@@ -502,10 +534,22 @@ def _detect_dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path in islice((*named[:2], *unnamed), _MAX_OPENED):
         try:
             if files.head(path, 132)[128:] == b"DICM":
-                return _hint(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)
+                return hint_of_dicom(files, path)
         except SourceError:
             continue
     return None
+
+
+def hint_of_dicom(files: _Files, path: str) -> Hint:
+    """Return the hint for a DICOM file: the layout dicom reads series, and single pictures are to be saved as PNG."""
+    from halofeed.prep.formats.dicom.header_fields import is_single_picture  # takes 0.1 s
+    from halofeed.prep.formats.dicom.kinds import SINGLE_PICTURE_ADVICE
+
+    if is_single_picture(files.head(path, _HEAD_BYTES)):
+        return Hint(
+            what=f"{path} is a DICOM picture, no slice", layouts=("dicom",), fix=SINGLE_PICTURE_ADVICE
+        )
+    return _hint(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)
 
 
 def _detect_bids(files: _Files, paths: Sequence[str]) -> Hint | None:

@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 
 from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.advice import Suggestion, advise, suggest
@@ -22,6 +22,7 @@ from halofeed.prep.annotations.pairing import (
     split_by_folder,
 )
 from halofeed.prep.annotations.patterns import compile_pair
+from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, folder_of, is_image_name, iterate_scans
 from halofeed.prep.sources.files import SourceFiles
@@ -130,10 +131,11 @@ def _rank(one: _Patterns, files: int, own: str) -> tuple[object, ...]:
     )
 
 
-class UnpairedError(AnnotationsError):
-    """Error of a source in which no image has a label by its name, with patterns that were tried.
+class LayoutError(AnnotationsError):
+    """Error of a source that does not fit the layout that the user named, with advice for that layout.
 
-    The trial opens files, so it runs when the message is needed. `brief` is the message without the patterns.
+    The advice may open files, so it is made when the message is needed. `brief` is the message without it: another
+    layout, or the choice of one, has advice of its own.
     """
 
     def __init__(self, brief: str, advice: Callable[[], str]) -> None:
@@ -145,8 +147,13 @@ class UnpairedError(AnnotationsError):
 
 
 def pattern_advice(files: SourceFiles, options: LayoutOptions, own: str = "") -> str:
-    """Return a clause with patterns that were tried, or with what patterns are if no pair of files proved right."""
-    return advise(suggest_patterns(files, options, own), no_pattern(files))
+    """Return a clause with patterns that were tried, or with what patterns are if no pair of files proved right.
+
+    Another layout that the files show is named, too. Folders with labels are no classes.
+    """
+    suggested = suggest_patterns(files, options, own)
+    hint = layout_hint(files, own, may_be_classes=not suggested) if own else ""
+    return f"{advise(suggested, no_pattern(files))}{hint}"
 
 
 def no_pattern(files: SourceFiles) -> str:
@@ -160,6 +167,8 @@ labels with --image-pattern and --label-pattern: paths with {id} for the part th
     paths = list(iterate_scans(files.sizes()))
     if not paths:
         return "it holds no picture and no volume"
+    if several := several_labels(files, paths):
+        return several
     path = paths[0]
     stem = path.removesuffix(extension_of(path))
     numbers = list(re.finditer("[0-9]+(?![A-Za-z0-9])", stem))
@@ -169,6 +178,30 @@ labels with --image-pattern and --label-pattern: paths with {id} for the part th
         "some are, name images and labels with --image-pattern and --label-pattern: paths with {id} for the part that "
         f"counts, as in '{path[:begin]}{{id}}{path[end:]}'"
     )
+
+
+def several_labels(files: SourceFiles, paths: Sequence[str]) -> str:
+    """Return that each picture has several label images in a folder beside its own, as in DSB 2018; "" otherwise."""
+    folders: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for path in filter(is_image_name, paths):
+        folder = folder_of(path)
+        folders[folder_of(folder)][folder].append(path)
+    for beside in islice((one for one in folders.values() if len(one) == 2), _SAMPLES):
+        (image, *more), labels = sorted(beside.values(), key=len)
+        contents = [read_content(files, path) for path in (image, *labels[:_SAMPLES])]
+        of_image, *of_labels = contents
+        if (
+            not more
+            and len(labels) > 1
+            and of_image
+            and all(one and is_label_of(one, of_image) for one in of_labels)
+        ):
+            return (
+                f"{image} has several label images, {plural(len(labels), 'file')} in {folder_of(labels[0])}, such as "
+                "one for each object: join them into one label image for each picture, with the number of the class at "
+                "each pixel, or write a box for each into a table with the columns filename,class,xmin,ymin,xmax,ymax"
+            )
+    return ""
 
 
 # Trials ---------------------------------------------------------------------------------------------------------
@@ -205,6 +238,9 @@ class _Trials:
             if labels in tried or any(_count(labels) < count for count in taken):
                 return None
             tried.append(labels)
+            taken_files = sum(1 + len(one.channels) + len(one.mask_paths) for one in good)
+            if len(good) == 1 and 2 * taken_files < len(self._paths):
+                return None  # all that counts files is fixed text
             if not self._are_labels(examples, by_name):
                 return None
             taken.append(_count(labels))

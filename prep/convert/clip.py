@@ -19,8 +19,11 @@ from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.label_image import (
     OVERLAPPED,
+    DecodeColors,
     check_mode,
     class_indices,
+    classes_of_gray,
+    decoder_of,
     merged_labels,
     read_label_image,
 )
@@ -36,6 +39,7 @@ from halofeed.prep.formats.clip.frame_folder import natural_order, read_still
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.formats.picture.gif_webp_bmp import riff_chunks
+from halofeed.prep.formats.picture.gray_forms import png_form
 from halofeed.prep.formats.picture.image import decode_error
 from halofeed.prep.formats.picture.png import read_png_header
 from halofeed.prep.geometry.resize import ResizePlan
@@ -135,9 +139,10 @@ def open_clip_labels(
         if frames := folders.get(path):
             _check_names(natural_order(frames), natural_order(reference.members))
             _check_count(path, len(frames), clip)
-            masks[path] = _open_folder(files, natural_order(frames), options)
+            colors = decoder_of(recipe.label_coding())
+            masks[path] = _open_folder(files, natural_order(frames), options, labels, colors)
         else:
-            masks[path] = _open_animation(files, path, clip, options)
+            masks[path] = _open_animation(files, path, clip, options, labels)
     pixels = clip.height * clip.width
     held_bytes = sum(mask.held_bytes for mask in masks.values()) + (1 + len(masks)) * LABEL_BYTES * pixels
     return ClipLabels(
@@ -194,12 +199,22 @@ def _numbers(stem: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"[0-9]+", stem)))
 
 
-def _open_folder(files: SourceFiles, paths: Sequence[str], options: FrameOptions) -> _Mask:
+def _open_folder(
+    files: SourceFiles,
+    paths: Sequence[str],
+    options: FrameOptions,
+    labels: LabelMap,
+    decode_colors: DecodeColors | None,
+) -> _Mask:
     def decode(indices: Sequence[int]) -> Iterator[ClipLabel]:
         for index in indices:
             try:
                 yield read_label_image(
-                    read_still(files, paths[index]), options.picture.max_pixels, options.reserve
+                    read_still(files, paths[index]),
+                    options.picture.max_pixels,
+                    options.reserve,
+                    decode_colors,
+                    labels,
                 )
             except SourceError as error:
                 raise error.at(f"mask {paths[index]!r}") from error
@@ -207,7 +222,9 @@ def _open_folder(files: SourceFiles, paths: Sequence[str], options: FrameOptions
     return _Mask(decode=decode, held_bytes=max(files.size(path) or 0 for path in paths))
 
 
-def _open_animation(files: SourceFiles, path: str, clip: Clip, options: FrameOptions) -> _Mask:
+def _open_animation(
+    files: SourceFiles, path: str, clip: Clip, options: FrameOptions, labels: LabelMap
+) -> _Mask:
     options.reserve(files.size(path) or 0)
     data = files.read(path)
     name = animation_format(data)
@@ -222,7 +239,7 @@ def _open_animation(files: SourceFiles, path: str, clip: Clip, options: FrameOpt
         for kind, payload in riff_chunks(data)
     ):
         raise decode_error("mask is stored with loss", f"{path} is a lossy WebP file; {_CURE}")
-    take = _numbers_of_png(data) if name == "png" else _gray_values
+    take = _numbers_of_png(data, labels) if name == "png" else _gray_values
     opened = open_animation(data, name, options, take)
     _check_count(path, opened.frames, clip)
     if any(READERS[name][0](data).durations_ms):
@@ -245,12 +262,13 @@ def _check_times(path: str, mask: Clip, clip: Clip) -> None:
         )
 
 
-def _numbers_of_png(data: bytes) -> Callable[[Image.Image, ReadOptions], ClipLabel]:
+def _numbers_of_png(data: bytes, labels: LabelMap) -> Callable[[Image.Image, ReadOptions], ClipLabel]:
     header = read_png_header(data)
 
     def take(image: Image.Image, options: ReadOptions) -> ClipLabel:
         check_mode(image.mode)
-        return class_indices(np.array(image, np.uint8 if image.mode == "1" else None), header)
+        stored = class_indices(np.array(image, np.uint8 if image.mode == "1" else None), header)
+        return classes_of_gray(stored, png_form(data, header), labels)
 
     return take
 
@@ -292,7 +310,8 @@ class ClipConverter:
         """Return a record for each window of one source; raise SourceError where it cannot be converted."""
         recipe, reserve = self.recipe, reserve or self.recipe.reserve_alone()
         levels: list[Levels] = []
-        picture = copy_options(ReadOptions, recipe, background=recipe.backdrop(), channels=3, dtype="uint8")
+        stored = {"channels": 3, "dtype": "uint8", "may_be_uint16": False}
+        picture = copy_options(ReadOptions, recipe, background=recipe.backdrop(), **stored)
         options = FrameOptions(
             picture=picture,
             frame_rate=recipe.folder_frame_rate,

@@ -48,6 +48,10 @@ GRAY_FIX = (
     "numbers in the files"
 )
 _CURE = "save it as an 8-bit PNG with one value for each class, by the tool that drew it"
+_STACK_CURE = (
+    "if they are slices of a volume, save the image and the label as NRRD or NIfTI with their voxel size (SimpleITK or "
+    f"3D Slicer) and convert these; else {_CURE}"
+)
 _OPENERS: tuple[tuple[bytes | tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
     (PNG_SIGNATURE, PngImagePlugin.PngImageFile),
     ((b"II*\0", b"MM\0*"), TiffImagePlugin.TiffImageFile),
@@ -146,8 +150,8 @@ def read_label_image(
         )
         raise decode_error("label image is not in color", detail)
     if header is None:
-        return _of_gray(_by_palette(values[..., 0], image), _form_of_mode(image.mode), labels)
-    return _of_gray(class_indices(values[..., 0], header), png_form(data, header), labels)
+        return classes_of_gray(_by_palette(values[..., 0], image), _form_of_mode(image.mode), labels)
+    return classes_of_gray(class_indices(values[..., 0], header), png_form(data, header), labels)
 
 
 def gray_form(data: bytes) -> GrayForm | None:
@@ -171,8 +175,12 @@ def _form_of_mode(mode: str) -> GrayForm | None:
     return None if bits is None else GrayForm(bits=bits)
 
 
-def _of_gray(stored: NDArray[Any], form: GrayForm | None, labels: LabelMap | None) -> NDArray[Any]:
-    """Return the classes of stored numbers: themselves, or the gray values, as the whole set of files proves."""
+def classes_of_gray(stored: NDArray[Any], form: GrayForm | None, labels: LabelMap | None) -> NDArray[Any]:
+    """Return the classes of stored numbers: themselves, or the gray values, as the whole set of files proves.
+
+    Raises:
+        SourceError: the file has another form than those that planning saw, which would change its classes.
+    """
     if form is None or labels is None:
         return stored
     if labels.shown_bits:
@@ -206,7 +214,7 @@ def _table_decoder(image: Image.Image, labels: LabelMap) -> DecodeColors | None:
 def _check_sound(image: Image.Image) -> None:
     """Refuse a TIFF, BMP or GIF that is lossy, rotated or inverted, or has several pages."""
     if getattr(image, "n_frames", 1) > 1:
-        raise decode_error("label image holds several pictures", f"{image.n_frames}; {_CURE}")  # type: ignore[attr-defined]
+        raise decode_error("label image holds several pictures", f"{image.n_frames}; {_STACK_CURE}")  # type: ignore[attr-defined]
     if image.format != "TIFF":
         return
     compression = str(image.info.get("compression", "raw"))

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.label_image import read_picture_labels
-from halofeed.prep.convert.losses import add_levels, add_object_levels, add_picture
-from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, annotated_orientation
+from halofeed.prep.convert.losses import add_levels, add_picture
+from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
-from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS
+from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS, MORE_BANDS
 from halofeed.prep.formats.picture.jpeg import without_metadata
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import copy_options
@@ -37,7 +37,7 @@ from halofeed.system.memory import ReserveMemory
 
 BOX_BYTES = 2048
 """Bytes of an object with its features."""
-_WARNINGS = (FEWER_BITS, GRAY_BANDS)
+_WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS)
 """Notes of decoders about guesses, which are printed as warnings."""
 _ENCODED = {"raw": 0.0, "jpeg": 1.0, "png": 2.7}
 """Maximum memory for encoding as a multiple of the pixels: an incompressible PNG needs a copy with swapped channels,
@@ -105,7 +105,7 @@ class PictureConverter:
 
     @cached_property
     def _read_options(self) -> ReadOptions:
-        return copy_options(ReadOptions, self.recipe, background=self.recipe.backdrop())
+        return copy_options(ReadOptions, self.recipe, background=self.recipe.backdrop(), may_be_uint16=True)
 
     def new_tally(self) -> PictureTally:
         """Return a tally for the facts of records."""
@@ -159,13 +159,13 @@ class PictureConverter:
 
         ledger = LedgerCounter()
 
-        def inspect(samples: NDArray[Any]) -> None:
-            boxes = () if reference.normalized else reference.boxes or ()
-            add_object_levels(ledger, samples, boxes, self._read_options, reference.source)
+        grid = reference.grid if recipe.annotation_grid == "auto" else recipe.annotation_grid
+
+        def inspect(samples: DecodedImage) -> None:
+            add_samples(ledger, samples, reference, label, grid, self._read_options)
 
         image = read_image(data, self._read_options, needed, reserve_decoding, inspect)
         plan = plan_of(recipe, displayed_size(image.orientation, image.stored_size))
-        grid = reference.grid if recipe.annotation_grid == "auto" else recipe.annotation_grid
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)
         warnings = (*reference.notes, *([warning] if warning and reference.boxes else []))
         if FIRST_OF_SEVERAL in image.notes:

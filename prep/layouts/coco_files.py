@@ -179,6 +179,10 @@ def _read_document(
         entries = content.get(part) if isinstance(content, dict) else None
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             found = ", ".join(content) if isinstance(content, dict) else type(content).__name__
+            # Captions have no categories, so their keys tell more than the missing list.
+            if part == "categories" and lists["annotations"]:
+                keys = ", ".join(sorted(lists["annotations"][0]))
+                found = f"{found}; annotations with {keys}"
             raise AnnotationsError(
                 f"{name}: expected COCO instances with the lists images, annotations and categories; "
                 f"{part} is no list of objects (found {found}); name an instances file"
@@ -207,8 +211,8 @@ def _read_document(
     if lists["annotations"] and not classes_only and not any("bbox" in one for one in lists["annotations"]):
         keys = ", ".join(sorted(lists["annotations"][0]))
         raise AnnotationsError(
-            f"{name}: no annotation has a bbox or a segmentation (found {keys}); expected an instances file, not "
-            "captions or keypoints alone"
+            f"{name}: no annotation has a bbox, a segmentation or a category_id alone (found {keys}); name an "
+            "instances file"
         )
     objects, split = lists["annotations"], _split_of(name) or "train"
     outlined = sum(entry.pop(_FROM_OUTLINE, False) for entry in objects)

@@ -14,9 +14,10 @@ from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
 from halofeed.prep.annotations.suggest_layout import Hint, describe_annotations, find_hints, read_heads
 from halofeed.prep.annotations.suggest_patterns import (
-    UnpairedError,
+    LayoutError,
     find_drawings,
     no_pattern,
+    several_labels,
     suggest_patterns,
 )
 from halofeed.prep.annotations.table_forms import METADATA_NAMES
@@ -102,7 +103,7 @@ def _by_listing(
             options = options_of(name)
             listed = list(LAYOUTS[name].list_references(annotations, images, annotation_file, options))
         except (AnnotationsError, UsageError) as error:
-            why = error.brief if isinstance(error, UnpairedError) else str(error)
+            why = error.brief if isinstance(error, LayoutError) else str(error)
             tried.append(f"  {name}: {why.removeprefix(f'{annotations.root}: ')}")
             continue
         good = [one for one in listed if one.problem is None]
@@ -154,7 +155,8 @@ def _by_listing(
     elif hints:
         head = str(hints[0])
     else:
-        others = f"; {shown}" if shown else ""
+        several = "" if shown else several_labels(images, list(images.sizes()))
+        others = f"; {shown or several}" if shown or several else ""
         head = f"its files show no layout{others}; name one of {', '.join(LAYOUTS)} with --layout"
     said = [f"; {hint}" for hint in (*hints, shown) if hint]
     for text in said:  # once is enough

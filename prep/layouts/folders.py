@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,9 +25,9 @@ from halofeed.prep.annotations.contract import (
 from halofeed.prep.annotations.file_content import is_label_of, read_content
 from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest_layout
-from halofeed.prep.annotations.suggest_patterns import pattern_advice
+from halofeed.prep.annotations.suggest_patterns import LayoutError, pattern_advice
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_video_name
+from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_image_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.addresses import is_remote
 from halofeed.system.wording import plural
@@ -255,21 +256,29 @@ def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, ro
     _refuse_one_level_too_deep(inside, root)
     if not inside or len(deep) < len(inside):
         return
-    fix = (
-        "name the folder that holds the class folders or the splits, or say --folders-are-classes to take "
-        f"{deep[0][0]} for a class"
-    )
-    if all(is_split_name(path[1]) for path in deep):
-        raise AnnotationsError(
-            f"{root}: {'/'.join(deep[0])} has a split, {deep[0][1]}, in the folder {deep[0][0]}; expected "
-            f"split/class/image or class/image: {fix}"
-        )
+    above = deep[0][0]
+    holds_splits = all(is_split_name(path[1]) for path in deep)
+    fix = "name the folder that holds the class folders or the splits"
+    if {len(path) for path in deep} == {
+        3 + holds_splits
+    }:  # else the folders below hold no pictures of a class
+        fix += f", such as --source {shlex.quote(f'{root}/{above}')}"
     shown = sorted({path[1] for path in deep})
-    if len({path[0] for path in deep}) == 1 and len(shown) > 1:
-        raise AnnotationsError(
-            f"{root}: {deep[0][0]} would be the only class, and all its images lie in folders of their own "
-            f"({', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''}): {fix}"
+    if holds_splits:
+        found = (
+            f"{'/'.join(deep[0])} has a split, {deep[0][1]}, in the folder {above}; expected split/class/image or "
+            "class/image"
         )
+    elif len({path[0] for path in deep}) == 1 and len(shown) > 1:
+        found = (
+            f"{above} would be the only class, and all its images lie in folders of their own "
+            f"({', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''})"
+        )
+    else:
+        return
+    raise LayoutError(
+        f"{root}: {found}: {fix}", lambda: f"or say --folders-are-classes to take {above} for a class"
+    )
 
 
 def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> None:
@@ -291,9 +300,12 @@ def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> No
 def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:
     for files in (annotations,) if annotations is images else (annotations, images):
         if (found := suggest_layout(files)) is not None:
-            raise AnnotationsError(
-                f"{files.root}: no class folders: {found}; or say --folders-are-classes to take each folder for a "
-                "class and ignore such files"
+            message = f"{files.root}: no class folders: {found}"
+            if not any(is_image_name(path) for path in images.sizes() if "/" in path):
+                raise AnnotationsError(f"{message}; or save class folders of pictures as PNG files")
+            raise LayoutError(
+                message,
+                lambda: "or say --folders-are-classes to take each folder for a class and ignore such files",
             )
 
 
@@ -301,10 +313,10 @@ def _check_not_image_folder(folders: Iterable[str], root: str) -> None:
     names = {folder.rpartition("/")[2] for folder in folders}
     if names and all(map(IMAGE_FOLDER.fullmatch, names)):
         shown = min(folders)
-        raise AnnotationsError(
+        raise LayoutError(
             f"{root}: all images lie in {shown}, so that its name would be the only class; expected "
-            "class/image.jpg: name the folder that holds class folders, the layout of the annotations with --layout, "
-            "or say --folders-are-classes"
+            "class/image.jpg: name the folder that holds class folders, or the layout of the annotations with --layout",
+            lambda: "or say --folders-are-classes",
         )
 
 

@@ -450,10 +450,15 @@ def _read_via(path: str, data: bytes) -> Iterator[FilePicture] | None:
             objects=[(region, attribute) for region in regions or ()],
             classes=_marked_values(described.get(of_files)) if of_files else (),
             notes=(_ONE_CLASS,) if attribute is None and regions else (),
-            fault=SourceError("annotation", "entry has no regions", "") if regions is None else None,
+            fault=_no_regions(name) if regions is None else None,
         )
         for name, regions, described in entries
     )
+
+
+def _no_regions(name: str) -> SourceError:
+    detail = f"{name}: expected a list, which is [] for a picture without objects; export the project again"
+    return SourceError("annotation", "entry has no regions", detail)
 
 
 _ViaEntry = tuple[str, list[Any] | None, Mapping[str, Any]]

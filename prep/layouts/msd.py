@@ -11,7 +11,7 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import is_whole_number
-from halofeed.prep.annotations.class_tables import is_void_name
+from halofeed.prep.annotations.class_tables import pairs_of_dict
 from halofeed.prep.annotations.contract import LayoutOptions, read_required, rejected_example, sort_examples
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import SourceExample
@@ -125,13 +125,10 @@ def check_label_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[
     found: dict[int, str] = {}
     for written, name in values:
         value = int(written) if isinstance(written, str) and is_whole_number(written) else written
-        if (
-            type(value) is not int
-            or not -(2**31) <= value < 2**31
-            or (value < 0 and not is_void_name(str(name)))
-        ):
+        if type(value) is not int or not -(2**31) <= value < 2**31:
             raise AnnotationsError(
-                f"{path}: labels: {written!r} of {name!r}: expected a whole number from 0{_exchanged(written, name)}"
+                f"{path}: labels: {written!r} of {name!r}: expected a whole number from 0, or a negative one that is "
+                "ignored"
             )
         if not isinstance(name, str) or not name.strip():
             raise AnnotationsError(f"{path}: labels: value {value} has the name {name!r}; expected a text")
@@ -143,12 +140,6 @@ def check_label_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[
     if not set(found) - {0}:
         raise AnnotationsError(f"{path}: labels: expected at least one class beside the background")
     return dict(sorted(found.items()))
-
-
-def _exchanged(value: Any, name: Any) -> str:
-    """Return the entry of version 2 of a class whose value and name are written as in version 1, else ""."""
-    is_version_1 = isinstance(value, str) and isinstance(name, str) and name.isdecimal()
-    return f'; write the name before the value: "{value}": {name}' if is_version_1 else ""
 
 
 def check_dataset_channel_names(path: str, part: str, names: Mapping[str, Any]) -> tuple[str, ...]:
@@ -204,15 +195,10 @@ def list_references(
 def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Mapping[int, str]:
-    """Return the class names by value, from dataset.json's {"0": "background", "1": "spleen"}."""
+    """Return the class names by value, from dataset.json's {"0": "background", "1": "spleen"}, or as nnU-Net writes."""
     document = read_dataset_json(annotations, annotation_file)
     labels = document.part("labels", dict, '{"0": "background", "1": "spleen", ...}')
-    if labels and not any(key.isascii() and key.isdigit() for key in labels):
-        raise AnnotationsError(
-            f'{document.path}: labels: expected {{"1": "spleen"}}, got names before values, as nnU-Net writes them; '
-            "say --layout nnunet"
-        )
-    return check_label_values(document.path, labels.items())
+    return check_label_values(document.path, pairs_of_dict(labels) or labels.items())
 
 
 def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:

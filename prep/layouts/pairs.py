@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from halofeed.errors import AnnotationsError
@@ -29,8 +30,8 @@ from halofeed.prep.annotations.pairing import (
 )
 from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
-from halofeed.prep.annotations.suggest_layout import layout_hint
-from halofeed.prep.annotations.suggest_patterns import UnpairedError, pattern_advice
+from halofeed.prep.annotations.suggest_layout import hint_of_dicom, layout_hint
+from halofeed.prep.annotations.suggest_patterns import LayoutError, pattern_advice, suggest_patterns
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
     ARCHIVE_EXTENSIONS,
@@ -100,7 +101,7 @@ def list_references(
             example = f"; there is {there[0]}" if there else ""
             raise AnnotationsError(
                 f"{images.root}: no volume, picture or clip matches the image pattern {pair.image.text!r}"
-                f"{example}; {pattern_advice(images, options, 'pairs')}{layout_hint(images, 'pairs')}"
+                f"{example}; {pattern_advice(images, options, 'pairs')}"
             )
         if "split" not in pair.image.names:
             found.images = split_by_folder(found.images, images.root, options.split_folders)
@@ -109,9 +110,33 @@ def list_references(
     pairs = _pair_up_tests(
         found, images, options, lambda key: not with_patterns and key[0] == "ts", several=True
     )
+    if not with_patterns:
+        pairs = _note_other_labels(pairs, found, images, options)
     yield from resolve_grid(pairs, images, options)
     for path in [*found.neither, *other_scans(images, options)]:
         yield rejected_example(path, NEITHER)
+
+
+def _note_other_labels(
+    pairs: list[SourceExample], found: SortedFiles, images: SourceFiles, options: LayoutOptions
+) -> list[SourceExample]:
+    """Return the examples, with a note where files in no pair are labels of the same images by their content.
+
+    DRIVE has a mask of the field of view, which a name calls a mask, and vessels in a folder `1st_manual`.
+    """
+    good = {one.source: one.mask for one in pairs if one.problem is None and one.mask}
+    if not good or 2 * len(found.neither) < len(good):
+        return pairs
+    for suggested in suggest_patterns(images, options, "pairs"):
+        words = dict(zip(suggested.words[::2], suggested.words[1::2], strict=True))
+        pair = compile_pair(words["--image-pattern"], words["--label-pattern"], with_class=False)
+        others = by_pattern(images.sizes(), images.root, pair, options)
+        labels = [label.path for _, label in others.labels]
+        same = [one.source for _, one in others.images if one.source in good]
+        if 2 * len(same) >= len(good) and not {*good.values()} & {*labels}:
+            note = f"{labels[0]} can be a label, too, as {good[same[0]]} is one by its name; {suggested}"
+            return [replace(one, notes=(*one.notes, note)) if one.source in good else one for one in pairs]
+    return pairs
 
 
 def _pair_up_tests(
@@ -174,10 +199,10 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
     )
     brief = f"{images.root}: no volume, picture or clip has a label by its name"
     if dicom is not None:
-        raise AnnotationsError(f"{brief}; {dicom} is DICOM: take --layout dicom")
-    raise UnpairedError(
+        raise AnnotationsError(f"{brief}; {hint_of_dicom(images, dicom)}")
+    raise LayoutError(
         f"{brief}; {expected}",
-        lambda: f"else {pattern_advice(images, options, 'pairs')}{layout_hint(images, 'pairs')}",
+        lambda: f"else {pattern_advice(images, options, 'pairs')}",
     )
 
 
@@ -337,9 +362,9 @@ def _find_class_masks(
         splits_named = "split" in pair.image.names
     if not found.images or not found.labels:
         what = "mask" if found.images else "image"
-        raise UnpairedError(
+        raise LayoutError(
             f"{images.root}: no {what} is found by the rule: {expected}",
-            lambda: f"{pattern_advice(images, options, 'class-masks')}{layout_hint(images, 'class-masks')}",
+            lambda: pattern_advice(images, options, "class-masks"),
         )
     if not splits_named:
         found.images = split_by_folder(found.images, images.root, options.split_folders)

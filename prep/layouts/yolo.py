@@ -152,8 +152,7 @@ def _refuse_lists_of_nothing(described: _Description, listed: Sequence[SourceExa
     why = ": ".join(filter(None, first.problem[1:])) if first.problem else ""
     raise AnnotationsError(
         f"{described.file}: no line of {' and '.join(lists[:3])} is an image: {first.source}: {why}; write the paths "
-        f"of the images into the lists, or leave the lists out of {described.file} and divide the images with "
-        "--split-shares train=0.8,val=0.2"
+        f"of the images into the lists, or leave the lists out of {described.file}, which makes all images one split"
     )
 
 
@@ -356,15 +355,20 @@ def _list_images(
     is_guess = described.file.lower().endswith(_YAML) and any(by_end for *_, by_end in found)
     note = (_BY_ITS_END,) if is_guess else ()
     splits: dict[str, str] = {}
+    notes: dict[str, tuple[str, ...]] = {}
     faulty: list[SourceExample] = []
     for split, path in ((split, path) for split, _, path, _ in found if path is not None):
         for image in _images_of(path, described, images, index):
             if isinstance(image, SourceExample):
                 faulty.append(replace(image, split=split))
-            elif splits.setdefault(image, split) != split and options.source_splits:
+                continue
+            # Darknet's paths begin with data/, the folder beside its program.
+            if image.note and described.file.lower().endswith(_YAML):
+                notes[image.path] = (image.note,)
+            if splits.setdefault(image.path, split) != split and options.source_splits:
                 raise AnnotationsError(
-                    f"{described.file}: {image} is in the splits {splits[image]} and {split}; leave one of them "
-                    "out, or divide the images anew: --split-shares train=0.8,val=0.2"
+                    f"{described.file}: {image.path} is in the splits {splits[image.path]} and {split}; leave one of "
+                    "them out, or divide the images anew: --split-shares train=0.8,val=0.2"
                 )
     if not splits and not faulty:
         raise AnnotationsError(
@@ -376,8 +380,8 @@ def _list_images(
             *note,
             f"data.yaml names images that are missing ({'; '.join(missing)}); the other splits are taken",
         )
-    for image, split in splits.items():
-        yield SourceExample(source=image, key=image, split=split, notes=note)
+    for source, split in splits.items():
+        yield SourceExample(source=source, key=source, split=split, notes=(*note, *notes.get(source, ())))
     yield from faulty
 
 
@@ -422,14 +426,15 @@ def _exists(path: str, images: SourceFiles) -> bool:
 
 def _images_of(
     path: str, described: _Description, images: SourceFiles, index: ImageIndex
-) -> Iterator[str | SourceExample]:
+) -> Iterator[ImageMatch | SourceExample]:
     """Yield the images below a folder or in a list; an example with a problem for a line that names none."""
     if images.size(path) is None:
         start = "" if path == "." else f"{path}/"
-        yield from (one for one in images.sizes() if one.startswith(start) and is_image_name(one))
+        found = (one for one in images.sizes() if one.startswith(start) and is_image_name(one))
+        yield from (ImageMatch(path=one) for one in found)
         return
     if is_image_name(path):
-        yield path
+        yield ImageMatch(path=path)
         return
     text = read_required(images, path).decode("utf-8-sig", "surrogateescape")
     lines = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
@@ -440,7 +445,7 @@ def _images_of(
     }
     for line, match in index.match(queries).items():
         if isinstance(match, ImageMatch):
-            yield match.path
+            yield match
         else:
             yield rejected_example(line, match.at(path).args)
 

@@ -30,7 +30,7 @@ class Need:
 
     def message(self, name: str) -> str:
         """Return the message that refuses an option because the condition is not met."""
-        return f"{flag(name)} has no effect {self.why.format(self.words)}"
+        return f"{flag(name)} has no effect {self.why.format(self.words, option=flag(name))}"
 
 
 def of_layouts(*layouts: str) -> Need:

@@ -39,14 +39,15 @@ _PATTERNS = of_layouts("pairs", "class-masks", "bids", "dicom")
 _NO_TILES = Need(
     "--depth",
     lambda recipe: recipe.depth is not None,
-    why="without --depth; add that for volumes, or leave it out: pictures are not cut into tiles. Cut them and their "
-    "annotations before, or take --resize none, and cut parts in training with RandomCropImage",
+    why="without --depth; add that for volumes, or leave {option} out: pictures are not cut into tiles. Cut them and "
+    "their annotations before, or store them whole and cut parts in training with RandomCropImage",
 )
 _CLASS_MAPS = Need(
     "labels for segmentation",
     lambda recipe: recipe.may_hold_label_images(),
-    why="without labels for segmentation: --depth, or --task segmentation; add that for volumes or label images, or "
-    "leave it out: boxes and classes of pictures keep the classes of the source",
+    # Which option makes label images of a source depends on its files, so none is named here.
+    why="without labels of voxels or pixels; leave {option} out: boxes and classes of pictures keep the classes of the "
+    "source",
 )
 
 
@@ -135,6 +136,13 @@ class VolumeOptions:
         "a mask on another grid than its scan is refused, or resampled onto it; voxels: a mask of the scan's stored "
         "shape is used voxel by voxel, for masks whose affine was lost, and others are refused",
         choices=("refuse", "resample", "voxels"),
+    )
+    channel_grid: str = option(
+        "refuse",
+        "a further channel on another grid than the first (PET and CT, ADC and T2) is refused, or resampled onto the "
+        "first one's grid by linear interpolation; voxels that it does not cover get its smallest value",
+        choices=("refuse", "resample"),
+        omitted=True,
     )
     mask_grid_tolerance: float = option(
         GRID_TOLERANCE_VOXELS,
@@ -307,7 +315,8 @@ class VolumeOptions:
     map_classes: tuple[str, ...] = option(
         (),
         "segmentation: replace classes of the source, by name or value: FROM=TO, e.g. 'left kidney=kidney,right "
-        "kidney=kidney,BODY=background,500=liver'; background removes a class before overlaps are counted",
+        "kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of values; background removes a class "
+        "before overlaps are counted",
         needs=_CLASS_MAPS,
     )
     label_channels: tuple[str, ...] = option(
@@ -326,10 +335,8 @@ class VolumeOptions:
         "ff0000=liver,00ff00=spleen; black is the background",
         omitted=True,
         needs=Need(
-            "labels of volumes and pictures for segmentation",
-            lambda recipe: (
-                recipe.may_hold_label_images() and recipe.frames is None and recipe.layout != "class-masks"
-            ),
+            "labels of volumes, pictures and clips for segmentation",
+            lambda recipe: recipe.may_hold_label_images() and recipe.layout != "class-masks",
         ),
     )
     label_values: str = option(

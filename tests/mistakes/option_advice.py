@@ -15,7 +15,6 @@ from tests.support.clip_mask_writer import draw_masked, write_masks
 from tests.support.clip_writer import write_class_folders, write_folder
 from tests.support.mistakes import Prepare, preparing
 from tests.support.small_scans import nnunet_document, write_json
-from tests.support.volume_support import write_table
 
 SIDES = ("--height", 16, "--width", 24)
 
@@ -67,19 +66,6 @@ def table(root: Path, *more: object) -> list[object]:
     draw(root, "a.png", "b.png")
     (root / "boxes.csv").write_text("filename,class,xmin,ymin,xmax,ymax\na.png,a,1,2,9,9\nb.png,b,1,2,9,9\n")
     return ["--layout", "csv", "--source", root / "boxes.csv", *SIDES, *more]
-
-
-@preparing
-def label_table(root: Path, *more: object) -> list[object]:
-    label_images()(root)
-    (root / "labels.csv").write_text("image,label\nimages/a.png,labels/a.png\n")
-    return ["--layout", "csv", "--source", root / "labels.csv", *more]
-
-
-@preparing
-def scan_table(root: Path, *more: object) -> list[object]:
-    pair(root, "ct.nii.gz", "seg.nii.gz")
-    return ["--layout", "csv", "--source", write_table(root, [("a", "ct.nii.gz", "seg.nii.gz")]), *more]
 
 
 @preparing
@@ -217,8 +203,6 @@ ADVICE: dict[str, Advice] = {
     "a unit alone of HU": usage(volumes(*SIZE, "--window-unit any"), "or (--window-hu);", more=("0,100",)),
     "an idle center": usage(volumes(*SIZE, "--fit stretch --center label"), "without (--fit crop-or-pad)"),
     "tiles that overlap without any": usage(volumes(*SIZE, "--tile-overlap 1,1,1"), "without (--fit tiles)"),
-    "classes of label images without a task": usage(label_table("--classes 1"), "or (--task segmentation);"),
-    "classes, no depth": usage(scan_table("--classes 1"), "segmentation: (--depth), or", more=(4, *SIZE[2:])),
     "the order of no channels": usage(
         channels("images/{id}_0.nii.gz", "--channel-order 1,0"),
         "without {channel} in (--image-pattern)",

@@ -99,7 +99,6 @@ EXCEPTIONS: dict[str, str] = {
             "prep/annotations/suggest_layout.py: rename it to filename, and that of the classes to class; corners of",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
             "prep/layouts/coco.py: {} has classes of images, and {} has objects; name one of the two with",
-            "prep/layouts/yolo.py: {}: no line of {} is an image: {}: {}; write the paths of the images",
         ),
         "only the user can write the table, the list or the choice of files",
     ),

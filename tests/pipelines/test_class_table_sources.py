@@ -155,6 +155,10 @@ def test_objects_of_nndetection_become_their_classes(tmp_path: Path) -> None:
         "1": 2 * ones + threes,
         "2": 2 * twos + threes,
     }
+    names = tmp_path / "dataset.json"
+    names.write_text('{"labels": {"0": "cyst", "1": "clot"}, "dim": 3}')
+    named = of_scans(source, tmp_path / "n", label_map=str(names)).manifest
+    assert named.labels == {0: "background", 1: "cyst", 2: "clot"}
     (source / "labels/c0.json").write_text('{"instances": {"1": 0}}')
     with pytest.raises(JobError, match=r"has no class .*2, 3; labels/c0\.json gives the classes of 1"):
         of_scans(source, tmp_path / "p", max_rejected=0)
@@ -176,6 +180,39 @@ def test_a_list_without_background_is_refused_where_0_is_the_background(tmp_path
     full = draw_pictures(tmp_path / "f", np.where(square(1) > 0, 0, 1).astype(np.uint8))
     names.write_text("road\nsky\n")
     assert convert(full, tmp_path / "r", label_map=str(names)).manifest.labels == {0: "road", 1: "sky"}
+
+
+def test_the_first_name_of_a_list_can_be_said_to_be_the_background(tmp_path: Path) -> None:
+    names = tmp_path / "classes.txt"
+    names.write_text("BG\ncat\ndog\n")
+    fix = {"label_map": str(names), "map_classes": ("BG=background",)}
+    source = draw_pictures(tmp_path / "s", square(1, 2))
+    with pytest.raises(AnnotationsError, match="--map-classes 'BG=background'"):
+        convert(source, tmp_path / "o", label_map=str(names))
+    assert convert(source, tmp_path / "p", **fix).manifest.labels == {0: "background", 1: "cat", 2: "dog"}
+    scans = draw_scans(tmp_path / "v", mask(classes=3))
+    assert of_scans(scans, tmp_path / "q", **fix).manifest.labels == {0: "background", 1: "cat", 2: "dog"}
+
+
+def test_shrunk_masks_of_clips_are_read_by_their_gray_values(tmp_path: Path) -> None:
+    expected = {"0": 0, "2": 0, "17": 0}
+    for frame in range(4):
+        label = square(17) if frame == 2 else square(2, 17)
+        for clip in "ab":
+            for folder in ("images", "labels"):
+                (tmp_path / "s" / folder / clip).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((24, 32, 3), 9 * frame, np.uint8)).save(
+                tmp_path / f"s/images/{clip}/{frame}.png"
+            )
+            path = tmp_path / f"s/labels/{clip}/{frame}.png"
+            if frame == 2:
+                write_palette(path, label)
+            else:
+                Image.fromarray(label).save(path)
+            for value in expected:
+                expected[value] += int((label == int(value)).sum())
+    done = convert(tmp_path / "s", tmp_path / "o", frames=2, resize="fixed-shape")
+    assert counted(done).label_voxels == expected
 
 
 def write_bits(path: Path, label: NDArray[np.uint8]) -> None:

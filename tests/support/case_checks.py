@@ -14,7 +14,7 @@ _BACKGROUND = "background"
 
 def _record(written: Written, name: str) -> Record:
     """The only record whose file or key ends so."""
-    found = [one for one in written.records if one.key == name or one.name.endswith(name)]
+    found = [one for one in written.records if one.key.endswith(name) or one.name.endswith(name)]
     assert len(found) == 1, f"{name}: {len(found)} records of {sorted(one.name for one in written.records)}"
     return found[0]
 

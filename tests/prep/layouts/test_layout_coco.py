@@ -195,7 +195,10 @@ TWICE = {
 WHOLE = [
     ([], ["expected COCO instances", "found list"]),
     ({"images": [], "info": {}}, ["annotations is no list", "found images, info"]),
-    (document(annotations=[{"image_id": 7, "caption": "a hat"}]), ["no annotation has a bbox", "captions"]),
+    (
+        document(annotations=[{"image_id": 7, "caption": "a hat"}]),
+        ["no annotation has a bbox", "found caption"],
+    ),
     (document(images=[{"file_name": "a.jpg"}]), ["each image needs an id", "a.jpg"]),
     (document(**TWICE), ["has an id or a name of another one that is used", "'hat'"]),
     (

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.suggest_patterns import suggest_patterns
+from halofeed.prep.annotations.suggest_patterns import several_labels, suggest_patterns
+from halofeed.prep.layouts.pairs import list_references
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.advice import type_suggestions
 from tests.support.small_scans import AFFINE, image, mask
@@ -141,3 +142,30 @@ def test_what_a_suggestion_says_is_what_a_conversion_does(tmp_path, name):
     words = ["--source", tmp_path / "source", *["--depth", "4", "--height", "8", "--width", "8"]]
     (output,) = type_suggestions(words, tmp_path).values()
     assert re.search(r"train +2 records", output)
+
+
+def test_a_second_kind_of_labels_is_noted_with_patterns_that_take_it(tmp_path):
+    draw(
+        tmp_path,
+        "21 22 23",
+        training__images__X_training=lambda path: photo(path.with_suffix(".png")),
+        training__mask__X_training_mask=lambda path: drawing(path.with_suffix(".png")),
+        training__vessels__X_manual1=lambda path: drawing(path.with_suffix(".png")),
+    )
+    files = LocalFiles(tmp_path)
+    labeled = [one for one in list_references(files, files, None, LayoutOptions()) if one.mask]
+    assert len(labeled) == 3
+    assert all("--label-pattern 'training/vessels/{id}_manual1.png'" in one.notes[0] for one in labeled)
+
+
+def test_masks_of_objects_are_no_label_images(tmp_path):
+    for picture in ("1f", "2e", "3d"):
+        photo(tmp_path / picture / "images" / f"{picture}.png")
+        for number in range(3):
+            name = (
+                f"{'gqt'[number]}{7919 * (number + 2 * ord(picture[0]))}"  # names that belong to no picture
+            )
+            drawing(tmp_path / picture / "masks" / f"{name}.png")
+    files = LocalFiles(tmp_path)
+    assert not suggest_patterns(files, LayoutOptions(), "pairs")
+    assert "3 files in 1f/masks, such as one for each object" in several_labels(files, list(files.sizes()))

@@ -147,6 +147,19 @@ def test_ignored_values_are_known_by_their_sign_or_name(name, text, ignored, nam
         ("hat 1\ncoat 2\n", ["may be a name, or a name and its value", ".json"]),
         ("cat 10 20 30 255\ndog 40 50 60 255\n", ["a value and a color, or a color and its alpha"]),
         ("name\ncat\ndog\n", ["t.txt:1", "title of the column"]),
+        ("cat  # pet\ndog  # pet\n", ["t.txt:1", "a name and a comment", "delete '# pet'"]),
+        ("0 cat\n1 dog // pet\n", ["t.txt:2", "delete '// pet'"]),
+        ("[labels]\ncat\ndog\n", ["t.txt:1", "'[labels]' may be a comment or a class"]),
+        ("- cat\n- dog\n", ["'-' is in each line", ".json"]),
+        ("0 - cat\n1 - dog\n", ["'-' is in each line", ".json"]),
+        ("1) cat\n2) dog\n", ["'2)' is in each line", ".json"]),
+        ("cat,\ndog,\n", ["',' is in each line", ".json"]),
+        ("cat, dog\n", ["',' is in each line", ".json"]),
+        ("name,group\ncat,pet\ndog,pet\n", ["',' is in each line", ".json"]),
+        ("names:\n- cat\n- dog\n", ["'-' is in each line", ".json"]),
+        ("| id | name |\n| 1 | cat |\n", ["'|' is in each line", ".json"]),
+        ("class_name\ncat\ndog\n", ["t.txt:1", "title of the column"]),
+        ("id,name\n1,cat\n1,dog\n", ["t.txt:2", "value 1 has several names"]),
         ("1 cat\n2 dog\nbird\n", ["t.txt:3", "'bird'", "the same columns"]),
         ("1,5,cat\n2,7,dog\n", ["values"]),
         ("1,felis,cat\n2,canis,dog\n", ["names"]),
@@ -157,6 +170,27 @@ def test_what_can_be_read_in_two_ways_is_refused_with_a_way(text: str, words: li
         read_class_table("t.txt", text)
     for word in [*words, "t.txt"]:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "colors"),
+    [
+        ("tench, Tinca tinca\nshark\n", {0: "tench, Tinca tinca", 1: "shark"}, {}),
+        ("left-kidney\nright-kidney\n", {0: "left-kidney", 1: "right-kidney"}, {}),
+        ("kidney (left)\nkidney (right)\n", {0: "kidney (left)", 1: "kidney (right)"}, {}),
+        ("T1\nvertebra 2\n", {0: "T1", 1: "vertebra 2"}, {}),
+        ('"cat"\n"dog"\n', {0: "cat", 1: "dog"}, {}),
+        ("['cat', 'dog']", {0: "cat", 1: "dog"}, {}),
+        ("{1: 'cat', 2: 'dog'}", {1: "cat", 2: "dog"}, {}),
+        ("[labels]\n1=cat\n2=dog\n", {1: "cat", 2: "dog"}, {}),
+        ("#000000 none\n#ff0000 cat\n", {0: "none", 1: "cat"}, {0: 0, 0xFF0000: 1}),
+        ("name,b,g,r\ncat,0,0,255\ndog,0,255,0\n", {1: "cat", 2: "dog"}, {0xFF0000: 1, 0x00FF00: 2}),
+        ("name,r,g,b\ncat,1.0,0.5,0\ndog,0,0.5,1\n", {1: "cat", 2: "dog"}, {0xFF8000: 1, 0x0080FF: 2}),
+    ],
+)
+def test_marks_that_belong_to_names_or_to_the_form_are_known(text, names, colors) -> None:
+    table = read_table("t.txt", text.encode())
+    assert (table.names, table.colors) == (names, colors)
 
 
 WORDS = st.from_regex(r"[a-z]{2,8}( [a-z]{2,8})?", fullmatch=True).filter(
