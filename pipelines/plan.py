@@ -26,6 +26,7 @@ from halofeed.pipelines.classes import (
     resolve_ignored,
     segmentation_classes,
 )
+from halofeed.pipelines.declared_sizes import add_declared_objects, check_declared_sizes
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.label_evidence import (
     check_has_background,
@@ -61,6 +62,7 @@ from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.example import FileSelection, SourceExample
+from halofeed.prep.sources.file_names import extension_of, is_image_name
 from halofeed.prep.sources.files import (
     LocalFiles,
     RemoteFiles,
@@ -84,6 +86,8 @@ from halofeed.system.wording import plural
 
 _MAX_SHOWN_FAULTS = 3
 _MOST_DECODED = 8
+_STACK_BYTES = 64 << 20
+"""Bytes of a picture that are read to find further pages."""
 """Label images whose pixels planning reads."""
 _MAX_SHOWN_CLASSES = 20
 _MIN_PRINTED_BYTES: Final = 1 << 30
@@ -232,6 +236,7 @@ def make_plan(
     if len(totals.splits) == 1 and not named_by_option and is_listed_here:
         _print_unused_lists(layout_input, split_options)
     if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
+        _check_no_stack(sources.images, totals.first_picture)
         raise UsageError(refused)
     if not totals.convertible and options.max_rejected is None:
         totals.refuse_all(sources.images.root)
@@ -241,6 +246,8 @@ def make_plan(
         totals.identities, lambda: ((one.key, one.source) for one in references() if one.problem is None)
     )
     totals.check_objects()
+    if writer is not None and options.on_loss == "refuse":
+        check_declared_sizes(recipe, totals.declared)
     default_task = "detection" if totals.has_boxes or not totals.has_label else "classification"
     task = recipe.settled_task() or (default_task if default_task in layout.tasks else layout.tasks[0])
     label_map = _label_map(layout_input, totals, task, options.label_map)
@@ -268,6 +275,28 @@ def make_plan(
     )
 
 
+def _check_no_stack(images: SourceFiles, picture: str) -> None:
+    """Refuse a file of several pages, to which advice for single pictures does not apply.
+
+    nnU-Net's Tiff3DIO and microscopes store volumes so. TIFF has no standard field for the distance of the pages.
+    """
+    from halofeed.prep.formats.picture.table import open_header  # imports OpenCV, which --help does without
+
+    if not is_image_name(picture):
+        return
+    try:
+        opened = open_header(images.head(picture, _STACK_BYTES))
+    except SourceError:
+        return
+    if opened is not None and opened.more:
+        raise UsageError(
+            f"{picture}: it holds several pages, and stacks of pages are not read as volumes, because "
+            f"{extension_of(picture)} files do not say their distance; save each image and label as NRRD or NIfTI with "
+            "its voxel size (with SimpleITK or 3D Slicer; nnU-Net writes the voxel size into the JSON beside the "
+            'image, and its dataset.json then needs "file_ending": ".nii.gz")'
+        )
+
+
 def _list_here(
     layout_input: _LayoutInput, split_options: SplitOptions, writer: ReferenceWriter | None
 ) -> Totals:
@@ -290,6 +319,7 @@ def _list_here(
                 if has_choice:
                     totals.masks.update(reference.masks)
                 names.read(reference.masks)
+                add_declared_objects(totals.declared, reference, recipe)
             identity, line = totals.take(reference, images.size, stamp)
             if writer is not None:
                 writer.add(reference.split, identity, line)

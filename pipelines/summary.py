@@ -10,7 +10,7 @@ from typing import Any
 from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.annotations.class_names import BACKGROUND
-from halofeed.prep.convert.loss_findings import Converted, loss_findings
+from halofeed.prep.convert.loss_findings import Converted, cure_of_cuts, loss_findings
 from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.findings import FindingName, explain_finding, finding_key, split_finding
 from halofeed.schemas.manifest import Manifest, Split
@@ -149,7 +149,7 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
         )
         yield (
             f"{', '.join(listed)}{more} lies outside of {shape} and is in no record; the largest scan has "
-            f"{largest}: take a larger shape or --spacing-mm, --fit tiles, or --center label"
+            f"{largest}: {cure_of_cuts(manifest.recipe, has_labels=True)}"
         )
     if (wasted := (statistics.padding or Padding()).share) > _WARN_PADDING:
         spacing = manifest.recipe.get("spacing_mm")
@@ -182,7 +182,7 @@ def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
     )
     is_warning = bool(without_body) and not statistics.labelled
     fix = (
-        f"; the largest scan has {largest}: take a larger shape or --spacing-mm, --fit tiles or stretch"
+        f"; the largest scan has {largest}: {cure_of_cuts(manifest.recipe, has_labels=False)}"
         if without_body
         else ""
     )

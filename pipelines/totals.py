@@ -19,6 +19,7 @@ from halofeed.prep.sources.file_names import is_image_name, is_volume_name
 from halofeed.prep.sources.files import Stamp
 from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
 from halofeed.schemas.identity import example_id
+from halofeed.schemas.ledger import LedgerCounter
 from halofeed.system.addresses import address_of, redacted
 from halofeed.system.wording import plural
 
@@ -45,6 +46,8 @@ class Totals:
         first_sources: first image of each label.
         unlabeled: number of images without a label mask by split; they are all for other tasks than segmentation.
         first_unlabeled: first of them.
+        declared: sizes of stored objects, as far as declared sizes of pictures show them; empty for lists that workers
+            wrote.
     """
 
     count: int = 0
@@ -71,6 +74,7 @@ class Totals:
     first_unlabeled: str = ""
     label_images: list[str] = field(default_factory=list)
     names_in_labels: NamesInLabels | None = None
+    declared: LedgerCounter = field(default_factory=LedgerCounter)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process, without the ids (8 bytes each) and the ordered digest."""

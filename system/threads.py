@@ -25,7 +25,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _POLL_SECONDS = 0.2
-_SECONDS_TO_FINISH = 10.0
+_SECONDS_TO_FINISH = 0.8
+"""How long the end of a script waits for calls. The loader's calls stop between two records, within milliseconds. A
+call that takes longer waits for a store that does not answer; the process ends without it."""
 _IDLE_SECONDS = 0.05
 """How long no outside call may have begun. tf.data begins the next one some microseconds after a result is taken."""
 _SECONDS_FOR_OUTSIDE = 0.5

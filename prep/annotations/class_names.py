@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.sources.example import SourceExample
@@ -133,6 +135,15 @@ def class_number(name: str) -> float | None:
     return float(name) if _NUMBER.fullmatch(name) else None
 
 
+_RANGE: Final = re.compile(r"(\d{1,5})\.\.(\d{1,5})")
+
+
+def _numbers_of(name: str) -> Iterable[str]:
+    """Return the values of a range such as 1..300, which numbers of objects take; else the name itself."""
+    found = _RANGE.fullmatch(name)
+    return map(str, range(int(found[1]), int(found[2]) + 1)) if found else (name,)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClassChoice:
     """Selection and renaming of the source's classes.
@@ -148,13 +159,14 @@ class ClassChoice:
 
     @classmethod
     def of(cls, classes: tuple[str, ...], map_classes: tuple[str, ...]) -> ClassChoice:
-        """Return the choice that --classes and --map-classes define.
+        """Return the choice that --classes and --map-classes define; 1..300=cell maps each of these values.
 
-        >>> ClassChoice.of((), ("kidney left=kidney", "500=background")).renamed
-        (('kidney left', 'kidney'), ('500', 'background'))
+        >>> ClassChoice.of((), ("kidney left=kidney", "500=background", "1..2=cell")).renamed
+        (('kidney left', 'kidney'), ('500', 'background'), ('1', 'cell'), ('2', 'cell'))
         """
         pairs = (part.rpartition("=") for part in map_classes)
-        return cls(keep=classes, renamed=tuple((name.strip(), target.strip()) for name, _, target in pairs))
+        renamed = ((one, target.strip()) for name, _, target in pairs for one in _numbers_of(name.strip()))
+        return cls(keep=classes, renamed=tuple(renamed))
 
     def __bool__(self) -> bool:
         return bool(self.keep or self.renamed)
@@ -175,7 +187,7 @@ class ClassChoice:
                     f"--map-classes {written}: expected FROM=TO, such as 'kidney left=kidney' or {likely}; "
                     f"TO {BACKGROUND} leaves the class out"
                 )
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
             yield f"--map-classes: {', '.join(twice)} comes twice; say once what becomes of it"
         targets = {target for _, target in self.renamed}
         if both := [name for name in self.keep if (name, BACKGROUND) in self.renamed and name not in targets]:

@@ -17,7 +17,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from halofeed.prep.annotations.class_names import classes_in
@@ -50,6 +50,10 @@ _WORDS = (
 _NAMED = re.compile(
     rf"(?<![A-Za-z])(?P<word>{'|'.join(_WORDS)})(?P<sign>[-_ ]?)[0-9]+(?![0-9])", re.IGNORECASE
 )
+_COUNTER = re.compile(r"(frame|frm|slice|slc|tile|crop|layer|z|t)\d*", re.IGNORECASE)
+"""Hints: a number behind such a word counts within a group, although it stands first in the path."""
+_SIDES = frozenset({"left", "right", "l", "r", "od", "os", "lt", "rt"})
+"""Hints: two pictures of one person, the same numbers of which are no chance."""
 _COLUMN_ENDS = ("", "id", "uid", "no", "number", "nr", "name", "key", "code", "instanceuid")
 _IDENTITY_ENDS = ("id", "uid", "uuid", "guid", "key", "code", "group", "number", "name")
 """Hints: the name of a column that identifies something ends like this."""
@@ -68,6 +72,8 @@ _BLOCKS = (10, 100, 500, 1000, 5000, 10_000, 100_000)
 """Usual numbers of files in a folder of a large set."""
 _LEAST_FOLDERS, _LEAST_WORDS = 3, 4
 """Least number of different folders and of other words that may be names of groups."""
+_MAX_ENDS = 12
+"""Number of different ends of names up to which they are kinds of copies."""
 _CHANCE = 3.0
 """Number of equal pairs, compared with pairs of random numbers, from which they are no chance."""
 
@@ -152,7 +158,7 @@ class GroupEvidence:
         if len(rows) < 2:
             return None
         columns = _repeated_columns(rows)
-        candidates = [*columns, *_named_parts(rows), *_repeated_parts(rows)]
+        candidates = [*columns, *_named_parts(rows), *_copies(rows), *_repeated_parts(rows)]
         candidates.sort(key=lambda one: not one.is_named)
         return next(iter(candidates), None)
 
@@ -227,21 +233,49 @@ class _Form:
     separators: tuple[str, ...]
 
 
-def _fields(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _fields(path: str, whole: Container[tuple[int, int]] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the fields of a path and the text around them.
 
-    >>> _fields("a/P1_0.png")
-    (('a', 'P1', '0', 'png'), ('', '/', '_', '.', ''))
+    Args:
+        whole: (number of folders, place among them) of folders that are one field.
+
+    >>> _fields("a/P1_0.png"), _fields("car-turn/7.png", {(1, 0)})
+    ((('a', 'P1', '0', 'png'), ('', '/', '_', '.', '')), (('car-turn', '7', 'png'), ('', '/', '.', '')))
     """
-    fields = tuple(_FIELD.findall(path))
-    return fields, tuple(_FIELD.split(path))
+    *folders, name = path.split("/")
+    fields: list[str] = []
+    around = [""]
+    for place, part in enumerate((*folders, name)):
+        is_whole = (len(folders), place) in whole and place < len(folders)
+        inner = [part] if is_whole else _FIELD.findall(part)
+        first, *more = ("", "") if is_whole else _FIELD.split(part)
+        around[-1] += first
+        around += more
+        fields += inner
+        around[-1] += "/" if place < len(folders) else ""
+    return tuple(fields), tuple(around)
 
 
-def _forms(rows: Sequence[ImageFacts]) -> list[_Form]:
-    """Return the tables of paths that have the same text between their fields."""
+def _whole_folders(paths: Iterable[str]) -> set[tuple[int, int]]:
+    """Return the folders whose names have different forms, such as bear and car-turn, so that each is one field."""
+    forms: dict[tuple[int, int], set[tuple[str, ...]]] = {}
+    for path in paths:
+        folders = path.split("/")[:-1]
+        for place, folder in enumerate(folders):
+            forms.setdefault((len(folders), place), set()).add(tuple(_FIELD.split(folder)))
+    return {place for place, some in forms.items() if len(some) > 1}
+
+
+def _forms(rows: Sequence[ImageFacts], cuts_letters: bool = False) -> list[_Form]:
+    """Return the tables of paths that have the same text between their fields.
+
+    Args:
+        cuts_letters: cut letters from digits: austin12.png, 12L.png.
+    """
     by_form: dict[tuple[str, ...], list[tuple[ImageFacts, tuple[str, ...]]]] = {}
+    whole = _whole_folders(row.source for row in rows)
     for row in rows:
-        fields, separators = _fields(row.source)
+        fields, separators = _fields(row.source, whole)
         by_form.setdefault(separators, []).append((row, fields))
     found = []
     for separators, some in by_form.items():
@@ -253,6 +287,8 @@ def _forms(rows: Sequence[ImageFacts]) -> list[_Form]:
             zip(*(fields for _, fields in some), strict=True), separators[1:], strict=True
         ):
             parts = _cut_column(column)
+            if cuts_letters and len(parts) == 1:
+                parts = _cut_letters(column)
             columns += parts
             between += [""] * (len(parts) - 1) + [after]
         found.append(
@@ -280,11 +316,64 @@ def _cut_column(column: Sequence[str]) -> list[Sequence[str]]:
     return [[one[1] + one[2] for one in matches if one], [one[3] + one[4] + one[5] for one in matches if one]]
 
 
+def _cut_letters(column: Sequence[str]) -> list[Sequence[str]]:
+    """Return the column, or two if each value is letters before a number, or a number before letters.
+
+    >>> _cut_letters(["ulm1", "bonn12"]), _cut_letters(["12L", "12R"]), _cut_letters(["P1", "P2"])
+    ([['ulm', 'bonn'], ['1', '12']], [['12', '12'], ['L', 'R']], [['P1', 'P2']])
+    """
+    for form in (r"([^\W\d_]+)([0-9]+)", r"([0-9]+)([^\W\d_]+)"):
+        matches = [re.fullmatch(form, value) for value in column]
+        if all(matches):
+            parts = [[one[number] for one in matches if one] for number in (1, 2)]
+            if all(len(set(part)) > 1 for part in parts):
+                return list(parts)
+    return [column]
+
+
+def _copies(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
+    """Return the groups of pictures and their copies: 12.png with 12_flip.png, IMG_7.jpg with "IMG_7 (1).jpg".
+
+    The name of a copy is that of another picture with more fields behind it.
+    """
+    whole = _whole_folders(row.source for row in rows)
+    cut = {row.source: row.source.rpartition(".")[0] or row.source for row in rows}
+    stems = set(cut.values())
+    bases: dict[str, str] = {}
+    ends: dict[str, None] = {}
+    for source, stem in cut.items():
+        fields, separators = _fields(stem, whole)
+        for last in range(len(fields) - 1, 0, -1):
+            base = separators[0] + "".join(
+                field + after for field, after in zip(fields[:last], separators[1:], strict=False)
+            )
+            base = base[: len(base) - len(separators[last])]
+            if base in stems:
+                end = stem[len(base) :]
+                # A long number, such as a hash or a time, differs for each copy.
+                ends[re.sub(r"[0-9]+", "[0-9]+", re.escape(end))] = None
+                bases[source] = base
+                break
+    if len(bases) < max(1, _LEAST_SHARE * len(rows)) or len(ends) > _MAX_ENDS:
+        return []
+    by_source = {row.source: bases.get(row.source, cut[row.source]) for row in rows}
+    counts = Counter(by_source.values())
+    pattern = rf"^(.+?)(?:{'|'.join(ends)})?\.[^.]+$"
+    option, total = _checked_pattern(rows, [pattern], len(counts))
+    if not option[0]:
+        return []
+    value = next(value for value in by_source.values() if counts[value] > 1)
+    what = f"names of copies begin with that of another picture, {value!r}"
+    return [_found(by_source, counts, option, what, False, total)]
+
+
 def _repeated_parts(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
     """Return the groups that parts of paths show, of each form of paths the outermost part that repeats."""
     class_names = {name.lower() for row in rows for name in row.classes.split("\n") if name}
-    places = [(form, _group_place(form, rows, class_names)) for form in _forms(rows)]
-    found = [(form, place) for form, place in places if place is not None]
+    found: list[tuple[_Form, int]] = []
+    for cuts_letters in (False, True):
+        places = [(form, _group_place(form, rows, class_names)) for form in _forms(rows, cuts_letters)]
+        found = found or [(form, place) for form, place in places if place is not None]
     if not found:
         return []
     by_source: dict[str, str] = {}
@@ -312,11 +401,16 @@ def _group_place(form: _Form, rows: Sequence[ImageFacts], class_names: set[str])
         for place in varied
         if place not in skipped
         and not _names_class_or_split(form, place, rows)
+        and not _counts_within_classes(form, place)
         and _inner_counts(form, place, varied)
     ]
+    if (behind := _behind_counter(form, fitting, varied, class_names)) is not None:
+        return behind
     numbered = [place for place in fitting if _has_numbers(form.columns[place])]
     words = [place for place in fitting if place not in numbered and _may_be_names(form, place, class_names)]
     if not numbered:
+        if (shared := _shared_numbers(form, varied, skipped)) is not None:
+            return shared
         folders = [place for place in words if "/" in form.separators[place + 1]]
         return next(iter([*folders, *words]), _named_after_counter(form, varied, skipped))
     outer = [
@@ -327,6 +421,70 @@ def _group_place(form: _Form, rows: Sequence[ImageFacts], class_names: set[str])
     return outer[0] if outer else numbered[0]
 
 
+def _behind_counter(
+    form: _Form, fitting: Sequence[int], varied: Sequence[int], class_names: set[str]
+) -> int | None:
+    """Return the column that names a group behind a counter of frames or slices: frame_0001_videoA.png.
+
+    In a grid of frames and videos both columns repeat, and the order alone would take the frames for groups.
+    """
+    if not fitting or not _is_hinted_counter(form, fitting[0]):
+        return None
+    for place in varied:
+        values = [value.lower() for value in form.columns[place]]
+        if place > fitting[0] and len(set(values)) < len(values) and not _is_hinted_counter(form, place):
+            return None if class_names.issuperset(values) else place
+    return None
+
+
+def _counts_within_classes(form: _Form, place: int) -> bool:
+    """Return whether a column numbers the pictures of each class from 0 or 1: 002.Laysan/Laysan_0001_1033.jpg."""
+    column = form.columns[place]
+    if not all(value.isascii() and value.isdigit() for value in column):
+        return False
+    by_class: dict[str, list[int]] = {}
+    for source, value in zip(form.sources, column, strict=True):
+        by_class.setdefault(form.classes[source], []).append(int(value))
+    return len(by_class) > 1 and all(
+        min(some) in (0, 1) and sorted(some) == [*range(min(some), min(some) + len(some))]
+        for some in by_class.values()
+    )
+
+
+def _is_hinted_counter(form: _Form, place: int) -> bool:
+    """Return whether the letters of a column, or the constant word before its numbers, say that it counts."""
+    values = form.columns[place]
+    if place and all(map(str.isdigit, values)) and len(set(form.columns[place - 1])) == 1:
+        return _COUNTER.fullmatch(form.columns[place - 1][0]) is not None
+    return all(_COUNTER.fullmatch(value) and value[-1].isdigit() for value in values)
+
+
+def _shared_numbers(form: _Form, varied: Sequence[int], skipped: set[int]) -> int | None:
+    """Return a column of numbers that come under several outer words: left_12.png, right_12.png.
+
+    Classes and folders number their pictures from 0 or 1 without gaps, so that such numbers are the same by their
+    nature. Equal numbers with gaps, or from another start, are those of the same persons or places; words for sides are
+    too.
+    """
+    for place in varied:
+        outer = [other for other in varied if other < place and not _has_numbers(form.columns[other])]
+        if place in skipped or len(outer) != 1 or any(other > place for other in varied):
+            continue
+        if not all(value.isascii() and value.isdigit() for value in form.columns[place]):
+            continue
+        words = {value.lower() for value in form.columns[outer[0]]}
+        within: dict[str, set[int]] = {}
+        for word, value in zip(form.columns[outer[0]], form.columns[place], strict=True):
+            within.setdefault(word, set()).add(int(value))
+        sets = list(within.values())
+        equal = sum(some == sets[0] for some in sets) == len(sets)
+        counts = set(range(len(sets[0]))) in (sets[0], {number - 1 for number in sets[0]})
+        shared = len(set.intersection(*sets)) > len(sets[0]) / 2
+        if len(sets) > 1 and len(sets[0]) > 1 and ((equal and not counts) or (shared and words <= _SIDES)):
+            return place
+    return None
+
+
 def _has_numbers(column: Sequence[str]) -> bool:
     return 2 * sum(any(map(str.isdigit, value)) for value in column) > len(column)
 
@@ -334,12 +492,26 @@ def _has_numbers(column: Sequence[str]) -> bool:
 def _may_be_names(form: _Form, place: int, class_names: set[str]) -> bool:
     """Return whether words may be names of persons or scenes: no class, no split, and not few words of a flat folder.
 
-    Few words, such as left and right, benign and normal, or makers of cameras, are categories.
+    Few words, such as left and right, benign and normal, or makers of cameras, are categories. Numbers that restart
+    under each word are a counter of each, so that fewer words suffice. Two folders suffice if each has several classes,
+    because a folder of a category mostly has one.
     """
-    values = set(form.columns[place])
+    column = form.columns[place]
+    values = set(column)
     if all(value.lower() in class_names or is_split_name(value) for value in values):
         return False
-    return len(values) >= (_LEAST_FOLDERS if "/" in form.separators[place + 1] else _LEAST_WORDS)
+    if "/" in form.separators[place + 1]:
+        return len(values) >= _LEAST_FOLDERS or _have_several_classes(form, column)
+    restarts = any(_restarts(column, inner) for inner in form.columns[place + 1 : -1] if len(set(inner)) > 1)
+    return len(values) >= (_LEAST_WORDS - restarts)
+
+
+def _have_several_classes(form: _Form, column: Sequence[str]) -> bool:
+    classes: dict[str, set[str]] = {}
+    for source, value in zip(form.sources, column, strict=True):
+        classes.setdefault(value, set()).add(form.classes[source])
+    # Folders of coarse classes, such as animals and plants, have several classes and none in common.
+    return all(len(some) > 1 for some in classes.values()) and bool(set.intersection(*classes.values()))
 
 
 def _names_class_or_split(form: _Form, place: int, rows: Sequence[ImageFacts]) -> bool:
@@ -361,7 +533,9 @@ def _restarts(outer: Sequence[str], inner: Sequence[str]) -> bool:
 def _named_after_counter(form: _Form, varied: Sequence[int], skipped: set[int]) -> int | None:
     """Return a column such as P003 behind a number that counts all files: 0001_P003.png."""
     count = len(form.sources)
-    counters = [place for place in varied if len(set(form.columns[place])) == count]
+    counters = [
+        place for place in varied if len(set(form.columns[place])) == count and place not in skipped
+    ]
     for place in varied:
         values = set(form.columns[place])
         is_id = all(re.fullmatch(r"[^\W\d_]+[0-9]+", value) for value in values)
@@ -383,7 +557,11 @@ def _dates(form: _Form) -> set[int]:
         place
         for place, some in enumerate(values)
         if all(_DATE.fullmatch(value) or _SIZE.fullmatch(value) for value in some)
+        and not _are_ids_like_years(form, place)
     }
+    for first in range(len(values) - 2):  # folders of years and months
+        if first in found and _is_date([values[first], values[first + 1], {"1"}]):
+            found.add(first + 1)
     for first in range(len(values) - 2):
         three = values[first : first + 3]
         if any(_is_date(order) for order in (three, three[::-1], [three[2], three[0], three[1]])):
@@ -392,6 +570,20 @@ def _dates(form: _Form) -> set[int]:
             times = (place for place in rest if all(_is_below(value, 60) for value in values[place]))
             found |= {first, first + 1, first + 2, *times}
     return found
+
+
+def _are_ids_like_years(form: _Form, place: int) -> bool:
+    """Return whether four digits are ids: there are more of them than images of each, and the same count restarts."""
+    column = form.columns[place]
+    several = len(set(column))
+    inner = [other for other in form.columns[place + 1 : -1] if len(set(other)) > 1]
+    return (
+        all(len(value) == 4 for value in set(column))
+        and len(inner) == 1
+        and several > len(set(inner[0]))
+        and len(set(inner[0])) <= len(column) / 2
+        and _restarts(column, inner[0])
+    )
 
 
 def _is_date(values: Sequence[set[str]]) -> bool:
@@ -439,9 +631,13 @@ def _are_blocks(column: Sequence[str], other: Sequence[str]) -> bool:
     """Return whether a column is the start of another, as folders of a large set are: 00012/00012345.png."""
     if all(whole.startswith(start) and whole != start for start, whole in zip(column, other, strict=True)):
         return True
-    if not all(value.isascii() and value.isdigit() for value in (*column, *other)):
+    digits = [
+        (re.fullmatch(r"[^\W\d_]*(\d+)", start), re.fullmatch(r"\d+", whole))
+        for start, whole in zip(column, other, strict=True)
+    ]
+    numbers = [(int(start[1]), int(whole[0])) for start, whole in digits if start and whole]
+    if len(numbers) < len(digits):
         return False
-    numbers = [(int(start), int(whole)) for start, whole in zip(column, other, strict=True)]
     return any(all(whole // size == start for start, whole in numbers) for size in _BLOCKS)
 
 
@@ -507,10 +703,14 @@ def _written(form: _Form, place: int) -> str:
         return re.escape(next(iter(values)))
     if all(value.isascii() and value.isdigit() for value in values):
         return "[0-9]+"
+    if not all(map(_FIELD.fullmatch, values)):
+        return "[^/]+"
     heads = {re.split(r"\d", value, maxsplit=1)[0] for value in values}
     if len(heads) == 1 and all(re.fullmatch(r"[^\W\d_]*[0-9]+", value) for value in values):
         return f"{re.escape(next(iter(heads)))}[0-9]+"
-    return r"[^\W_]+"
+    # Where letters are cut from digits, nothing stands between two columns.
+    is_cut = not form.separators[place + 1] or not form.separators[place]
+    return r"[^\W\d_]+" if is_cut and all(map(str.isalpha, values)) else r"[^\W_]+"
 
 
 def _checked_pattern(

@@ -228,9 +228,8 @@ class LabelMap:
         present = [int(value) for value in values if value]
         if self.is_open:
             unknown = [value for value in present if not 0 < value <= 255 or value == self.stored_ignore]
-            known = "1 to 255; --label-map or --classes takes larger ones" + _fixes(
-                unknown, may_ignore=may_ignore
-            )
+            known = "1 to 255; --label-map or --classes takes larger ones"
+            known += _objects_fix(present) or _fixes(unknown, may_ignore=may_ignore)
         else:
             unknown = [value for value in present if value not in self.names]
             known = ", ".join(f"{identity} {name}" for identity, name in self.entries[:20])
@@ -522,13 +521,29 @@ _READERS: dict[str, Callable[[str, str, int], ClassTable]] = {
 }
 
 
+_COUNTED_UP, _LARGEST_OBJECT = 0.9, 65_535
+"""Share of the numbers up to the largest that occurs; the others were deleted."""
+
+
+def _objects_fix(values: Sequence[int]) -> str:
+    """Return the option that makes one class of values that count up beyond 255, as numbers of objects do; or ""."""
+    most = max(values, default=0)
+    if not VOC_VOID < most <= _LARGEST_OBJECT or len({*values}) < _COUNTED_UP * most:
+        return ""
+    # Other label images may have more objects than this one.
+    all_of_them = min(10 ** len(str(4 * most)) - 1, _LARGEST_OBJECT)
+    return f"; they count up as numbers of objects do, and --map-classes 1..{all_of_them}=object makes them one class"
+
+
 def void_problem(values: Collection[int]) -> str:
     """Return what is unclear about 255 in label images without names, from all their values; "" if nothing is.
 
-    >>> void_problem({0, 1, 2, 255})[:45], void_problem({0, 85, 170, 255}), void_problem({0, 1, 2})
+    >>> void_problem({0, 1, 2, 255})[:45], void_problem({0, 85, 170, 255}), void_problem(range(300))
     ('255 beside 1 to 2 is void in many data sets, ', '', '')
     """
     others = [value for value in values if value not in (0, VOC_VOID)]
+    if {VOC_VOID - 1, VOC_VOID + 1} <= {*others}:  # one of many numbers, such as those of objects
+        return ""
     if VOC_VOID not in values or not others or max(others) > max(20, 4 * len(others)):
         return ""
     return (

@@ -18,6 +18,8 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -130,10 +132,16 @@ class Division:
     groups: int
 
     def split_of(self, example: SourceExample) -> str:
-        """Return the split of an example; that of one with a problem, which no count includes, plays no part."""
+        """Return the split of an example; one with a problem is listed about where it would be without it."""
         key = hash_of(group_name(example), self.seed)
-        limits = self.limits.get(self.mixed.get(key, stratum_of(example)), ())
+        limits = self.limits.get(self.mixed.get(key, stratum_of(example)), self._usual_limits)
         return self.names[bisect_right(limits, key)]
+
+    @cached_property
+    def _usual_limits(self) -> tuple[int, ...]:
+        """Return the limits of hashes for images whose class is not known: the shares of the images that there are."""
+        total = max(1, sum(self.counts.values()))
+        return tuple(int(end * _POINTS / total) for end in accumulate(self.counts.values()))[:-1]
 
     def lacking(self) -> str:
         """Return a sentence about splits without an image; "" if each has some."""

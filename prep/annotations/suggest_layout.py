@@ -502,10 +502,22 @@ def _detect_dicom(files: _Files, paths: Sequence[str]) -> Hint | None:
     for path in islice((*named[:2], *unnamed), _MAX_OPENED):
         try:
             if files.head(path, 132)[128:] == b"DICM":
-                return _hint(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)
+                return hint_of_dicom(files, path)
         except SourceError:
             continue
     return None
+
+
+def hint_of_dicom(files: _Files, path: str) -> Hint:
+    """Return the hint for a DICOM file: the layout dicom reads series, and single pictures are to be saved as PNG."""
+    from halofeed.prep.formats.dicom.header_fields import is_single_picture  # takes 0.1 s
+    from halofeed.prep.formats.dicom.kinds import SINGLE_PICTURE_ADVICE
+
+    if is_single_picture(files.head(path, _HEAD_BYTES)):
+        return Hint(
+            what=f"{path} is a DICOM picture, no slice", layouts=("dicom",), fix=SINGLE_PICTURE_ADVICE
+        )
+    return _hint(f"{path} is DICOM", "dicom", more=_STATIC_SHAPE)
 
 
 def _detect_bids(files: _Files, paths: Sequence[str]) -> Hint | None:

@@ -310,7 +310,8 @@ class ClipConverter:
         """Return a record for each window of one source; raise SourceError where it cannot be converted."""
         recipe, reserve = self.recipe, reserve or self.recipe.reserve_alone()
         levels: list[Levels] = []
-        picture = copy_options(ReadOptions, recipe, background=recipe.backdrop(), channels=3, dtype="uint8")
+        stored = {"channels": 3, "dtype": "uint8", "may_be_uint16": False}
+        picture = copy_options(ReadOptions, recipe, background=recipe.backdrop(), **stored)
         options = FrameOptions(
             picture=picture,
             frame_rate=recipe.folder_frame_rate,

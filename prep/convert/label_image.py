@@ -48,6 +48,10 @@ GRAY_FIX = (
     "numbers in the files"
 )
 _CURE = "save it as an 8-bit PNG with one value for each class, by the tool that drew it"
+_STACK_CURE = (
+    "if they are slices of a volume, save the image and the label as NRRD or NIfTI with their voxel size (SimpleITK or "
+    f"3D Slicer) and convert these; else {_CURE}"
+)
 _OPENERS: tuple[tuple[bytes | tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
     (PNG_SIGNATURE, PngImagePlugin.PngImageFile),
     ((b"II*\0", b"MM\0*"), TiffImagePlugin.TiffImageFile),
@@ -210,7 +214,7 @@ def _table_decoder(image: Image.Image, labels: LabelMap) -> DecodeColors | None:
 def _check_sound(image: Image.Image) -> None:
     """Refuse a TIFF, BMP or GIF that is lossy, rotated or inverted, or has several pages."""
     if getattr(image, "n_frames", 1) > 1:
-        raise decode_error("label image holds several pictures", f"{image.n_frames}; {_CURE}")  # type: ignore[attr-defined]
+        raise decode_error("label image holds several pictures", f"{image.n_frames}; {_STACK_CURE}")  # type: ignore[attr-defined]
     if image.format != "TIFF":
         return
     compression = str(image.info.get("compression", "raw"))

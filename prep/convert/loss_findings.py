@@ -256,10 +256,9 @@ def _keep_structures(converted: Converted) -> str:
 
 def _map_instances(converted: Converted) -> str:
     most = max(map(int, converted.ledger.histograms.get("values_in_label", {"1": 0})))
-    listed = ",".join(f"{value}=object" for value in range(1, most + 1))
     return (
-        f"if they number objects, --map-classes {listed} makes them one class; if they are classes, name them in a "
-        "file for --label-map"
+        f"if they number objects, --map-classes 1..{most}=object makes them one class; if they are classes, name them "
+        "in a file for --label-map"
     )
 
 
@@ -269,10 +268,29 @@ def _map_instances(converted: Converted) -> str:
 def _dropped(converted: Converted) -> tuple[int, int]:
     boxes = converted.statistics.boxes or {}
     dropped = boxes.get("dropped outside", 0) + boxes.get("dropped zero area", 0)
-    stored = sum(
-        int(boxes) * images for boxes, images in (converted.statistics.boxes_per_image or {}).items()
-    )
-    return dropped, dropped + stored
+    return dropped, dropped + _stored_objects(converted)
+
+
+def _dropped_flagged(converted: Converted) -> tuple[int, int]:
+    boxes = converted.statistics.boxes or {}
+    dropped = boxes.get("dropped crowd", 0) + boxes.get("dropped difficult", 0)
+    return dropped, dropped + _stored_objects(converted)
+
+
+def _without_class(converted: Converted) -> tuple[int, int]:
+    """Return the labels of a data set that has no class at all; single labels are often empty."""
+    labeled = converted.statistics.labelled or 0
+    is_empty = converted.ledger.count("sources") and not converted.ledger.count("classed_records")
+    return (labeled if is_empty else 0), labeled
+
+
+def _chooses(converted: Converted) -> bool:
+    return any(converted.recipe.get(name) for name in ("classes", "map_classes", "ignore_label"))
+
+
+def _stored_objects(converted: Converted) -> int:
+    counts = converted.statistics.boxes_per_image or {}
+    return sum(int(boxes) * images for boxes, images in counts.items())
 
 
 def _unused_classes(converted: Converted) -> tuple[int, int]:
@@ -348,11 +366,23 @@ LOSS_RULES: Final = (
     ),
     LossRule(
         name="objects became one value",
-        meaning="16-bit values differ within the box of an object, and the stored 8-bit values do not.",
+        meaning="16-bit values differ within the box of an object or a labeled region, and the stored 8-bit values do "
+        "not.",
         counted=_of("flattened_objects", "level_objects"),
         from_share=0.01,
         words="{count} of {of} objects became one value",
         example="flattened_objects",
+        fix=_keep_values,
+    ),
+    LossRule(
+        name="contrast of objects is lost",
+        meaning="Within the box of an object or a labeled region, rounding 16 bits to 8 moves the values by more than "
+        "1/16 of their spread.",
+        counted=_of("contrast_lost_objects", "level_objects"),
+        # An estimate: the noise of plain objects may be as small; where most have some structure, few are hit.
+        from_share=0.1,
+        words="contrast is lost in {count} of {of} objects",
+        example="contrast_lost_objects",
         fix=_keep_values,
     ),
     LossRule(
@@ -368,7 +398,8 @@ LOSS_RULES: Final = (
     ),
     LossRule(
         name="labeled voxels became one value",
-        meaning="The window gives all labeled voxels one value, so nothing within a structure can be seen.",
+        meaning="More than 99 % of the labeled voxels are beyond one end of the window, so nothing within a structure "
+        "can be seen.",
         counted=_of("flattened_label_records", "windowed_label_records", said="outside_window_records"),
         from_share=0.1,
         words="the labeled voxels of {count} of {of} scans became one value",
@@ -377,8 +408,9 @@ LOSS_RULES: Final = (
     ),
     LossRule(
         name="values that no scanner measures",
-        meaning="Nearly all values are below -50, or a CT has many below -4096. A body holds water, which has 0 HU, "
-        "and air has -1000 HU. An intercept was subtracted twice, or the values are in another unit.",
+        meaning="Nearly all values are below -50, or many are below -4096. A body holds water, which has 0 HU, and "
+        "air has -1000 HU. An intercept was subtracted twice, or the values are in another unit. Scans whose files "
+        "name another modality than CT are not judged.",
         counted=_of("implausible_scans", "sources"),
         words="{count} of {of} scans have values that no scanner measures",
         example="implausible_scans",
@@ -458,8 +490,19 @@ LOSS_RULES: Final = (
         counted=_dropped,
         from_share=0.1,
         words="{count} of {of} objects were dropped, because they lie outside of their picture or have no area",
-        fix=lambda converted: (
-            "correct the boxes, or their unit, origin or form, in the annotationsthe boxes there"
+        fix=lambda converted: "correct the boxes, or their unit, origin or form, in the annotations",
+    ),
+    LossRule(
+        name="flagged objects dropped",
+        meaning="Crowds or difficult objects were dropped as asked, and few or no objects are left.",
+        counted=_dropped_flagged,
+        # As many as for a warning where they are kept.
+        from_share=0.5,
+        words="{count} of {of} objects were dropped, because they are flagged as crowds or difficult",
+        fix=lambda converted: " and ".join(
+            f"--boxes-{flag} objects takes those flagged as {flag}"
+            for flag in ("crowd", "difficult")
+            if converted.recipe.get(f"boxes_{flag}") == "drop"
         ),
     ),
     LossRule(
@@ -479,6 +522,20 @@ LOSS_RULES: Final = (
         words="the keypoints of {count} of {of} objects fall onto one stored pixel",
         example="one_pixel_keypoint_objects",
         fix=_larger_shape,
+    ),
+    LossRule(
+        name="labels without a class",
+        meaning="All labels of the data set are background, in the sources too.",
+        counted=_without_class,
+        words="{count} of {of} labels have no class: they are background everywhere, in the sources too",
+        fix=lambda converted: (
+            "check that these are the label files"
+            + (
+                " and that --classes, --map-classes and --ignore-label leave classes"
+                if _chooses(converted)
+                else ""
+            )
+        ),
     ),
     LossRule(
         name="labels became empty",
@@ -523,7 +580,7 @@ LOSS_RULES: Final = (
         meaning="More than 1 % of a class lies outside of the static shape and is in no record.",
         counted=_cut,
         words="more than 1 % of {count} of {of} classes is outside of the records' shape",
-        fix=lambda converted: "take a larger shape or --spacing-mm, --fit tiles, or --center label",
+        fix=lambda converted: cure_of_cuts(converted.recipe, has_labels=True),
         is_said=True,
     ),
     LossRule(
@@ -532,11 +589,25 @@ LOSS_RULES: Final = (
         counted=_cut_bodies,
         from_share=0.01,
         words="more than 1 % of the body is outside of the records' shape in {count} of {of} scans",
-        fix=lambda converted: "take a larger shape or --spacing-mm, --fit tiles, or --fit stretch",
+        fix=lambda converted: cure_of_cuts(converted.recipe, has_labels=False),
         is_said=True,
     ),
 )
 """Every finding about losses, in the order of the page that explains them."""
+
+
+def cure_of_cuts(recipe: Mapping[str, Any], *, has_labels: bool) -> str:
+    """Return what keeps more of a scan than the recipe does; an option that is in use cures nothing."""
+    spacing = recipe["spacing_mm"]
+    coarser = (
+        f"coarser than {','.join(f'{side:g}' for side in spacing)}" if spacing else "coarser than the scans'"
+    )
+    cures = [f"a larger --depth, --height and --width, a --spacing-mm {coarser}"]
+    if recipe["fit"] != "tiles":
+        cures.append("--fit tiles")
+    if has_labels and recipe["center"] != "label" and recipe["fit"] == "crop-or-pad":
+        cures.append("--center label")
+    return f"take {', '.join(cures[:-1])}, or {cures[-1]}" if len(cures) > 1 else f"take {cures[0]}"
 
 
 def describe_findings(manifest: Manifest) -> Iterator[str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from halofeed.prep.formats.picture.image import ReadOptions, levels_of
 from halofeed.prep.sources.example import Box
+from halofeed.prep.voxels.counts import ValueCounts
 from halofeed.prep.voxels.intensity import (
     LEAST_INSIDE,
     IntensityPlan,
@@ -32,17 +33,25 @@ FLAGS: Final = {"is_crowd": "crowd_objects", "difficult": "difficult_objects", "
 """Flags that keep an object out of training, here or in other programs, and the names of their counts."""
 LEAST_SIDE: Final = 2
 """Stored pixels of an object's shorter side below which it shows nothing."""
-_FEW_VOXELS: Final = 8
+FEW_VOXELS: Final = 8
+"""Labeled voxels of a scan below which their values say nothing about a window."""
+_SATURATED: Final = 0.99
+"""Share of labeled voxels at one end of a window; the others are the blurred edge of the structure."""
 _ALIKE: Final = 16
 """Largest ratio of the sizes of objects of one label that may be of one class."""
 _MOST_LEVELS: Final = 16
 """Levels that a window keeps above which it loses no contrast; HU in the widest preset have 255, SUV in a window in HU
 have 10."""
-_BOX_PIXELS: Final = 1024
+_BOX_PIXELS, _LABEL_PIXELS, _MOST_CLASSES = 1024, 1 << 16, 64
+"""Pixels of a box and of a label image that are sampled, and classes of it that are measured."""
 _ROUNDING: Final = 1e-3
 """Pixels by which float32 coordinates are off."""
 _ONE_PIXEL: Final = 1.0
-_MOST_INSTANCES: Final = 255
+_MANY: Final = 32
+"""Values of a label above which they number objects even if some numbers are missing, as after objects at the edge were
+deleted, or if all objects touch, as cells of a tissue do. Jaws have 32 teeth, which touch."""
+_COUNTED_UP: Final = 0.9
+_MOST_LINKED_VALUES: Final = 32
 _MOST_LINKED: Final = {2: 1 << 14, 3: 1 << 16}
 """Pixels and voxels of a label, by its axes, above which connected regions are found in a sample."""
 
@@ -88,41 +97,71 @@ def add_picture(
 
 
 def add_object_levels(
-    ledger: LedgerCounter, pixels: NDArray[Any], boxes: Sequence[Box], options: ReadOptions, name: str
+    ledger: LedgerCounter,
+    pixels: NDArray[Any],
+    corners: NDArray[np.float64],
+    names: Sequence[str],
+    options: ReadOptions,
+    source: str,
 ) -> None:
-    """Add the objects within whose boxes 16-bit values differ and their 8-bit values do not.
+    """Add the objects within whose boxes 16-bit values differ and 8 bits lose their contrast.
 
     Args:
         pixels: 16-bit samples [height, width, channel] as displayed.
-        boxes: objects in displayed pixels.
+        corners: [object, 4] in displayed pixels: ymin, xmin, ymax, xmax.
+        names: class of each object.
         options: conversion of the samples.
     """
-    for box in boxes:
-        rows = slice(max(0, math.floor(box.ymin)), math.ceil(box.ymax))
-        part = pixels[rows, max(0, math.floor(box.xmin)) : math.ceil(box.xmax)]
+    limits = np.array(pixels.shape[:2] * 2)
+    inner = np.clip(np.concatenate([np.floor(corners[:, :2]), np.ceil(corners[:, 2:])], axis=1), 0, limits)
+    for (top, left, bottom, right), name in zip(inner.astype(int).tolist(), names, strict=True):
+        part = pixels[top:bottom, left:right]
         step = max(1, math.isqrt(part.shape[0] * part.shape[1] // _BOX_PIXELS))
-        part = part[::step, ::step]
-        levels = levels_of(part, options) if part.size else None
-        if levels is None:
-            continue
-        ledger.count("level_objects")
-        if levels.is_flat:
-            ledger.count(
-                "flattened_objects", 1, f"{source_name(name)}: {levels.text()} in a box of {box.label!r}"
-            )
+        _add_part_levels(ledger, part[::step, ::step], options, f"a box of {name!r}", source)
+
+
+def add_label_levels(
+    ledger: LedgerCounter, pixels: NDArray[Any], label: NDArray[Any], options: ReadOptions, source: str
+) -> None:
+    """Add the labeled regions within which 16-bit values differ and 8 bits lose their contrast, by class.
+
+    Args:
+        pixels: 16-bit samples [height, width, channel].
+        label: class indices [height, width] on the same grid.
+        options: conversion of the samples.
+    """
+    values, step = label.reshape(-1), max(1, label.size // _LABEL_PIXELS) | 1
+    samples, values = pixels.reshape(label.size, -1)[::step], values[::step]
+    for value in np.unique(values[values > 0])[:_MOST_CLASSES].tolist():
+        _add_part_levels(ledger, samples[values == value][None], options, f"class {value}", source)
+
+
+def _add_part_levels(
+    ledger: LedgerCounter, part: NDArray[Any], options: ReadOptions, name: str, source: str
+) -> None:
+    levels = levels_of(part, options) if part.size else None
+    if levels is None:
+        return
+    ledger.count("level_objects")
+    lost = "flattened_objects" if levels.is_flat else "contrast_lost_objects" if levels.is_lost else ""
+    if lost:
+        ledger.count(lost, 1, f"{source_name(source)}: {levels.text()} in {name}")
 
 
 def add_objects(
     ledger: LedgerCounter,
     boxes: Sequence[Box],
     stored: NDArray[np.float64],
+    scale: tuple[float, float],
     name: str,
 ) -> None:
     """Add the sizes and the flags of the stored objects of a picture.
 
     Args:
-        boxes: these objects in source pixels.
+        boxes: these objects, for their flags.
         stored: [object, 4], their boxes in stored pixels: ymin, xmin, ymax, xmax.
+        scale: stored pixels of a displayed pixel along (height, width). The size before is that of the visible part,
+            because larger records do not show more of an object at the edge.
     """
     if not boxes:
         return
@@ -130,13 +169,14 @@ def add_objects(
     first_tiny = first_small = ""
     sides_before, sides_after = map(ledger.sizes, ("object_sides_before", "object_sides_after"))
     for box, (ymin, xmin, ymax, xmax) in zip(boxes, stored.tolist(), strict=True):
-        before = min(box.ymax - box.ymin, box.xmax - box.xmin)
-        after = min(ymax - ymin, xmax - xmin)
+        height, width = ymax - ymin, xmax - xmin
+        before = min(height / scale[0], width / scale[1])
+        after = min(height, width)
         sides_before[bin_size(before + _ROUNDING)] += 1
         sides_after[bin_size(after + _ROUNDING)] += 1
         # An object that was as small in its source lost nothing.
         if after + _ROUNDING < 2 * LEAST_SIDE and before >= 2 * after:
-            sizes = (box.xmax - box.xmin, box.ymax - box.ymin), (xmax - xmin, ymax - ymin)
+            sizes = (width / scale[1], height / scale[0]), (width, height)
             shrunk += 1
             first_small = first_small or _shrunk(name, *sizes)
             if after + _ROUNDING < LEAST_SIDE:
@@ -203,37 +243,48 @@ def add_structure_sizes(ledger: LedgerCounter, when: str, sizes: Iterable[float]
         ledger.bin(f"structure_sizes_{when}", bin_size(size))
 
 
-def add_instances(ledger: LedgerCounter, label: NDArray[Any], counts: Mapping[int, int], name: str) -> None:
+def add_instances(
+    ledger: LedgerCounter,
+    label: NDArray[Any],
+    counts: Mapping[int, int],
+    name: str,
+    known: Collection[int] = (),
+) -> None:
     """Add whether the values of a label without class names may number objects.
 
     Values that number objects count up from 1 in each label, and each is one connected region. Organs are one region
-    each too, but the same organs are in each label. So `halofeed.schemas.losses` compares the numbers between labels.
+    each too, but the same organs are in each label. So `halofeed.prep.convert.loss_findings` compares the numbers
+    between labels.
 
     Args:
         label: values [height, width], [frame, height, width] or [depth, height, width].
         counts: pixels or voxels of each value.
+        known: values in the source's label, some of which resizing may have removed; default: those of `counts`.
     """
-    values = sorted(value for value in counts if value)
+    values = sorted(value for value in known or counts if value)
     if not values:
         return
     ledger.count("valued_records")
     ledger.bin("values_in_label", values[-1])
-    if values != list(range(1, len(values) + 1)) or len(values) > _MOST_INSTANCES:
+    many = len(values) > _MANY
+    if len(values) < (_COUNTED_UP if many else 1) * values[-1]:
         return
     planes = label[None] if label.ndim == 2 else label
     while planes.size > _MOST_LINKED[label.ndim]:
         planes = planes[:: 2 if len(planes) > 8 else 1, ::2, ::2]
     planes = np.ascontiguousarray(planes)
-    for value in values:
-        if _regions(planes == value) > 1:
-            return
+    # Evenly spaced values of many: each takes a pass over the label.
+    if any(_regions(planes == value) > 1 for value in values[:: -(-len(values) // _MOST_LINKED_VALUES)]):
+        return
     ledger.count("numbered_records", 1, f"{source_name(name)}: values 1 to {values[-1]}")
-    if len(values) > 1:
-        sizes = [counts[value] for value in values]
+    sizes = sorted(counts[value] for value in values if counts.get(value))
+    if len(sizes) > 1:
         ledger.count("several_numbered_records")
         # Parts of one structure, such as a tumor in its organ, touch. Objects lie apart somewhere.
-        ledger.count("apart_records", _regions(planes > 0) > 1)
-        ledger.count("alike_records", max(sizes) <= _ALIKE * min(sizes))
+        ledger.count("apart_records", many or _regions(planes > 0) > 1)
+        # A few cut objects at the edge do not decide about many.
+        few = len(sizes) // 10 if many else 0
+        ledger.count("alike_records", sizes[-1 - few] <= _ALIKE * sizes[few])
 
 
 def _regions(planes: NDArray[np.bool_]) -> int:
@@ -287,7 +338,6 @@ def add_scan_values(
     ledger: LedgerCounter,
     image: NDArray[Any],
     plans: Sequence[IntensityPlan],
-    labels: NDArray[Any] | None,
     name: str,
 ) -> tuple[Levels, ...]:
     """Add what a window and the stored type do to the values of a scan; return the levels of each channel.
@@ -295,7 +345,6 @@ def add_scan_values(
     Args:
         image: [depth, height, width, channel].
         plans: plan of each channel.
-        labels: class ids [depth, height, width]; None without a label.
     """
     found = tuple(scan_levels(image[..., at], plan) for at, plan in enumerate(plans))
     worst = max(found, key=lambda levels: (levels.is_flat, levels.loss))
@@ -304,30 +353,54 @@ def add_scan_values(
     if narrow.inside < LEAST_INSIDE and narrow.before > 2:
         text = f"{narrow.inside:.2%} of the values above the background, up to {narrow.high:g}, are in the window"
         ledger.count("outside_window_records", 1, f"{source_name(name)}: {text}")
-    if labels is not None:
-        _add_labelled_values(ledger, image[..., 0], plans[0], labels, name)
     return found
 
 
-def _add_labelled_values(
-    ledger: LedgerCounter, image: NDArray[Any], plan: IntensityPlan, labels: NDArray[Any], name: str
+def add_saturation(
+    ledger: LedgerCounter,
+    plan: IntensityPlan,
+    body: ValueCounts,
+    labeled: ValueCounts,
+    levels: Levels,
+    name: str,
 ) -> None:
-    where = sampling(image.shape)
-    inside = image[where][labels[where] != 0]
-    if plan.window is None or inside.size < _FEW_VOXELS:
+    """Add which share of a scan's stored values is at the ends of the window, over all and within the label.
+
+    Args:
+        plan: plan of the first channel.
+        body: counts of the stored values above the smallest, of all records of the scan.
+        labeled: counts of those where the label is not 0.
+        levels: levels of the first channel.
+    """
+    if plan.window is None:
+        return
+    ends = plan.stored(plan.window.low), plan.stored(plan.window.high)
+    if body.total:
+        ledger.bin("saturated_percents", round(100 * max(_share_of(body, end) for end in ends)))
+    if labeled.total < FEW_VOXELS:
         return
     ledger.count("windowed_label_records")
-    low, high = float(inside.min()), float(inside.max())
-    if low < high and (high <= plan.window.low or low >= plan.window.high):
-        text = (
-            f"labeled voxels have {low:g} to {high:g}, the window {plan.window.low:g} to {plan.window.high:g}"
-        )
+    low, high = (_share_of(labeled, end) for end in ends)
+    if max(low, high) > _SATURATED and levels.before > 1:
+        side = f"above {plan.window.high:g}" if high > low else f"below {plan.window.low:g}"
+        text = f"{max(low, high):.0%} of the labeled voxels lie {side}, an end of the window"
         ledger.count("flattened_label_records", 1, f"{source_name(name)}: {text}")
 
 
-def add_units(ledger: LedgerCounter, image: NDArray[Any], is_ct: bool, name: str) -> None:
-    """Add whether the values of a scan [depth, height, width] cannot be what a scanner measures."""
-    if problem := units_problem(image, is_ct=is_ct):
+def _share_of(counts: ValueCounts, value: float) -> float:
+    # Counts of float32 and bfloat16 have 12 significant bits.
+    near = np.isclose(counts.values, value, rtol=2**-11, atol=0)
+    return float(counts.counts[near].sum()) / counts.total
+
+
+def add_units(ledger: LedgerCounter, image: NDArray[Any], name: str) -> None:
+    """Add whether the values of a CT, or of a scan of unknown modality, cannot be Hounsfield units.
+
+    Args:
+        image: [depth, height, width, channel].
+    """
+    found = (units_problem(image[..., at]) for at in range(image.shape[3]))
+    if problem := next(filter(None, found), ""):
         ledger.count("implausible_scans", 1, f"{source_name(name)}: {problem}")
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.label_image import read_picture_labels
-from halofeed.prep.convert.losses import add_levels, add_object_levels, add_picture
-from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, annotated_orientation
+from halofeed.prep.convert.losses import add_levels, add_picture
+from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
@@ -105,7 +105,7 @@ class PictureConverter:
 
     @cached_property
     def _read_options(self) -> ReadOptions:
-        return copy_options(ReadOptions, self.recipe, background=self.recipe.backdrop())
+        return copy_options(ReadOptions, self.recipe, background=self.recipe.backdrop(), may_be_uint16=True)
 
     def new_tally(self) -> PictureTally:
         """Return a tally for the facts of records."""
@@ -159,13 +159,13 @@ class PictureConverter:
 
         ledger = LedgerCounter()
 
-        def inspect(samples: NDArray[Any]) -> None:
-            boxes = () if reference.normalized else reference.boxes or ()
-            add_object_levels(ledger, samples, boxes, self._read_options, reference.source)
+        grid = reference.grid if recipe.annotation_grid == "auto" else recipe.annotation_grid
+
+        def inspect(samples: DecodedImage) -> None:
+            add_samples(ledger, samples, reference, label, grid, self._read_options)
 
         image = read_image(data, self._read_options, needed, reserve_decoding, inspect)
         plan = plan_of(recipe, displayed_size(image.orientation, image.stored_size))
-        grid = reference.grid if recipe.annotation_grid == "auto" else recipe.annotation_grid
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)
         warnings = (*reference.notes, *([warning] if warning and reference.boxes else []))
         if FIRST_OF_SEVERAL in image.notes:

@@ -19,12 +19,14 @@ from halofeed.prep.convert.losses import (
     add_classes,
     add_instances,
     add_keypoints,
+    add_label_levels,
+    add_object_levels,
     add_objects,
     add_structure_sizes,
     source_name,
 )
 from halofeed.prep.convert.tallies import PictureFacts, count_labels
-from halofeed.prep.formats.picture import DecodedImage
+from halofeed.prep.formats.picture import DecodedImage, ReadOptions
 from halofeed.prep.geometry.boxes import (
     KEYPOINTS_OUTSIDE,
     BoxPolicy,
@@ -32,13 +34,20 @@ from halofeed.prep.geometry.boxes import (
     keypoint_features,
     place_annotated_boxes,
 )
-from halofeed.prep.geometry.resize import ResizePlan, displayed_size
+from halofeed.prep.geometry.resize import (
+    ResizePlan,
+    apply_to_boxes,
+    displayed_size,
+    displayed_to_file,
+    invert_affine,
+)
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.masks import encode_mask_png, mask_area, stored_mask
 from halofeed.schemas import keys
 from halofeed.schemas.files import ZERO_AREA
+from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Value
 
@@ -159,7 +168,7 @@ def add_label_image(picture: AnnotatedPicture, features: dict[str, Value], facts
             facts.ledger, "after", (count for value, count in facts.label_voxels.items() if value)
         )
         if picture.labels.is_open:
-            add_instances(facts.ledger, indices, facts.label_voxels, source)
+            add_instances(facts.ledger, indices, facts.label_voxels, source, known)
     facts.labelled = label is not None
     stored = ENCODERS["raw" if picture.recipe.encoding == "raw" else "png"](indices[..., None], 0)
     features[keys.LABEL] = stored
@@ -179,11 +188,9 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     }
     if unflagged:
         boxes = tuple(dataclasses.replace(box, **unflagged) for box in boxes)
-    if reference.normalized:
-        frame_size = displayed_size(orientation, plan.source_size)
-        boxes = tuple(scale_to_pixels(box, frame_size) for box in boxes)
+    boxes = _in_pixels(boxes, reference, orientation, plan.source_size)
     placed = place_annotated_boxes(
-        np.array([(box.ymin, box.xmin, box.ymax, box.xmax) for box in boxes], np.float64).reshape(-1, 4),
+        corners_of_boxes(boxes),
         np.array([np.nan if (area := _area_of(box)) is None else area for box in boxes], np.float64),
         np.array([box.is_crowd for box in boxes], bool),
         np.array([box.difficult for box in boxes], bool),
@@ -212,13 +219,12 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     features.update(_kept_features(kept, recipe.keep))
     if "keypoints" in recipe.keep:
         points, leave = keypoint_features([box.keypoints for box in kept], plan, orientation)
-        scale = _scale(plan, orientation)
-        add_keypoints(facts.ledger, kept, scale, reference.source)
+        add_keypoints(facts.ledger, kept, _scale(plan, orientation), reference.source)
         features.update(points)
         facts.warnings += (KEYPOINTS_OUTSIDE,) if leave else ()
     facts.labels.extend(ids)
     sides = np.array(plan.output_size * 2)
-    add_objects(facts.ledger, kept, placed.boxes * sides, reference.source)
+    add_objects(facts.ledger, kept, placed.boxes * sides, _scale(plan, 1), reference.source)
     facts.boxes = len(kept)
     reasons = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
     changed = {
@@ -232,6 +238,50 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     }
     empty = [(ZERO_AREA, _described(index, boxes[index])) for index in placed.zero_area]
     return (*bad_objects, *empty)
+
+
+def _in_pixels(
+    boxes: tuple[Box, ...], reference: SourceExample, orientation: int, size: tuple[int, int]
+) -> tuple[Box, ...]:
+    """Return boxes in pixels of the annotated grid; `size` is that of the displayed picture."""
+    if not reference.normalized:
+        return boxes
+    frame_size = displayed_size(orientation, size)
+    return tuple(scale_to_pixels(box, frame_size) for box in boxes)
+
+
+def corners_of_boxes(boxes: Sequence[Box]) -> NDArray[np.float64]:
+    """Return [object, 4]: ymin, xmin, ymax, xmax."""
+    return np.array([(box.ymin, box.xmin, box.ymax, box.xmax) for box in boxes], np.float64).reshape(-1, 4)
+
+
+def add_samples(
+    ledger: LedgerCounter,
+    image: DecodedImage,
+    reference: SourceExample,
+    label: NDArray[Any] | None,
+    grid: str | None,
+    options: ReadOptions,
+) -> None:
+    """Add what 8 bits do to the 16-bit samples within objects and labeled regions.
+
+    Args:
+        image: picture with its 16-bit samples, as displayed.
+        label: class indices of its label images; None without any.
+        grid: as in `AnnotatedPicture`.
+        options: conversion of the samples.
+    """
+    if label is not None and image.orientation == 1 and label.shape == image.pixels.shape[:2]:
+        add_label_levels(ledger, image.pixels, label, options, reference.source)
+    if not reference.boxes:
+        return
+    orientation, _ = annotated_orientation(reference.declared_size, image, grid)
+    size = displayed_size(image.orientation, image.stored_size)
+    boxes = _in_pixels(reference.boxes, reference, orientation, size)
+    to_displayed = invert_affine(displayed_to_file(orientation, displayed_size(orientation, size)))
+    corners = apply_to_boxes(to_displayed, corners_of_boxes(boxes))
+    names = [str(box.label) for box in boxes]
+    add_object_levels(ledger, image.pixels, corners, names, options, reference.source)
 
 
 def _scale(plan: ResizePlan, orientation: int) -> tuple[float, float]:

@@ -21,10 +21,13 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.convert.channel_grids import bring_channel, plan_channel, resampled_bytes
 from halofeed.prep.convert.label_volume import LabelReader
 from halofeed.prep.convert.losses import (
+    FEW_VOXELS,
     add_classes,
     add_instances,
+    add_saturation,
     add_scan_values,
     add_structure_sizes,
     add_units,
@@ -42,13 +45,12 @@ from halofeed.prep.convert.tallies import (
     shown_by,
 )
 from halofeed.prep.formats.volumes import open_scan
-from halofeed.prep.geometry.orientation import offset_between, plan_canonical, plan_orthogonal, tolerance_for
+from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, Scan, VolumeShape
 from halofeed.prep.geometry.volume import (
     AxisView,
     VolumePlan,
     VolumeTile,
-    describe_grid,
     join_plans,
     plan_crop_or_pad,
     plan_resample,
@@ -59,11 +61,18 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.volumes import SCAN
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.voxels.counts import measure_standardization, percentile_window
+from halofeed.prep.voxels.counts import (
+    ValueCounts,
+    count_intensities,
+    measure_standardization,
+    merge_counts,
+    percentile_window,
+)
 from halofeed.prep.voxels.encode import encode_raw
 from halofeed.prep.voxels.intensity import (
     LARGEST_ROUNDING_LOSS,
     IntensityPlan,
+    as_numbers,
     check_declared,
     check_values_are_hu,
     in_memory_order,
@@ -76,7 +85,7 @@ from halofeed.prep.voxels.label_volumes import (
     plan_foreground_crop,
     transform_box,
 )
-from halofeed.prep.voxels.resample import apply_image, apply_mask, apply_sets, view_of
+from halofeed.prep.voxels.resample import apply_image, apply_mask, apply_sets
 from halofeed.schemas import keys
 from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.findings import FindingName
@@ -244,13 +253,17 @@ class VolumeConverter:
         channels = (open_scan(files, path, members.get(path, ()), options) for path in reference.channels)
         scans = [scan, *channels]
         canonical = plan_canonical(scan.grid)
-        _check_channels(canonical.target, scans[1:], self.recipe.mask_grid_tolerance)
+        plans = [
+            plan_channel(canonical.target, channel, self.recipe.channel_grid, self.recipe.mask_grid_tolerance)
+            for channel in scans[1:]
+        ]
         in_hu = self.recipe.windows_hounsfield_units()
         if in_hu:
             check_declared(scans)
         has_labels = bool(reference.masks or reference.class_masks)
         label_dtype = np.dtype(self.labels.stored_dtype(sets=bool(self._channels)))
-        reserve(conversion_bytes(self.recipe, canonical, scans, label_dtype.itemsize * has_labels))
+        needed = conversion_bytes(self.recipe, canonical, scans, label_dtype.itemsize * has_labels)
+        reserve(needed + resampled_bytes(plans, scans[1:]))
         origins = [scan.origin for scan in scans if scan.origin is not None]
         origin = reduce(or_, origins) if len(origins) == len(scans) else None
         several = len(reference.masks) + len(reference.class_masks) > 1
@@ -272,10 +285,10 @@ class VolumeConverter:
             ),
             slices=scan.slices,
         ).read()
-        image = self._read_image(scans)
+        image, moved = self._read_image(scans, plans)
         assumed = check_values_are_hu(scans, image, self.recipe.fixed_window()) if in_hu else ()
         names = _channel_names(scans)
-        is_ct = scan.modality == "CT" or scan.unit == "HU"
+        may_be_ct = all(one.modality in (None, "", "CT") for one in scans)
         # This drops the functions that read, and with them the bytes of the files.
         scan, scans = replace(scan, read=_is_read), []
         least = float(in_memory_order(image)[0].min())
@@ -283,20 +296,20 @@ class VolumeConverter:
         rounded = _check_rounding(image, values, names)
         known = self._known(None if labels is None else labels.values)
         sized, parts = self._plan(canonical.target, image, known)
-        plans = [part.plan for part in parts]
-        coverage = measure_coverage(canonical.target, plans, known, self._channels, image=image[..., 0])
+        part_plans = [part.plan for part in parts]
+        coverage = measure_coverage(canonical.target, part_plans, known, self._channels, image=image[..., 0])
         ledger = LedgerCounter()
         ledger.count("sources")
-        levels = add_scan_values(ledger, image, values, known, reference.source)
-        if not in_hu and not self.recipe.scales_each_scan():
-            add_units(ledger, image[..., 0], is_ct, reference.source)
+        levels = add_scan_values(ledger, image, values, reference.source)
+        if may_be_ct and not in_hu and not self.recipe.scales_each_scan():
+            add_units(ledger, image, reference.source)
         if known is not None and self.labels.is_open and not self._channels:
             add_instances(ledger, known, coverage.class_mm3, reference.source)
         flat = {at for at, one in enumerate(levels) if one.is_flat}
         shown: set[int] = set()
         del known
         noted = (*(labels.findings if labels else ()), *assumed, *rounded, *coverage.findings())
-        findings = (*scan.findings, *noted)
+        findings = (*scan.findings, *moved, *noted)
         fill = float(self.recipe.pad_value[0]) if self.recipe.pad_value else least
         stored_first = self._stores_first(parts, image, values)
         if stored_first:
@@ -306,7 +319,8 @@ class VolumeConverter:
         # The last part empties these lists, so that it can reuse or free the arrays.
         images, masks = [image], [] if labels is None else [labels.values]
         del image, labels
-        records = []
+        records: list[Record] = []
+        labeled: list[ValueCounts] = []
         for part in parts:
             last = part is parts[-1]
             stored = apply_image(part.plan, images.pop() if last else images[0], fill, spare=last)
@@ -331,6 +345,12 @@ class VolumeConverter:
                 )
             )
             facts = records[-1].facts
+            labeled.append(facts.foreground)
+            if facts.foreground.total < FEW_VOXELS <= facts.foreground_voxels:
+                # Every eighth row hardly meets a small structure.
+                labeled[-1] = count_intensities(
+                    as_numbers(stored[..., 0], self.recipe.dtype), mask=self._known(classes)
+                )
             shown.update(facts.label_voxels)
             add_structure_sizes(
                 ledger, "after", (count for value, count in facts.label_voxels.items() if value)
@@ -338,6 +358,8 @@ class VolumeConverter:
             flat &= flat_channels(stored, flat)
             is_flat = facts.levels <= 2 and bool(flat_channels(stored, {0}))
             ledger.count("one_value_records", is_flat, source_name(reference.source))
+        body = merge_counts(record.facts.body for record in records)
+        add_saturation(ledger, values[0], body, merge_counts(labeled), levels[0], reference.source)
         if flat:
             text = levels[min(flat)].text()
             ledger.count("flattened_records", 1, f"{source_name(reference.source)}: {text}")
@@ -364,19 +386,31 @@ class VolumeConverter:
         ignored = self.labels.stored_ignore
         return label if label is None or ignored is None else np.where(label == ignored, 0, label)
 
-    def _read_image(self, scans: Sequence[Scan]) -> Voxels:
-        """Return [depth, height, width, channel] on the canonical grid, of a dtype that can store the padding."""
+    def _read_image(
+        self, scans: Sequence[Scan], plans: Sequence[VolumePlan | None]
+    ) -> tuple[Voxels, tuple[Finding, ...]]:
+        """Return [depth, height, width, channel] on the canonical grid, of a dtype that can store the padding.
+
+        Args:
+            scans: the first channel and the further ones.
+            plans: of the further channels, see `plan_channel`.
+        """
         found = sum(scan.channels for scan in scans)
         if found != self.recipe.channels:
             detail = f"found {found}, expected {self.recipe.channels}"
             fix = f"say --channels {found} if all scans have as many"
             raise SourceError("read", "number of channels", f"{detail}; {fix}")
-        parts = [view_of(plan_canonical(scan.grid), _narrowed(scan.read())) for scan in scans]
+        brought = [
+            bring_channel(plan, scan, _narrowed(scan.read()))
+            for plan, scan in zip((None, *plans), scans, strict=True)
+        ]
+        parts = [part for part, _ in brought]
+        findings = tuple(dict.fromkeys(finding for _, of_part in brought for finding in of_part))
         image = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=3)
         if image.dtype.kind == "f" or not self.recipe.pad_value:
-            return image
+            return image, findings
         padding = np.min_scalar_type(self.recipe.pad_value[0])
-        return image.astype(np.promote_types(image.dtype, padding), copy=False)
+        return image.astype(np.promote_types(image.dtype, padding), copy=False), findings
 
     def _plan(self, grid: Grid, image: Voxels, labels: Voxels | None) -> tuple[VolumeShape, list[VolumeTile]]:
         """Return a scan's shape before the static shape, and the plan of each tile from its canonical grid."""
@@ -480,9 +514,8 @@ class VolumeConverter:
             slopes, intercepts = zip(*(plan.scale for plan in values), strict=True)
             features[keys.INTENSITY_SCALE] = np.array(slopes, np.float32)
             features[keys.INTENSITY_OFFSET] = np.array(intercepts, np.float32)
-        body, foreground = count_values(
-            image, self.recipe.dtype, self._known(None if labels is None else stored_labels), least
-        )
+        known = self._known(None if labels is None else stored_labels)
+        body, foreground = count_values(image, self.recipe.dtype, known, least)
         counted = {} if labels is None else count_labels(stored_labels)
         counted = {value: count for value, count in counted.items() if value != self.labels.stored_ignore}
         facts = VolumeFacts(
@@ -515,16 +548,6 @@ def _narrowed(image: Voxels) -> Voxels:
     if image.dtype != np.int32 or image.min() < -32768 or image.max() > 32767:
         return image
     return image.astype(np.int16)
-
-
-def _check_channels(canonical: Grid, others: Sequence[Scan], tolerance_voxels: float) -> None:
-    """Refuse channels on other grids than the first, regardless of the order of their axes."""
-    for scan in others:
-        grid = plan_canonical(scan.grid).target
-        offset, apart = offset_between(canonical, grid)
-        if offset > tolerance_voxels:
-            detail = f"{describe_grid(canonical)}, {describe_grid(grid)}{apart}"
-            raise SourceError("geometry", "channels lie on different grids", detail + tolerance_for(offset))
 
 
 def _threshold(image: Voxels) -> float:

@@ -131,11 +131,16 @@ def plan_orthogonal(grid: Grid) -> VolumePlan:
     return plan_volume_step(grid, step)
 
 
-def plan_onto(source: Grid, target: Grid) -> VolumePlan:
+def plan_onto(source: Grid, target: Grid, *, antialias: bool = False) -> VolumePlan:
     """Plan to bring a volume onto another grid: linear interpolation for images, nearest voxel for masks.
 
     If the voxels of both grids coincide, they are copied unchanged. A target voxel more than half a voxel outside
     the source gets the fill value.
+
+    Args:
+        source: grid of the volume.
+        target: grid onto which it is brought.
+        antialias: whether to widen the kernel of images along axes that shrink; without effect where axes are turned.
     """
     _cosines(source)
     _cosines(target)
@@ -152,7 +157,8 @@ def plan_onto(source: Grid, target: Grid) -> VolumePlan:
             last = plan_window(turn.target, triple(start.tolist()), target.shape)
         else:
             inner[:3, :3] = np.diag(ratios)
-            last = plan_volume_step(turn.target, Resample(shape=target.shape, matrix=inner))
+            step = Resample(shape=target.shape, matrix=inner, antialias=antialias)
+            last = plan_volume_step(turn.target, step)
         plan = join_plans([turn, last])
     return replace(plan, target=target)
 

@@ -123,6 +123,7 @@ class _Found:
         labels: labels of each subject and session that fit its image.
         problems: problem of the labels of a subject and session.
         passed_over: images of each subject and session that are in another folder or that a pattern leaves out.
+        derived: other derived files of each subject and session, which may be labels of a name unknown here.
         left_out: examples of files that are not taken.
     """
 
@@ -130,6 +131,7 @@ class _Found:
     labels: dict[PairKey, list[_BidsFile]] = field(default_factory=dict)
     problems: dict[PairKey, Problem] = field(default_factory=dict)
     passed_over: dict[PairKey, list[_BidsFile]] = field(default_factory=lambda: defaultdict(list))
+    derived: dict[PairKey, list[_BidsFile]] = field(default_factory=lambda: defaultdict(list))
     left_out: list[SourceExample] = field(default_factory=list)
 
     @property
@@ -253,6 +255,8 @@ def _sort(
         else:
             if is_image:
                 found.passed_over[file.case].append(file)
+            elif not is_label and takes_label is None:
+                found.derived[file.case].append(file)
             found.leave_out(path, _NOT_CHOSEN if is_label or is_image else NEITHER)
     stems = {stem_of(one.path): one.path for case in scans.values() for one in case}
     for path in unnamed:
@@ -372,6 +376,11 @@ def _join(
             names = ",".join(taken[0].name if len(taken) > 1 else name for name, taken in channels.items())
             listed = ", ".join(file.path for file in several[:_MOST_LISTED])
             advice = f"--channel-order {names} takes one" if len(channels) > 1 else _image_advice(several[0])
+            if not labels and (derived := found.derived[case]):
+                # The first option alone would lead to images without labels.
+                advice = advice.partition(" takes ")[0]
+                pattern = derived[0].like(derived[0].name)
+                advice += f" --label-pattern '{pattern}' takes one with its label, if that is one"
             ambiguous[case] = (
                 "annotation",
                 "several images of one suffix in a session",

@@ -28,6 +28,7 @@ from halofeed.prep.annotations.pairing import (
     target_classes,
 )
 from halofeed.prep.annotations.patterns import Pattern, compile_pattern
+from halofeed.prep.formats.dicom.kinds import SECONDARY_CAPTURE, SINGLE_PICTURE_ADVICE
 from halofeed.prep.layouts.dicom_masks import describe_choice, fits_pattern, series_near
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
@@ -56,11 +57,13 @@ _NOT_IN_FOLDER = "no series lies in its folder; --label-pattern says which it be
 _NOT_BELOW = "the series that it was drawn on is not below the folder"
 _NOT_CHOSEN: Problem = ("selection", "mask is not chosen by --label-pattern", "")
 _UNREAD: Problem = ("read", "not a volume format that is read", "store the label as NIfTI, SEG or RTSTRUCT")
+_WITHOUT_POSITION = "image without position"
+_FLAT_KINDS = (SECONDARY_CAPTURE, _WITHOUT_POSITION)
 _FIXES: Mapping[str, str] = {
-    "secondary capture": "--secondary-captures take takes such images where they are slices",
+    SECONDARY_CAPTURE: "--secondary-captures take takes such images where they are slices",
     "survey by its description": "--series-description takes a series by its description",
     "mosaic": "Siemens' many slices in one image: make NIfTI of them with dcm2niix, then --layout pairs",
-    "image without position": "a slice must say where it lies: export the original series",
+    _WITHOUT_POSITION: "a slice must say where it lies: export the original series",
     "nuclear medicine image": "its header places no slice: save it as NIfTI with 3D Slicer, then --layout pairs or csv",
     "nuclear medicine projections": "projections are no slices: export the reconstructed series (RECON TOMO)",
     "nuclear medicine planar image": "it has no slices: leave it out, or export a reconstructed series (RECON TOMO)",
@@ -69,6 +72,7 @@ _FIXES: Mapping[str, str] = {
     "dose.nii.gz), then name it in a table as an image or a further channel (--layout csv)",
     "segmentation": "masks need the series that they were drawn on below the same folder",
     "structure set": "contours need the series that they were drawn on below the same folder",
+    "whole-slide image": "whole slides are not read: save tiles of them as PNG (e.g. with OpenSlide)",
     "DICOMDIR": "it lists files that must lie beside it",
 }
 """Advice for files of a kind that contains no slices."""
@@ -560,19 +564,42 @@ def _other_files(apart: Iterable[OtherFile], found: Iterable[FoundSeries]) -> It
         accounted = one.is_mask or _is_array(one)
         if accounted or (one.may_be_slice and folder_of(one.path) in folders):
             continue
-        problem: Problem = ("selection", "file is no slice of a volume", describe_kind(one.kind))
+        problem: Problem = (
+            "selection",
+            "file is no slice of a volume",
+            describe_kind(one.kind, is_flat=one.is_flat),
+        )
         if one.may_be_slice and one.error is not None:
             problem = one.error.args
         yield rejected_example(one.path, problem)
 
 
-def describe_kind(kind: str) -> str:
+def describe_kind(kind: str, *, is_flat: bool = False) -> str:
     """Return a kind of file, with advice if there is any.
+
+    Args:
+        kind: kind of the file.
+        is_flat: whether it holds pixels without a position, so that no option makes slices of them.
 
     >>> describe_kind("report"), describe_kind("survey by its description")
     ('report', 'survey by its description; --series-description takes a series by its description')
+    >>> describe_kind("secondary capture", is_flat=True)
+    'secondary capture; it has no position'
     """
-    return f"{kind}; {_FIXES[kind]}" if kind in _FIXES else kind
+    fix = "it has no position" if is_flat and kind == SECONDARY_CAPTURE else _FIXES.get(kind)
+    return f"{kind}; {fix}" if fix else kind
+
+
+def _fix(kind: str, *, is_flat: bool) -> str:
+    """Return the advice for a folder without a series, in which files of a kind are; "" if there is none.
+
+    A secondary capture without a position is no slice, whatever option is given; a CT, MR or PET image without one is a
+    slice that has lost it, or a picture.
+    """
+    if not is_flat or (kind in _FIXES and kind not in _FLAT_KINDS):
+        return _FIXES.get(kind, "")
+    lost = f"{_FIXES[kind]}; else: " if kind == _WITHOUT_POSITION else ""
+    return f"{lost}{SINGLE_PICTURE_ADVICE}"
 
 
 def _count_kinds(kinds: Iterable[str]) -> list[str]:
@@ -589,7 +616,8 @@ def _no_series_message(root: str, apart: Sequence[OtherFile], named: Sequence[st
     """
     kinds = [one.kind for one in apart]
     found = [*_count_kinds(kinds), *_count_kinds(extension_of(path).lower() for path in named)]
-    fixes = [f"{kind}: {_FIXES[kind]}" for kind in sorted(set(kinds)) if kind in _FIXES]
+    flat = {(one.kind, one.is_flat) for one in apart}
+    fixes = [f"{kind}: {fix}" for kind, is_flat in sorted(flat) if (fix := _fix(kind, is_flat=is_flat))]
     damaged = [(one.path, one.error) for one in apart if one.kind == "damaged" and one.error is not None]
     fixes += [f"damaged: {path}: {error.reason}; copy it again" for path, error in damaged[:1]]
     if any(map(is_volume_name, named)):

@@ -26,7 +26,7 @@ from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.suggest_layout import may_suggest_layout, suggest_layout
 from halofeed.prep.annotations.suggest_patterns import pattern_advice
 from halofeed.prep.sources.example import SourceExample
-from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_video_name
+from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_image_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.addresses import is_remote
 from halofeed.system.wording import plural
@@ -291,10 +291,9 @@ def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> No
 def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:
     for files in (annotations,) if annotations is images else (annotations, images):
         if (found := suggest_layout(files)) is not None:
-            raise AnnotationsError(
-                f"{files.root}: no class folders: {found}; or say --folders-are-classes to take each folder for a "
-                "class and ignore such files"
-            )
+            has_pictures = any(map(is_image_name, images.sizes()))
+            ignore = "; or say --folders-are-classes to take each folder for a class and ignore such files"
+            raise AnnotationsError(f"{files.root}: no class folders: {found}{ignore if has_pictures else ''}")
 
 
 def _check_not_image_folder(folders: Iterable[str], root: str) -> None:

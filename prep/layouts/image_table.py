@@ -526,15 +526,18 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
     if options.class_separator != "auto":
         return
     by_separator: dict[str, dict[str, list[str]]] = {}
+    joining = _joining_words(places)
     for cell in places:
         if _listed_classes(cell) is not None or class_number(cell) is not None:
             continue
         # Blanks around a sign belong to it: "a, b" is separated by the comma.
-        for separator in {run.strip() or " " for run in _SEPARATOR.findall(cell)}:
+        signs = {run.strip() or " " for run in _SEPARATOR.findall(cell)}
+        for separator in signs | {f" {word} " for word in joining & set(cell.split()[1:-1])}:
             parts = [part.strip() for part in cell.split(None if separator == " " else separator)]
             if len(parts) > 1 and all(parts):
                 by_separator.setdefault(separator, {})[cell] = parts
-    for separator, cells in sorted(by_separator.items()):
+    # A word, as in "scab and rust", comes before the blank, which would make a class of it.
+    for separator, cells in sorted(by_separator.items(), key=lambda item: (item[0] == " ", item[0])):
         combined = next((cell for cell, parts in cells.items() if all(part in places for part in parts)), "")
         reason = "as each part is a class of other rows"
         if not combined and _are_combinations(cells, places):
@@ -549,6 +552,17 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
                 f"{plural(len(cells[combined]), 'class', 'classes')}, {reason}; say {words} for several classes, or "
                 "--class-separator none if it is one class"
             )
+
+
+def _joining_words(cells: Iterable[str]) -> set[str]:
+    """Return words that only come between others, as in "scab and rust".
+
+    >>> _joining_words(["scab and rust", "sun sea", "sea road", "sun sea road"])
+    {'and'}
+    """
+    words = [cell.split() for cell in cells]
+    ends = {word for some in words if some for word in (some[0], some[-1])}
+    return {word for some in words for word in some[1:-1] if word.isalpha()} - ends
 
 
 def _are_combinations(cells: Mapping[str, Sequence[str]], places: Mapping[str, str]) -> bool:

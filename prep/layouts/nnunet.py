@@ -32,17 +32,27 @@ from halofeed.system.wording import plural
 
 _FOLDERS = {"Tr": "train", "Ts": "test"}
 _LISTS = {"Tr": "training", "Ts": "test"}
+_COLORS = 3
 _CASE = re.compile(r"(.+)_(\d{4})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Dataset:
-    """Checked description of the files from dataset.json."""
+    """Checked description of the files from dataset.json.
+
+    Args:
+        document: the document.
+        channels: names of the channels.
+        file_ending: extension of all files.
+        training: number of training cases.
+        channels_of_files: number of channels in each file.
+    """
 
     document: DatasetJson
     channels: tuple[str, ...]
     file_ending: str
     training: int
+    channels_of_files: int = 1
 
 
 def list_references(
@@ -69,6 +79,7 @@ def list_references(
     strays: list[SourceExample] = []
     ending = dataset.file_ending
     is_unnumbered = _is_unnumbered(dataset, images, below)
+    dataset = replace(dataset, channels_of_files=_channels_of_files(dataset, images, below))
     for suffix, split in _FOLDERS.items():
         channels: dict[str, dict[int, str]] = {}
         for path in _files(images, f"{below}images{suffix}/"):
@@ -170,6 +181,27 @@ def _is_unnumbered(dataset: _Dataset, images: SourceFiles, below: str) -> bool:
         for folder in ("imagesTr", "labelsTr")
     )
     return bool(stems) and stems <= cases and not any(f"{stem}_0000" in stems for stem in cases)
+
+
+def _channels_of_files(dataset: _Dataset, images: SourceFiles, below: str) -> int:
+    """Return 3 if each case is one color picture with the three channels of dataset.json, else 1.
+
+    nnU-Net's NaturalImage2DIO stores RGB pictures so, as CASE_0000.png. The names alone could be those of cases whose
+    other channels are lost; the first picture shows whether it has three channels itself.
+
+    Source: nnU-Net, nnunetv2/imageio/natural_image_reader_writer.py; Dataset120_RoadSegmentation.
+    """
+    from halofeed.prep.formats.picture.table import open_header  # imports OpenCV, which --help does without
+
+    paths = [path for path in _files(images, f"{below}imagesTr/") if path.endswith(dataset.file_ending)]
+    if len(dataset.channels) != _COLORS or not paths or dataset.file_ending not in IMAGE_EXTENSIONS:
+        return 1
+    if not all(path.endswith(f"_0000{dataset.file_ending}") for path in paths):
+        return 1
+    opened = open_header(images.read(paths[0]))
+    if opened is None or opened.load(False, (0, 0)).pixels.shape[2:] != (_COLORS,):
+        return 1
+    return _COLORS
 
 
 def label_values(
@@ -289,8 +321,9 @@ def _files(images: SourceFiles, folder: str) -> Iterator[str]:
 
 def _case(case: str, files: Mapping[int, str], split: str, dataset: _Dataset) -> SourceExample:
     first, *rest = (files[number] for number in sorted(files))
-    missing = [number for number in range(len(dataset.channels)) if number not in files]
-    unknown = [number for number in sorted(files) if number >= len(dataset.channels)]
+    expected = range(0, len(dataset.channels), dataset.channels_of_files)
+    missing = [number for number in expected if number not in files]
+    unknown = [number for number in sorted(files) if number not in expected]
     problem: Problem | None = None
     if missing:
         named = ", ".join(f"{number:04d} ({dataset.channels[number]})" for number in missing[:5])

@@ -29,7 +29,7 @@ from halofeed.prep.annotations.pairing import (
 )
 from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
-from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.annotations.suggest_layout import hint_of_dicom, layout_hint
 from halofeed.prep.annotations.suggest_patterns import UnpairedError, pattern_advice
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
@@ -174,7 +174,7 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
     )
     brief = f"{images.root}: no volume, picture or clip has a label by its name"
     if dicom is not None:
-        raise AnnotationsError(f"{brief}; {dicom} is DICOM: take --layout dicom")
+        raise AnnotationsError(f"{brief}; {hint_of_dicom(images, dicom)}")
     raise UnpairedError(
         f"{brief}; {expected}",
         lambda: f"else {pattern_advice(images, options, 'pairs')}{layout_hint(images, 'pairs')}",

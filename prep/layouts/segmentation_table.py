@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from halofeed.errors import SourceError
+from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.advice import suggest
 from halofeed.prep.annotations.columns import match_columns
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -29,6 +30,7 @@ from halofeed.prep.sources.example import SourceExample, data_files
 from halofeed.prep.sources.file_names import (
     ARRAY_EXTENSIONS,
     FolderIndex,
+    extension_of,
     find_annotated_file,
     is_document_name,
     is_image_name,
@@ -93,11 +95,51 @@ def list_references(
     for table, rows in zip(tables, rows_of, strict=True):
         split = split_in_file_name(table.file) or "train"
         listed += [(row, replace(reader.example(row, split), notes=table.notes)) for row in rows]
+    _check_label_column(listed, tables[0].header, (form, annotations, images, annotation_file), options)
     examples = resolve_grid(_refuse_repeated(listed), images, options)
     used = {path for example in examples for path in example.paths}
     used |= data_files(images, used)
     named, one_file = _named_paths(listed, images.root), annotation_file is not None
     yield from sort_examples([*examples, *_unlisted(used, named, images, one_file, options.takes_scan)])
+
+
+_LABEL_NOT_FOUND = "label file not found"
+"""Reason of `find_annotated_file`."""
+_Source = tuple[str, SourceFiles, SourceFiles, str | None]
+
+
+def _check_label_column(
+    listed: Sequence[tuple[TableRow, SourceExample]],
+    header: Sequence[str],
+    source: _Source,
+    options: LayoutOptions,
+) -> None:
+    """Refuse a table no label of which is a file, if another column that may be the label holds files.
+
+    pyradiomics' tables have the columns Image, Mask and Label, of which Label is the value within the mask.
+    """
+    named = [one for row, one in listed if row.cell("label")]
+    if not named or any(one.problem is None or one.problem[1] != _LABEL_NOT_FOUND for one in named):
+        return
+    column = match_columns("", header, _SPELLINGS, options.ignore_columns).columns["label"]
+    ignored = (*options.ignore_columns, column)
+    other = match_columns("", header, _SPELLINGS, ignored).columns.get("label")
+    if other is None:
+        return
+
+    def pair(words: Sequence[str]) -> str | None:
+        form, annotations, images, annotation_file = source
+        again = list_references(
+            form, annotations, images, annotation_file, replace(options, ignore_columns=ignored)
+        )
+        count = sum(one.problem is None and one.is_labelled for one in again)
+        return f"takes the labels of {plural(count, 'image')} from {other}" if count else None
+
+    for suggestion in suggest([("--ignore-columns", ",".join(ignored))], pair):
+        raise AnnotationsError(
+            f"{listed[0][0].file}: columns {column} and {other} can both be the label, and nothing below {column} is a "
+            f"file: {suggestion}"
+        )
 
 
 def _folders_of(row: TableRow, index: FolderIndex) -> Iterator[str]:
@@ -203,7 +245,14 @@ class _RowReader:
         found = self._series_at(written) if has_several or not below else None
         if found is not None:
             return found.source, found.members or tuple(below)
-        return find_annotated_file(below[0] if below else written, "label", images), ()
+        try:
+            return find_annotated_file(below[0] if below else written, "label", images), ()
+        except SourceError as error:
+            if error.reason != _LABEL_NOT_FOUND or extension_of(written):
+                raise
+            # A name without an extension is mostly none: "None", "NaN", "-".
+            detail = f"{error.detail}; if the image has no label, leave the cell empty"
+            raise SourceError(error.stage, error.reason, detail) from None
 
 
 def _from_the_root(row: TableRow, annotations_root: str, root: str) -> TableRow:

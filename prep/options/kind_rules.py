@@ -197,7 +197,7 @@ def _volume_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:
         return ""
     return (
         f"--depth {recipe.depth}: {picture} is a picture, and the sources are pictures only; leave --depth out, "
-        "or stack slices into one volume file first"
+        "or, if they are slices, save those of each scan as one NRRD or NIfTI file with its voxel size first"
     )
 
 

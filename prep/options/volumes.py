@@ -136,6 +136,13 @@ class VolumeOptions:
         "shape is used voxel by voxel, for masks whose affine was lost, and others are refused",
         choices=("refuse", "resample", "voxels"),
     )
+    channel_grid: str = option(
+        "refuse",
+        "a further channel on another grid than the first (PET and CT, ADC and T2) is refused, or resampled onto the "
+        "first one's grid by linear interpolation; voxels that it does not cover get its smallest value",
+        choices=("refuse", "resample"),
+        omitted=True,
+    )
     mask_grid_tolerance: float = option(
         GRID_TOLERANCE_VOXELS,
         "largest offset of a mask, or a further channel, from its scan's grid along each axis, as a fraction of a "
@@ -307,7 +314,8 @@ class VolumeOptions:
     map_classes: tuple[str, ...] = option(
         (),
         "segmentation: replace classes of the source, by name or value: FROM=TO, e.g. 'left kidney=kidney,right "
-        "kidney=kidney,BODY=background,500=liver'; background removes a class before overlaps are counted",
+        "kidney=kidney,BODY=background,500=liver', or 1..300=cell for a range of values; background removes a class "
+        "before overlaps are counted",
         needs=_CLASS_MAPS,
     )
     label_channels: tuple[str, ...] = option(

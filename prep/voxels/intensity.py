@@ -246,10 +246,12 @@ FAT_HU: Final = -50
 """Fat has -100 HU, air -1000, water 0: a body scan with no value below this, or nearly none above it, is not in HU."""
 _ABOVE_FAT: Final = 0.01
 """Share of a scan's voxels above `FAT_HU` below which no body is in it; small animals in a wide scanner have 2 %."""
-_FLOOR_HU: Final = -4096
-"""Padding has one value, often -3024 or -32768. Nothing else lies below, so values there are in other units."""
+_FLOOR_HU, _CEILING_HU = -4096, 4096
+"""Scanners store 12 bits: below is only padding, often -3024 or -32768, and above is only metal."""
 _AIR_HU: Final = (-1200, -850)
-_BELOW_FLOOR: Final = 0.005
+_AIR_TENTHS: Final = (-12000, -8500)
+_OUT_OF_RANGE: Final = 0.005
+"""Share of voxels below the floor that is no accident. An estimate: no CT of the test data has any but padding."""
 
 _NOT_CT: Final = re.compile(r"(mri?|t1\w*|t2\w*|flair|pd|dwi|adc|pet|pt|us|zscore)\b", re.IGNORECASE)
 _CURE: Final = "take --window-percentiles 0.5,99.5 in place of the window, or leave the window out"
@@ -294,7 +296,7 @@ def check_values_are_hu(
                 )
         channel += scan.channels
     for at in range(channel):
-        if problem := units_problem(image[..., at], is_ct=True):
+        if problem := units_problem(image[..., at]):
             _refuse(f"{problem}, so that a window for tissue would leave one value or few")
     if not lowest:
         return ()
@@ -312,17 +314,16 @@ def sampling(shape: tuple[int, ...]) -> tuple[slice, slice, slice]:
     return slice(None, None, step), slice(None, None, step), slice(None, None, step)
 
 
-def units_problem(image: NDArray[Any], *, is_ct: bool) -> str:
-    """Return why the values of a scan are no Hounsfield units, or no values of any scanner; "" if nothing shows it.
+def units_problem(image: NDArray[Any]) -> str:
+    """Return why the values of a CT, or of a scan of unknown modality, are no Hounsfield units; "" without a reason.
 
-    Where the rescale intercept was subtracted twice, air is at -2024 and all tissue near -1024. Large scans are
-    sampled.
+    Where the rescale intercept was subtracted twice, air is at -2024 and all tissue near -1024. In tenths of HU, air is
+    at -10000, fat at -1000 and bone above 4096. Scans without negative values are not judged. Large scans are sampled.
 
     Args:
         image: [depth, height, width].
-        is_ct: whether the values are said to be Hounsfield units.
 
-    >>> units_problem(np.array([[[-2024, -984, -980, -2023]]]), is_ct=False)
+    >>> units_problem(np.array([[[-2024, -984, -980, -2023]]]))
     '100% of its values lie below -50, from -2024 to -980; a rescale intercept may have been subtracted twice'
     """
     sample = image[sampling(image.shape)]
@@ -332,14 +333,22 @@ def units_problem(image: NDArray[Any], *, is_ct: bool) -> str:
             f"{below:.0%} of its values lie below {FAT_HU}, from {low:g} to {high:g}; a rescale intercept may have "
             "been subtracted twice"
         )
-    if is_ct and low < _FLOOR_HU:
-        # The smallest value alone may be padding, if there is air beside it.
-        has_air = bool(((sample > _AIR_HU[0]) & (sample < _AIR_HU[1])).any())
-        floored = float(((sample < _FLOOR_HU) & ((sample > low) | (not has_air))).mean())
-        if floored > _BELOW_FLOOR:
-            values = f"{floored:.1%} of its values lie below {_FLOOR_HU}, from {low:g} to {high:g}"
-            return f"{values}; they may be tenths of HU"
-    return ""
+    if low >= _FLOOR_HU:
+        return ""
+    outside = sample < _FLOOR_HU
+    if not _is_between(low, _AIR_TENTHS):
+        outside &= sample > low  # the smallest value alone is padding
+    floored = float(outside.mean())
+    # Resampling blends padding with its surroundings. Then there is more air than such voxels, and no bone above 4096.
+    is_blend = floored < float(_is_between(sample, _AIR_HU).mean())
+    if floored <= _OUT_OF_RANGE or (is_blend and float((sample > _CEILING_HU).mean()) <= _OUT_OF_RANGE):
+        return ""
+    values = f"{floored:.1%} of its values lie below {_FLOOR_HU}, from {low:g} to {high:g}"
+    return f"{values}; they may be tenths of HU, or numbers without a sign that were read with one"
+
+
+def _is_between(values: Any, limits: tuple[float, float]) -> Any:
+    return (values > limits[0]) & (values < limits[1])
 
 
 def check_channels_are_ct(names: Sequence[str]) -> None:

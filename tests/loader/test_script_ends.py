@@ -62,7 +62,22 @@ thread = threading.Thread(target=read, daemon=True); thread.start(); time.sleep(
     "a store that does not answer": """
 rows, slow = Loader._rows, threading.Event()
 Loader._rows = lambda self, *of: (slow.is_set() and time.sleep(60), rows(self, *of))[1]
-stream = iter(loader.dataset()); next(stream); slow.set(); next(stream); next(stream); end()""",
+stream = iter(loader.dataset()); next(stream); time.sleep(1); slow.set(); next(stream); time.sleep(0.5); end()""",
+    "batches of a store that does not answer": """
+rows, slow = Loader._rows, threading.Event()
+Loader._rows = lambda self, *of: (slow.is_set() and time.sleep(60), rows(self, *of))[1]
+stream = loader.batches(); next(stream); slow.set()
+threading.Thread(target=take, args=(stream,), daemon=True).start(); time.sleep(1); end()""",
+    "records of a store that does not answer": """
+from halofeed.loader.filling import Filler
+fill, slow = Filler._fill_rows, threading.Event()
+def fill_rows(self, *of):
+    if slow.is_set():
+        self._for_each(__import__("collections").deque([(0,)] * 9), lambda position: time.sleep(60))
+    return fill(self, *of)
+Filler._fill_rows = fill_rows
+stream = loader.batches(); next(stream); slow.set()
+threading.Thread(target=take, args=(stream,), daemon=True).start(); time.sleep(1); end()""",
     "Keras": KERAS + "model.fit(load(num_epochs=1).dataset(as_supervised=True), verbose=0); end()",
     "Keras with steps": KERAS
     + """

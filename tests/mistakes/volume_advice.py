@@ -127,6 +127,9 @@ ADVICE: dict[str, Advice] = {
     "a mask slightly off": refused(one(grid=AFFINE + SHIFT / 10), r"(--mask-grid-tolerance \S+) accepts it"),
     "a mask whose axes are turned": refused(one(grid=FLIPPED + SHIFT), "(--mask-grid resample) takes"),
     "channels slightly apart": refused(channels(image(), apart=0.1), r"(--mask-grid-tolerance \S+) accepts"),
+    "channels on different grids": refused(
+        channels(image()[::2], apart=0.1), "(--channel-grid resample)", proves="train +1 record"
+    ),
     "a channel of some scans": noted(
         some_channels(), "(--channel-order) takes", more=("0", "--channels 1"), proves=r"train +2 records"
     ),

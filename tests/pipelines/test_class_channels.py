@@ -267,8 +267,9 @@ def test_each_region_of_nnunet_is_a_channel(tmp_path: Path) -> None:
         odd = nnunet(tmp_path / words, values, {**REGIONS, "whole": whole})
         with pytest.raises(AnnotationsError, match=words):
             convert(odd, tmp_path / "f", layout="nnunet")
+    choice = ("3=background", "ignore=background")
     with pytest.raises(AnnotationsError, match=r"3: no such class in the regions.*found whole, core"):
-        convert(source, tmp_path / "g", layout="nnunet", map_classes=("3=background",))
+        convert(source, tmp_path / "g", layout="nnunet", map_classes=choice)
 
 
 # What is refused, and what looks ------------------------------------------------------------------------
@@ -290,6 +291,7 @@ def test_a_scan_without_label_is_zero_in_every_channel(tmp_path: Path) -> None:
     save_nifti(tmp_path / "s/alone/ct.nii", image(), AFFINE)
     done = convert(tmp_path / "s", tmp_path / "o", missing_masks="prediction")
     assert rejected(done) == {}
+    assert done.manifest.splits["unlabeled"].records == 1
     assert not channels_by_source(done.folder, "unlabeled")["alone/ct.nii"].any()
     assert verify(done.folder).ok and "1 without, for prediction" in describe_dataset(done.folder)
 

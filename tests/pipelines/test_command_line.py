@@ -85,8 +85,8 @@ def test_every_option_of_convert_is_explained_and_exists():
     text, short = (halofeed_here("convert", word).stdout for word in ("--help-all", "--help"))
     offered = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE))
     mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
-    # argparse's own, and Beam's or their beginnings
-    others = {"--help", "--runner", "--extra", "--job", "--project", "--region", "--temp"}
+    # argparse's own, that of `train`, and Beam's or their beginnings
+    others = {"--help", "--fold", "--runner", "--extra", "--job", "--project", "--region", "--temp"}
     assert mentioned - others <= offered, mentioned - others - offered
     assert {"--layout", "--max-rejected", "--overwrite", "--shards", "--masks"} <= offered
     listed = re.findall(r"^  (--[a-z-]+)", short, re.MULTILINE)

@@ -224,7 +224,7 @@ LOST: list[Case] = [
         "values may number objects",
         lambda root: labels(root, numbered),
         PICTURES,
-        (*PICTURES, "--map-classes", "1=object,2=object,3=object"),
+        (*PICTURES, "--map-classes", "1..3=object"),
     ),
 ]
 

@@ -105,7 +105,9 @@ def test_repeated_messages_of_one_field_are_merged_as_protobuf_does(data: bytes,
     assert_same(decode_example(data), expected)
     expected = {key: value for key, value in expected.items() if key in wanted}
     assert_same(decode_example(data, wanted), expected)
-    assert_same(decode_parts([(0, memoryview(data))], len(data), frozenset(wanted)), expected)
+    view = memoryview(data)
+    assert_same(decode_parts([(0, view)], len(data), frozenset(wanted)), expected)
+    assert_same(decode_small(lambda at, size: view[at : at + size], len(data), wanted), expected)
 
 
 @given(FEATURES)

@@ -6,6 +6,7 @@ import io
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,13 +38,16 @@ from halofeed.prep.formats.picture.gif_webp_bmp import (
 from halofeed.prep.formats.picture.image import (
     Size,
     check_pixel_count,
+    check_sample_bits,
     convert_pixels,
     damaged_error,
+    levels_of,
     truncated_error,
 )
 from halofeed.prep.formats.picture.pillow import decoder_failures, open_with_plugin
 from halofeed.prep.formats.picture.png import PNG_SIGNATURE, read_png_header
 from halofeed.prep.formats.picture.table import matches_start
+from halofeed.prep.voxels.levels import Levels
 from halofeed.system.wording import plural
 
 DEFAULT_DURATION_MS = 100
@@ -224,7 +228,7 @@ def open_animation(
     if lacks_durations:
         findings = (f"frames without a duration are shown for {DEFAULT_DURATION_MS} ms", *findings)
 
-    take = pixels_of or _colors
+    take = pixels_of or partial(_colors, note_levels=options.note_levels)
 
     def decode(indices: Sequence[int]) -> Iterator[RgbFrame]:
         image = open_with_plugin(plugin, animation.data)
@@ -254,5 +258,13 @@ def has_alpha(image: Image.Image) -> bool:
     return image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info
 
 
-def _colors(image: Image.Image, options: ReadOptions) -> RgbFrame:
+def _colors(image: Image.Image, options: ReadOptions, note_levels: Callable[[Levels], None]) -> RgbFrame:
+    if image.mode.startswith("I;16"):
+        # Pillow 12 clips 16-bit gray to 255 where it becomes color, so that nearly every value is white.
+        pixels = np.asarray(image).astype(np.uint16)[..., None]
+        check_sample_bits(pixels, options)
+        levels = levels_of(pixels, options)
+        if levels is not None:
+            note_levels(levels)
+        return convert_pixels(pixels, options)[0]
     return convert_pixels(np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB")), options)[0]

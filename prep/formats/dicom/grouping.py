@@ -144,6 +144,7 @@ class OtherFile:
         series, group, frame_of_reference: see `DicomSeries`.
         error: the reason why a damaged file cannot be read.
         file_bytes: size of the file.
+        is_flat: see `HeaderFields`.
     """
 
     path: str
@@ -154,6 +155,7 @@ class OtherFile:
     frame_of_reference: str | None = None
     error: SourceError | None = None
     file_bytes: int | None = None
+    is_flat: bool = False
 
     @property
     def is_mask(self) -> bool:
@@ -260,6 +262,7 @@ def read_headers(
                     group=fields.group,
                     frame_of_reference=fields.frame_of_reference,
                     file_bytes=fields.file_bytes,
+                    is_flat=fields.is_flat,
                 )
             )
         for key in keys:

@@ -20,11 +20,13 @@ from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import (
     DicomHeader,
     Elements,
+    HeaderContinuesError,
     PixelLocation,
     damaged_file,
     finite_number,
     integer,
     items,
+    parse_dicom_header,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, object_kind
 from halofeed.prep.formats.dicom.real_world_values import Rescale, read_mappings
@@ -224,6 +226,7 @@ class HeaderFields:
         file_bytes: size of the stored file; None if unknown.
         header_checksum: checksum of the bytes before the pixels, see `headers.checksum_before`.
         stamp: stamp of the file before it was read, see `halofeed.prep.sources.files.settled_stamp`.
+        is_flat: whether the file holds pixels, none of them at a position in the patient, and is no mask.
         identity: short hash of each attribute of `IDENTITY`, b"" if absent. It compares files of one series only.
         series_digest, frame_digest, instance_digest: digests of the UIDs of the series, the frame of reference and
             the file, see `uid_digest`.
@@ -252,6 +255,7 @@ class HeaderFields:
     file_bytes: int | None = None
     header_checksum: int = 0
     stamp: tuple[int, ...] | None = None
+    is_flat: bool = False
     identity: tuple[bytes, ...] = ()
     series_digest: bytes = b""
     frame_digest: bytes = b""
@@ -314,11 +318,30 @@ def header_fields(header: DicomHeader, policy: SeriesPolicy) -> HeaderFields:
         syntax=header.syntax,
         lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
         frames=_frames(elements) if is_image else (),
+        is_flat=header.pixels is not None and kind not in MASK_KINDS and _is_flat(elements),
         identity=_identity(series, tuple(headers.raw_value(elements, tag) for _, _, tag in IDENTITY)),
         series_digest=digest(headers.SERIES_UID),
         frame_digest=digest(headers.FRAME_OF_REFERENCE),
         instance_digest=digest(headers.SOP_INSTANCE),
     )
+
+
+def is_single_picture(head: bytes) -> bool:
+    """Return whether a file is a DICOM picture without a position, from its first bytes; False if they do not tell."""
+    try:
+        return header_fields(parse_dicom_header(head, False)[0], SeriesPolicy()).is_flat
+    except (HeaderContinuesError, SourceError):
+        return False
+
+
+def _is_flat(elements: Elements) -> bool:
+    """Return whether no frame of an object has a position.
+
+    Source: PS3.3 C.7.6.2 (slices), C.7.6.16 (frames), C.8.4.11 (detectors).
+    """
+    placed = (headers.SHARED_GROUPS, headers.FRAME_GROUPS, headers.DETECTOR_INFORMATION)
+    has_groups = any(items(elements, tag) for tag in placed)
+    return not has_groups and headers.numbers(elements, headers.POSITION, 3) is None
 
 
 def _rescale(elements: Elements) -> Rescale | None:

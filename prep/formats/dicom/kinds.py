@@ -74,6 +74,13 @@ FLAT_MODALITIES: Mapping[str, str] = {
 }
 """Modalities without slices; they count only if the SOP class is unknown."""
 
+SINGLE_PICTURE_ADVICE = (
+    "single DICOM pictures are not read: save each as PNG with pydicom and Pillow (16 bits for gray, MONOCHROME1 "
+    "inverted, no VOI window applied; the script is in docs/troubleshooting.md, Single DICOM pictures), then convert "
+    "these as pictures, with the layout of their annotations"
+)
+"""Advice for radiographs, photographs, ultrasound and other pictures without a position in the patient."""
+
 MASK_KINDS = ("segmentation", "label map segmentation", STRUCTURE_SET)
 
 

@@ -49,6 +49,7 @@ class ReadOptions:
         max_pixels: maximum pixels per file; larger files are refused before memory is allocated.
         sample_bits: number of bits that 16-bit samples use when they are converted to 8 bits: 0 to 2^bits - 1 becomes
             0 to 255. 0 means 16, and refuses a file whose values suggest fewer bits.
+        may_be_uint16: whether records may hold 16 bits, so that messages name --dtype uint16; clips hold 8.
 
     >>> ReadOptions(channels=2)
     Traceback (most recent call last):
@@ -61,6 +62,7 @@ class ReadOptions:
     background: tuple[int, ...] = (0, 0, 0)
     max_pixels: int = MAX_PIXELS
     sample_bits: int = 16
+    may_be_uint16: bool = True
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -326,17 +328,18 @@ def check_sample_bits(pixels: PixelArray, options: ReadOptions) -> tuple[str, ..
     most = int((pixels[..., :-1] if pixels.shape[2] in (2, 4) else pixels).max(initial=0))
     if most >> (options.sample_bits or 16):
         peak, bits = (1 << options.sample_bits) - 1, _usual_bits(most)
+        wide = ", or for pictures that differ in it --dtype uint16 in place of that"
         detail = (
-            f"the largest value is {most}, and {options.sample_bits} bits end at {peak}; say --sample-bits {bits}, or "
-            "for pictures that differ in it --dtype uint16 in place of that"
+            f"the largest value is {most}, and {options.sample_bits} bits end at {peak}; say --sample-bits {bits}"
+            f"{wide if options.may_be_uint16 else ''}"
         )
         raise decode_error("samples use more bits", detail)
     if options.sample_bits or most == 0 or most > _DARKEST:
         return (FEWER_BITS,) if not options.sample_bits and 0 < most < _DARK else ()
     detail = (
         f"the largest value of the 16-bit samples is {most}, which would be {(most + 128) // 257} of 255; say "
-        f"--sample-bits {_usual_bits(most)} if they use that many bits, or 16 if the picture is that dark; or keep the "
-        "values with --dtype uint16"
+        f"--sample-bits {_usual_bits(most)} if they use that many bits, or 16 if the picture is that dark"
+        f"{'; or keep the values with --dtype uint16' if options.may_be_uint16 else ''}"
     )
     raise decode_error("picture would become nearly black", detail)
 

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import simplejpeg
 
 from halofeed.errors import SourceError
+from halofeed.prep.formats.dicom.kinds import SINGLE_PICTURE_ADVICE
 from halofeed.prep.formats.picture.gif_webp_bmp import open_bmp, open_gif, open_webp
 from halofeed.prep.formats.picture.image import (
     BLOCK_PIXELS,
     DecodedImage,
     MemoryEstimate,
     OpenedImage,
-    PixelArray,
     ReadOptions,
     Size,
     apply_orientation,
@@ -91,6 +91,8 @@ def sniff(data: bytes) -> str:
         raise decode_error("file is empty")
     name = recognize(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
     if name is None:
+        if data[128:132] == b"DICM":  # DICOM PS3.10, 7.1
+            raise decode_error("not an image format that is read", f"it is DICOM: {SINGLE_PICTURE_ADVICE}")
         kind = recognize(data, UNSUPPORTED_PICTURES) or f"begins with {data[:8].hex(' ')}"
         raise decode_error("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
     return name
@@ -118,6 +120,14 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
     except SourceError:
         return None
     return opened.stored_size, opened.orientation
+
+
+def open_header(data: bytes) -> OpenedImage | None:
+    """Return the picture that a file holds, its pixels not decoded; None if it is none, or damaged."""
+    try:
+        return FORMATS[sniff(data)][1](data)
+    except SourceError:
+        return None
 
 
 _RETAINED_BYTES = 256 << 20
@@ -163,7 +173,7 @@ def read_image(
     options: ReadOptions,
     needed_size: Callable[[int, int], Size] | None = None,
     reserve: Callable[[Footprint], None] | None = None,
-    inspect: Callable[[PixelArray], None] = lambda pixels: None,
+    inspect: Callable[[DecodedImage], None] = lambda image: None,
 ) -> DecodedImage:
     """Decode an image file into upright pixels with the channels and the depth of the options.
 
@@ -185,7 +195,7 @@ def read_image(
             `pixels` may be smaller than `stored_size`. None: full resolution.
         reserve: function that receives the memory footprint before the large allocations; it may raise to stop the
             reading.
-        inspect: function that receives 16-bit samples [height, width, channel] as displayed before they become 8 bits.
+        inspect: function that receives the picture with 16-bit samples, as displayed, before they become 8 bits.
 
     Raises:
         SourceError: stage `decode`: the file is not a supported image, or it is damaged, truncated or too large.
@@ -207,19 +217,23 @@ def read_image(
     if opened.orientation != 1:
         notes.append("orientation applied")
     notes += check_sample_bits(raster.pixels, options)
-    levels = levels_of(raster.pixels, options)
-    if levels is not None:
-        inspect(apply_orientation(raster.pixels, opened.orientation))
-    pixels, conversions = convert_pixels(apply_orientation(raster.pixels, opened.orientation), options)
-    changes = (*notes, *conversions)
-    return DecodedImage(
-        pixels=pixels,
+    image = DecodedImage(
+        pixels=apply_orientation(raster.pixels, opened.orientation),
         orientation=opened.orientation,
         stored_size=opened.stored_size,
         scale=raster.scale,
+        notes=(),
+        levels=levels_of(raster.pixels, options),
+    )
+    if image.levels is not None:
+        inspect(image)
+    pixels, conversions = convert_pixels(image.pixels, options)
+    changes = (*notes, *conversions)
+    return replace(
+        image,
+        pixels=pixels,
         notes=(FIRST_OF_SEVERAL, *changes) if opened.more else changes,
         plain_jpeg_channels=0 if changes else opened.plain_channels,
-        levels=levels,
     )
 
 

@@ -111,6 +111,7 @@ def open_minc(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
         offset=0,
         slope=float(slopes.flat[0]) if uniform else 1.0,
         inter=float(inters.flat[0]) if uniform else 0.0,
+        step=0.0 if uniform or image.dtype.kind == "f" else float(np.abs(slopes).max()),
     )
 
     def pieces(data: bytes) -> Iterator[bytes]:

@@ -143,7 +143,8 @@ class VolumeFile:
             tolerance = quantization_tolerance(stored, content)
             if tolerance is not None:
                 held, _ = read_labels(stored, content, tolerance=tolerance, negative=options.negative_values)
-                detail = f"values are stored in steps of {abs(stored.slope):.3g}; the nearest whole numbers were taken"
+                step = stored.step or abs(stored.slope)
+                detail = f"values are stored in steps of {step:.3g}; the nearest whole numbers were taken"
                 findings += (Finding.corrected(FindingName.MASK_QUANTIZED, detail),)
 
         def read() -> NDArray[Any]:

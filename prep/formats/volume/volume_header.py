@@ -55,6 +55,7 @@ class StoredVoxels:
         offset: offset of the first value in the content, in bytes.
         slope, inter: rescaling: value = `stored * slope + inter`.
         has_trailer: whether data of any length may follow the voxels.
+        step: largest step of values that the content has rescaled slice by slice; 0 if it holds them as stored.
     """
 
     shape: VolumeShape
@@ -65,6 +66,7 @@ class StoredVoxels:
     slope: float = 1.0
     inter: float = 0.0
     has_trailer: bool = False
+    step: float = 0.0
 
     @property
     def rescales(self) -> bool:

@@ -35,6 +35,10 @@ _NOT_QUANTIZED_LABELS = (
     "so they are no whole numbers that were rounded to a step below 1: are image and label swapped? Save labels as "
     "integers without a slope"
 )
+_BYTE_STEPS = 255
+"""Steps into which programs divide the range of floats that they store in 8 bits."""
+_ROUNDING = 1e-6
+"""Largest relative difference of values that were the same number before they were rescaled in float32."""
 MAX_EXACT_SLOPE = 2**31
 """Integer slopes and intercepts up to this limit give exact results in int64."""
 
@@ -158,6 +162,8 @@ def is_quantized(header: StoredVoxels) -> bool:
     Programs write such a slope when they store floats as integers: nibabel divides the range of the values into as many
     steps as the type has numbers. A label that is no multiple of the step comes back up to half a step away.
     """
+    if header.step:
+        return True
     return header.dtype.kind != "f" and not (header.slope.is_integer() and header.inter.is_integer())
 
 
@@ -170,9 +176,11 @@ def quantization_tolerance(header: StoredVoxels, data: Content) -> float | None:
     fraction is between two whole numbers by chance only if the step is large: from a step of 0.5 on, the highest and
     the lowest value must also be whole, as they are where a program divided the range of whole numbers.
     """
-    step = abs(header.slope)
+    step = header.step or abs(header.slope)
     if not is_quantized(header) or step >= 1:
         return None
+    if header.step:
+        return _tolerance_of_slices(header, data)
     stored = np.empty(0, header.dtype)
 
     def add(block: Block, _: Block) -> None:
@@ -190,6 +198,20 @@ def quantization_tolerance(header: StoredVoxels, data: Content) -> float | None:
     ends = exact[[int(exact.argmin()), int(exact.argmax())]]
     are_ends_whole = bool((np.abs(ends - np.rint(ends)) <= LABEL_TOLERANCE).all())
     return tolerance if are_near and (step < _SURE_STEP or are_ends_whole) else None
+
+
+def _tolerance_of_slices(header: StoredVoxels, data: Content) -> float | None:
+    """Return as `quantization_tolerance` for slices of different steps, in which a whole number has several values."""
+    tolerance = header.step / 2 + _ROUNDING
+    distance = 0.0
+
+    def measure(block: Block, _: Block) -> None:
+        nonlocal distance
+        distance = max(distance, float(np.abs(block - np.rint(block)).max()))
+
+    unused = np.empty(0, np.uint8)
+    _read_blocks(header, data, lambda start, stop: unused, measure, in_place=False)
+    return tolerance if header.step < _SURE_STEP and LABEL_TOLERANCE < distance <= tolerance else None
 
 
 def read_labels(
@@ -216,6 +238,7 @@ def read_labels(
         SourceError: see `read_values`; or a value is not an integer up to 2**31 - 1, or negative and not known.
     """
     unknown: set[int] = set()
+    ends: list[float] = []
     labels = np.empty(header.value_count, LABELS[0])
     at = replaced = 0
 
@@ -227,6 +250,8 @@ def read_labels(
             with np.errstate(divide="ignore", invalid="ignore"):
                 stored = np.where(bad, stored.dtype.type(-header.inter / header.slope), stored)
         block = _to_labels(stored, header, tolerance)
+        if header.rescales or stored.dtype.kind == "f":
+            ends.extend(_rescaled(np.array([stored.min(), stored.max()]), *_float_rescale(header)).tolist())
         lowest, highest = int(block.min()), int(block.max())
         if lowest < 0 and len(unknown) <= MOST_NEGATIVE:
             unknown.update(set(np.unique(block[block < 0]).tolist()) - {*negative})
@@ -247,7 +272,29 @@ def read_labels(
     _read_blocks(header, data, lambda start, stop: labels[start:stop], fill, in_place=False)
     if unknown:
         raise SourceError("decode", NEGATIVE_LABELS, _negative_values(sorted(unknown)))
+    if ends:
+        _check_not_lost(min(ends), max(ends), header)
     return labels, replaced
+
+
+def _float_rescale(header: StoredVoxels) -> tuple[np.float64, np.float64]:
+    return np.float64(header.slope), np.float64(header.inter)
+
+
+def _check_not_lost(lowest: float, highest: float, header: StoredVoxels) -> None:
+    """Raise SourceError if several values of a mask became one label, as labels with a slope of 6.1e-5 do."""
+    if round(lowest) != round(highest) or highest - lowest <= _ROUNDING * max(1.0, abs(highest)):
+        return
+    detail = f"{lowest:.6g} to {highest:.6g}, which would all become {round(highest)}; "
+    if header.rescales and header.dtype.kind != "f":
+        first, last = sorted(round((end - header.inter) / header.slope) for end in (lowest, highest))
+        detail += (
+            f"stored are {first} to {last} with a slope of {header.slope:.3g}: if those are the labels, save them "
+            "without the slope"
+        )
+    else:
+        detail += "save labels as integers, the number of each class"
+    raise SourceError("decode", "mask values are not whole numbers", detail)
 
 
 def _negative_values(values: Sequence[int]) -> str:
@@ -259,6 +306,26 @@ def _negative_values(values: Sequence[int]) -> str:
     if len(values) > MOST_NEGATIVE:
         return f"down to {values[0]}; are image and label swapped?"
     return ",".join(map(str, values))
+
+
+def _are_rounded_to_bytes(values: Block) -> bool:
+    """Return whether values are distinct whole numbers that were stored in 8 bits with a slope, and then as floats.
+
+    >>> _are_rounded_to_bytes(np.array([0, 0.99607843, 2])), _are_rounded_to_bytes(np.array([0, 0.996, 1]))
+    (True, False)
+    """
+    if not np.isfinite(values).all():
+        return False
+    found = np.unique(values)
+    step = float(found[-1] - found[0]) / _BYTE_STEPS
+    whole = np.rint(found)
+    if len(found) > _BYTE_STEPS or not 0 < step < 1 or len(np.unique(whole)) < len(whole):
+        return False
+    places = (found - found[0]) / step
+    is_grid = float(np.abs(places - np.rint(places)).max()) <= LABEL_TOLERANCE
+    are_near = float(np.abs(found - whole).max()) <= step / 2 + _ROUNDING * max(1.0, abs(float(found[-1])))
+    are_ends_whole = float(np.abs(found - whole)[[0, -1]].max()) <= LABEL_TOLERANCE
+    return is_grid and are_near and are_ends_whole
 
 
 def _read_blocks(
@@ -397,8 +464,15 @@ def _to_labels(stored: Block, header: StoredVoxels, tolerance: float) -> Block:
             detail = f"{int(np.count_nonzero(off))} in a block of {len(exact)}, the first is {example:.6g}"
             if not np.isfinite(exact[off]).any():
                 detail += "; --non-finite-labels background takes them for the background"
+            elif _are_rounded_to_bytes(exact):
+                detail += (
+                    ", but all are whole numbers that were rounded to one of 255 steps: save the nearest whole "
+                    "numbers, np.rint(values), as integers"
+                )
             elif is_quantized(header):
-                detail += f", stored in steps of {abs(header.slope):.3g}; {_NOT_QUANTIZED_LABELS}"
+                detail += (
+                    f", stored in steps of {header.step or abs(header.slope):.3g}; {_NOT_QUANTIZED_LABELS}"
+                )
             else:
                 detail += "; are image and label swapped? Probabilities have to be made classes first"
             raise SourceError("decode", "mask values are not whole numbers", detail)

@@ -160,7 +160,8 @@ def test_fractions_of_highdicom_count_from_one_half(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_parametric_map_of_highdicom_comes_back_voxel_for_voxel(tmp_path, dtype):
+@pytest.mark.parametrize(("slope", "intercept"), [(1.0, 0.0), (2.5, -0.125), (-1e-6, 3.0)])
+def test_a_parametric_map_of_highdicom_comes_back_voxel_for_voxel(tmp_path, dtype, slope, intercept):
     import highdicom
     from pydicom.sr.codedict import codes
 
@@ -172,7 +173,7 @@ def test_a_parametric_map_of_highdicom_comes_back_voxel_for_voxel(tmp_path, dtyp
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         mapping = highdicom.pm.RealWorldValueMapping(
-            "label", "map", codes.UCUM.NoUnits, (-9.0, 9.0), slope=1.0, intercept=0.0
+            "label", "map", codes.UCUM.NoUnits, (-9.0, 9.0), slope=slope, intercept=intercept
         )
         highdicom.pm.ParametricMap(
             sources,
@@ -180,7 +181,10 @@ def test_a_parametric_map_of_highdicom_comes_back_voxel_for_voxel(tmp_path, dtyp
             *(highdicom.UID(), 2, highdicom.UID(), 1, "none", "none", "1", "1", False, [mapping], 0, 6),
         ).save_as(tmp_path / "map/map.dcm")
     scan = open_folder(tmp_path / "map")
-    np.testing.assert_array_equal(scan.read()[..., 0], values.astype(np.float32))
+    expected = values.astype(np.float64) * slope + intercept
+    np.testing.assert_allclose(scan.read()[..., 0], expected.astype(np.float32), rtol=1e-6, atol=1e-6)
+    stored = open_folder(tmp_path / "map", real_world_values="stored")
+    np.testing.assert_array_equal(stored.read()[..., 0], values.astype(np.float32))
     np.testing.assert_allclose(scan.grid.affine, open_folder(tmp_path / "scan").grid.affine, atol=1e-4)
 
 

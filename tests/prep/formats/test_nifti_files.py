@@ -182,6 +182,26 @@ def test_scans_and_labels_of_minc_files_are_those_computed_by_hand():
     assert scan.grid.affine[:3, 2].tolist() == pytest.approx([-1.2, -1.6, 0])
 
 
+@pytest.mark.parametrize("highest", [[2.0, 2.0], [1.0, 2.0, 3.0], [5.0, 117.0]])
+def test_labels_in_the_fractional_range_of_minc_slices_are_the_nearest_whole_numbers(highest):
+    labels = [0, 1, 2, 3, 5, 117]
+
+    def scale(image, least, most, axis):
+        image[...] = 0
+        image.attrs["valid_range"] = np.array([0.0, 255.0])
+        least[...] = 0
+        for at in range(len(image)):
+            most[at] = top = highest[at % len(highest)]
+            held = [round(label / top * 255) for label in labels if label <= top]
+            image[at, 1, : len(held)] = held
+
+    mask = open_mask(MemoryFiles({"a.mnc": edited_minc(scale)}), "a.mnc", None)
+    for at, row in enumerate(mask.read()[:, 1]):
+        expected = [label for label in labels if label <= highest[at % len(highest)]]
+        assert row[: len(expected)].tolist() == expected
+    assert [finding.name for finding in mask.findings] == ["mask saved through floats"]
+
+
 def test_a_damaged_or_faulty_file_of_freesurfer_or_minc_is_refused():
     packed = gzip.compress(write_mgh(MGH.astype(np.uint8)) + b"names of structures " * 500)
     mgh = (

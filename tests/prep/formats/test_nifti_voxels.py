@@ -160,6 +160,30 @@ def test_probabilities_and_scans_saved_through_floats_are_not_rounded(values, dt
         mask.read()
 
 
+@pytest.mark.parametrize("slope", [1 / 16384, 1 / 65535, 1e-5])
+def test_labels_that_a_wrong_slope_makes_tiny_are_refused_and_do_not_all_become_background(slope):
+    stored = np.array([0, 1, 2], np.int16).reshape(3, 1, 1)
+    with pytest.raises(SourceError) as caught:
+        read_mask(stored, scl_slope=slope, scl_inter=0)
+    assert "would all become 0; stored are 0 to 2 with a slope of" in caught.value.detail
+    with pytest.raises(SourceError, match="would all become 0; save labels as integers"):
+        read_mask(stored.astype(np.float32) * np.float32(slope))
+    for empty in (np.zeros_like(stored), np.float32([[[0]], [[1e-8]]])):
+        assert not read_mask(empty, scl_slope=slope, scl_inter=0).any()
+    assert read_mask(stored[1:2], scl_slope=1 + 1e-7, scl_inter=0).ravel().tolist() == [1]
+
+
+def test_floats_that_came_through_8_bits_are_refused_with_the_way_to_whole_numbers():
+    image = nib.Nifti1Image(np.array([0.0, 1, 2, 5, 7]).reshape(-1, 1, 1), np.eye(4))
+    image.set_data_dtype("u1")
+    floats = nib.Nifti1Image.from_bytes(image.to_bytes()).get_fdata(dtype=np.float32)
+    with pytest.raises(SourceError, match=r"rounded to one of 255 steps: save the nearest whole .*np\.rint"):
+        read_mask(floats)
+    assert read_mask(np.rint(floats).astype(np.uint8)).ravel().tolist() == [0, 1, 2, 5, 7]
+    with pytest.raises(SourceError, match="Probabilities have to be made classes first"):
+        read_mask(np.float32([[[0.0]], [[0.3]], [[1.0]]]))
+
+
 def read_mask(stored: Any, **fields: Any) -> Any:
     return open_nifti_mask(gzip.compress(write_nifti(stored, **fields))).read()
 
