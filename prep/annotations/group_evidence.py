@@ -533,9 +533,7 @@ def _restarts(outer: Sequence[str], inner: Sequence[str]) -> bool:
 def _named_after_counter(form: _Form, varied: Sequence[int], skipped: set[int]) -> int | None:
     """Return a column such as P003 behind a number that counts all files: 0001_P003.png."""
     count = len(form.sources)
-    counters = [
-        place for place in varied if len(set(form.columns[place])) == count and place not in skipped
-    ]
+    counters = [place for place in varied if len(set(form.columns[place])) == count and place not in skipped]
     for place in varied:
         values = set(form.columns[place])
         is_id = all(re.fullmatch(r"[^\W\d_]+[0-9]+", value) for value in values)
