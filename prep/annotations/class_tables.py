@@ -525,8 +525,7 @@ def _table_of_part(name: str, path: str, part: Any, first: int) -> ClassTable | 
 def pairs_of_dict(part: Mapping[str, Any]) -> list[tuple[int, str]] | None:
     """Return (value, name) of a dict with the names or the values as keys; None if it is neither."""
     if all(type(one) is int for one in part.values()):
-        are_both = all(map(_INTEGER.fullmatch, part)) and any(int(key) != one for key, one in part.items())
-        return None if are_both else [(one, key) for key, one in part.items()]
+        return [(one, key) for key, one in part.items()]
     if all(isinstance(one, str) for one in part.values()):
         if all(_INTEGER.fullmatch(key) for key in part):
             return [(int(key), one) for key, one in part.items()]

@@ -198,7 +198,9 @@ def label_values(
     """Return the class names by value, from dataset.json's {"0": "background", "1": "spleen"}, or as nnU-Net writes."""
     document = read_dataset_json(annotations, annotation_file)
     labels = document.part("labels", dict, '{"0": "background", "1": "spleen", ...}')
-    return check_label_values(document.path, pairs_of_dict(labels) or labels.items())
+    # Of two numbers, the Decathlon's value is the key, and its name is no number.
+    pairs = None if all(map(is_whole_number, labels)) else pairs_of_dict(labels)
+    return check_label_values(document.path, pairs or labels.items())
 
 
 def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
