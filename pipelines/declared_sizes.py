@@ -51,6 +51,6 @@ def check_declared_sizes(recipe: Recipe, ledger: LedgerCounter) -> None:
     finding = refusing_finding(statistics, recipe.to_json(), "detection", recipe.rules.kind.name)
     if finding is not None:
         raise JobError(
-            f"{finding.text}; {finding.fix}. Nothing was converted: the sizes in the annotations show it. "
-            "--on-loss warn converts the pictures as they are"
+            f"{finding.text}; {finding.fix}. The sizes in the annotations show it. "
+            "Nothing was committed. --on-loss warn converts the pictures as they are"
         )

@@ -563,11 +563,9 @@ def _segmentation_label_map(
     if recipe.holds_class_sets() and layout.regions is not None:
         regions = layout.regions(sources.annotations, sources.annotation_file)
         if regions:
-            ignored = [
-                name for name, (value, *more) in regions.items() if not more and is_ignored(value, name)
-            ]
+            marks = [name for name, (value, *more) in regions.items() if not more and is_ignored(value, name)]
             classes = check_channels(region_classes(given, regions, choice))
-            _check_sets_ignore_nothing(ignored, choice)
+            _check_sets_ignore_nothing(marks, choice)
             return classes
     named: Mapping[int, str] = {}
     if given is None or choice:
@@ -577,7 +575,8 @@ def _segmentation_label_map(
             named = coding.names
     if zero := _background_of(choice, {**(given.names if given is not None else {}), **named}):
         named, choice = {**named, 0: BACKGROUND} if named else named, choice.without(zero)
-        table, given = (None if one is None else one.with_background() for one in (table, given))
+        table = None if table is None else table.with_background()
+        given = None if given is None else given.with_background()
     marked = _marked_as_ignored({**(table.names if table is not None else {}), **named}, choice)
     source_names = {**(given.names if given is not None else {}), **named, **marked}
     named = {value: name for value, name in named.items() if value not in marked}

@@ -241,7 +241,8 @@ class Totals:
             cures += ["add --box-form corner-size if xmax and ymax hold a width and a height"]
         if any("segmentation" in reason for reason in self.bad_objects):
             cures += ["leave --masks out"]
-        cures += ["reject the images that have such objects with --on-bad-object reject"]
+        if bad < self.objects:
+            cures += ["reject the images that have such objects with --on-bad-object reject"]
         raise AnnotationsError(
             f"{bad} of {plural(self.objects, 'object')} cannot be used ({reasons}), the first in "
             f"{self.first_bad_object}; "
@@ -262,7 +263,7 @@ def _without_secrets(reference: SourceExample) -> SourceExample:
 def _label_images(reference: SourceExample) -> list[str]:
     """Return the label images of a reference; evenly spaced ones of masks that are folders of pictures."""
     folders = dict(reference.mask_members)
-    found = []
+    found: list[str] = []
     for path in reference.masks:
         members = folders.get(path) or (path,)
         step = max(1, len(members) // _FRAMES_SEEN)

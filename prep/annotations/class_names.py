@@ -7,6 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from halofeed.errors import AnnotationsError, SourceError
@@ -168,6 +169,10 @@ class ClassChoice:
         renamed = ((one, target.strip()) for name, _, target in pairs for one in _numbers_of(name.strip()))
         return cls(keep=classes, renamed=tuple(renamed))
 
+    @cached_property
+    def _renamed(self) -> dict[str, str]:
+        return dict(self.renamed)
+
     def __bool__(self) -> bool:
         return bool(self.keep or self.renamed)
 
@@ -204,7 +209,7 @@ class ClassChoice:
         >>> [choice.target("left"), choice.target("right", 7), choice.target("liver")]
         ['kidney', 'kidney', None]
         """
-        renamed = dict(self.renamed)
+        renamed = self._renamed
         found = renamed.get(name, name if value is None else renamed.get(str(value), name))
         if found == BACKGROUND or (self.keep and found not in self.keep):
             return None
@@ -223,7 +228,7 @@ class ClassChoice:
         """
         if self.target(name) is not None:
             return True
-        renamed = dict(self.renamed)
+        renamed = self._renamed
         if name not in renamed:
             chosen = {kept: kept for kept in self.keep} | renamed
             if twin := next(
@@ -255,7 +260,8 @@ class ClassChoice:
                 f"{option}: {', '.join(absent)}: no such class in {where}; {near}found {shorten_list(names)}"
             )
 
-        if unknown := [name for name, _ in self.renamed if name not in names]:
+        existing = frozenset(names)
+        if unknown := [name for name, _ in self.renamed if name not in existing]:
             raise AnnotationsError(message("--map-classes", unknown))
         targets = {target for target in map(self.target, names) if target is not None}
         if absent := [name for name in self.keep if name not in targets]:

@@ -18,7 +18,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from halofeed.prep.annotations.class_names import classes_in
 from halofeed.prep.annotations.columns import normalize_name
@@ -59,6 +59,9 @@ _IDENTITY_ENDS = ("id", "uid", "uuid", "guid", "key", "code", "group", "number",
 """Hints: the name of a column that identifies something ends like this."""
 _FIELD = re.compile(r"[^\W_]+")
 _TWO_NUMBERS = re.compile(r"([^\W\d_]*)(\d+)([^\W\d_]+)(\d+)([^\W\d_]*)")
+_HASH_END = re.compile(
+    r"(.*[^\W_])((?:[^\w/]|_)+(?:rf[.])?)(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{8,}\.[^.]+"
+)
 _SIZE = re.compile(r"\d{2,5}x\d{2,5}")
 _DATE = re.compile(
     r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])\d{0,9}|1[2-9][0-9]{8}|1[2-9][0-9]{11}|19[89]\d|20[0-3]\d"
@@ -105,6 +108,7 @@ class GroupsFound:
         what: description of what repeats.
         is_named: whether a standard word names the group.
         all_groups: number of groups that the option makes of all images.
+        alone: number of images whose names have none of the forms, so that each is a group of its own.
     """
 
     option: tuple[str, str]
@@ -114,6 +118,7 @@ class GroupsFound:
     what: str
     is_named: bool
     all_groups: int
+    alone: int = 0
 
 
 @dataclass(kw_only=True)
@@ -157,10 +162,25 @@ class GroupEvidence:
         rows = sorted({row.source: row for _, row in self.rows}.values(), key=lambda row: row.source)
         if len(rows) < 2:
             return None
-        columns = _repeated_columns(rows)
-        candidates = [*columns, *_named_parts(rows), *_copies(rows), *_repeated_parts(rows)]
+        copies, parts = [*_copies(rows), *_hashed_copies(rows)], _repeated_parts(rows)
+        if copies and parts and _keeps_together(parts[0], copies[0], rows):
+            copies = []  # P001_3_flip.png is a copy of P001_3.png, and both are of P001
+        candidates = [*_repeated_columns(rows), *_named_parts(rows), *copies, *parts]
         candidates.sort(key=lambda one: not one.is_named)
         return next(iter(candidates), None)
+
+
+def _keeps_together(outer: GroupsFound, inner: GroupsFound, rows: Sequence[ImageFacts]) -> bool:
+    """Return whether the pattern of `outer` gives each group of the pattern of `inner` one group, and fewer in all."""
+    if not outer.option[0] or outer.all_groups >= inner.all_groups:
+        return False
+    first, second = (Expression(option=one.option[0], text=one.option[1]) for one in (outer, inner))
+    groups: dict[str, str] = {}
+    for row in rows:
+        large, small = first.search(row.source), second.search(row.source)
+        if large is None or small is None or groups.setdefault(str(small[1]), str(large[1])) != str(large[1]):
+            return False
+    return True
 
 
 def _repeated_columns(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
@@ -367,6 +387,31 @@ def _copies(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
     return [_found(by_source, counts, option, what, False, total)]
 
 
+def _hashed_copies(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
+    """Return the groups of pictures that differ in a hash at the end alone: apple pie_png.rf.f052e38f658a2d34.jpg.
+
+    What stands before the hash may have any form.
+    """
+    matches = {row.source: _HASH_END.fullmatch(row.source) for row in rows}
+    by_source = {source: match[1] for source, match in matches.items() if match}
+    counts = Counter(by_source.values())
+    in_groups = sum(count for count in counts.values() if count > 1)
+    tails = {match[2] for match in matches.values() if match}
+    if (
+        len(by_source) < len(rows)
+        or len(tails) != 1
+        or len(counts) < 2
+        or in_groups < _LEAST_SHARE * len(rows)
+    ):
+        return []
+    if in_groups < len(rows) / 2 or _is_class_or_split(rows, by_source):
+        return []
+    pattern = rf"^(.+){re.escape(tails.pop())}[0-9A-Fa-f]{{8,}}\.[^.]+$"
+    option, total = _checked_pattern(rows, [pattern], len(counts))
+    value = next(value for value in by_source.values() if counts[value] > 1)
+    return [_found(by_source, counts, option, f"{value!r} repeats before a hash", False, total)]
+
+
 def _repeated_parts(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
     """Return the groups that parts of paths show, of each form of paths the outermost part that repeats."""
     class_names = {name.lower() for row in rows for name in row.classes.split("\n") if name}
@@ -385,7 +430,8 @@ def _repeated_parts(rows: Sequence[ImageFacts]) -> list[GroupsFound]:
     total = len(counts) + len(rows) - len(by_source)
     option, _ = _checked_pattern(rows, _patterns(found, len(rows)), total)
     value = next(value for value in by_source.values() if counts[value] > 1)
-    return [_found(by_source, counts, option, f"{value!r} repeats while the rest counts", False, total)]
+    result = _found(by_source, counts, option, f"{value!r} repeats while the rest counts", False, total)
+    return [replace(result, alone=len(rows) - len(by_source))]
 
 
 def _group_place(form: _Form, rows: Sequence[ImageFacts], class_names: set[str]) -> int | None:
@@ -533,9 +579,7 @@ def _restarts(outer: Sequence[str], inner: Sequence[str]) -> bool:
 def _named_after_counter(form: _Form, varied: Sequence[int], skipped: set[int]) -> int | None:
     """Return a column such as P003 behind a number that counts all files: 0001_P003.png."""
     count = len(form.sources)
-    counters = [
-        place for place in varied if len(set(form.columns[place])) == count and place not in skipped
-    ]
+    counters = [place for place in varied if len(set(form.columns[place])) == count and place not in skipped]
     for place in varied:
         values = set(form.columns[place])
         is_id = all(re.fullmatch(r"[^\W\d_]+[0-9]+", value) for value in values)
@@ -709,7 +753,7 @@ def _written(form: _Form, place: int) -> str:
     if len(heads) == 1 and all(re.fullmatch(r"[^\W\d_]*[0-9]+", value) for value in values):
         return f"{re.escape(next(iter(heads)))}[0-9]+"
     # Where letters are cut from digits, nothing stands between two columns.
-    is_cut = not form.separators[place + 1] or not form.separators[place]
+    is_cut = not form.separators[place + 1] or (place and not form.separators[place])
     return r"[^\W\d_]+" if is_cut and all(map(str.isalpha, values)) else r"[^\W_]+"
 
 
@@ -760,6 +804,7 @@ def describe(found: GroupsFound, level: int = 0) -> str:
     fix = (
         f"say {shlex.join(found.option)} to keep those together, which makes "
         f"{plural(found.all_groups, 'group')}"
+        + (f" ({plural(found.alone, 'image')} with other names are each one)" if found.alone else "")
         if found.option[0]
         else "write the group of each image in a column group of a table"
     )

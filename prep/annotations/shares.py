@@ -53,22 +53,26 @@ class GroupCounts:
 
     Args:
         seed: seed of the hashes.
+        source_splits: splits that the images have in the source.
     """
 
     seed: int
     hashes: array[int] = field(default_factory=lambda: array("Q"))
     numbers: array[int] = field(default_factory=lambda: array("I"))
     classes: dict[str, int] = field(default_factory=dict)
+    source_splits: set[str] = field(default_factory=set)
 
     def add(self, example: SourceExample) -> None:
         """Count an example that can be converted."""
         name = stratum_of(example)
+        self.source_splits.add(example.split)
         self.hashes.append(hash_of(group_name(example), self.seed))
         self.numbers.append(self.classes.setdefault(name, len(self.classes)))
 
     def merge(self, other: GroupCounts) -> None:
         """Add the counts of another part of a source."""
         places = [self.classes.setdefault(name, len(self.classes)) for name in other.classes]
+        self.source_splits |= other.source_splits
         self.hashes.extend(other.hashes)
         self.numbers.extend(places[number] for number in other.numbers)
 

@@ -322,6 +322,13 @@ def divide(counts: GroupCounts, options: SplitOptions, warn: Callable[[str], Non
     division = counts.divide(options.shares)
     if lacking := division.lacking():
         warn(f"--{options.option}: {lacking}")
+    held_out = sorted(name for name in counts.source_splits if name.lower().startswith("test"))
+    # Shares say that the source's splits are replaced; folds are mostly made of what is not held out.
+    if options.folds is not None and held_out and len(counts.source_splits) > 1:
+        warn(
+            f"--folds: the images of the source's split {held_out[0]} are in the folds, too; to hold them out, give a "
+            "--source without them, and convert them to a data set of their own"
+        )
     return division
 
 

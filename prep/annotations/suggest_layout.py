@@ -58,7 +58,11 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
         (
             "Label Studio's",
             "label-studio",
-            (r'"(rectangle|polygon|keypoint|brush)labels"|"completions"\s*:',),
+            (
+                # Without regions, its results have names of the setup for their question and their picture.
+                r'"(rectangle|polygon|keypoint|brush|ellipse)labels"|"completions"\s*:'
+                r'|"result"\s*:\s*\[.*"(from|to)_name"\s*:',
+            ),
         ),
         ("BDD100K's", None, ('"box2d"',)),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),

@@ -293,6 +293,12 @@ def _stored_objects(converted: Converted) -> int:
     return sum(int(boxes) * images for boxes, images in counts.items())
 
 
+def _without_objects(converted: Converted) -> tuple[int, int]:
+    by_count = converted.statistics.boxes_per_image or {}
+    images = sum(by_count.values())
+    return images if set(map(str, by_count)) == {"0"} and not _dropped(converted)[0] else 0, images
+
+
 def _unused_classes(converted: Converted) -> tuple[int, int]:
     shown = converted.statistics.labels or {}
     named = [key for key, name in converted.labels.items() if name != BACKGROUND]
@@ -449,6 +455,15 @@ LOSS_RULES: Final = (
         words="{count} of {of} objects have less than 4 stored pixels on a side",
         example="small_objects",
         fix=_larger_shape,
+    ),
+    LossRule(
+        name="no record with an object",
+        meaning="No picture of the data set has an object, so that a detector can learn none.",
+        counted=_without_objects,
+        words="none of {of} pictures has an object",
+        fix=lambda converted: (
+            "check that the annotations are those of these pictures, and that objects are drawn in them"
+        ),
     ),
     LossRule(
         name="objects flagged as crowds",

@@ -52,7 +52,7 @@ _MANY: Final = 32
 deleted, or if all objects touch, as cells of a tissue do. Jaws have 32 teeth, which touch."""
 _COUNTED_UP: Final = 0.9
 _MOST_LINKED_VALUES: Final = 32
-_MOST_LINKED: Final = {2: 1 << 14, 3: 1 << 16}
+_MOST_LINKED: Final = {2: 1 << 14, 3: 1 << 14}
 """Pixels and voxels of a label, by its axes, above which connected regions are found in a sample."""
 
 
@@ -288,30 +288,13 @@ def add_instances(
 
 
 def _regions(planes: NDArray[np.bool_]) -> int:
-    """Return the number of connected regions [depth, height, width], with diagonal neighbors; at most 2."""
-    used = np.flatnonzero(planes.any(axis=(1, 2)))
-    if not len(used):
-        return 0
-    planes = planes[used[0] : used[-1] + 1]
-    parents = [0]
+    """Return the number of connected regions of [depth, height, width], with diagonal neighbors, by projections.
 
-    def root(one: int) -> int:
-        while parents[one] != one:
-            one = parents[one]
-        return one
-
-    before: NDArray[Any] | None = None
-    for plane in planes:
-        found, regions = cv2.connectedComponents(plane.view(np.uint8), connectivity=8)
-        offset = len(parents) - 1
-        parents += range(offset + 1, offset + found)
-        numbered = np.where(regions > 0, regions + offset, 0)
-        if before is not None:
-            both = (before > 0) & (numbered > 0)
-            for one, other in np.unique(np.stack([before[both], numbered[both]], 1), axis=0).tolist():
-                parents[root(other)] = root(one)
-        before = numbered
-    return len({root(one) for one in range(1, len(parents))})
+    Regions that overlap along all three axes count as one. Linking the regions of all slices takes 10 times as long.
+    """
+    axes = range(3 if len(planes) > 1 else 1)
+    shadows = (np.ascontiguousarray(planes.any(axis=axis)).view(np.uint8) for axis in axes)
+    return max(cv2.connectedComponents(shadow, connectivity=8)[0] - 1 for shadow in shadows)
 
 
 def scan_levels(image: NDArray[Any], plan: IntensityPlan) -> Levels:

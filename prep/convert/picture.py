@@ -19,7 +19,7 @@ from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_sa
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
-from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS
+from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS, MORE_BANDS
 from halofeed.prep.formats.picture.jpeg import without_metadata
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import copy_options
@@ -37,7 +37,7 @@ from halofeed.system.memory import ReserveMemory
 
 BOX_BYTES = 2048
 """Bytes of an object with its features."""
-_WARNINGS = (FEWER_BITS, GRAY_BANDS)
+_WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS)
 """Notes of decoders about guesses, which are printed as warnings."""
 _ENCODED = {"raw": 0.0, "jpeg": 1.0, "png": 2.7}
 """Maximum memory for encoding as a multiple of the pixels: an incompressible PNG needs a copy with swapped channels,

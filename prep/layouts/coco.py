@@ -45,7 +45,10 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
 _KNOWN_KEYS = frozenset(
-    (TURNED_SHARE, "id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation")
+    (
+        *(TURNED_SHARE, "id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"),
+        *("difficult", "truncated"),  # halofeed's own exports have them, and those of VOC's converters
+    )
 )
 """Keys of an annotation that the reader uses, in addition to other spellings of iscrowd."""
 _IMAGE_KEYS = frozenset(("id", "file_name", "height", "width"))
@@ -404,6 +407,8 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
         form="corner-size",
         turn=turn,
         is_crowd=is_crowd,
+        difficult=parse_flag(annotation.get("difficult") or 0, f"{what} difficult", _FLAGS),
+        truncated=parse_flag(annotation.get("truncated") or 0, f"{what} truncated", _FLAGS),
         occluded="occluded" in options.keep and parse_flag(occluded, f"{what} occluded", _FLAGS),
         category_id=annotation["category_id"] if "category_id" in options.keep else None,
         area=None if area is None else parse_number(area, f"{what} area"),

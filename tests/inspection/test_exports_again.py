@@ -122,3 +122,48 @@ def test_label_images_have_the_same_classes_and_values_again(tmp_path: Path, to:
         for done in (first, second)
     )
     assert before == after and len(before) == 4
+
+
+@pytest.mark.parametrize(
+    ("to", "kept"),
+    [
+        ("coco", {"source_id", "object/area", "object/is_crowd", "object/difficult"}),
+        ("webdataset", {"source_id", "object/area"}),
+        ("parquet", {"object/area"}),
+        ("voc", {"object/difficult"}),
+        ("yolo", set()),
+    ],
+)
+def test_ids_areas_and_flags_are_the_same_again_where_the_format_holds_them_and_said_elsewhere(
+    tmp_path: Path, to: str, kept: set[str]
+) -> None:
+    def flagged(one: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+        count = np.arange(len(one.classes))
+        flags = {"is_crowd": count % 2, "difficult": count % 3 % 2, "area": count + 5.0}
+        return features | {f"image/object/{name}": values for name, values in flags.items()}
+
+    data = write_dataset(
+        tmp_path / "data", draw("detection"), task="detection", encoding="png", alter=flagged
+    )
+    said = export(data, to, tmp_path / "out")
+    given: dict[str, Any] = {"height": H - 1, "width": W, "layout": {"parquet": "jsonl"}.get(to, to)}
+    first = run_convert(tmp_path / "out", tmp_path / "first", **given)
+    after = {
+        bytes(one["image/encoded"][0]): one for one in read_all(Path(first.folder), ("train", "val")).values()
+    }
+    expected = {one["image/source_id"][0]: one for one in read_all(Path(data), ("train", "val")).values()}
+    by_pixels = {
+        cv2.imdecode(np.frombuffer(one["image/encoded"][0], np.uint8), -1)[: H - 1, :, ::-1].tobytes(): one
+        for one in expected.values()
+    }
+    assert after.keys() == by_pixels.keys()
+    for pixels, one in by_pixels.items():
+        for name in kept:
+            found, wanted = (record[f"image/{name}"] for record in (after[pixels], one))
+            assert list(map(_plain, found)) == list(map(_plain, wanted)), name
+    for name, word in (("area", "areas"), ("is_crowd", "is_crowd flags"), ("difficult", "difficult flags")):
+        assert (word in said) is (f"object/{name}" not in kept)
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytes | memoryview) else float(value)

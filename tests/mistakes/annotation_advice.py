@@ -83,6 +83,7 @@ ADVICE: dict[str, Advice] = {
         table(
             ["filename,class,patient", "a.png,hat,1", "b.png,hat,2", "c.png,hat,2"],
             "--split-shares train=0.5,test=0.5",
+            pictures=("a.png", "b.png", "c.png"),
         ),
         "say (--group-column patient) to keep",
         r"; (--group-pattern) '(\(\.\+\))' takes",

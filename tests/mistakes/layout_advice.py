@@ -30,6 +30,14 @@ RUNS = "sub-1/anat/sub-1_run-1_T1w", "sub-1/anat/sub-1_run-2_T1w"
 CLASSES_ARE_FOLDERS = "(--folders-are-classes)"
 
 
+@preparing
+def masks_and_numbers(root: Path) -> list[object]:
+    """A table of pyradiomics: Label is the value within the mask."""
+    pair(root, "a.nii.gz", "b.nii.gz")
+    (root / "cases.csv").write_text("Image,Mask,Label\na.nii.gz,b.nii.gz,1\n")
+    return ["--layout", "csv", "--task", "segmentation", "--source", root / "cases.csv", *SIZE]
+
+
 def drawn(*names: str, layout="folders", files=(), options=()) -> Prepare:
     """Pictures of these names, and empty files."""
 
@@ -229,6 +237,11 @@ ADVICE: dict[str, Advice] = {
     ),
     "the Decathlon as nnU-Net": refused(medical("nnunet", MSD), r"dataset\.json.*say (--layout msd)"),
     # BIDS
+    "runs of a session whose labels have other names": refused(
+        bids(*RUNS, labels="m/sub-1/anat/sub-1_label-lesion_roi"),
+        r"(--image-pattern) '(\S+)' (--label-pattern) '(\S+)' takes",
+        proves=r"train +1 record",
+    ),
     "runs of a session": refused(bids(*RUNS), r"(--image-pattern) '(\S+)' takes"),
     "runs beside a channel": refused(
         bids(*RUNS, "sub-1/anat/sub-1_T2w"), r"(--channel-order) (\S+) takes one", more=("--channels", 2)
@@ -284,6 +297,7 @@ ADVICE: dict[str, Advice] = {
     "an option of another layout": usage(
         source("coco", coco, "--image-sets train"), "(--image-sets) has .*without --layout voc.*leave it out"
     ),
+    "a table of masks and numbers": refused(masks_and_numbers(), "(--ignore-columns Label), which takes"),
     "VOC pose": usage(source("voc", voc, "--ignore-columns pose"), "(--ignore-columns) pose.*leave it out"),
     "lists that share names": refused(
         source("voc", partial(voc_lists, train="a b", extra="b c")), "with (--image-sets)", more=("train",)

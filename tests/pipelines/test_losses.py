@@ -263,6 +263,12 @@ def test_each_loss_is_found_with_its_numbers_and_the_fix_ends_it(tmp_path, name,
     assert name not in found(last), said
 
 
+def test_a_data_set_without_any_object_is_said(tmp_path):
+    manifest, text = converted(coco(tmp_path / "source", []), tmp_path / "out", *PICTURES)
+    assert manifest is not None and "no record with an object" in found(manifest)
+    assert re.search(r"warning: none of \d+ pictures has an object; check that", text)
+
+
 def dark(number: int) -> NDArray[Any]:
     """A photograph of 16 bits that uses its whole range."""
     values = np.cumsum(np.random.default_rng(number).normal(0, 1, (64, 64)).cumsum(0), 1)
@@ -305,6 +311,7 @@ SOUND: list[tuple[str, Callable[[Path], tuple[object, ...]], tuple[object, ...]]
     ),
     ("a CT in bone's window", lambda root: scans(root, lambda values: values), (*VOLUME, "--window", "bone")),
     ("a CT with padding", lambda root: scans(root, padded), (*VOLUME, "--window", "abdomen")),
+    ("padding after resampling", lambda root: scans(root, blended), (*VOLUME, "--window", "abdomen")),
     ("small objects", lambda root: coco(root, boxes(3, 3)[:2]), PICTURES),
     ("one crowd", lambda root: coco(root, [*boxes(20, 20)[:2], *boxes(20, 20, iscrowd=1)[:1]]), PICTURES),
     ("an organ and its tumor", lambda root: labels(root, tumor), PICTURES),
@@ -335,6 +342,83 @@ def double_offset(values: NDArray[Any]) -> NDArray[Any]:
 
 def tenths(values: NDArray[Any]) -> NDArray[Any]:
     return values * 10
+
+
+def tenths_of_flat_air(values: NDArray[Any]) -> NDArray[Any]:
+    """Tenths of HU whose air is one value, as padding is, beside fat that looks like air."""
+    fat = np.where((values < 100) & (values % 2 < 1), -95 + values % 3, values)
+    return np.where(values < -500, -1000, fat) * 10
+
+
+@pytest.mark.parametrize("change", [tenths, tenths_of_flat_air])
+@pytest.mark.parametrize("options", [(), ("--window", "abdomen", "--window-unit", "any")])
+def test_tenths_of_hounsfield_units_are_found_without_a_unit_in_the_file(tmp_path, change, options):
+    source = scans(tmp_path / "source", change)
+    manifest, text = converted(source, tmp_path / "out", *VOLUME, *options, "--on-loss", "warn")
+    assert manifest is not None and "may be tenths of HU" in text
+
+
+def blended(values: NDArray[Any]) -> NDArray[Any]:
+    """Padding that resampling blended with its surroundings."""
+    values = padded(values)
+    values[:, :, 1] = (values[:, :, 0] + values[:, :, 2]) / 2
+    return values
+
+
+def lesion(number: int) -> NDArray[Any]:
+    """A 16-bit ramp with a box at rows 20 to 40, columns 60 to 100, whose values 8 bits do not tell apart."""
+    ramp = np.add.outer(np.arange(96), np.arange(128)) * 290
+    ramp[20:40, 60:100] = 30_000 + np.random.default_rng(number).integers(0, 60, (20, 40))
+    return ramp.astype(np.uint16)
+
+
+def yolo(root: Path, box: tuple[int, int, int, int]) -> tuple[object, ...]:
+    xmin, ymin, xmax, ymax = box
+    for number in range(4):
+        save(root / f"images/{number}.png", lesion(number))
+        center = (xmin + xmax) / 256, (ymin + ymax) / 192
+        (root / "labels").mkdir(exist_ok=True)
+        text = f"0 {center[0]} {center[1]} {(xmax - xmin) / 128} {(ymax - ymin) / 96}\n"
+        (root / f"labels/{number}.txt").write_text(text)
+    (root / "classes.txt").write_text("lesion\n")
+    return ("--source", root, "--layout", "yolo")
+
+
+@pytest.mark.parametrize(("box", "is_flat"), [((60, 20, 100, 40), True), ((10, 50, 50, 90), False)])
+def test_levels_within_normalized_boxes_are_measured_where_the_boxes_are(tmp_path, box, is_flat):
+    manifest, text = converted(yolo(tmp_path / "source", box), tmp_path / "out", *PICTURES)
+    assert manifest is not None, text
+    assert ("objects became one value" in found(manifest)) == is_flat
+
+
+def test_declared_sizes_refuse_tiny_boxes_before_pictures_are_read(tmp_path):
+    source = coco(tmp_path / "source", boxes(10, 12), 900)
+    manifest, text = converted(source, tmp_path / "out", "--height", 90, "--width", 90)
+    assert manifest is None and "8 of 8 objects" in text and "The sizes in the annotations show it" in text
+    assert not list((tmp_path / "out").rglob("*.index"))
+
+
+def test_numbers_of_many_objects_are_refused_and_a_range_makes_them_one_class(tmp_path):
+    def cells(number: int) -> NDArray[Any]:
+        values = 1 + np.arange(18 * 18).reshape(18, 18)
+        return np.kron(np.where(values <= 300 + number, values, 0), np.ones((6, 6))).astype(np.uint16)
+
+    source = labels(tmp_path / "source", cells)
+    manifest, text = converted(source, tmp_path / "out", *PICTURES)
+    assert manifest is None and "count up as numbers of objects do" in text
+    fix = re.search(r"--map-classes \S+=object", text)
+    assert fix is not None
+    manifest, text = converted(source, tmp_path / "fixed", *PICTURES, *fix[0].split())
+    assert manifest is not None and manifest.labels == {0: "background", 1: "object"}, text
+
+
+def test_a_set_without_objects_or_classes_is_found(tmp_path):
+    crowds = coco(tmp_path / "boxes", boxes(20, 30, iscrowd=1))
+    manifest, _ = converted(crowds, tmp_path / "out", *PICTURES, "--boxes-crowd", "drop")
+    assert manifest is not None and found(manifest) == ["flagged objects dropped"]
+    empty = labels(tmp_path / "labels", lambda number: np.zeros((64, 64), np.uint8))
+    manifest, _ = converted(empty, tmp_path / "empty", *PICTURES)
+    assert manifest is not None and found(manifest) == ["labels without a class"]
 
 
 @pytest.mark.parametrize(

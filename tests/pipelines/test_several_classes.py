@@ -120,6 +120,8 @@ def test_a_cell_has_the_classes_that_the_separator_says(tmp_path):
         ("a -- b,a,b", "--"),
         ("a、b,a,b", "、"),
         ("hot dog,hot,dog", " "),
+        ("a und b,a,b", " und "),
+        ("scab and rust,rust,scab and rust and mildew,scab", " and "),
         # No part is a cell of its own.
         ("sun sea,sea road,sun road,sun sea road,road sun", " "),
     ],

@@ -115,6 +115,32 @@ def test_channels_and_segmentations_have_the_same_tolerance(tmp_path: Path) -> N
     assert np.array_equal(by_name(done)["ct"].label, mask() == 1)
 
 
+def test_a_channel_on_another_grid_is_resampled_by_choice_where_its_affine_puts_it(tmp_path: Path) -> None:
+    """Values that rise evenly along each axis are the same for every grid: linear interpolation keeps them."""
+    steps = np.array([100.0, 10.0, 1.0])
+    index = np.moveaxis(np.indices(image().shape), 0, -1)
+    save_nifti(tmp_path / "s/a.nii", image(), AFFINE)
+    fine = AFFINE @ np.diag([0.5, 0.5, 0.5, 1.0])
+    shape = 2 * np.array(image().shape) - 1
+    fine_index = np.moveaxis(np.indices(shape), 0, -1) / 2
+    turned = fine @ np.array([[1, 0, 0, 0], [0, -1, 0, shape[1] - 1], [0, 0, 1, 0], [0, 0, 0, 1.0]])
+    save_nifti(tmp_path / "s/b.nii", (fine_index @ steps).astype(np.float32)[:, ::-1], turned)
+    far = AFFINE.copy()
+    far[:3, 3] += 500
+    save_nifti(tmp_path / "s/c.nii", image(), far)
+    table = write_table(tmp_path / "s", [("near", "a.nii;b.nii", "")])
+    with pytest.raises(JobError, match=r"different grids.*--channel-grid resample"):
+        convert(table, tmp_path / "o", channels=2, dtype="float32")
+    done = convert(table, tmp_path / "p", channels=2, dtype="float32", channel_grid="resample")
+    stored = by_name(done)["a.nii"].image
+    assert np.array_equal(stored[..., 0], image())
+    inner = (slice(1, -1),) * 3  # at the edges a widened kernel ends
+    np.testing.assert_allclose(stored[..., 1][inner], (index @ steps)[inner], rtol=1e-4)
+    table = write_table(tmp_path / "s", [("far", "a.nii;c.nii", "")])
+    with pytest.raises(JobError, match="channel lies outside of the first"):
+        convert(table, tmp_path / "q", channels=2, dtype="float32", channel_grid="resample")
+
+
 # Which classes ------------------------------------------------------------------------------------------
 
 

@@ -256,6 +256,10 @@ LUMA = (19595, 38470, 7471)
 GRAY_BANDS = (
     "a TIFF with three gray bands was taken for a color picture: red, green, blue in the order of the bands"
 )
+MORE_BANDS = (
+    "a TIFF has bands beyond red, green and blue, such as infrared, which are not read: a record has 1 or 3 "
+    "channels"
+)
 FEWER_BITS = "16-bit samples use at most 14 bits, so that the picture is dark; --sample-bits says how many"
 """Note that is added to a dark picture; the conversion prints a warning about it."""
 _DARKEST, _DARK = (1 << 12) - 1, 1 << 14

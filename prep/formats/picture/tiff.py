@@ -18,6 +18,7 @@ from PIL import TiffImagePlugin, _imaging
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
     GRAY_BANDS,
+    MORE_BANDS,
     MemoryEstimate,
     OpenedImage,
     Raster,
@@ -43,6 +44,7 @@ _THREE_BANDS = (
     "gdal_translate -b 1 -b 2 -b 3 -co PHOTOMETRIC=RGB -co ALPHA=NO a.tif b.tif writes the first three bands as "
     "a color picture"
 )
+_ONE_BAND = "gdal_translate -b 1 -co ALPHA=NO a.tif b.tif writes the first band as a gray picture"
 _SCALE = (
     "gdal_translate -ot UInt16 -scale MIN MAX 0 65535 a.tif b.tif writes it as 16 bits: take one MIN and one MAX "
     "for all pictures"
@@ -201,6 +203,7 @@ class SampleLayout:
         samples: samples of a pixel.
         photometric: meaning of the samples.
         are_bands: whether the file calls its bands gray, and they are taken for red, green and blue.
+        has_more_bands: whether further bands, which are no transparency, follow red, green and blue.
     """
 
     size: Size
@@ -208,6 +211,7 @@ class SampleLayout:
     samples: int
     photometric: int
     are_bands: bool = False
+    has_more_bands: bool = False
 
 
 def _unsupported_compression(compression: int) -> SourceError:
@@ -244,6 +248,9 @@ def _layout(directory: TiffDirectory, byte_count: int) -> SampleLayout:
     compression = directory.integer(COMPRESSION, 1)
     if compression not in TiffImagePlugin.COMPRESSION_INFO:
         raise _unsupported_compression(compression)
+    if photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO) and samples == 2 and not (extra > 0).any():
+        # Two bands, of which none is called transparency.
+        raise decode_error("TIFF of several gray bands is not supported", f"{kind}; {_ONE_BAND}")
     if samples > 6:
         raise decode_error("TIFF of this many samples per pixel is not supported", f"{kind}; {_THREE_BANDS}")
     are_bands = photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO) and samples > 2
@@ -257,6 +264,7 @@ def _layout(directory: TiffDirectory, byte_count: int) -> SampleLayout:
         samples=samples,
         photometric=RGB if are_bands else photometric,
         are_bands=are_bands,
+        has_more_bands=photometric == RGB and samples > 3 and not (extra > 0).any(),
     )
 
 
@@ -426,7 +434,8 @@ def open_tiff(data: bytes) -> OpenedImage:
         with libtiff_messages() as messages:
             try:
                 raster = _load_samples(data, directory, layout)
-                return replace(raster, notes=(*raster.notes, GRAY_BANDS)) if layout.are_bands else raster
+                notes = [GRAY_BANDS] * layout.are_bands + [MORE_BANDS] * layout.has_more_bands
+                return replace(raster, notes=(*raster.notes, *notes))
             except SourceError as error:
                 if any("not configured" in message for message in messages):
                     raise _unsupported_compression(compression) from error

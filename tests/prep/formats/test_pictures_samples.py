@@ -12,7 +12,7 @@ from PIL import Image
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image, sniff
-from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS, LUMA, blend, luma
+from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS, LUMA, MORE_BANDS, blend, luma
 from tests.support.memory_cases import png_of, saved
 
 RANDOM = np.random.default_rng(20260101)
@@ -203,6 +203,20 @@ def test_a_16_bit_tiff_with_a_strip_per_color_keeps_every_bit(order, photometric
     head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", start)
     directory = struct.pack(f"{order}H", len(single) + len(lists)) + packed + b"\0" * 4
     np.testing.assert_array_equal(read(head + body + directory + extra, dtype="uint16").pixels, samples)
+
+
+def test_bands_that_are_no_transparency_are_noted_and_two_gray_bands_refused():
+    color = saved(Image.fromarray(PIXELS, "RGBA"), "TIFF")
+    gray = saved(Image.fromarray(np.ascontiguousarray(PIXELS[..., :2]), "LA"), "TIFF")
+    unnamed = [
+        data.replace(struct.pack("<HHIHH", 338, 3, 1, 2, 0), struct.pack("<HHIHH", 338, 3, 1, 0, 0))
+        for data in (color, gray)
+    ]
+    result = read(unnamed[0])
+    np.testing.assert_array_equal(result.pixels, PIXELS[..., :3])
+    assert MORE_BANDS in result.notes and MORE_BANDS not in read(color).notes
+    with pytest.raises(SourceError, match=r"several gray bands.*gdal_translate -b 1 "):
+        read(unnamed[1])
 
 
 @pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_adobe_deflate", "packbits", "zstd", None])

@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 
 from halofeed.errors import AnnotationsError
@@ -87,6 +89,16 @@ def test_pictures_are_cases_too_and_labels_of_no_case_make_none_for_prediction(t
         "imagesTs/t_0000.nii.gz": "image has no label",
         "labelsTs/t.nii": "file is no label of a case",
     }
+
+
+@pytest.mark.parametrize("channels", [3, 1])
+def test_a_color_picture_holds_the_three_channels_of_its_case(tmp_path, channels):
+    """The names alone could be those of a case whose other channels are lost."""
+    names = {"0": "R", "1": "G", "2": "B"}
+    image, label = "imagesTr/a_0000.png", "labelsTr/a.png"
+    files = write(tmp_path, 1, image, label, file_ending=".png", channel_names=names)
+    cv2.imwrite(str(tmp_path / image), np.full((4, 4, channels), 9, np.uint8))
+    assert outcome(read(files)) == {image: label if channels == 3 else "channel is missing"}
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,21 @@ GROUPS = {
     "behind a counter": ([f"{n:04d}_P{n // 5:03d}.png" for n in range(100)], 20, False),
     "two forms": (numbered("a/P{:03d}_{}.png", 5, 4) + numbered("b/c/Q{:03d}-x-{}.png", 5, 4) + ["z.png"], 11, False),
     "a letter beyond ASCII": (numbered("患者{}_切片{}.png", 9, 5), 9, False),
+    "frames before videos": ([f"frame_{n:04d}_video{v}.png" for v in "ABCDEF" for n in range(30)], 6, False),
+    "slices before cases": (numbered("z{1:03d}_c{0:02d}.png", 8, 60), 8, False),
+    "sides before eyes": ([f"{side}_{n}.png" for side in ("left", "right") for n in range(10, 60)], 50, False),
+    "side letters": ([f"{n:03d}{side}.png" for side in "LR" for n in range(10, 60)], 50, False),
+    "ids like years": ([f"{2001 + p}_{n}.png" for p in range(20) for n in range(5)], 20, False),
+    "copies of a patient's pictures": (
+        [f"P{p:03d}_{n}{end}.png" for p in range(6) for n in range(4) for end in ("", "_flip")],
+        6,
+        False,
+    ),
+    "copies with words": ([f"{n:03d}{end}.jpg" for n in range(30) for end in ("", "_flip", "_rot90")], 30, False),
+    "copies in parentheses": ([f"IMG_{n:03d}{end}.jpg" for n in range(30) for end in ("", " (1)")], 30, False),
+    "copies of free names": ([f"{w}_png.rf.{one}.jpg" for w in ("a b", "c-2", "d") for one in hashes(3, 32)], 3, False),
+    "free folders": ([f"480p/{v}/{n:02d}.jpg" for v in ("bear", "car-turn", "dog") for n in range(20)], 3, False),
+    "three persons": ([f"{name}_{n:03d}.jpg" for name in ("li", "kim", "roe") for n in range(20)], 3, False),
     "words": (numbered("patient{:03d}_study{}.png", 9, 5), 9, True),
     "a word behind another": (["scene_1_person_3.png", "scene_2_person_3.png", "scene_3_person_4.png"], 2, True),
 }  # fmt: skip
@@ -64,6 +79,9 @@ NONE = {
     "days": [f"IMG_202001{n % 28 + 1:02d}_{PICK.randrange(240000):06d}.jpg" for n in range(300)],
     "days with signs": [f"2020-{n % 12 + 1:02d}-{n % 28 + 1:02d} {n:03d}.jpg" for n in range(300)],
     "days and times": [f"Image 2021-03-{n % 28 + 1:02d} at {n % 24}.{n % 60:02d}.{n * 7 % 60}.jpg" for n in range(300)],
+    "years and months": [f"{2012 + n % 8}/{1 + n % 12:02d}/{n:05d}.jpg" for n in range(400)],
+    "counters of days": [f"IMG-202103{1 + n % 28:02d}-WA{n % 7:04d}.jpg" for n in range(28)],
+    "parts of a large set": [f"part{p}/{p * 100 + n:06d}.jpg" for p in (1, 2, 3) for n in range(100)],
     "sizes": [f"img_{PICK.choice(['640x480', '1024x768'])}_{n:03d}.png" for n in range(100)],
     "cameras": [f"{PICK.choice(['DSC', 'IMG', 'P'])}_{n:04d}.jpg" for n in range(100)],
     "blocks of a large set": [f"{n // 1000:05d}/{n:05d}.png" for n in range(4000)],
@@ -99,6 +117,19 @@ def test_parts_that_name_the_class_are_no_groups():
     for form in ("{}/{:03d}.png", "{}_{:03d}.png", "{0}/{0}_{1:03d}.png"):
         paths = [form.format(name, n) for name in ("n0144", "n0210", "n0300", "n0411") for n in range(30)]
         assert evidence(paths, [path[:5] for path in paths]).find() is None
+
+
+def test_two_folders_are_groups_if_both_have_the_same_classes():
+    paths = [f"{name}/{n:03d}.jpg" for name in ("li", "kim") for n in range(30)]
+    found = evidence(paths, ["xy"[n % 2] for n in range(60)]).find()
+    assert found is not None and (found.all_groups, found.is_named) == (2, False)
+    assert evidence(paths, ["x" * (1 + n // 15) for n in range(60)]).find() is None
+    counted = [
+        f"{c:03d}.{w}/{w}_{n:04d}_{PICK.randrange(10**6)}.jpg"
+        for c, w in ((1, "Bay_a"), (2, "Jay"))
+        for n in range(1, 40)
+    ]
+    assert evidence(counted, [path[:3] for path in counted]).find() is None
 
 
 # name and values of an attribute, whether it is refused (None: nothing)

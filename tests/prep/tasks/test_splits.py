@@ -117,6 +117,16 @@ def test_sessions_of_a_bids_subject_stay_together():
     assert all(len(splits) == 1 for splits in by_subject.values()) and set(found.values()) == {"a", "b"}
 
 
+def test_folds_that_take_up_a_test_split_of_the_source_say_so():
+    said: list[str] = []
+    images = [SourceExample(source=f"{n}.png", key=n, split="test" if n > 8 else "train") for n in range(12)]
+    list(assign_splits(images, SplitOptions(folds=3), said.append))
+    assert len(said) == 1 and "split test are in the folds" in said[0]
+    list(assign_splits(images[:8], SplitOptions(folds=3), said.append))
+    list(assign_splits(images, SplitOptions(shares=HALVES), said.append))
+    assert len(said) == 1
+
+
 WRONG = [
     ({"shares": {"a": 0.5}}, "sum of 1, got 0.5"),
     *(({"shares": {"a": share, "b": 1 - share}}, "above 0") for share in (1.5, float("nan"), 1)),
