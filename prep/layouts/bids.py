@@ -12,12 +12,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from halofeed.errors import AnnotationsError, Problem
+from halofeed.prep.annotations.advice import advise, suggest
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     read_required,
@@ -40,10 +42,12 @@ from halofeed.prep.annotations.pairing import (
 )
 from halofeed.prep.annotations.patterns import Pattern, compile_pattern
 from halofeed.prep.annotations.suggest_layout import layout_hint
+from halofeed.prep.layouts.pairs import list_references as list_pairs
 from halofeed.prep.layouts.pairs import other_scans
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, iterate_scans, missing_part, stem_of
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.wording import plural
 
 _VALUE = "[A-Za-z0-9+]+"
 _NAME = re.compile(
@@ -59,6 +63,7 @@ _OTHER_FOLDERS = frozenset(("sourcedata", "code", "stimuli", "phenotype"))
 _IN_DATA_SET = re.compile("(?:sub|ses)-.+|anat")
 """Folders within a data set."""
 _MOST_LISTED = 4
+_MOST_ADVISED = 2
 _NOT_CHOSEN: Problem = ("selection", "file is not chosen by its pattern", "")
 _NOT_IN_CHANNELS = "image is of a suffix that is no channel"
 
@@ -161,6 +166,15 @@ def list_references(
     """
     found = _find(images, annotation_file, options)
     labels = _labels_of_cases(found, images.root, options)
+    if (
+        not labels
+        and options.missing_masks == "refuse"
+        and (advice := _advise_on_labels(found, images, options))
+    ):
+        raise AnnotationsError(
+            f"{images.root}: no file is a label by its name (*_dseg, or *_label-CLASS_mask); {advice}; without labels: "
+            "--missing-masks prediction"
+        )
     cases = found.images
     if options.source_splits:
         cases = _split_by_participants(cases, images)
@@ -315,17 +329,61 @@ def _matches(pattern: Pattern, file: _BidsFile) -> bool:
 
 def _named_after(path: str, stems: Mapping[str, str]) -> Problem:
     """Return the problem of a file whose name is none of BIDS, such as sub-01_T1w_seg-manual, with a way to pair it."""
+    words, image = _patterns_of_pair(path, stems)
+    if not words:
+        return NEITHER
+    detail = f"named after {image}; if it is a label, take {shlex.join(words)}; names of BIDS end in _dseg"
+    return *NEITHER[:2], detail
+
+
+def _patterns_of_pair(path: str, stems: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
+    """Return the options that pair a file with the image after which it is named, and that image; () if there is none.
+
+    Args:
+        path: file whose name is none of BIDS.
+        stems: image by stem.
+    """
     name = stem_of(path)
     while name and name not in stems:
         name = name.rpartition("_")[0]
     image, extension = stems.get(name, ""), extension_of(path)
     whole = image.removesuffix(extension)
     if not image or whole == image or whole not in path:
-        return NEITHER
-    patterns = f"--image-pattern '{{id}}{extension}' --label-pattern '{path.replace(whole, '{id}')}'"
-    return *NEITHER[
-        :2
-    ], f"named after {image}; if it is a label, take --layout pairs {patterns}; names of BIDS end in _dseg"
+        return (), ""
+    patterns = ("--image-pattern", f"{{id}}{extension}", "--label-pattern", path.replace(whole, "{id}"))
+    return ("--layout", "pairs", *patterns), image
+
+
+def _advise_on_labels(found: _Found, images: SourceFiles, options: LayoutOptions) -> str:
+    """Return options that find labels where no name is a label's, each tried on the files; "" if none does.
+
+    Candidates are the masks without a class (desc-lesion_mask) and files that are named after an image.
+    """
+    paths = [one.source for one in found.left_out]
+    masks = [
+        file for file, problem in map(_read_name, paths) if file and not problem and file.suffix == "mask"
+    ]
+    passed_over = (one.path for files in found.passed_over.values() for one in files)
+    stems = {stem_of(path): path for path in [*(one.source for _, one in found.images), *passed_over]}
+    named = [
+        words
+        for path in paths
+        if _read_name(path)[0] is None and (words := _patterns_of_pair(path, stems)[0])
+    ]
+    candidates = [("--label-pattern", mask.like(mask.name)) for mask in masks]
+
+    def try_words(words: Sequence[str]) -> str | None:
+        given = dict(zip(words[::2], words[1::2], strict=True))
+        tried = replace(
+            options,
+            image_pattern=given.get("--image-pattern", options.image_pattern),
+            label_pattern=given["--label-pattern"],
+        )
+        listing = list_pairs if "--layout" in given else list_references
+        count = sum(one.problem is None and one.is_labelled for one in listing(images, images, None, tried))
+        return f"pairs {plural(count, 'image')} with labels" if count else None
+
+    return advise(suggest(dict.fromkeys([*candidates, *named]), try_words, most=_MOST_ADVISED), "")
 
 
 def _image_advice(file: _BidsFile) -> str:

@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
+from halofeed.prep.annotations.advice import suggest
 from halofeed.prep.annotations.patterns import Pattern, compile_pattern
 from halofeed.prep.sources.file_names import folder_of, stem_of
 
 _NAMES = {"segmentation": "SEG", "label map segmentation": "SEG", "structure set": "RTSTRUCT"}
+_MOST_CHOICES = 3
 _MERGE = "--several-masks merge takes them together if they show different structures"
 
 
@@ -47,27 +49,27 @@ def describe_choice(several: Sequence[Sequence[str]], single: Sequence[str], kin
         kinds: kind of each DICOM file.
 
     >>> files = [["p1/ct.dcm", "p1/rt/1.dcm"], ["p2/ct.dcm", "p2/rt/7.dcm"]]
-    >>> describe_choice(files, [], {}).split("; ")[1]
-    "--label-pattern '**/rt/*.dcm' takes rt/1.dcm, one for each of 2 series"
+    >>> describe_choice(files, [], {}).split("; or ")[1]
+    "say --label-pattern '**/rt/*.dcm', which takes rt/1.dcm, one for each of 2 series"
     """
-    found = []
     ordered = [sorted(paths, key=lambda path: (kinds.get(path, ""), path)) for paths in several]
-    for place in range(min(map(len, ordered))):
-        chosen = [paths[place] for paths in ordered]
-        pattern = _pattern_of(chosen, ordered)
-        compiled = compile_pattern(pattern, "label_pattern", ("id", "class"))
-        taken = [[path for path in paths if fits_pattern(compiled, path)] for paths in ordered]
+    patterns = [
+        _pattern_of([paths[place] for paths in ordered], ordered) for place in range(min(map(len, ordered)))
+    ]
+
+    def try_words(words: Sequence[str]) -> str | None:
+        pattern = compile_pattern(words[1], "label_pattern", ("id", "class"))
+        taken = [[path for path in paths if fits_pattern(pattern, path)] for paths in ordered]
         if any(len(paths) != 1 for paths in taken):
-            continue
-        more = sum(fits_pattern(compiled, path) for path in single)
-        count, total = len(several) + more, len(several) + len(single)
-        scope = (
-            ""
-            if count == total == 1
-            else f", one for {'each' if count == total else f'{count:,}'} of {total:,} series"
-        )
-        found.append(f"--label-pattern '{pattern}' takes {_describe(chosen, ordered, kinds)}{scope}")
-    return "; ".join([*found[:3], _MERGE])
+            return None
+        count = len(several) + sum(fits_pattern(pattern, path) for path in single)
+        total = len(several) + len(single)
+        each = "each" if count == total else f"{count:,}"
+        scope = "" if count == total == 1 else f", one for {each} of {total:,} series"
+        return f"takes {_describe([path for (path,) in taken], ordered, kinds)}{scope}"
+
+    found = suggest([("--label-pattern", pattern) for pattern in patterns], try_words, most=_MOST_CHOICES)
+    return "; or ".join([*map(str, found), _MERGE])
 
 
 def _describe(chosen: Sequence[str], ordered: Sequence[Sequence[str]], kinds: Mapping[str, str]) -> str:

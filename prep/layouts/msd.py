@@ -21,6 +21,7 @@ from halofeed.prep.sources.file_names import (
     find_annotated_file,
     iterate_scans,
     relative_path,
+    stem_of,
 )
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
@@ -184,7 +185,9 @@ def list_references(
             if not _is_mac_metadata(_image_of(entry)):
                 place = f"{document.path}#{part}[{number}]"
                 listed.append(_example(entry, place, split, document, images, options))
-    listed = _refuse_repeated(listed)
+    listed = _refuse_exchanged(_refuse_repeated(listed), document.path)
+    note = _note_on_number(document)
+    listed = [replace(one, notes=(*one.notes, *note)) if one.split == "train" else one for one in listed]
     used = {path for example in listed for path in example.paths} | _named_paths(document, images)
     for path in iterate_scans(images.sizes()):
         if path not in used:
@@ -244,6 +247,36 @@ def _refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
         else replace(one, mask=None, problem=(*fault, plural(counts[source], "time")))
         for source, one in first.items()
     ]
+
+
+def _refuse_exchanged(listed: Sequence[SourceExample], path: str) -> list[SourceExample]:
+    """Return the examples, with a problem where the label's name is that of another listed image.
+
+    A list may pair files of any names, but where label and image share names, a label of another case is a mistake in
+    the list: no later check would see it, because cases often have one grid.
+    """
+    stems = {stem_of(one.source) for one in listed}
+    result = []
+    for one in listed:
+        image, label = stem_of(one.source), stem_of(one.mask or one.source)
+        if label != image and label in stems and one.problem is None:
+            detail = f"{path}: {image} has the label of {label}; correct the entry"
+            one = replace(
+                one, mask=None, problem=("annotation", "listed label is that of another case", detail)
+            )
+        result.append(one)
+    return result
+
+
+def _note_on_number(document: DatasetJson) -> tuple[str, ...]:
+    """Return a remark if numTraining is another number than that of the entries: the list may be cut."""
+    written, entries = document.content.get("numTraining"), document.content.get("training")
+    count = (
+        sum(not _is_mac_metadata(_image_of(entry)) for entry in entries) if isinstance(entries, list) else 0
+    )
+    if not isinstance(written, int) or written == count:
+        return ()
+    return (f"{document.path}: numTraining is {written}, and training lists {plural(count, 'image')}",)
 
 
 def _named_paths(document: DatasetJson, images: SourceFiles) -> set[str]:

@@ -279,7 +279,7 @@ def relative_path(written: str, root: str, folder: str = "") -> str:
 def _hint(path: str, paths: Iterable[str]) -> str:
     start = path.removesuffix(extension_of(path)) + "."
     near = next((found for found in paths if found.startswith(start)), None)
-    return f"; there is {near}" if near else ""
+    return f"; there is {near}: correct the entry" if near else ""
 
 
 def folder_of(path: str) -> str:

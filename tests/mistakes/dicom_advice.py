@@ -116,6 +116,15 @@ def structures(folder: Path) -> None:
     (folder / "map.json").write_text('{"liver": 1, "stray": 2}')
 
 
+def changed(folder: Path) -> None:
+    """Two series, and a mask that refers to another."""
+    for number, name in enumerate("AB"):
+        write_volume(folder / name, image(), AFFINE, series=f"1.2.{number}")
+    (folder / "masks").mkdir()
+    (folder / "masks/A_x.dcm").write_bytes(seg_of("1.2.99", "liver", "spleen"))
+    (folder / "map.txt").write_text("background\nliver\nspleen\n")
+
+
 def labelled(folder: Path, label: str = "seg.nii.gz", under: str = "") -> None:
     """Two series, A and B, and a label."""
     for number, name in enumerate("AB"):
@@ -229,6 +238,37 @@ ADVICE: dict[str, Advice] = {
         drawn(segmentation_of_another_series),
         r"(?s)label has no image.*alone\.dcm: the series that it was drawn on is not below the folder"
         ".*(--missing-masks prediction)",
+    ),
+    "two drawings of one series": refused(
+        label_map(
+            dicom(one=seg_of("1.2.1", "liver", "spleen"), two=seg_of("1.2.1", "liver", "spleen")),
+            "background\nliver\nspleen\n",
+        ),
+        r"say (--label-pattern) '(\S+)', which takes one\.dcm",
+        r"say (--label-pattern) '(\S+)', which takes two\.dcm",
+        r"or (--several-masks merge) takes",
+        proves=r"3 classes",
+    ),
+    "a mask whose UIDs were not changed with its scan's": refused(
+        label_map(dicom(seg=seg_of("1.2.99", "liver", "spleen")), "background\nliver\nspleen\n"),
+        "(--mask-references ignore) uses it for ct",
+        proves=r"3 classes",
+    ),
+    "such a mask near several series": refused(
+        drawn(changed, *SIZE, "--label-map {source}/map.txt"),
+        (
+            r"(--mask-references ignore) with (--label-pattern)",
+            "masks/{id}_x.dcm",
+            "--missing-masks prediction",
+        ),
+        proves=r"train +1 record ",
+    ),
+    "such a mask near several series, in a table": refused(
+        drawn(changed, *SIZE, "--label-map {source}/map.txt"),
+        r"(--mask-references ignore) with --label-pattern, or a table \((--layout csv)\)",
+        first=lambda source: write_table(source, [("a", "A", "masks/A_x.dcm")]),
+        more=("--task segmentation",),
+        proves=r"3 classes",
     ),
     "a label map without a class of the SEG": refused(
         label_map(dicom(seg=seg_of("1.2.1", "liver", "spleen")), "background\nliver\n"),

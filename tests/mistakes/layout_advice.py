@@ -232,7 +232,12 @@ ADVICE: dict[str, Advice] = {
         proves=r"2 classes",
     ),
     "labels with other names than BIDS has": refused(
-        bids("sub-1/anat/sub-1_T1w", labels="m/sub-1/anat/sub-1_T1w_seg-manual"), PAIRS
+        bids("sub-1/anat/sub-1_T1w", labels="m/sub-1/anat/sub-1_T1w_seg-manual"), TRIED
+    ),
+    "masks of no class in BIDS": refused(
+        bids("sub-1/anat/sub-1_T1w", labels="m/sub-1/anat/sub-1_desc-lesion_mask"),
+        r"say (--label-pattern) '(\S+)', which pairs 1 image with labels",
+        r"without labels: (--missing-masks prediction)",
     ),
     # documents of volumes
     "nnU-Net's first version as the Decathlon": refused(

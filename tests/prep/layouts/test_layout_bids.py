@@ -1,5 +1,7 @@
 """BIDS data sets: images, labels, subjects, sessions and the ambiguities of their names."""
 
+import shlex
+
 import pytest
 
 from halofeed.errors import AnnotationsError
@@ -53,6 +55,32 @@ def test_names_decide_what_belongs_together_or_nothing_does(tmp_path, paths, opt
     assert found.keys() == set(map(path_of, pairs))
     for one, what in pairs.items():
         assert (path_of(what) if "_" in what else what.replace("-", " ")) in found[path_of(one)]
+
+
+ADVISED = [  # names, and the option that finds their labels
+    ("{n}_T1w m:{n}_desc-lesion_mask", "--label-pattern 'derivatives/m/**/{id}_desc-lesion_mask.nii.gz'"),
+    (
+        "{n}_run-1_T1w {n}_run-2_T1w m:{n}_run-1_T1w_seg-manual",
+        "--layout pairs --image-pattern '{id}.nii.gz' --label-pattern 'derivatives/m/{id}_seg-manual.nii.gz'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("names", "advice"), ADVISED)
+def test_labels_of_other_names_are_found_by_an_option_that_was_tried(tmp_path, names, advice):
+    paths = [path_of(name.replace("{n}", str(number))) for number in (1, 2) for name in names.split()]
+    files = make(tmp_path, *paths)
+    with pytest.raises(AnnotationsError) as refused:
+        by_source("bids", files)
+    assert f"say {advice}, which pairs 2 images with labels" in str(refused.value)
+    words = shlex.split(advice)
+    given = {
+        key.lstrip("-").replace("-", "_"): value for key, value in zip(words[::2], words[1::2], strict=True)
+    }
+    found = outcome(by_source(given.pop("layout", "bids"), files, **given))
+    assert sum(str(one).startswith("derivatives/m") for one in found.values()) == 2
+    kept = by_source("bids", files, missing_masks="prediction")
+    assert not any(one.is_labelled for one in kept.values())
 
 
 def test_masks_tables_of_names_and_splits_are_read(tmp_path):

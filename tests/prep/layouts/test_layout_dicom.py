@@ -288,7 +288,9 @@ def test_a_label_pattern_takes_one_of_several_drawings_of_a_series_and_the_advic
         save_segmentation(folder / f"300-Segmentation-{number}5/1-1.dcm", f"1.2.{number}")
     (problem,) = {one.problem[1:] for name, one in read(tmp_path).items() if "P0" in name}
     assert problem[0] == "several labels for one image"
-    patterns = re.findall(r"--label-pattern '([^']*)' takes (the \w+), one for each of 2 series", problem[1])
+    patterns = re.findall(
+        r"--label-pattern '([^']*)', which takes (the \w+), one for each of 2 series", problem[1]
+    )
     assert patterns == [
         ("**/300-Segmentation-*5/1-1.dcm", "the SEG"),
         ("**/0-NA-*7/1-1.dcm", "the RTSTRUCT"),
@@ -309,7 +311,7 @@ def test_two_readers_of_one_series_are_told_apart_by_a_pattern_too(tmp_path):
         for reader in "ab":
             save_segmentation(tmp_path / f"p{number}/seg_{reader}.dcm", f"1.2.{number}")
     detail = read(tmp_path)["p1/ct"].problem[2]
-    assert "--label-pattern '**/seg_a.dcm' takes seg_a.dcm, one for each of 2 series" in detail
+    assert "--label-pattern '**/seg_a.dcm', which takes seg_a.dcm, one for each of 2 series" in detail
     assert outcome(read(tmp_path, label_pattern="**/seg_b.dcm"))["p1/ct"] == "p1/seg_b.dcm"
 
 

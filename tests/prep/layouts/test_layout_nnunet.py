@@ -250,6 +250,23 @@ def test_lists_of_the_decathlon_give_splits_wherever_its_dataset_json_lies(tmp_p
         read_msd(LocalFiles(tmp_path / "b"))
 
 
+def test_a_label_of_another_listed_case_is_refused_and_another_number_of_cases_is_said(tmp_path):
+    def listed(label_of_a: str) -> dict[str, Any]:
+        return {"image": "imagesTr/a.nii.gz", "label": f"labelsTr/{label_of_a}.nii.gz"}
+
+    swapped = [listed("b"), {"image": "imagesTr/b.nii.gz", "label": "labelsTr/a.nii.gz"}]
+    files = write_msd(tmp_path / "s", document(swapped), *files_of("a", "b"))
+    assert set(outcome(read_msd(files)).values()) == {"listed label is that of another case"}
+    other = [listed("segmentation-a"), entry("b")]
+    content = document(other) | {"numTraining": 3}
+    files = write_msd(tmp_path / "o", content, *files_of("a", "b"), "labelsTr/segmentation-a.nii.gz")
+    found = read_msd(files)
+    assert outcome(found)["imagesTr/a.nii.gz"] == "labelsTr/segmentation-a.nii.gz"
+    assert found["imagesTr/a.nii.gz"].notes == (
+        "dataset.json: numTraining is 3, and training lists 2 images",
+    )
+
+
 def test_every_entry_and_every_file_is_accounted_for(tmp_path):
     training = [
         *(entry(name) for name in ("good", "unlabelled", "missing", "twice", "twice", "leaked")),
