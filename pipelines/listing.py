@@ -46,6 +46,7 @@ from halofeed.prep.sources.files import LocalFiles, RemoteFiles, settled_stamp, 
 from halofeed.prep.sources.walk import PartialListing
 from halofeed.schemas.files import TEMPORARY_FOLDER
 from halofeed.schemas.identity import ID_LIMIT, refuse_repeated
+from halofeed.schemas.ledger import LedgerCounter
 from halofeed.storage.choose import for_workers, store_of
 from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.addresses import is_remote
@@ -106,7 +107,7 @@ class _Listed:
 
 TRANSFERRED_CLASSES = (
     *(_Listed, Totals, folders.FolderSummary, Counter),
-    *(GroupCounts, GroupFacts, GroupEvidence, ImageFacts),
+    *(GroupCounts, GroupFacts, GroupEvidence, ImageFacts, LedgerCounter),
 )
 """Classes that travel between the command and its workers."""
 

@@ -266,6 +266,12 @@ def _leave_out_emptied(converted: Converted) -> str:
     return f"correct them, or leave pictures with such objects out with {listed}"
 
 
+_TAKES_FLAGGED: Final = {
+    "boxes_crowd": "--boxes-crowd objects takes those flagged as crowds",
+    "boxes_difficult": "--boxes-difficult objects takes those flagged as difficult",
+}
+
+
 def _map_instances(converted: Converted) -> str:
     most = max(map(int, converted.ledger.histograms.get("values_in_label", {"1": 0})))
     return (
@@ -542,9 +548,7 @@ LOSS_RULES: Final = (
         from_share=0.5,
         words="{count} of {of} objects were dropped, because they are flagged as crowds or difficult",
         fix=lambda converted: " and ".join(
-            f"--boxes-{flag} objects takes those flagged as {flag}"
-            for flag in ("crowd", "difficult")
-            if converted.recipe.get(f"boxes_{flag}") == "drop"
+            words for name, words in _TAKES_FLAGGED.items() if converted.recipe.get(name) == "drop"
         ),
     ),
     LossRule(

@@ -172,6 +172,11 @@ def list_references(
     """
     document = read_dataset_json(annotations, annotation_file)
     label_values(annotations, images, annotation_file, options)
+    if "training" not in document.content and "channel_names" in document.content:
+        # nnU-Net's version 2 lists no files and names the channels (its documentation/dataset_format.md).
+        raise AnnotationsError(
+            f"{document.path}: it has channel_names and no training, as nnU-Net's has; say --layout nnunet"
+        )
     document.part("training", list, _EXPECTED)
     if names_cases(document, images):
         raise AnnotationsError(

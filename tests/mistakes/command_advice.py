@@ -479,7 +479,7 @@ ADVICE: dict[str, Advice] = {
     "an index that is too large": refused(
         pictures("--workers 1"),
         (r"more (--shards)", "4"),
-        throughout=patched("schemas.index.INDEX_BYTES", new=3000),
+        throughout=patched("schemas.index.INDEX_BYTES", new=3100),
         writes=True,
     ),
     "a mixture of other classes": usage(

@@ -421,15 +421,14 @@ ADVICE: dict[str, Advice] = {
     ),
     "a label outside of the records": noted(
         scans(corner(), size=("--depth 5 --height 4 --width 5",)),
-        (r"or (--spacing-mm)", "6,6,6"),
+        (r"a (--spacing-mm) coarser", "3,4,3"),
         r"(--fit tiles), or",
         r"or (--center label)",
     ),
     "bodies outside of the records": noted(
         unlabeled("--depth 5 --height 3 --width 4"),
-        (r"or (--spacing-mm)", "9,9,9"),
-        r"(--fit tiles) or",
-        r"(--fit) tiles or (stretch)",
+        (r"a (--spacing-mm) coarser", "9,9,9"),
+        r"or (--fit tiles)",
     ),
     "more padding than scan": noted(
         scans(mask(), size=("--depth 9 --height 16 --width 18",)),
