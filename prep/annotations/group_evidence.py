@@ -339,8 +339,8 @@ def _cut_column(column: Sequence[str]) -> list[Sequence[str]]:
 def _cut_letters(column: Sequence[str]) -> list[Sequence[str]]:
     """Return the column, or two if each value is letters before a number, or a number before letters.
 
-    >>> _cut_letters(["ulm1", "bonn12"]), _cut_letters(["12L", "12R"]), _cut_letters(["P1", "P2"])
-    ([['ulm', 'bonn'], ['1', '12']], [['12', '12'], ['L', 'R']], [['P1', 'P2']])
+    >>> _cut_letters(["ulm1", "bonn12"]), _cut_letters(["10L", "12R"]), _cut_letters(["P1", "P2"])
+    ([['ulm', 'bonn'], ['1', '12']], [['10', '12'], ['L', 'R']], [['P1', 'P2']])
     """
     for form in (r"([^\W\d_]+)([0-9]+)", r"([0-9]+)([^\W\d_]+)"):
         matches = [re.fullmatch(form, value) for value in column]

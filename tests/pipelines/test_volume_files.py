@@ -216,7 +216,7 @@ def test_a_folder_of_dicom_series_with_a_seg_a_nifti_mask_and_none(tmp_path):
     assert rejected(done)["a"][:2] == ("annotation", reason) and "'liver', 'spleen'" in rejected(done)["a"][2]
     (tmp_path / "lost.txt").write_text("liver\nspleen\n")
     with pytest.raises(
-        AnnotationsError, match=r"lost\.txt: value 0 would be 'liver'.*'background' into the first"
+        AnnotationsError, match=r"lost\.txt: value 0 would be 'liver'.*insert the line 'background' above"
     ):
         run_convert(tmp_path / "s", tmp_path / "r", label_map=str(tmp_path / "lost.txt"), **options)
     (tmp_path / "lost.json").write_text('{"liver": 0, "spleen": 1}')

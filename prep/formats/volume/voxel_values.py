@@ -453,11 +453,6 @@ def _to_labels(stored: Block, header: StoredVoxels, tolerance: float) -> Block:
             if header.rescales:
                 exact = _rescaled(stored, np.float64(header.slope), np.float64(header.inter))
             labels = np.rint(exact)
-            if is_quantized(
-                header
-            ):  # whole numbers come back within half a step, so 0.00006 of 0.00006 is not 0
-                near = abs(header.slope) / 2 + 1e-6 * max(1.0, float(np.abs(exact).max(initial=0)))
-                tolerance = min(tolerance, near)
             off = ~(np.abs(exact - labels) <= tolerance)  # NaN and infinity too
         if off.any():
             example = float(exact[int(np.argmax(off))])

@@ -70,7 +70,7 @@ def test_every_wrong_or_idle_option_is_told_at_once_and_choices_of_classes_need_
         Recipe(**TABLE | {"spacing_mm": (1.0,), "encoding": "jpeg", "channels": -2, "window": "belly"})
     assert len(str(caught.value).splitlines()) == 4
     for given in ({"classes": ("a",)}, {"map_classes": ("a=b",)}, {"class_overlap": "last"}):
-        with pytest.raises(UsageError, match="has no effect without labels for segmentation"):
+        with pytest.raises(UsageError, match="has no effect without labels of voxels or pixels"):
             Recipe(layout="folders", **given).check_used()
         Recipe(layout="class-masks", depth=4, **given).check_used()
 
