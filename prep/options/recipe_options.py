@@ -442,7 +442,6 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "`halofeed train --fold 2` and Loader(..., fold=2) validate with one fold and train with the others",
         least=2,
         omitted=True,
-        brief="make folds for cross-validation, as splits fold0, fold1, ...",
     )
     group_column: str | None = option(
         None,
