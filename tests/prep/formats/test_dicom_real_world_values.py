@@ -1,4 +1,4 @@
-"""Do images with Real World Value Mappings hold the quantity that their files define?"""
+"""Images with Real World Value Mappings hold the quantity that their files define."""
 
 import warnings
 
