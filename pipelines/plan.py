@@ -556,39 +556,26 @@ def _segmentation_label_map(
             f"{given.where}: id 0 is {given.names[0]!r}, a class with masks, but 0 is the background; let classes "
             "start at 1 (.txt: 'background' in the first line)"
         )
-    recipe, layout, sources = layout_input.recipe, layout_input.layout, layout_input.sources
-    images, options = layout_input.selection.files, layout_input.options
+    recipe, images = layout_input.recipe, layout_input.selection.files
     # Where each class has masks of its own, the layout has applied the user's choice.
     choice = ClassChoice() if totals.labels else recipe.class_choice()
-    if recipe.holds_class_sets() and layout.regions is not None:
-        regions = layout.regions(sources.annotations, sources.annotation_file)
-        if regions:
-            marks = [name for name, (value, *more) in regions.items() if not more and is_ignored(value, name)]
-            classes = check_channels(region_classes(given, regions, choice))
-            _check_sets_ignore_nothing(marks, choice)
-            return classes
-    named: Mapping[int, str] = {}
-    if given is None or choice:
-        if layout.label_values is not None:
-            named = layout.label_values(sources.annotations, images, sources.annotation_file, options)
-        if coding := recipe.label_coding():
-            named = coding.names
-    if zero := _background_of(choice, {**(given.names if given is not None else {}), **named}):
+    if (regions := _classes_of_regions(layout_input, given, choice)) is not None:
+        return regions
+    named = _named_by_source(layout_input) if given is None or choice else {}
+    if zero := _background_of(choice, {**_names_of(given), **named}):
         named, choice = {**named, 0: BACKGROUND} if named else named, choice.without(zero)
         table = None if table is None else table.with_background()
         given = None if given is None else given.with_background()
-    marked = _marked_as_ignored({**(table.names if table is not None else {}), **named}, choice)
-    source_names = {**(given.names if given is not None else {}), **named, **marked}
+    marked = _marked_as_ignored({**_names_of(table), **named}, choice)
+    source_names = {**_names_of(given), **named, **marked}
     named = {value: name for value, name in named.items() if value not in marked}
     in_files = totals.names_in_labels or NamesInLabels(files=images)
     by_names = bool(in_files.named) and (given is not None or not named)
     is_open = False
     if in_files.named and not named:
-        if in_files.agree() or not (given or choice.keep):
-            named = in_files.ids()
-        in_files.check_numbers(name for name, _ in choice.renamed)
-        is_open = bool(in_files.without_names) and not (given or choice) and max(named) <= 255
+        named, is_open = _named_in_labels(in_files, given, choice)
     if choice:
+        options = layout_input.options
         check_choice(
             choice,
             given,
@@ -600,11 +587,9 @@ def _segmentation_label_map(
             in_files.named,
         )
     classes = segmentation_classes(given, named, choice)
-    colors = {} if table is None else dict(table.colors)
-    if colors and table is not None and 0 not in table.names:
-        colors.setdefault(0, 0)  # black is the background, as with --label-colors
+    colors = _colors_of(table)
     settled = {*marked.values(), *choice.keep, *dict(choice.renamed), *recipe.ignore_label}
-    _print_hints({**(table.names if table is not None else {}), **named}, settled)
+    _print_hints({**_names_of(table), **named}, settled)
     classes = replace(
         classes, by_names=by_names, is_open=classes.is_open or is_open, colors=tuple(colors.items())
     )
@@ -618,8 +603,59 @@ def _segmentation_label_map(
         return check_channels(classes)
     ignored = resolve_ignored(recipe.ignore_label, source_names, recipe.label_coding(), colors)
     if marked:
-        _print_marked(marked, table.where if table is not None else layout_input.recipe.layout)
+        _print_marked(marked, recipe.layout if table is None else table.where)
     return _add_void(layout_input, totals, choice, classes, tuple(dict.fromkeys([*ignored, *marked])))
+
+
+def _classes_of_regions(
+    layout_input: _LayoutInput, given: LabelMap | None, choice: ClassChoice
+) -> LabelMap | None:
+    """Return the classes of nnU-Net's regions, where records hold sets of classes; None for other data."""
+    layout, sources = layout_input.layout, layout_input.sources
+    if not layout_input.recipe.holds_class_sets() or layout.regions is None:
+        return None
+    regions = layout.regions(sources.annotations, sources.annotation_file)
+    if not regions:
+        return None
+    classes = check_channels(region_classes(given, regions, choice))
+    marks = [name for name, (value, *more) in regions.items() if not more and is_ignored(value, name)]
+    _check_sets_ignore_nothing(marks, choice)
+    return classes
+
+
+def _named_by_source(layout_input: _LayoutInput) -> Mapping[int, str]:
+    """Return the names of values by --label-channels or --label-colors, else by the layout's own files."""
+    layout, sources = layout_input.layout, layout_input.sources
+    named: Mapping[int, str] = {}
+    if layout.label_values is not None:
+        named = layout.label_values(
+            sources.annotations, layout_input.selection.files, sources.annotation_file, layout_input.options
+        )
+    coding = layout_input.recipe.label_coding()
+    return coding.names if coding else named
+
+
+def _named_in_labels(
+    in_files: NamesInLabels, given: LabelMap | None, choice: ClassChoice
+) -> tuple[Mapping[int, str], bool]:
+    """Return the names in label files that name their values, and whether other values are classes too."""
+    named: Mapping[int, str] = {}
+    if in_files.agree() or not (given or choice.keep):
+        named = in_files.ids()
+    in_files.check_numbers(name for name, _ in choice.renamed)
+    return named, bool(in_files.without_names) and not (given or choice) and max(named) <= 255
+
+
+def _names_of(one: ClassTable | LabelMap | None) -> Mapping[int, str]:
+    return {} if one is None else one.names
+
+
+def _colors_of(table: ClassTable | None) -> dict[int, int]:
+    """Return the value of each color of a table; black is the background without another, as with --label-colors."""
+    colors = {} if table is None else dict(table.colors)
+    if colors and table is not None and 0 not in table.names:
+        colors.setdefault(0, 0)
+    return colors
 
 
 def _background_of(choice: ClassChoice, named: Mapping[int, str]) -> str:

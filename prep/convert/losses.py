@@ -1,7 +1,9 @@
 """Measurement of what a conversion does to the information of one source, for the ledger of losses.
 
-Each function adds to a `LedgerCounter`. The names of counts are those that `halofeed.schemas.losses` reads. Their cost
-is at most 2 % of a conversion, so they use histograms that exist, samples, and sizes rather than pixels.
+Each function adds to a `LedgerCounter`, under names that `halofeed.prep.convert.loss_findings` reads. They use
+histograms that exist, samples, and sizes rather than pixels. They take 1.6 % of a conversion's processor time for 53
+photographs with boxes and 0.9 % for a CT of 26 slices; tiny scans (about 36 x 50 x 35 voxels) take more, by one profile
+5 %.
 """
 
 from __future__ import annotations
