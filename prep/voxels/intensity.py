@@ -251,7 +251,7 @@ _FLOOR_HU, _CEILING_HU = -4096, 4096
 _AIR_HU: Final = (-1200, -850)
 _AIR_TENTHS: Final = (-12000, -8500)
 _OUT_OF_RANGE: Final = 0.005
-"""Share of voxels below the floor that is no accident. An estimate: the seven CTs of the test data have no voxel there."""
+"""Share of voxels below the floor that is no accident: an estimate. The seven CTs of the test data have none there."""
 
 _NOT_CT: Final = re.compile(r"(mri?|t1\w*|t2\w*|flair|pd|dwi|adc|pet|pt|us|zscore)\b", re.IGNORECASE)
 _CURE: Final = "take --window-percentiles 0.5,99.5 in place of the window, or leave the window out"
