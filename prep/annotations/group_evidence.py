@@ -67,6 +67,8 @@ _DATE = re.compile(
     r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])\d{0,9}|1[2-9][0-9]{8}|1[2-9][0-9]{11}|19[89]\d|20[0-3]\d"
 )
 """A day with or without a time, seconds or milliseconds since 1970, or a year, as in VOC's 2007_000027.jpg."""
+# The thresholds from here on are estimates: they were chosen on the real sets of the tests and on about 190 drawn sets
+# of names, and were measured on no others.
 _LEAST_SHARE = 0.02
 """Share of the images that must be in groups of several; fewer are chance."""
 _EVEN = 0.02
