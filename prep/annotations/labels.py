@@ -12,16 +12,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.class_documents import read_class_document, xml_entries
 from halofeed.prep.annotations.class_names import BACKGROUND, class_number, shorten_list, sort_class_names
-from halofeed.prep.annotations.class_tables import (
-    ClassRow,
-    ClassTable,
-    is_background,
-    is_ignored,
-    read_class_document,
-    read_class_table,
-    xml_entries,
-)
+from halofeed.prep.annotations.class_rows import ClassRow, ClassTable, is_background, is_ignored
+from halofeed.prep.annotations.class_tables import read_class_table
 from halofeed.prep.annotations.documents import parse_xml_document, parse_yaml
 from halofeed.schemas.fields import channel_ids, set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
