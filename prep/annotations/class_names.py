@@ -40,7 +40,7 @@ def _visual_form(name: str) -> str:
     # 1 and 1.0 are one number in two spellings, which `labels` refuses; as texts "-1" would look like "1".
     if class_number(name) is not None:
         return name
-    # Case folding can undo the normal form, so it is between two of them (Unicode 3.13, D145).
+    # Case folding can undo the normal form, so it is between two of them (Unicode 3.13, compatibility caseless match).
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(
         _LATIN_LOOKALIKES
     )

@@ -148,27 +148,26 @@ class _Matcher:
             return self.match(token.following, start + len(fixed), values) if found else None
         limit = path.find("/", start) if token.within_folder else -1
         limit = len(path) if limit < 0 else limit
-        key = (
-            id(token),
-            limit,
-            start if token.name in token.repeated else -1,
-            *map(values.get, token.repeated),
-        )
+        # What follows depends on the values that later tokens repeat, and on nothing else that came before.
+        place = start if token.name in token.repeated else -1
+        key = (id(token), limit, place, *map(values.get, token.repeated))
         known = self._failed.get(key)
-        for end in self._ends(
-            token, start, limit if known is None else min(limit, known + token.min_length - 1)
-        ):
+        last = limit if known is None else min(limit, known + token.min_length - 1)
+        for end in self._ends(token, start, last):
             self._steps += 1
             if self._steps > _MAX_STEPS:
-                raise UsageError(
-                    f"pattern {self._pattern!r}: too many ways to read {path!r}. Write each placeholder once and * in "
-                    "its other places"
-                )
+                raise self._too_many_ways()
             new_values = {**values, token.name: path[start:end]} if token.name else values
             if (result := self.match(token.following, end, new_values)) is not None:
                 return result
         self._failed[key] = start
         return None
+
+    def _too_many_ways(self) -> UsageError:
+        return UsageError(
+            f"pattern {self._pattern!r}: too many ways to read {self._path!r}. Write each placeholder once and * in its "
+            "other places"
+        )
 
     def _ends(self, token: _Token, start: int, last: int) -> Iterator[int]:
         """Yield the possible ends of a token that begins at `start`, the last one first."""
@@ -196,6 +195,22 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
     >>> compile_pattern("**/{id}_ct.nii.gz", "image_pattern", ("id",)).match("sub-3/anat/3_ct.nii.gz")
     {'id': '3'}
     """
+    tokens = _tokens(text, option, allowed)
+    if not text or text.startswith(("/", "./", "../")):
+        raise UsageError(f"--{option.replace('_', '-')} {text!r}: {_EXAMPLE}")
+    # From the last token to the first, since each one holds the next.
+    for number in reversed(range(len(tokens))):
+        behind = tokens[number + 1 :]
+        repeated = tuple(dict.fromkeys(token.name for token in behind if token.is_repeat))
+        following = behind[0] if behind else None
+        tokens[number] = replace(tokens[number], repeated=repeated, following=following)
+    names = frozenset(token.name for token in tokens if token.name)
+    literal = sum(len(token.fixed) for token in tokens)
+    return Pattern(text=text, tokens=tuple(tokens), names=names, literal=literal)
+
+
+def _tokens(text: str, option: str, allowed: tuple[str, ...]) -> list[_Token]:
+    """Return the parts of a pattern; raise UsageError for an unknown placeholder or a single brace."""
     tokens: list[_Token] = []
     names: set[str] = set()
     end = 0
@@ -204,30 +219,26 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
             tokens.append(_Token(fixed=fixed))
         end = part.end()
         name, star, brace = part[1] or "", part[2], part[3]
-        if brace or (not star and name not in allowed):
-            known, meant = ", ".join(f"{{{one}}}" for one in allowed), text.replace(part.group(), "{id}", 1)
-            raise UsageError(
-                f"--{option.replace('_', '-')} {text!r}: {part.group()!r} is not known; known: {known}, * and **; "
-                f"{{id}} is the part that an image and its label share, such as {meant!r}"
-            )
         if star:
             tokens.append(_Token(within_folder=star == "*", ends_folder=star == "**/"))
+        elif brace or name not in allowed:
+            raise _unknown_part(part, text, option, allowed)
         else:
-            tokens.append(
-                _Token(name=name, min_length=1, within_folder=name != "id", is_repeat=name in names)
-            )
+            # An id may span folders: p1/a.png and p2/a.png are two images.
+            is_repeat = name in names
+            tokens.append(_Token(name=name, min_length=1, within_folder=name != "id", is_repeat=is_repeat))
             names.add(name)
     if fixed := text[end:]:
         tokens.append(_Token(fixed=fixed))
-    if not text or text.startswith(("/", "./", "../")):
-        raise UsageError(f"--{option.replace('_', '-')} {text!r}: {_EXAMPLE}")
-    for number in reversed(range(len(tokens))):
-        behind = tokens[number + 1 :]
-        repeated = tuple(dict.fromkeys(token.name for token in behind if token.is_repeat))
-        following = behind[0] if behind else None
-        tokens[number] = replace(tokens[number], repeated=repeated, following=following)
-    literal = sum(len(token.fixed) for token in tokens)
-    return Pattern(text=text, tokens=tuple(tokens), names=frozenset(names), literal=literal)
+    return tokens
+
+
+def _unknown_part(part: re.Match[str], text: str, option: str, allowed: tuple[str, ...]) -> UsageError:
+    known, meant = ", ".join(f"{{{one}}}" for one in allowed), text.replace(part.group(), "{id}", 1)
+    return UsageError(
+        f"--{option.replace('_', '-')} {text!r}: {part.group()!r} is not known; known: {known}, * and **; "
+        f"{{id}} is the part that an image and its label share, such as {meant!r}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,12 +269,18 @@ def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> P
     if image is None or label is None:
         missing = "--image-pattern" if image is None else "--label-pattern"
         raise UsageError(f"{missing}: --image-pattern and --label-pattern go together; give both")
+    of_labels = ("id", "split", "group", *(("class",) if with_class else ()))
     pair = PatternPair(
         image=compile_pattern(image, "image_pattern", ("id", "split", "group", "channel")),
-        label=compile_pattern(
-            label, "label_pattern", ("id", "split", "group", *(("class",) if with_class else ()))
-        ),
+        label=compile_pattern(label, "label_pattern", of_labels),
     )
+    _check_pair(pair, with_class=with_class)
+    return pair
+
+
+def _check_pair(pair: PatternPair, *, with_class: bool) -> None:
+    """Raise UsageError if the placeholders of two patterns do not connect images with labels."""
+    image, label = pair.image.text, pair.label.text
     if ("id" in pair.image.names) != ("id" in pair.label.names):
         raise UsageError(
             f"--image-pattern {image!r}, --label-pattern {label!r}: expected {{id}} in both or in neither"
@@ -274,6 +291,5 @@ def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> P
         raise UsageError(
             f"--label-pattern {label!r}: {{{min(extra)}}} stands in --image-pattern {image!r} too, or in none"
         )
-    if pair.image.literal == pair.label.literal and image == label:
+    if image == label:
         raise UsageError(f"--image-pattern and --label-pattern are both {image!r}; expected two")
-    return pair
