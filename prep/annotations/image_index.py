@@ -203,19 +203,27 @@ class ImageIndex:
         # An absolute path of another machine, and one out of the root, are below no folder of the layout.
         ranks = () if is_absolute or path.split("/")[0] == ".." else query.places
         found = self._find_in_places(name, path, ranks) or self._find_absolute(name)
-        if found is not None:
+        found = found or self._find_near_annotations(query, "" if is_absolute else path, parts)
+        if found is None:
+            self._check_listable(posixpath.join(place, path) for rank in ranks for place in rank)
+            self._check_listable(posixpath.join(folder, parts[-1]) for folder in query.beside)
+        return found
+
+    def _find_near_annotations(self, query: ImageQuery, path: str, parts: list[str]) -> str | None:
+        """Return the file at a path from the annotations' folder, or the file of that name in a `beside` folder.
+
+        Raises:
+            SourceError: the only such file is outside of the root.
+        """
+        # A file name alone is looked for in the folders of the layout.
+        found = self._find_from_annotations(path) if path and len(parts) > 1 else None
+        if found is not None and not found.startswith("../"):
             return found
-        beside = None if is_absolute or len(parts) == 1 else self._find_from_annotations(path)
-        if beside is not None and not beside.startswith("../"):
-            return beside
         in_folders = (self.at(folder, parts[-1]) for folder in query.beside)
-        if (near := next(filter(None, in_folders), None)) is not None:
-            return near
-        if beside is not None:
-            raise SourceError("annotation", "image file lies outside --images", outside_message(name))
-        self._check_listable(posixpath.join(place, path) for rank in ranks for place in rank)
-        self._check_listable(posixpath.join(folder, parts[-1]) for folder in query.beside)
-        return None
+        near = next(filter(None, in_folders), None)
+        if near is None and found is not None:
+            raise SourceError("annotation", "image file lies outside --images", outside_message(query.name))
+        return near
 
     def _find_below_root(self, below: str) -> str:
         """Return the file that a name beginning with the images' folder is; raise SourceError if there is none."""
@@ -230,13 +238,17 @@ class ImageIndex:
         if ranks and "\\" in name and ".." not in name and self._is_file(name):
             return name
         for rank in ranks:
-            hits = [found for place in rank if self._is_file(found := posixpath.join(place, path))]
-            hits = hits or [alike for place in rank if (alike := self.at(place, path)) is not None]
+            hits = self._files_at(rank, path)
             if len(hits) > 1:
                 raise SourceError("annotation", _AMBIGUOUS, f"{name!r}: {', '.join(hits)}")
             if hits:
                 return hits[0]
         return None
+
+    def _files_at(self, folders: Sequence[str], path: str) -> list[str]:
+        """Return the files at a path in some folders, or else those whose extension differs in case."""
+        exact = [found for folder in folders if self._is_file(found := posixpath.join(folder, path))]
+        return exact or [alike for folder in folders if (alike := self.at(folder, path)) is not None]
 
     def _find_absolute(self, name: str) -> str | None:
         """Return a file of this machine that the annotations name by its absolute path, which may be anywhere."""

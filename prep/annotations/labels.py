@@ -80,6 +80,8 @@ class LabelMap:
         ids: dict[int, str] = {}
         names: dict[str, int] = {}
         for identity, name in self.entries:
+            if len(name) > LABEL_LENGTH:
+                yield f"id {identity} is {name[:40]!r}..., a name of {len(name):,} characters; shorten it"
             if identity in ids:
                 yield f"id {identity} belongs to {ids[identity]!r} and to {name!r}; give each name its own id"
             if name in names:
@@ -323,8 +325,6 @@ class LabelMap:
 
 def _name_problems(identity: int, name: str) -> Iterator[str]:
     """Yield a message for each reason for which records cannot store a name as it is."""
-    if len(name) > LABEL_LENGTH:
-        yield f"id {identity} is {name[:40]!r}..., a name of {len(name):,} characters; shorten it"
     if name != name.encode("utf-8", "replace").decode():  # names of folders may be any bytes
         yield f"id {identity} is {name!r}, which is not UTF-8; rename the folder or class"
     if "\0" in name:

@@ -96,14 +96,12 @@ def pair_up(
         several_fix: advice for an image with several labels.
     """
     labels_by_key = _by_key(labels)
-    fix = "" if several_masks is None else f"; {several_fix}"
+    fixes = {None: "", "merge": None}
+    fix = fixes.get(several_masks, f"; {several_fix}")
     examples = []
     for key, found in _by_key(images).items():
         masks = sorted(labels_by_key.pop(key, []), key=lambda label: label.path)
-        problem = _several_images(found)
-        if several_masks != "merge":
-            problem = problem or _several_labels(masks, fix)
-        problem = problem or next((one.problem for one in masks if one.problem is not None), None)
+        problem = _problem_of_pair(found, masks, fix)
         if not masks and missing_masks != "prediction" and not has_no_label(key):
             problem = problem or NO_LABEL
         examples += [_paired(image, masks, problem) for image in found]
@@ -129,12 +127,19 @@ def _paired(image: SourceExample, masks: Sequence[LabelFiles], problem: Problem 
     return replace(image, mask=masks[0].mask, more_masks=more, class_masks=masks[0].class_masks)
 
 
-def _several_images(images: Sequence[SourceExample]) -> Problem | None:
-    return _one_problem("several images for one label", [image.source for image in images])
+def _problem_of_pair(
+    images: Sequence[SourceExample], labels: Sequence[LabelFiles], several_fix: str | None
+) -> Problem | None:
+    """Return what keeps images and labels of one key from being a pair; None for a label that is absent.
 
-
-def _several_labels(labels: Sequence[LabelFiles], fix: str) -> Problem | None:
-    return _one_problem("several labels for one image", [label.path for label in labels], fix)
+    Args:
+        several_fix: end of the message about several labels; None if these are allowed.
+    """
+    problem = _one_problem("several images for one label", [image.source for image in images])
+    if several_fix is not None:
+        paths = [label.path for label in labels]
+        problem = problem or _one_problem("several labels for one image", paths, several_fix)
+    return problem or next((one.problem for one in labels if one.problem is not None), None)
 
 
 def _one_problem(reason: str, paths: Sequence[str], fix: str = "") -> Problem | None:
@@ -200,7 +205,7 @@ def join_channels(
     for key, values, example in images:
         case = tuple(value for name, value in sorted(values.items()) if name != "channel")
         cases.setdefault(case, {}).setdefault(values["channel"], []).append((key, example))
-    present = sorted({name for channels in cases.values() for name in channels})
+    present = sorted(set().union(*cases.values()))
     if missing := [name for name in order if name not in present]:
         raise AnnotationsError(
             f"--channel-order: {', '.join(missing)}: no such channel in {root}; found {', '.join(present[:20])}"
@@ -208,8 +213,7 @@ def join_channels(
     names = tuple(order) or tuple(present)
     note = () if order or len(names) == 1 else (f"channels in order of name: {', '.join(names)}",)
     joined = [_joined(channels, names, note) for channels in cases.values()]
-    left_out = [one for channels in cases.values() for one in _left_out(channels, names)]
-    return [one for one in joined if one is not None], left_out
+    return [one for one in joined if one is not None], list(_left_out(cases.values(), names))
 
 
 _Channels = dict[str, list[tuple[PairKey, SourceExample]]]
@@ -230,10 +234,11 @@ def _joined(
     return key, replace(first, channels=more, problem=problem, notes=(*first.notes, *note))
 
 
-def _left_out(channels: _Channels, names: Sequence[str]) -> Iterator[SourceExample]:
-    others = (found for name, found in channels.items() if name not in names)
-    for found in others:
-        yield from (replace(example, problem=CHANNEL_LEFT_OUT) for _, example in found)
+def _left_out(cases: Iterable[_Channels], names: Sequence[str]) -> Iterator[SourceExample]:
+    for channels in cases:
+        others = (found for name, found in channels.items() if name not in names)
+        for found in others:
+            yield from (replace(example, problem=CHANNEL_LEFT_OUT) for _, example in found)
 
 
 def _problem(

@@ -165,8 +165,8 @@ class _Matcher:
 
     def _too_many_ways(self) -> UsageError:
         return UsageError(
-            f"pattern {self._pattern!r}: too many ways to read {self._path!r}. Write each placeholder once and * in its "
-            "other places"
+            f"pattern {self._pattern!r}: too many ways to read {self._path!r}. Write each placeholder once and * in "
+            "its other places"
         )
 
     def _ends(self, token: _Token, start: int, last: int) -> Iterator[int]:

@@ -174,7 +174,7 @@ def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file
         return list(listed)
     if options.box_units == "normalized":
         return [_mark_normalized(one, options, "") for one in listed]
-    boxes = [box for one in listed if not _is_tiny(one) for box in one.boxes or () if _has_area(box)]
+    boxes = _telling_boxes(listed)
     small = [box for box in boxes if _is_small(box)]
     if not small:
         return list(listed)
@@ -187,6 +187,11 @@ def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file
             "--box-units normalized"
         )
     return [_mark_normalized(one, options, _NORMALIZED) for one in listed]
+
+
+def _telling_boxes(listed: Sequence[SourceExample]) -> list[Box]:
+    """Return the boxes that may show the units: with an area, in images larger than the limit for shares."""
+    return [box for one in listed if not _is_tiny(one) for box in one.boxes or () if _has_area(box)]
 
 
 def _without_first_pixel(example: SourceExample, options: LayoutOptions) -> SourceExample:

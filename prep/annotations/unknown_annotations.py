@@ -48,8 +48,7 @@ def describe_annotations(files: ListedFiles, named: str | None = None) -> Hint |
     Args:
         named: annotation file that the user named, if any; no other file is examined.
     """
-    images = filter(is_image_name, files.sizes())
-    pictures = {name for path in images for name in (basename(path), name_stem(path))}
+    pictures = _names_of_pictures(files)
     paths = [named] if named is not None else [path for path in files.sizes() if not is_image_name(path)]
     # The only document, or the one that the user names, may name pictures by their numbers.
     is_certain = named is not None or sum(path.lower().endswith(_DOCUMENTS) for path in paths) == 1
@@ -60,6 +59,12 @@ def describe_annotations(files: ListedFiles, named: str | None = None) -> Hint |
             if found := describe(path, text, pictures):
                 return found
     return _describe_packed_table(paths)
+
+
+def _names_of_pictures(files: ListedFiles) -> set[str]:
+    """Return the file names of all images, with and without their extensions."""
+    images = filter(is_image_name, files.sizes())
+    return {name for path in images for name in (basename(path), name_stem(path))}
 
 
 def _describe_documents(
