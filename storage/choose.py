@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from halofeed.errors import MissingExtraError, StoreError, UsageError, install_command, require_extra
-from halofeed.storage.base import ObjectStore
+from halofeed.storage.base import Files
 from halofeed.storage.beam import BeamFiles, apply_options
 from halofeed.storage.gcs import GcsObjects
 from halofeed.storage.local import LocalDisk
@@ -28,21 +28,20 @@ from halofeed.system.console import human_bytes
 _SECRET = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _SAME_SCHEME = {"s3a": "s3", "gcs": "gs"}
 _WEB = ("http", "https")
-_WEB_SECONDS = 60.0
 _EXTRAS = {"gs": ("gcp", "google.cloud.storage"), "s3": ("aws", "boto3")}
 
 _lock = threading.RLock()  # a signal handler may need it too
-_stores: dict[str, ObjectStore] = {}
+_stores: dict[str, Files] = {}
 _settings: dict[str, Any] = {}
 
 
-def _s3_client() -> ObjectStore:
+def _s3_client() -> Files:
     from halofeed.storage.s3 import S3Objects  # its http and ssl take 15 ms to import
 
     return S3Objects(_settings)
 
 
-_CLIENTS: dict[str, Callable[[], ObjectStore]] = {"": LocalDisk, "s3": _s3_client, "gs": GcsObjects}
+_CLIENTS: dict[str, Callable[[], Files]] = {"": LocalDisk, "s3": _s3_client, "gs": GcsObjects}
 """Clients by URL scheme; Beam serves other schemes."""
 
 
@@ -69,13 +68,13 @@ def use_settings(settings: Mapping[str, Any]) -> None:
             _stores.clear()
 
 
-def store_of(address: str) -> ObjectStore:
-    """Return the store of a path or address: one client for each scheme and process."""
-    scheme = address.partition("://")[0] if is_remote(address) else ""
+def store_of(root: str) -> Files:
+    """Return the files below a folder or address without secrets: one client for each scheme and process."""
+    scheme = root.partition("://")[0] if is_remote(root) else ""
     with _lock:
         if scheme not in _stores:
             _stores[scheme] = _CLIENTS.get(scheme, BeamFiles)()
-        return _stores[scheme]
+        return _stores[scheme].at(root.rstrip("/") if scheme else root)
 
 
 def _forget_stores() -> None:
@@ -88,8 +87,8 @@ def _forget_stores() -> None:
 os.register_at_fork(after_in_child=_forget_stores)
 
 
-def reader_of(address: Address) -> ObjectStore:
-    """Return the store that reads the files below an address, by `stat_once`, `read_range_once` and `list_dir`.
+def reader_of(address: Address) -> Files:
+    """Return the files below an address, for reading.
 
     Raises:
         UsageError: no client reads such addresses, or the address has a user that the client does not use.
@@ -103,9 +102,9 @@ def reader_of(address: Address) -> ObjectStore:
     if not has_settings(address.scheme):
         if scheme in _EXTRAS:
             with require_extra("remote", "boto3", "botocore", "google", "requests"):
-                return store_of(f"{scheme}://")
-        if scheme in ("http", "https"):
-            return WebFiles(address.redirects)
+                return store_of(f"{scheme}://").at(str(address))
+        if scheme in _WEB:
+            return WebFiles(address)
     return FsspecFiles(address)
 
 
@@ -184,12 +183,8 @@ def read_option_file(flag: str, path: str, max_bytes: int) -> bytes:
 
 def _read_address(address: Address, max_bytes: int) -> bytes:
     """Return the first `max_bytes` and one more byte of an object; raise FileNotFoundError or StoreError."""
-    if address.scheme not in _WEB:
-        return store_of(str(address)).read(str(address), 0, max_bytes + 1)
-    web = reader_of(address)
-    return bytes(
-        web.retried(str(address), lambda: web.read_range_once(address.full, 0, max_bytes + 1, _WEB_SECONDS))
-    )
+    files = reader_of(address) if address.scheme in _WEB else store_of(str(address))
+    return files.read("", 0, max_bytes + 1)
 
 
 def _is_installed(module: str) -> bool:

@@ -82,7 +82,8 @@ class _Lease:
     def __init__(self, folder: str) -> None:
         self.token = uuid.uuid4().hex
         self._folder, self._address = folder, lock_of(folder)
-        self._store = store_of(folder)
+        above, _, self._name = self._address.rpartition("/")
+        self._store = store_of(above)
         self._owner = f"{_user()}@{socket.gethostname()}, process {os.getpid()},"
         self._renewals, self._version = 0, ABSENT
         self._ended = threading.Event()
@@ -103,10 +104,10 @@ class _Lease:
         """Take the lease; raise JobError where another run holds it."""
         for _ in range(_TRIES):
             try:
-                self._version = self._store.write(self._address, self._document(), self._version)
+                self._version = self._store.write(self._name, self._document(), self._version)
                 return
             except ChangedError:
-                current, holder = self._store.stat(self._address), _read(self._address)
+                current, holder = self._store.stat(self._name), _read(self._address)
             self._version = ABSENT if current is None else current.version
             if current is None or holder.get("token") == self.token:
                 continue
@@ -127,11 +128,11 @@ class _Lease:
             # The next renewal may succeed; otherwise the workers find another holder.
             with contextlib.suppress(StoreError):
                 try:
-                    self._version = self._store.write(self._address, self._document(), self._version)
+                    self._version = self._store.write(self._name, self._document(), self._version)
                 except ChangedError:
                     if _read(self._address).get("token") != self.token:
                         return
-                    current = self._store.stat(self._address)
+                    current = self._store.stat(self._name)
                     self._version = current.version if current is not None else ABSENT
 
     def release(self) -> None:
@@ -143,13 +144,14 @@ class _Lease:
     def _release(self) -> None:
         with contextlib.suppress(StoreError):  # the lease expires
             if _read(self._address).get("token") == self.token:
-                self._store.delete([self._address])
+                self._store.delete([self._name])
 
 
 def _read(address: str) -> Mapping[str, Any]:
     """Return the content of a lease; {} where there is none or a damaged one."""
     try:
-        holder = json.loads(store_of(address).read(address))
+        above, _, name = address.rpartition("/")
+        holder = json.loads(store_of(above).read(name))
     except (FileNotFoundError, ValueError):
         return {}
     return holder if isinstance(holder, dict) else {}

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from halofeed.errors import UsageError
-from halofeed.storage.base import ANY, SILENT_SECONDS, ObjectInfo, ObjectStore
+from halofeed.storage.base import ANY, SILENT_SECONDS, FileInfo, Files, seconds_for
 from halofeed.storage.retry import Fault, fault_of
 from halofeed.system.addresses import Address
 
@@ -215,27 +215,35 @@ class _ProxiedConnection(http.client.HTTPConnection):
             self.putheader(name, value)
 
 
-class WebFiles(ObjectStore):
-    """Files of web servers, which can be read by ranges and not listed; see `ObjectStore`.
+class WebFiles(Files):
+    """Files of a web server, which can be read by ranges and not listed; see `Files`.
 
     Args:
-        redirects: allowed hosts, as of an `Address`.
+        place: the address, whose user, password and query go with every request.
     """
 
-    def __init__(self, redirects: Sequence[str] = ()) -> None:
-        self._reader = RangeReader(redirects)
+    lists_folders = False
+
+    def __init__(self, place: Address) -> None:
+        self.root, self._place = str(place), place
+        self._reader = RangeReader(place.redirects)
 
     def fault_of(self, error: Exception) -> Fault:
         if isinstance(error, RefusedRedirectError):
             return Fault.FINAL
         return fault_of(error, getattr(error, "status", 0))
 
-    def read_range_once(self, address: str, start: int, stop: int, seconds: float) -> bytearray:
-        return self._reader.get(address, start, stop, seconds)
+    def read_once(self, path: str, start: int, stop: int | None, seconds: float | None = None) -> bytearray:
+        if stop is None:
+            raise ValueError("web servers are read by ranges")
+        return self._reader.get(self._full(path), start, stop, seconds or seconds_for(stop - start))
 
-    def stat_once(self, address: str) -> ObjectInfo | None:
-        size = self._reader.size(address, SILENT_SECONDS)
-        return None if size is None else ObjectInfo(size=size, version=ANY, age_seconds=0)
+    def stat_once(self, path: str) -> FileInfo | None:
+        size = self._reader.size(self._full(path), SILENT_SECONDS)
+        return None if size is None else FileInfo(size=size, version=ANY, age_seconds=0)
+
+    def _full(self, path: str) -> str:
+        return (self._place / path if path else self._place).full
 
 
 def _authorization(parts: SplitResult) -> dict[str, str]:

@@ -321,8 +321,8 @@ class RemoteStore:
         """Return the size of a file in bytes; None if it does not exist, or the server does not say it."""
         return self._retried(name, lambda process: process.size(name))
 
-    def listed(self) -> Mapping[str, int] | None:
-        """Return the size in bytes of every file by name; None if the store cannot list files."""
+    def listed(self) -> Mapping[str, int | None] | None:
+        """Return the size in bytes of every file by name, None for a folder; None if the store cannot list files."""
         return self._retried("", lambda process: process.sizes())
 
     def _retried(self, name: str, act: Callable[[_Process], Result | None]) -> Result | None:
@@ -350,8 +350,9 @@ class RemoteStore:
         """Return the sizes of those files that exist, from one listing if the store can list."""
         listed = self.listed()
         if listed is not None:
-            return {name: listed[name] for name in names if name in listed}
-        found = zip(names, self.for_each(self.size, names), strict=True)
+            found: Iterable[tuple[str, int | None]] = ((name, listed.get(name)) for name in names)
+        else:
+            found = zip(names, self.for_each(self.size, names), strict=True)
         return {name: size for name, size in found if size is not None}
 
     def _here(self) -> _Process:
@@ -374,7 +375,7 @@ class _Process:
     """Connections and threads of one process, and their requested windows."""
 
     def __init__(self, place: Address, concurrent_reads: int) -> None:
-        self.number, self._place = os.getpid(), place
+        self.number = os.getpid()
         self.files = reader_of(place)
         self.executor = ThreadPoolExecutor(concurrent_reads, "halofeed-store")
         self._slots = threading.BoundedSemaphore(concurrent_reads)
@@ -388,7 +389,7 @@ class _Process:
         try:
             seconds = _timeout_seconds(stop - start)
             with self._slots:
-                return self.files.read_range_once(self._below(name), start, stop, seconds)
+                return self.files.read_once(name, start, stop, seconds)
         finally:
             self.answered += 1
 
@@ -396,25 +397,18 @@ class _Process:
         """Request the size of one file once."""
         try:
             with self._slots:
-                found = self.files.stat_once(self._below(name))
+                found = self.files.stat_once(name)
             return None if found is None else found.size
         finally:
             self.answered += 1
 
-    def sizes(self) -> dict[str, int] | None:
-        """Return the sizes of all files in the folder; None if the store cannot list files."""
-        folder = self._below("")
+    def sizes(self) -> dict[str, int | None] | None:
+        """Return the sizes of all files in the folder, None for a folder; None if the store cannot list files."""
+        if not self.files.lists_folders:
+            return None
         with self._slots:
-            if (entries := self.files.list_dir(folder)) is None:
-                return None
-            # The scheme of the names may be another one than the user's: s3:// for s3a://.
-            start = len(folder.partition("://")[2])
-            return {name.partition("://")[2][start:].rstrip("/"): size or 0 for name, size in entries}
-
-    def _below(self, name: str) -> str:
-        """Return the address of a file, for requests."""
-        is_web = self._place.scheme in ("http", "https")
-        return (self._place / name).full if is_web else f"{self._place.full.rstrip('/')}/{name}"
+            entries = sorted(self.files.entries(deep=False), key=lambda entry: entry.path)
+            return {name: size for name, size, _ in entries}
 
 
 class RemoteFile(HeldFile):
