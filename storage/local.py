@@ -17,6 +17,7 @@ import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from io import BufferedReader
 from typing import Any
 
@@ -36,6 +37,21 @@ BUFFER_BYTES = 8 << 20
 """Size of a buffer, a multiple of every device's block size."""
 _BLOCK_BYTES = 4096
 """Unit of direct writes at the end of a file. A device with larger blocks refuses them, and the end is cached."""
+
+
+def scan_folder(folder: str) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+    """Return the entries of a folder, as the system lists them, within a block."""
+    return os.scandir(folder)
+
+
+def folder_names(folder: str | os.PathLike[str]) -> list[str]:
+    """Return the names of what is in a folder, in the order of the system."""
+    return os.listdir(folder)
+
+
+def walk_folders(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each folder below a folder with the names of its folders and files, as `os.walk` does."""
+    return os.walk(folder)
 
 
 class LocalDisk(Files):
@@ -66,7 +82,7 @@ class LocalDisk(Files):
     def entries(self, folder: str = "", *, deep: bool = True) -> Iterator[Entry]:
         """Yield files as `Files.entries` does, without those deleted meanwhile; what is no regular file has no size."""
         start = f"{folder}/" if folder else ""
-        with os.scandir(self.address(folder)) as found:
+        with scan_folder(self.address(folder)) as found:
             for one in found:
                 with contextlib.suppress(FileNotFoundError):
                     if deep and one.is_dir(follow_symlinks=False):

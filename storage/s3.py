@@ -29,15 +29,17 @@ from halofeed.storage.web import RangeReader, RefusedRedirectError, WebError
 _CONNECTIONS: Final = 64
 _DELETED_AT_ONCE: Final = 1000
 _SIGNED_SECONDS: Final = 3600
-_ABSENT: Final = ("NoSuchKey", "404")
 _CREDENTIALS: Final = re.compile(r"Credential|Token|AccessDenied|AccessKey|Signature|Forbidden|Authori[sz]")
-_TRANSIENT: Final = (
-    "SlowDown",
-    "RequestTimeout",
-    "InternalError",
-    "ServiceUnavailable",
-    "RequestLimitExceeded",
-)
+_FAULTS: Final = {
+    "NoSuchKey": Fault.ABSENT,
+    "404": Fault.ABSENT,  # HEAD has no body with a code
+    "NoSuchBucket": Fault.BUCKET,
+    "PreconditionFailed": Fault.CHANGED,
+    "ConditionalRequestConflict": Fault.CHANGED,
+    **dict.fromkeys(("SlowDown", "RequestTimeout", "InternalError"), Fault.TRANSIENT),
+    **dict.fromkeys(("ServiceUnavailable", "RequestLimitExceeded"), Fault.TRANSIENT),
+}
+"""Faults by S3's error codes (docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html)."""
 
 
 class S3Objects(Files):
@@ -65,6 +67,7 @@ class S3Objects(Files):
         try:
             core = botocore.session.get_session()
             session = boto3.session.Session(botocore_session=core)
+            # Public buckets can be read without credentials; boto3 alone would raise NoCredentialsError.
             if "aws_access_key_id" not in settings and session.get_credentials() is None:
                 config["signature_version"] = UNSIGNED
             self._client = session.client("s3", config=Config(**config), **settings)
@@ -101,16 +104,10 @@ class S3Objects(Files):
     def read_once(
         self, path: str, start: int, stop: int | None, seconds: float | None = None
     ) -> bytes | bytearray:
-        bucket, _ = split_url(self.root)
-        if seconds and stop is not None and self._web is not None and bucket not in self._unsigned:
-            try:
-                if signed := self._signed(path):
-                    return self._web.get(signed, start, stop, seconds)
-            except WebError as error:
-                is_moved = isinstance(error, RefusedRedirectError)  # a bucket of another region
-                if not (is_moved or error.status in (400, 401, 403)):
-                    raise
-                self._unsigned.add(bucket)  # it requires more than a signature
+        if seconds and stop is not None:
+            data = self._read_signed(path, start, stop, seconds)
+            if data is not None:
+                return data
         span = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop else {}
         try:
             answer = self._client.get_object(**self._place(path), **span)
@@ -121,6 +118,20 @@ class S3Objects(Files):
             raise
         with answer["Body"] as body:
             return read_body(body, answer["ContentLength"])
+
+    def _read_signed(self, path: str, start: int, stop: int, seconds: float) -> bytearray | None:
+        """Read a range by a plain request; None where the bucket requires more than a signed address."""
+        bucket, _ = split_url(self.root)
+        if self._web is None or bucket in self._unsigned or not (signed := self._signed(path)):
+            return None
+        try:
+            return self._web.get(signed, start, stop, seconds)
+        except WebError as error:
+            is_moved = isinstance(error, RefusedRedirectError)  # a bucket of another region
+            if not (is_moved or error.status in (400, 401, 403)):
+                raise
+            self._unsigned.add(bucket)
+            return None
 
     def _signed(self, path: str) -> str | None:
         """Return an address for plain requests, signed at most once in half an hour; None without a signature."""
@@ -291,12 +302,16 @@ def _status(error: Exception) -> int:
 
 def _fault_of(error: Exception) -> Fault:
     code, status = _code(error), _status(error)
-    if code in _ABSENT or code == "NoSuchBucket":
-        return Fault.ABSENT if code in _ABSENT else Fault.BUCKET
-    if status in (409, 412) or code in ("PreconditionFailed", "ConditionalRequestConflict"):
+    if code in _FAULTS:
+        return _FAULTS[code]
+    # 409: two conditional writes at the same time.
+    if status in (409, 412):
         return Fault.CHANGED
-    if code in _TRANSIENT or code.startswith(("Throttl", "5")):
+    # ThrottlingException and the like; compatible stores give the status of a server error as the code.
+    if code.startswith(("Throttl", "5")):
         return Fault.TRANSIENT
+    # Errors of boto3's credential chain have no code.
     if _CREDENTIALS.search(code or type(error).__name__):
         return Fault.CREDENTIALS
+    # A code in an answer with status 200, such as one object of a batch that could not be deleted.
     return Fault.FINAL if code and status < 400 else fault_of(error, status)

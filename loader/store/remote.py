@@ -66,20 +66,21 @@ def merge_spans(spans: Iterable[Span], concurrent: int) -> list[Span]:
     most = min(PIECE_BYTES, max(_MIN_REQUEST_BYTES, each))
     found: list[tuple[int, Span]] = []
     for name, start, stop, rank in order:
-        if found:
-            first, (last_name, last_start, last_stop) = found[-1]
-            if (
-                name == last_name
-                and start <= last_stop + GAP_BYTES
-                and max(stop, last_stop) - last_start <= most
-            ):
-                found[-1] = min(first, rank), (name, last_start, max(stop, last_stop))
-                continue
-            if name == last_name:
-                start = max(start, last_stop)
-        for begin in range(start, stop, PIECE_BYTES):
-            found.append((rank, (name, begin, min(begin + PIECE_BYTES, stop))))
+        if found and (joined := _join(found[-1][1], (name, start, stop), most)):
+            found[-1] = min(found[-1][0], rank), joined
+            continue
+        if found and found[-1][1][0] == name:
+            start = max(start, found[-1][1][2])  # bytes that the last range has are not requested twice
+        found += [(rank, (name, at, min(at + PIECE_BYTES, stop))) for at in range(start, stop, PIECE_BYTES)]
     return [span for _, span in sorted(found, key=lambda one: one[0])]
+
+
+def _join(last: Span, span: Span, most: int) -> Span | None:
+    """Return one range for two that are close, the later one last; None where that does not save a request."""
+    name, start, stop = last
+    end = max(stop, span[2])
+    is_close = span[0] == name and span[1] <= stop + GAP_BYTES
+    return (name, start, end) if is_close and end - start <= most else None
 
 
 class RequestedPart(NamedTuple):

@@ -30,7 +30,7 @@ from halofeed.prep.sources.walk import (
     list_below,
     list_part,
 )
-from halofeed.storage.local import LocalDisk
+from halofeed.storage.local import LocalDisk, folder_names, scan_folder, walk_folders
 from halofeed.system.addresses import is_remote
 from halofeed.system.atomic_files import decode_name, encode_name, file_type, open_regular
 from halofeed.system.memory import machine_memory
@@ -217,7 +217,7 @@ def meant_path(path: str) -> str:
     if any(character in name for character in "*?["):
         return f"{name} is taken as it is written: name the folder above, {above or '.'}"
     with contextlib.suppress(OSError):
-        if near := nearest_name(name, os.listdir(above or ".")):
+        if near := nearest_name(name, folder_names(above or ".")):
             return f"did you mean {os.path.join(above, near)}?"
     return (
         f"{above or 'the working directory'} holds no {name}; name a path that is there, and download a data set of a "
@@ -396,7 +396,7 @@ class LocalFiles(_StoredFiles):
     def files_in(self, folder: str) -> list[str]:
         start = f"{folder}/" if folder else ""
         try:
-            with os.scandir(self._full(folder)) as entries:
+            with scan_folder(self._full(folder)) as entries:
                 found = [start + decode_name(entry.name) for entry in entries if not _is_folder(entry)]
         except OSError as error:
             if error.errno not in _NO_SUCH_FOLDER:
@@ -423,8 +423,9 @@ class LocalFiles(_StoredFiles):
         """Return whether there are at most `count` files; list them only then."""
         if self._sizes is None:
             found = 0
+            # This counts sooner than a listing, which follows links and asks for sizes.
             with self._listed():
-                for _, _, names in os.walk(self.root):
+                for _, _, names in walk_folders(self.root):
                     found += len(names)
                     if found > count:
                         return False
