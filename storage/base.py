@@ -212,6 +212,7 @@ class ObjectReader:
 
     def read(self, size: int) -> bytes:
         """Return the next bytes, fewer at the end."""
+        # Readers ask for small parts, and each request has the latency of the store.
         if len(self._ahead) < size:
             start = self._offset + len(self._ahead)
             self._ahead += self._files.read(self._path, start, start + max(size, PART_BYTES))
@@ -250,6 +251,7 @@ class ObjectWriter:
         view = np.frombuffer(data, np.uint8).data
         self._pending += view
         self._bytes += len(view)
+        # Strictly more: the last part goes with `finish`, which creates the object.
         while len(self._pending) > (size := PART_BYTES << self._parts_sent // _PARTS_OF_A_SIZE):
             part, self._pending = bytes(self._pending[:size]), self._pending[size:]
             self._send(part)
@@ -263,6 +265,7 @@ class ObjectWriter:
         self._checksum = crc32c(part, self._checksum)
         if self._upload is None:
             self._upload = self._files.start_upload(self._path, self._expected)
+            # One part at a time, so that memory is bounded; the next one is made meanwhile.
             self._executor = ThreadPoolExecutor(1, "upload")
         assert self._executor is not None
         self._wait()

@@ -33,6 +33,7 @@ def apply_options(options: Any) -> dict[str, Any]:
     settings = {
         argument: given[name] for name, argument in _CLIENT_ARGUMENTS.items() if given.get(name) is not None
     }
+    # Beam's option is the opposite of boto3's argument.
     if given.get("s3_disable_ssl"):
         settings["use_ssl"] = False
     return settings
@@ -126,6 +127,7 @@ class _BeamUpload:
         folder, _, name = address.rpartition("/")
         self._systems = files.systems
         self._address, self._temporary = address, f"{folder}/.{name}.{uuid.uuid4().hex}"
+        # File systems with folders may require that the parent exists.
         if not self._systems.exists(folder):
             with contextlib.suppress(OSError):  # another worker made it
                 self._systems.mkdirs(folder)

@@ -62,6 +62,7 @@ def use_settings(settings: Mapping[str, Any]) -> None:
     for name in _SECRET:
         keep_secret(str(settings.get(name, "")))
     with _lock:
+        # A client keeps the settings with which it was made.
         if dict(settings) != _settings:
             _settings.clear()
             _settings.update(settings)
@@ -99,6 +100,7 @@ def reader_of(address: Address) -> Files:
 
     scheme = _SAME_SCHEME.get(address.scheme, address.scheme)
     _refuse_user_and_query(f"{address}", address)
+    # Settings of fsspec are those of the user, and our own clients do not know them.
     if not has_settings(address.scheme):
         if scheme in _EXTRAS:
             with require_extra("remote", "boto3", "botocore", "google", "requests"):
@@ -119,6 +121,7 @@ def check_reachable(flag: str, path: str) -> None:
         return
     # The text of an `Address` has no secrets. `path` itself is never part of a message.
     scheme, place = address.scheme, str(address).partition("://")[2]
+    # A path is meant; below it would be an unknown file system.
     if scheme == "file":
         raise UsageError(f"{flag} {address}: expected a path, got an address; write {flag} {place}")
     if scheme in _WEB:
@@ -126,10 +129,12 @@ def check_reachable(flag: str, path: str) -> None:
             f"{flag} {address}: a conversion uses no web addresses; download the files and name their folder, or name "
             "a bucket as gs://BUCKET/FOLDER or s3://BUCKET/FOLDER"
         )
+    # s3:///folder: a client would report an empty name of a bucket as a wrong request.
     if scheme in _EXTRAS and place.startswith("/"):
         raise UsageError(f"{flag} {address}: names no bucket; write {scheme}://BUCKET/{place.strip('/')}")
     _refuse_user_and_query(f"{flag} {address}", address)
     extra, module = _EXTRAS.get(scheme, ("", ""))
+    # Beam reports a missing package as an unknown file system.
     if module and not _is_installed(module):
         raise MissingExtraError(
             f"{flag} {address}: {module} is not installed, which {scheme}:// needs; {install_command(extra)}"

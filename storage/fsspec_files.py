@@ -59,8 +59,9 @@ class FsspecFiles(Files):
         self.root, self._place, self._path = str(place), place, path.rstrip("/")
         logging.getLogger("fsspec.http").addFilter(_hide_secrets)
         self._files.invalidate_cache()
+        # s3fs and gcsfs repeat requests themselves.
         if hasattr(self._files, "retries"):
-            self._files.retries = 1  # repeated by halofeed
+            self._files.retries = 1
         self._is_web = place.scheme in _WEB
         self.lists_folders = not self._is_web  # fsspec would read the links of a page
         if self._is_web:
@@ -69,6 +70,7 @@ class FsspecFiles(Files):
     def fault_of(self, error: Exception) -> Fault:
         if isinstance(error, RefusedRedirectError):
             return Fault.FINAL
+        # aiohttp's errors have `status`, those of gcsfs `code`.
         status = getattr(error, "status", None) or vars(error).get("code")
         if isinstance(status, int):
             return fault_of(error, status)
@@ -99,6 +101,7 @@ class FsspecFiles(Files):
         if self._is_web:
             path = (self._place / below if below else self._place).full
         try:
+            # File systems without asyncio take no timeout.
             if not self._files.async_impl:
                 return getattr(self._files, method)(path, **options)
             from fsspec.asyn import sync

@@ -206,10 +206,12 @@ def _credentials(*, anonymous: bool) -> Any:
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
 
+    # The emulator takes no credentials, and looking for those of a machine takes seconds.
     if not anonymous:
         try:
             return google.auth.default(scopes=[_SCOPE])[0]
         except DefaultCredentialsError as error:
+            # Credentials were meant. Without them, public buckets can still be read.
             if (file := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")) is not None:
                 raise StoreError(
                     f"GOOGLE_APPLICATION_CREDENTIALS={file}: {str(error).rstrip('.')}; name a key file "
@@ -228,6 +230,7 @@ def _check(answer: Any, more: tuple[int, ...] = (), *, of_bucket: bool = False) 
     """Return an answer with a status of success, or one of `more`; raise AnswerError for any other."""
     if answer.status_code // 100 != 2 and answer.status_code not in more:
         text = answer.reason
+        # Some errors have no JSON, such as those of proxies.
         with contextlib.suppress(ValueError, KeyError, TypeError):
             text = answer.json()["error"]["message"]
         raise AnswerError(answer.status_code, str(text), of_bucket=of_bucket)

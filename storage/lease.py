@@ -109,6 +109,7 @@ class _Lease:
             except ChangedError:
                 current, holder = self._store.stat(self._name), _read(self._address)
             self._version = ABSENT if current is None else current.version
+            # The holder has released it meanwhile; or the store wrote it and lost its answer.
             if current is None or holder.get("token") == self.token:
                 continue
             if current.age_seconds < LEASE_SECONDS and not _has_ended(holder):
@@ -130,6 +131,7 @@ class _Lease:
                 try:
                     self._version = self._store.write(self._name, self._document(), self._version)
                 except ChangedError:
+                    # Another run took the lease over, since this process was suspended for longer than it lasts.
                     if _read(self._address).get("token") != self.token:
                         return
                     current = self._store.stat(self._name)
@@ -179,12 +181,15 @@ def _born(process: int) -> str:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
+    # Fields 3 (state) and 22 (start time) of proc_pid_stat(5); the name in field 2 may hold spaces.
+    # A zombie has ended, though its parent has not asked for its status.
     return "" if fields[0] in "ZX" else fields[19]
 
 
 def _has_ended(holder: Mapping[str, Any]) -> bool:
     """Return whether the holder's process is known to have ended."""
     machine = _machine()
+    # Process ids mean something only within one boot and one container.
     if not machine or holder.get("machine") != machine or not isinstance(holder.get("process"), int):
         return False
     return _born(holder["process"]) != holder.get("born")

@@ -131,6 +131,7 @@ class DirectFile:
             self._current[self._filled : self._filled + len(piece)] = piece
             self._filled += len(piece)
             view = view[len(piece) :]
+            # Full buffers only, so that direct writes begin and end at blocks.
             if self._filled == BUFFER_BYTES:
                 self._hand_over()
         return size
@@ -141,6 +142,7 @@ class DirectFile:
             self._is_large = True
             self._set_direct(True)
         self._under_way.append(self._thread.submit(self._write_all, self._current))
+        # A further buffer is allocated only while the disk is slower than the writer.
         if self._more and not self._under_way[0].done():
             self._more -= 1
             self._current = _new_buffer()
@@ -185,6 +187,7 @@ class DirectFile:
         try:
             while self._under_way:
                 self._under_way.popleft().result()
+            # Direct writes need whole blocks; the rest goes through the page cache.
             blocks = self._filled // _BLOCK_BYTES * _BLOCK_BYTES if self._is_large else 0
             self._write_all(self._current[:blocks])
             self._set_direct(False)

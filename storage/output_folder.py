@@ -39,6 +39,7 @@ def reporting_disk_errors(folder: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # Other errors have the path in their text, and their cause is not the disk.
         if error.errno not in _DISK_ERRORS:
             raise
         raise JobError(
@@ -226,6 +227,7 @@ class OutputFolder:
             self.write(MANIFEST, manifest)
             return
         with self.temporary(MANIFEST, temporary_name=UNCOMMITTED_MANIFEST) as file:
+            # A replaced data set keeps its permissions.
             if like:
                 file.stream.keep_mode(like)
             file.stream.write(manifest)

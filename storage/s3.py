@@ -276,6 +276,7 @@ class _S3Upload:
         return retry_request(self._files.address(self._path), act, self._fault_of)
 
     def _fault_of(self, error: Exception) -> Fault:
+        # The upload is gone for good: a retry, and the answer that an object is missing, would both be wrong.
         if _code(error) == "NoSuchUpload":
             raise UploadEndedError(
                 f"{self._files.address(self._path)}: its upload was ended by another run that took over"

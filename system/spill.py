@@ -39,6 +39,7 @@ class SpillList(Generic[T]):
     def add(self, item: T) -> None:
         """Append an item."""
         self._in_memory.append(item)
+        # In groups: one pickle per item would state its classes each time, and one for all would be read at once.
         if len(self._in_memory) >= SPILL_CHUNK:
             self._file = self._file or _temporary_file(self)
             for first in range(0, len(self._in_memory), _ITEMS_PER_READ):

@@ -98,6 +98,7 @@ class LocalStore:
         return [act(item) for item in items]
 
     def prefetch(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
+        # The system has this advice already.
         if key in self._prefetched:
             return
         self._prefetched.append(key)
@@ -191,6 +192,7 @@ class MemoryStore(StoreWrapper):
             except CorruptFileError:
                 if not attempts_left:
                     raise
+                # A transfer may have damaged it; a further one is made.
                 self._base.invalidate(shard.file, 0, shard.bytes)
         memory.flags.writeable = False
         return memory
@@ -232,6 +234,7 @@ def _allocate(size: int) -> NDArray[np.uint8]:
             f"cache='memory': {human_bytes(size)} cannot be allocated: {error.strerror}; use cache='disk:/a/folder', "
             "or leave it out"
         ) from error
+    # Fewer page faults in random reads.
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
             pages.madvise(mmap.MADV_HUGEPAGE)

@@ -209,6 +209,7 @@ class RemoteStore:
             if key not in process.prefetched:
                 self.request_spans(window := FetchWindow(), needed)
                 process.prefetched[key] = window
+            # Batches that were announced and never read, after a jump to another step.
             while len(process.prefetched) > _MAX_PREFETCHED:
                 process.prefetched.popitem(last=False)[1].cancel()
 
@@ -302,6 +303,7 @@ class RemoteStore:
             size = None
             with contextlib.suppress(HalofeedError):
                 size = self.size(name)
+            # A server cuts a range at the end of the file, like a connection that breaks off.
             if size is not None and size < stop:
                 raise CorruptFileError(
                     f"{place}: it ends at byte {size:,}, and {what} belong to it: it was shortened; {CURE}"
@@ -350,6 +352,7 @@ class RemoteStore:
     def _sizes(self, names: Sequence[str]) -> dict[str, int]:
         """Return the sizes of those files that exist, from one listing if the store can list."""
         listed = self.listed()
+        # One listing instead of two requests per shard.
         if listed is not None:
             found: Iterable[tuple[str, int | None]] = ((name, listed.get(name)) for name in names)
         else:
@@ -483,6 +486,7 @@ def _cure_of(error: Exception, fault: Fault) -> str:
     """Return what to do about an error of a store; "" where the error says it."""
     if isinstance(error, RefusedRedirectError | HalofeedError):
         return ""
+    # OpenSSL's error for an answer in plain HTTP.
     if "WRONG_VERSION_NUMBER" in str(error):
         return "; its server has no TLS: write http://"
     if fault is Fault.CREDENTIALS:

@@ -165,6 +165,8 @@ def path_below(root: str, written: str) -> str | None:
         return None
     path, above = os.path.normpath(written), absolute_path(root)
     folder, name = os.path.split(path)
+    # As written; and with links resolved, of the root alone, and of the file's folder too: a link to a file
+    # stays a name below the root.
     for start, file in (
         (above, path),
         (_real(above), path),
@@ -214,6 +216,7 @@ def meant_path(path: str) -> str:
     above, name = os.path.split(os.path.normpath(path))
     while above and not os.path.isdir(above):
         above, name = os.path.split(above)
+    # The shell leaves a pattern as it is if nothing matches it.
     if any(character in name for character in "*?["):
         return f"{name} is taken as it is written: name the folder above, {above or '.'}"
     with contextlib.suppress(OSError):
@@ -345,6 +348,7 @@ class LocalFiles(_StoredFiles):
 
     @contextmanager
     def _listed(self) -> Iterator[None]:
+        # Tables with absolute paths tempt to name the root.
         if os.path.realpath(self.root) == "/":
             raise UsageError(
                 f"{self.root}: every file of this machine would be listed; name the folder that holds the source "
@@ -376,12 +380,14 @@ class LocalFiles(_StoredFiles):
             found = os.stat(self._full(path))
         except (OSError, ValueError):
             return None
+        # The inode changes if a file is replaced by one with the same size and times, as `cp -p` and `mv` do.
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def refusal(self, path: str) -> str:
         try:
             os.stat(self._full(path))
         except OSError as error:
+            # The path may exist: the system does not say.
             return os.strerror(error.errno) if error.errno in ACCESS_ERRORS else ""
         except ValueError:
             return ""
@@ -399,6 +405,7 @@ class LocalFiles(_StoredFiles):
             with scan_folder(self._full(folder)) as entries:
                 found = [start + decode_name(entry.name) for entry in entries if not _is_folder(entry)]
         except OSError as error:
+            # Layouts ask for folders that may be absent.
             if error.errno not in _NO_SUCH_FOLDER:
                 self._faults[folder or "."] = folder_fault(folder, error)
             return []
@@ -563,6 +570,7 @@ class RemoteFiles(_StoredFiles):
 
     def _set_sizes(self, files: Iterable[tuple[str, int]]) -> None:
         self._listing.add_files(files)
+        # A store has no folders, so a wrong address looks like an empty one.
         if not self._listing:
             endpoint = self._files().endpoint
             where = f" (asked at {endpoint})" if endpoint else ""

@@ -111,6 +111,7 @@ class _Folder:
 
     def add(self, files: list[tuple[str, int]]) -> None:
         """Add sorted files that are not in the table yet."""
+        # A store lists a folder in several pages, perhaps not in order.
         if len(self) and files and files[0][0] < self._name(len(self) - 1):
             files = sorted([*zip(self, self._sizes, strict=True), *files])
             self._text, self._ends, self._sizes = b"", self._ends[:1], array("q")
@@ -118,6 +119,7 @@ class _Folder:
         encoded = [name.encode("utf-8", "surrogatepass") for name, _ in files]
         ends = len(self._text) + np.cumsum([0, *map(len, encoded)])
         self._text += b"".join(encoded)
+        # Four bytes for each end until a folder has 4 GiB of names.
         wide = np.uint32 if len(self._text) < 1 << 32 else np.uint64
         self._ends = np.concatenate([self._ends.astype(wide), ends[1:].astype(wide)])
         self._sizes.extend(size for _, size in files)
