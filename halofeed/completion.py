@@ -48,7 +48,7 @@ def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:
         parser: parser of the command line, whose options get their values.
 
     >>> parser = argparse.ArgumentParser("halofeed")
-    >>> show = parser.add_subparsers(dest="command").add_parser("show", add_help=False)
+    >>> show = parser.add_subparsers(dest="command").add_parser("show", help="show a batch")
     >>> _ = show.add_argument("--step", choices=("first", "last"), help="number of the batch")
     >>> script = completion_script("fish", parser)
     >>> print(*(line for line in script.splitlines() if "-l step" in line))
