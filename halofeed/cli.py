@@ -490,7 +490,7 @@ def _package(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _completion(parsed: argparse.Namespace, _: list[str]) -> int:
-    print(completion_script(parsed.shell, subparsers(_parser())), end="")
+    print(completion_script(parsed.shell, _parser()), end="")
     return 0
 
 
