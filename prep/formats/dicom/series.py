@@ -232,8 +232,8 @@ def _with_rescale(one: Slice, policy: SeriesPolicy) -> Slice:
 def _check_background(voxels: NDArray[Any], part: Sequence[Slice]) -> None:
     """Refuse label slices with a rescale whose stored values do not contain the background."""
     rescales = {(one.frame.rescale.slope, one.frame.rescale.intercept) for one in part if one.frame.rescale}
-    # Converters copy the header of the CT into its masks, so that a rescale of -1024 may mean nothing. Stored values are
-    # the classes only if the background is stored as 0.
+    # Converters copy the header of the CT into its masks, so that a rescale of -1024 may mean nothing. Stored values
+    # are the classes only if the background is stored as 0.
     if rescales <= {(1.0, 0.0)} or not voxels.min():
         return
     detail = f"{part[0].path}: the smallest stored value is {voxels.min()}; store the mask as NIfTI, with 0 outside"

@@ -261,7 +261,8 @@ def plan_series_values(slices: Sequence[Slice], corners: Sequence[int], policy: 
     # With `real`, values below those of all materials are replaced anyway. Slices with scales of their own have
     # different stored values for one padding.
     if unit and corners and padding.real is None and len(scales) == 1:
-        padding = _add_undeclared(padding, slices, corners, *scales, policy)
+        (scale,) = scales
+        padding = _add_undeclared(padding, slices, corners, scale, policy)
     return ValuePlan(
         dtype=_exact_dtype(slices, padding.air),
         unit=unit,
@@ -389,7 +390,8 @@ def _rescaled(values: NDArray[Any], rescale: Rescale | None, dtype: str) -> NDAr
         # The sum fits the plan's dtype, so modular arithmetic gives the exact result without a wider copy.
         unsigned = f"u{values.dtype.itemsize}"
         modulus = 1 << (8 * values.dtype.itemsize)
-        return (values.view(unsigned) + np.dtype(unsigned).type(int(intercept) % modulus)).view(dtype)
+        shift = np.dtype(unsigned).type(int(intercept) % modulus)
+        return np.asarray((values.view(unsigned) + shift).view(dtype))
     return (values.astype(np.int64) * int(slope) + int(intercept)).astype(dtype)
 
 
