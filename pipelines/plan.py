@@ -40,7 +40,7 @@ from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
 from halofeed.prep.annotations.advice import suggest
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, sort_class_names
-from halofeed.prep.annotations.class_tables import ClassTable, is_ignored, is_void_name
+from halofeed.prep.annotations.class_rows import ClassTable, is_ignored, is_void_name
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     ListSeries,

@@ -130,6 +130,7 @@ def attributes_of(entry: Mapping[str, Any], known: Container[str]) -> tuple[tupl
             continue
         if isinstance(value, dict):
             found += [(f"{name}.{inner}", text) for inner, text in attributes_of(value, ())]
+        # A list is no name of a group, and a flag divides images into two at most.
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
             found.append((name, str(value)[:_MAX_ATTRIBUTE_CHARACTERS]))
     return tuple(found)
@@ -311,6 +312,7 @@ def reject_lone_surrogates(examples: Iterable[SourceExample]) -> Iterator[Source
         if _is_plain(example):
             yield example
             continue
+        # Texts that are names of files may hold bytes as lone surrogates; others are stored as they are.
         fault = next((one for one in _texts(example) if not is_valid_name(one[1])), None)
         fault = fault or next((one for one in _verbatim_texts(example) if not can_be_encoded(one[1])), None)
         if fault is None:
@@ -327,6 +329,8 @@ def reject_lone_surrogates(examples: Iterable[SourceExample]) -> Iterator[Source
 
 def _is_plain(example: SourceExample) -> bool:
     """Return whether an example has at most a class and only ASCII texts, as most have (a fast path)."""
+    # One expression, since it runs for each of up to 10^8 images: 0.4 µs. It takes 0.6 µs as `any` over a tuple of the
+    # fields (2 cores, 2026-11-29).
     return (
         example.source.isascii()
         and str(example.key).isascii()
