@@ -14,18 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from halofeed.errors import CorruptFileError, JobError, UsageError
 from halofeed.pipelines.commit import check_committed_budget
+from halofeed.pipelines.disk_space import bytes_per_record, check_disk_space
 from halofeed.pipelines.heartbeat import start_heartbeat
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.listing import TRANSFERRED_CLASSES, ListingInJob
+from halofeed.pipelines.opened_sources import Sources, open_sources
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
-from halofeed.pipelines.plan import (
-    ConversionPlan,
-    Sources,
-    bytes_per_record,
-    check_disk_space,
-    make_plan,
-    open_sources,
-)
+from halofeed.pipelines.plan import ConversionPlan, make_plan
 from halofeed.pipelines.progress import Bar, job_counts, job_error
 from halofeed.pipelines.references import (
     FileByShard,

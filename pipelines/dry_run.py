@@ -11,15 +11,10 @@ import numpy as np
 
 from halofeed.errors import HalofeedError, JobError, SourceError, UsageError
 from halofeed.pipelines.convert import Conversion, convert
+from halofeed.pipelines.disk_space import bytes_per_record, free_bytes
 from halofeed.pipelines.job import JobOptions, reference_from_json
-from halofeed.pipelines.plan import (
-    ConversionPlan,
-    Sources,
-    bytes_per_record,
-    free_bytes,
-    make_plan,
-    open_sources,
-)
+from halofeed.pipelines.opened_sources import Sources, open_sources
+from halofeed.pipelines.plan import ConversionPlan, make_plan
 from halofeed.pipelines.references import SampledReferences
 from halofeed.pipelines.summary import loss_lines, outcome_lines, reason_lines
 from halofeed.prep.annotations.class_names import BACKGROUND

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from halofeed.errors import Problem, UsageError
-from halofeed.pipelines.plan import Sources, print_warning
+from halofeed.pipelines.list_references import print_warning
+from halofeed.pipelines.opened_sources import Sources
 from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, write_file
 from halofeed.pipelines.run_distributed import Place, RunDistributed, write_pieces
 from halofeed.pipelines.totals import Totals
