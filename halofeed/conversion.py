@@ -169,7 +169,7 @@ def _detect_layout(options: JobOptions, parsed: argparse.Namespace) -> str:
     from halofeed.prep.layouts.detect import detect_layout
 
     with require_extra("convert", "apache_beam"), unlogged():
-        from halofeed.pipelines.plan import open_sources
+        from halofeed.pipelines.opened_sources import open_sources
     sources = open_sources(options)
 
     def options_of(layout: str) -> LayoutOptions:

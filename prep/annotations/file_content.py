@@ -12,8 +12,8 @@ from halofeed.errors import SourceError
 from halofeed.prep.sources.file_names import is_image_name, is_volume_name
 from halofeed.prep.sources.files import SourceFiles
 
-# The thresholds are estimates: they were chosen on the drawn and real sources of tests/prep/layouts, and were measured on
-# no others.
+# The thresholds are estimates: they were chosen on the drawn and real sources of tests/prep/layouts, and were measured
+# on no others.
 _MAX_BYTES = 1 << 28
 """Largest file to open for evidence."""
 _MAX_VALUES = 1 << 27
