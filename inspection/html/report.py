@@ -59,7 +59,6 @@ from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.loss_findings import Converted, loss_findings
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.options.option import flag
-from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.voxels.counts import ValueCounts, percentile
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.files import OBJECT, REJECTED, SELECTION, read_plan
@@ -475,15 +474,11 @@ def stored_plan(report: Report) -> dict[str, Any] | None:
 
 def recipe(report: Report) -> dict[str, Any]:
     """Show the options that differ from their defaults, then all others, and the fields of a record."""
-    manifest, defaults = report.facts.manifest, Recipe().to_json()
-    options = [
-        (value == defaults.get(name), (flag(name), setting_text(value)))
-        for name, value in manifest.recipe.items()
-    ]
-    return {
-        "changed": [entry for is_default, entry in options if not is_default],
-        "defaults": [entry for is_default, entry in options if is_default],
-    }
+    changed, defaults = (
+        [(flag(name), setting_text(value)) for name, value in options.items()]
+        for options in report.facts.options
+    )
+    return {"changed": changed, "defaults": defaults}
 
 
 def commands(report: Report) -> dict[str, Any]:
