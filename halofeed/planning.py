@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import UsageError, require_extra
 from halofeed.options import add_settings
-from halofeed.parser import AddCommand
+from halofeed.parser import Command, CommandParser
 from halofeed.system.console import print_status
 from halofeed.training import check_file
 
@@ -38,66 +38,62 @@ Exit status: 0 something fits, 1 nothing does, 2 wrong usage.
 """
 
 
-def add_plan_command(command: AddCommand) -> None:
-    """Add `plan` to the command line's parser."""
-    plan = command(
-        "plan", "find the splits of a model that fit on a machine, before you pay for one", PLAN_EXAMPLE
-    )
-    plan.add_argument(
+def _add_plan(parser: CommandParser) -> None:
+    parser.add_argument(
         "data",
         metavar="FOLDER",
         nargs="?",
         help="a data set's version folder (default: the config's own size)",
     )
-    plan.add_argument("--split", default="train", help="split to train on (default: train)")
-    plan.add_argument(
+    parser.add_argument("--split", default="train", help="split to train on (default: train)")
+    parser.add_argument(
         "--config",
         metavar="NAME",
         help="a recipe of `halofeed configs`, a .toml file, or a pipeline.config (default: as of train)",
     )
-    add_settings(plan, "batch_size=16, image_shape=[512,512,3]")
+    add_settings(parser, "batch_size=16, image_shape=[512,512,3]")
     for name in _OWN:
-        plan.add_argument(f"--{name}", metavar="PACKAGE:CLASS", help=f"a {name} of your own, as in train")
-    plan.add_argument(
+        parser.add_argument(f"--{name}", metavar="PACKAGE:CLASS", help=f"a {name} of your own, as in train")
+    parser.add_argument(
         "--remat", action="store_true", help="as in train: recompute activations instead of storing them"
     )
-    plan.add_argument(
+    parser.add_argument(
         "--topology",
         default="v3-8",
         metavar="NAME",
         help="v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8 and larger; the grid of the chips, v3:4x8; cpu:8 for "
         "virtual devices; gpu:1 for the GPUs of this machine (default: v3-8)",
     )
-    plan.add_argument(
+    parser.add_argument(
         "--cores-per-replica",
         type=_numbers,
         default=(),
         metavar="N,N,...",
         help="the splits to compile (default: 1,2,4,8,16, up to the machine's number of cores)",
     )
-    plan.add_argument(
+    parser.add_argument(
         "--images-per-replica", type=int, metavar="N", help="default: the recipe's batch over all replicas"
     )
-    plan.add_argument(
+    parser.add_argument(
         "--classes",
         type=int,
         default=0,
         metavar="N",
         help="number of classes without a data set (default: a usual number)",
     )
-    plan.add_argument(
+    parser.add_argument(
         "--search",
         choices=("side", "batch", "depth"),
         help="find the largest that fits at each split, by bisection",
     )
-    plan.add_argument(
+    parser.add_argument(
         "--savings", action="store_true", help="also compute the savings of --remat and of smaller optimizers"
     )
-    plan.add_argument(
+    parser.add_argument(
         "--json", metavar="FILE", help="also write the plan to this file; - prints only the plan"
     )
-    plan.add_argument("--html", metavar="FILE", help="also write the plan as a page")
-    plan.add_argument(
+    parser.add_argument("--html", metavar="FILE", help="also write the plan as a page")
+    parser.add_argument(
         "--jobs", type=int, metavar="N", help="parallel compilations (default: by cores and memory)"
     )
 
@@ -206,4 +202,11 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part.strip())
 
 
-_numbers.__name__ = "list of numbers"
+_numbers.__name__ = "list of int"  # the parser's messages begin from it
+
+PLAN = Command(
+    summary="find the splits of a model that fit on a machine, before you pay for one",
+    example=PLAN_EXAMPLE,
+    add=_add_plan,
+    run=run_plan,
+)
