@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import re
 import sys
 import types
@@ -16,6 +17,8 @@ from typing import Any, NoReturn, TypeVar
 from halofeed.system.wording import did_you_mean
 
 T = TypeVar("T")
+Setting = str | tuple[str, Any]
+"""Setting of a training recipe: a text NAME=VALUE, whose value is TOML, or a name and its value."""
 _METAVARS = {int: "N", float: "X"}
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in (bool, int, float, str)}
 _LISTS = "numbers separated by commas, such as 1,2,4"
@@ -83,9 +86,9 @@ class Option:
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as plain JSON values, without empty ones."""
-        document = {**vars(self), "type": self.type.__name__}
-        empty = Option(name="")
-        return {name: value for name, value in document.items() if value != getattr(empty, name)}
+        document, empty = vars(self), vars(Option(name=""))
+        given = {name: value for name, value in document.items() if value != empty[name]}
+        return {**given, "type": self.type.__name__}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Option:
@@ -95,8 +98,10 @@ class Option:
         >>> Option.from_json({**row.to_json(), "default": []}) == row
         True
         """
-        values = {name: tuple(one) if isinstance(one, list) else one for name, one in document.items()}
-        return cls(**{**values, "type": _TYPES[document["type"]]})
+        values: dict[str, Any] = {
+            name: tuple(one) if isinstance(one, list) else one for name, one in document.items()
+        }
+        return cls(**{**values, "type": _TYPES[document.get("type", "str")]})
 
 
 def wrong_text(type_name: str, text: str, help: str | None) -> str | None:
@@ -322,6 +327,24 @@ def add_settings(parser: argparse.ArgumentParser, examples: str) -> None:
         dest="settings",
         help=f"change any setting of the recipe, e.g. {examples}; may be repeated",
     )
+
+
+def setting_text(setting: Setting) -> str:
+    """Return a setting as --set takes it.
+
+    >>> setting_text("steps=3"), setting_text(("augment", [{"name": "FlipDepth"}]))
+    ('steps=3', 'augment=[{name = "FlipDepth"}]')
+    """
+    return setting if isinstance(setting, str) else f"{setting[0]}={_toml(setting[1])}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    # A JSON text is a TOML text, and so are JSON's true and false.
+    return json.dumps(value) if isinstance(value, str | bool) else str(value)
 
 
 class _Setting(argparse.Action):

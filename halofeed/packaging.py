@@ -28,7 +28,7 @@ setup(
     name="halofeed",
     version={version!r},
     packages=find_packages(),
-    package_data={{"": ["py.typed", "*.css", "*.js", "*.html", "configs/*.toml"]}},
+    package_data={{"": ["py.typed", "*.css", "*.js", "*.html", "configs/*.toml", "help.json"]}},
     python_requires={python!r},
     install_requires={requires!r},
     extras_require={extras!r},
@@ -169,5 +169,8 @@ def _walk(folder: Path) -> Iterator[Path]:
             continue
         if path.is_dir():
             yield from _walk(path)
-        elif path.suffix in (".py", ".css", ".js", ".html", ".toml") or path.name == "py.typed":
+        elif path.suffix in (".py", ".css", ".js", ".html", ".toml") or path.name in (
+            "py.typed",
+            "help.json",
+        ):
             yield path

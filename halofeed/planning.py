@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import UsageError, require_extra
-from halofeed.options import add_settings
+from halofeed.options import add_settings, setting_text
 from halofeed.parser import Command, CommandParser
 from halofeed.system.console import print_status
 from halofeed.training import check_file
@@ -193,7 +193,7 @@ def _request(parsed: argparse.Namespace) -> Request:
 def _config_arguments(parsed: argparse.Namespace) -> list[str]:
     """Return the arguments with which `halofeed train` uses the same config."""
     named = [] if parsed.config is None else ["--config", parsed.config]
-    settings = [word for setting in parsed.settings for word in ("--set", setting)]
+    settings = [word for one in parsed.settings for word in ("--set", setting_text(one))]
     own = [word for name in _OWN if getattr(parsed, name) for word in (f"--{name}", getattr(parsed, name))]
     return [*named, *settings, *own, *(["--remat"] if parsed.remat else [])]
 
