@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -16,8 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halofeed.errors import HalofeedError, UsageError
+from halofeed.errors import CorruptFileError, HalofeedError, UsageError
+from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
 from halofeed.system.arguments import explains_calls, path_text
+from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
     from halofeed.inspection.verify import VerifyReport
@@ -31,16 +34,20 @@ StrPath = str | os.PathLike[str]
 
 
 class Dataset:
-    """A converted data set: its splits and classes, and loaders of its batches.
+    """A converted data set: its splits and classes, what was rejected, and loaders of its batches.
 
     Attributes:
         path: folder or address of the version.
         manifest: everything that is known of the data set.
         splits: number of records by split.
         class_names: `class_names[label]`; 0 is the background if labels begin at 1.
+        rejected: number of inputs that are not in the data set by reason, such as {"decode: file is truncated": 2}.
+            "object: ..." counts dropped objects of inputs that are in it, and "selection: ..." other files that were
+            left out on purpose.
 
-    >>> halofeed.Dataset("data/photos/1.0.0").splits
-    {'train': 8}
+    >>> data = halofeed.Dataset("data/photos/1.0.0")
+    >>> data.splits, data.rejected
+    ({'train': 8}, {})
     """
 
     def __init__(self, path: StrPath) -> None:
@@ -51,6 +58,32 @@ class Dataset:
         self.manifest = open_manifest(self.path)
         self.splits = {name: split.records for name, split in self.manifest.splits.items()}
         self.class_names = class_names_of(self.manifest)
+        self.rejected = dict(self.manifest.rejected)
+
+    def rejected_sources(self, limit: int = 1000) -> list[dict[str, str]]:
+        """Return the source, stage, reason and detail of each entry that `rejected` counts, up to a limit.
+
+        Args:
+            limit: number of entries to read at most. The file PATH/rejected.jsonl has all of them.
+
+        Raises:
+            CorruptFileError: the list is damaged.
+
+        >>> halofeed.open("data/photos").rejected_sources()
+        []
+        """
+        from halofeed.inspection.dataset_files import open_files
+
+        if not self.rejected:
+            return []
+        files = open_files(self.path)
+        try:
+            lines = itertools.islice(files.lines(REJECTED), limit)
+            return [json.loads(line.decode("utf-8", "surrogateescape")) for line in lines]
+        except (OSError, ValueError) as error:
+            raise CorruptFileError(
+                f"{files.path(REJECTED)}: cannot be read: {error}; run `halofeed verify {files}`"
+            ) from error
 
     @explains_calls
     def loader(self, split: str = "train", *, batch_size: int, **options: Any) -> Loader:
@@ -90,7 +123,11 @@ class Dataset:
     def __repr__(self) -> str:
         splits = ", ".join(f"{name}: {records:,}" for name, records in self.splits.items())
         known = self.manifest
-        return f"<{known.name} {known.version}: {known.task}, {splits} records, in {self.path}>"
+        # Neither dropped objects nor files that were left out on purpose are failures.
+        kept = (f"{OBJECT}: ", f"{SELECTION}: ")
+        failed = sum(count for reason, count in self.rejected.items() if not reason.startswith(kept))
+        told = f", {plural(failed, 'input')} rejected" if failed else ""
+        return f"<{known.name} {known.version}: {known.task}, {splits} records{told}, in {self.path}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the first batch of the first split that has records."""

@@ -37,28 +37,29 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parsed = argparse.Namespace(alone=alone, command="", debug=False)
-    for word in given:
-        for text in (word, word.partition("=")[2]):
-            address_of(text)  # registers the secrets that messages must hide
+    _register_secrets(given)
     try:
         code = _run(given, parsed)
         if alone and code == 0 and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
         return code
     except Exception as error:
+        # A signal may have closed what the error is about; the process then ends with the signal's own status.
         signals.wait_if_ending()
+        # A closed pipe or a full disk behind standard output is no failure of the command that printed.
         if isinstance(error, OSError) and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
-        if parsed.debug:
-            print_error(traceback.format_exc().rstrip())
-        if not isinstance(error, HalofeedError):
-            text = describe_error(error)
-            raw = text.startswith(f"{type(error).__name__}: ")
-            error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
-        return _fail(parsed.command, error)
+        return _command_failed(parsed, error)
     except KeyboardInterrupt:  # in a program that calls `main` without halofeed's signal handlers
         print_error(f"{_who(parsed.command)}: stopped")
         return 130
+
+
+def _register_secrets(given: Sequence[str]) -> None:
+    """Register the secrets of addresses, which all messages hide, before the first message."""
+    for word in given:
+        for text in (word, word.partition("=")[2]):
+            address_of(text)
 
 
 def run_and_exit() -> NoReturn:
@@ -171,6 +172,18 @@ def _refuse_addresses(parsed: argparse.Namespace) -> None:
             raise UsageError(
                 f"{flag} {address}: expected a path on local disk, got an address; copy it there, and name the copy"
             )
+
+
+def _command_failed(parsed: argparse.Namespace, error: Exception) -> int:
+    """Print an error that is being handled, with --debug its traceback too; return the exit status."""
+    if parsed.debug:
+        print_error(traceback.format_exc().rstrip())
+    if not isinstance(error, HalofeedError):
+        text = describe_error(error)
+        # An error without words of its own tells a user nothing; the traceback does.
+        raw = text.startswith(f"{type(error).__name__}: ")
+        error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
+    return _fail(parsed.command, error)
 
 
 def _fail(command: str, error: HalofeedError) -> int:

@@ -71,22 +71,27 @@ def _zsh(parsers: Parsers) -> str:
 def _fish(parsers: Parsers) -> str:
     lines = [f"complete -c halofeed -n __fish_use_subcommand -f -a '{' '.join(parsers)}'"]
     for command, parser in parsers.items():
-        for action in parser._actions:
-            parts = [f"complete -c halofeed -n '__fish_seen_subcommand_from {command}'"]
-            if action.help == argparse.SUPPRESS or not (action.option_strings or _values(action)):
-                continue
-            parts += [
-                f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
-                for flag in action.option_strings
-            ]
-            if words := _values(action):
-                parts.append(f"-x -a '{' '.join(words)}'")
-            elif action.nargs != 0:
-                parts.append("-r")
-            text = (action.help or "").split(";")[0].split(". ")[0]
-            parts.append("-d '" + text.replace("\\", "\\\\").replace("'", "\\'").replace("%%", "%") + "'")
-            lines.append(" ".join(parts))
+        lines += [
+            f"complete -c halofeed -n '__fish_seen_subcommand_from {command}' {_fish_words(action)}"
+            for action in parser._actions
+            if action.help != argparse.SUPPRESS and (action.option_strings or _values(action))
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _fish_words(action: argparse.Action) -> str:
+    """Return the options of fish's `complete` for an argument: its names, its values and its help."""
+    parts = [
+        f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in action.option_strings
+    ]
+    if words := _values(action):
+        parts.append(f"-x -a '{' '.join(words)}'")  # -x: no file names beside the words
+    elif action.nargs != 0:
+        parts.append("-r")
+    text = (action.help or "").split(";")[0].split(". ")[0]
+    # Within single quotes fish escapes the backslash and the quote alone.
+    parts.append("-d '" + text.replace("\\", "\\\\").replace("'", "\\'").replace("%%", "%") + "'")
+    return " ".join(parts)
 
 
 SHELLS: dict[str, Callable[[Parsers], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

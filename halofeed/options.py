@@ -329,10 +329,10 @@ def add_settings(parser: argparse.ArgumentParser, examples: str) -> None:
     )
 
 
-def setting_text(setting: Setting) -> str:
+def text_of_setting(setting: Setting) -> str:
     """Return a setting as --set takes it.
 
-    >>> setting_text("steps=3"), setting_text(("augment", [{"name": "FlipDepth"}]))
+    >>> text_of_setting("steps=3"), text_of_setting(("augment", [{"name": "FlipDepth"}]))
     ('steps=3', 'augment=[{name = "FlipDepth"}]')
     """
     return setting if isinstance(setting, str) else f"{setting[0]}={_toml(setting[1])}"

@@ -6,11 +6,12 @@ import argparse
 import json
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import UsageError, require_extra
-from halofeed.options import add_settings, setting_text
+from halofeed.options import add_settings, text_of_setting
 from halofeed.parser import Command, CommandParser
 from halofeed.system.console import print_status
 from halofeed.training import check_file
@@ -100,35 +101,43 @@ def _add_plan(parser: CommandParser) -> None:
 
 def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed plan`."""
-    from halofeed.system.atomic_files import atomic_write
-
-    for flag in ("--json", "--html"):
-        check_file(flag, getattr(parsed, flag[2:]))
-    if parsed.jobs is not None and parsed.jobs < 1:
-        raise UsageError(f"--jobs {parsed.jobs}: expected 1 or more")
-    if parsed.images_per_replica is not None and parsed.images_per_replica < 1:
-        raise UsageError(f"--images-per-replica {parsed.images_per_replica}: expected 1 or more")
+    _check_plan(parsed)
     plan = _make_plan(parsed, _request(parsed))
     plan["command"] = shlex.join(["halofeed", "train", parsed.data or "FOLDER", *_config_arguments(parsed)])
-    text = json.dumps(plan, indent=1) + "\n"
+    _write_plan(parsed, plan)
+    if parsed.json == "-":
+        print(json.dumps(plan, indent=1))
+    else:
+        from halofeed.inspection.plan_report import describe_plan
+
+        print(describe_plan(plan))
+    return 0 if plan["recommended"] is not None else 1
+
+
+def _check_plan(parsed: argparse.Namespace) -> None:
+    """Refuse wrong options before the first compilation, which may take minutes."""
+    for flag in ("--json", "--html"):
+        check_file(flag, getattr(parsed, flag[2:]))
+    for flag, value in (("--jobs", parsed.jobs), ("--images-per-replica", parsed.images_per_replica)):
+        if value is not None and value < 1:
+            raise UsageError(f"{flag} {value}: expected 1 or more")
+
+
+def _write_plan(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> None:
+    """Write the plan to the files that the command line names, and beside the data set, whose report shows it."""
+    from halofeed.system.atomic_files import atomic_write
+
     if parsed.data is not None:
         from halofeed.schemas.bounded_json import with_json_checksum
         from halofeed.schemas.files import plan_file
 
         atomic_write(plan_file(parsed.data), (json.dumps(with_json_checksum(plan), indent=1) + "\n").encode())
     if parsed.json and parsed.json != "-":
-        atomic_write(Path(parsed.json), text.encode())
+        atomic_write(Path(parsed.json), (json.dumps(plan, indent=1) + "\n").encode())
     if parsed.html:
         from halofeed.inspection.plan_report import write_plan_page
 
         write_plan_page(plan, parsed.html)
-    if parsed.json == "-":
-        print(text, end="")
-    else:
-        from halofeed.inspection.plan_report import describe_plan
-
-        print(describe_plan(plan))
-    return 0 if plan["recommended"] is not None else 1
 
 
 def _make_plan(parsed: argparse.Namespace, request: Request) -> dict[str, Any]:
@@ -193,7 +202,7 @@ def _request(parsed: argparse.Namespace) -> Request:
 def _config_arguments(parsed: argparse.Namespace) -> list[str]:
     """Return the arguments with which `halofeed train` uses the same config."""
     named = [] if parsed.config is None else ["--config", parsed.config]
-    settings = [word for one in parsed.settings for word in ("--set", setting_text(one))]
+    settings = [word for one in parsed.settings for word in ("--set", text_of_setting(one))]
     own = [word for name in _OWN if getattr(parsed, name) for word in (f"--{name}", getattr(parsed, name))]
     return [*named, *settings, *own, *(["--remat"] if parsed.remat else [])]
 
