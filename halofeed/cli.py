@@ -17,7 +17,7 @@ from halofeed import __version__, conversion, planning, training
 from halofeed.completion import COMPLETION_EXAMPLE, SHELLS, completion_script
 from halofeed.errors import HalofeedError, UsageError
 from halofeed.options import add_help, option_group
-from halofeed.parser import Command, CommandParser, HelpFormatter, join_values, subparsers
+from halofeed.parser import Command, CommandParser, HelpFormatter, join_values
 from halofeed.streams import output_error, output_status
 from halofeed.system import signals
 from halofeed.system.addresses import Address, address_of, is_remote, meant_address
