@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from halofeed.errors import AnnotationsError, Problem, SourceError, UsageError
 from halofeed.prep.annotations.class_names import ClassChoice
@@ -31,6 +31,8 @@ _SPLIT_NAME = re.compile(
     r"|fold|split)([-_ ]?[0-9]{1,4})?",
     re.IGNORECASE,
 )
+K = TypeVar("K")
+V = TypeVar("V")
 _MAX_ATTRIBUTE_CHARACTERS = 200
 """Values that name a group are short; others may be texts, addresses or data."""
 _LONE_SURROGATE = "text holds a lone surrogate"
@@ -209,6 +211,18 @@ class Layout:
         if unknown := [name for name in keep if name not in self.keeps]:
             known = f"has {', '.join(self.keeps)}" if self.keeps else "has nothing to keep"
             raise UsageError(f"--keep {','.join(unknown)}: layout {self.name} {known}; leave it out")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, in the order of the pairs.
+
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def is_split_name(name: str) -> bool:

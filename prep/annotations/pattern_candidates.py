@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from halofeed.prep.annotations.advice import option_values
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.sources.file_names import extension_of, folder_of, is_image_name
 
@@ -44,7 +45,7 @@ class PathPatterns:
     @classmethod
     def of_words(cls, words: Sequence[str], own: str) -> PathPatterns:
         """Parse the result of `words`."""
-        given = dict(zip(words[::2], words[1::2], strict=True))
+        given = option_values(words)
         layout = given.get("--layout", own)
         return cls(image=given["--image-pattern"], label=given["--label-pattern"], layout=layout)
 
