@@ -25,6 +25,7 @@ from halofeed.schemas.bounded_json import parse_json
 FAULT = "//fault"
 """Key of (reason, detail) in a row whose picture is rejected. No column of a file has a name with this meaning."""
 _PICTURE_NAMES = ("image", "img", "picture", "photo")
+"""Usual names of the column of pictures, which decide only between several such columns."""
 _LABEL_NAMES = ("label", "mask", "annotation", "segmentation", "segmentationmask", "semanticmask", "labelmap")
 
 ContainerRow = dict[str, Any]
@@ -44,6 +45,7 @@ def picture_row(
     >>> picture_row({"filename": "a.jpg", "class": 3}, "a.tar//b@0+1-00000000.jpg", None, LayoutOptions())
     {'file_name': 'a.tar//b@0+1-00000000.jpg', 'written_filename': 'a.jpg', 'class': 3}
     """
+    # Tables of segmentation call their columns image and label, those of pictures file_name, see `columns`.
     if options.wants_label_images:
         taken, found = {"image", "label", *SPELLINGS["filename"][0]}, {"image": picture, "label": label}
     else:
@@ -75,6 +77,7 @@ def usable_rows(name: str, rows: Iterable[ContainerRow]) -> Iterator[ContainerRo
         usable = usable or FAULT not in row
         first = first or row.get(FAULT)
         yield row
+    # A data set of rejects alone is a fault of the file; the first reason tells which.
     if first and not usable:
         raise AnnotationsError(
             f"{name}: none of its pictures can be used, the first because: {first[0]} ({first[1]})"
@@ -125,6 +128,7 @@ def only_or_usual(found: Sequence[T], is_usual: Callable[[T], bool]) -> T | None
 _ROWS_AT_ONCE = 64
 """Rows whose pictures are in memory at once (estimate): 64 JPEG files of 5 MB are 320 MB."""
 _OTHER_MEDIA = ("Audio", "Video", "Pdf", "Nifti")
+"""Features of Hugging Face datasets that are bytes and no pictures."""
 
 
 def parquet_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Iterator[ContainerRow]:
@@ -147,6 +151,7 @@ def parquet_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Itera
                     column: _member_path(name, values.pop(column), row, leaf)
                     for column, leaf in columns.items()
                 }
+                # Parquet files without bytes of pictures name files; their rows stay as they are.
                 if chosen is not None:
                     picture, label = chosen
                     values |= {column: path for column, path in found.items() if column not in chosen}
@@ -193,6 +198,7 @@ def _is_class_label(feature: Mapping[str, Any]) -> bool:
 def _named(value: Any, feature: Any) -> Any:
     """Return a value with names for the numbers of its ClassLabels; None for -1, which means no label."""
     feature = _feature_of_items(feature)
+    # Parquet has null where a row lacks a value.
     if not isinstance(feature, dict) or value is None:
         return value
     if _is_class_label(feature):
@@ -216,6 +222,7 @@ def _feature_of_items(feature: Any) -> Any:
 def _name_of(value: Any, names: list[Any]) -> Any:
     if isinstance(value, list):
         return [_name_of(one, names) for one in value]
+    # datasets writes -1 for examples without a label, such as those of a test split.
     if value is None or value == -1:
         return None
     # A number without a name keeps its digits, so that the label map names the fault.
@@ -229,6 +236,7 @@ def _picture_columns(file: Any, name: str, features: Mapping[str, Any]) -> dict[
     for column in file.schema_arrow:
         feature = features.get(column.name)
         kind = feature.get("_type") if isinstance(feature, dict) else None
+        # Audio and video are bytes too, and only the feature tells which bytes are a picture.
         if "binary" not in str(column.type) or kind in _OTHER_MEDIA:
             continue
         # The feature Image is a struct of bytes and path; plain columns of bytes are leaves themselves.
@@ -246,6 +254,7 @@ def _check_groups(file: Any, name: str, columns: Mapping[str, int]) -> None:
     for group in range(file.num_row_groups):
         for column, leaf in columns.items():
             size = file.metadata.row_group(group).column(leaf).total_uncompressed_size
+            # A cell cannot be decoded without its whole group.
             if size > MAX_GROUP_BYTES:
                 raise AnnotationsError(
                     f"{name}: row group {group} has {size:,} bytes in column {column}, and a group is decoded at once; "
@@ -257,6 +266,7 @@ def _member_path(name: str, value: Any, row: int, leaf: int) -> str | None:
     """Return the path of the picture in a cell: bytes, or a struct of bytes and path, of which one may be absent."""
     written = value.get("path") if isinstance(value, dict) else None
     data = value.get("bytes") if isinstance(value, dict) else value
+    # The picture is a file beside the table; `path` is its name.
     if data is None:
         return written
     return describe_member(name, numbered_name(row, str(written or "")), data, row, leaf).path
@@ -272,8 +282,10 @@ def _member_path(name: str, value: Any, row: int, leaf: int) -> str | None:
 
 _TEXTS = ("cls", "json")
 _MAX_TEXT_BYTES = 16 << 20
+"""Largest .cls or .json of a sample (estimate); texts of all samples are in memory until the archive ends."""
 _MAX_VALUES = 1_000_000
 _LABEL_WORDS = frozenset(("seg", "mask", "label", "labels", "segmentation"))
+"""Parts of extensions of label images, such as seg.png; seg is the word of WebDataset's examples."""
 _KINDS = {tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link", tarfile.FIFOTYPE: "a pipe"}
 _KINDS |= {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.GNUTYPE_SPARSE: "a sparse file"}
 
@@ -314,6 +326,7 @@ def webdataset_rows(files: SourceFiles, name: str, options: LayoutOptions) -> It
             sample.fault = sample.fault or (error.reason, error.detail)
     for key, sample in samples.items():
         try:
+            # The first fault explains the others: a link has no bytes and so no picture.
             if sample.fault is not None:
                 raise SourceError("annotation", *sample.fault)
             yield _sample_row(sample, options)
@@ -354,6 +367,7 @@ def _tar_content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes | Non
     """Return the bytes of a member that is a picture, a class or a small JSON document; None for another."""
     extension = posixpath.basename(info.name).partition(".")[2].lower()
     is_text = extension in _TEXTS and info.size <= _MAX_TEXT_BYTES
+    # Other members, such as .npy and .txt, are listed by name and not read.
     if not info.isreg() or info.issparse() or not (is_text or is_image_name(f"a.{extension}")):
         return None
     stream = archive.extractfile(info)
@@ -365,6 +379,7 @@ def _add_member(
 ) -> None:
     """Add a member to its sample; raise SourceError if it is not usable."""
     _check_member(info, extension)
+    # tar keeps both versions of a file that was appended again; which one is right is unknown.
     if extension in (*sample.pictures, *sample.texts, *sample.others):
         raise SourceError("annotation", "tar file holds two members of one name", f"{info.name!r}")
     if data is None:
@@ -390,6 +405,7 @@ def _check_member(info: tarfile.TarInfo, extension: str) -> None:
         raise SourceError(
             "annotation", "tar member has an unsafe name", f"{name!r}; name it relative to the tar file"
         )
+    # A sample is the members of one key, and the extension says what each is.
     if not extension:
         raise SourceError(
             "annotation", "tar member has no extension", f"{name!r}; expected KEY.jpg, KEY.cls or KEY.json"
@@ -439,6 +455,7 @@ def _class_of_text(data: bytes) -> str:
         text = data.decode().strip()
     except UnicodeDecodeError as error:
         raise SourceError("annotation", "class is no UTF-8 text", str(error)) from error
+    # The convention of .cls is one number or name; several lines are another format.
     if not text or "\n" in text or "\0" in text:
         raise SourceError("annotation", "class is no number and no name", f"{text[:40]!r}")
     return text

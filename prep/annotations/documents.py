@@ -69,6 +69,7 @@ def parse_yaml(data: bytes, *, as_text: bool = False) -> Any:
         raise ValueError(f"expected at most {MAX_YAML_BYTES:,} bytes of YAML; shorten it")
     converter = yaml.constructor.SafeConstructor()
     try:
+        # A few aliases of aliases expand to billions of values ("billion laughs").
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, yaml.SafeLoader)):
             raise ValueError("it has an alias (*name); write the value out")
         node = yaml.compose(data, yaml.SafeLoader)

@@ -102,6 +102,7 @@ def pair_up(
     for key, found in _by_key(images).items():
         masks = sorted(labels_by_key.pop(key, []), key=lambda label: label.path)
         problem = _problem_of_pair(found, masks, fix)
+        # A layout may define images without a label, such as imagesTs of nnU-Net.
         if not masks and missing_masks != "prediction" and not has_no_label(key):
             problem = problem or NO_LABEL
         examples += [_paired(image, masks, problem) for image in found]
@@ -119,6 +120,7 @@ def _by_key(found: Iterable[tuple[PairKey, T]]) -> dict[PairKey, list[T]]:
 
 def _paired(image: SourceExample, masks: Sequence[LabelFiles], problem: Problem | None) -> SourceExample:
     """Return an image with its labels, or with its own problem or that of its pair."""
+    # A file that cannot be read says more than the missing partner.
     if problem := image.problem or problem:
         return replace(image, problem=problem)
     if not masks:
@@ -168,6 +170,7 @@ def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root:
         return 0 if chosen else None
     for place in range(max(map(len, paths), default=0)):
         named = [path for path in paths if is_split_name(_folder_at(path, place))]
+        # An image outside of the splits would be in none, or in train by accident.
         if named and len(named) < len(paths):
             other = next(path for path in paths if not is_split_name(_folder_at(path, place)))
             raise AnnotationsError(
@@ -206,6 +209,7 @@ def join_channels(
         case = tuple(value for name, value in sorted(values.items()) if name != "channel")
         cases.setdefault(case, {}).setdefault(values["channel"], []).append((key, example))
     present = sorted(set().union(*cases.values()))
+    # A misspelled channel would reject every image.
     if missing := [name for name in order if name not in present]:
         raise AnnotationsError(
             f"--channel-order: {', '.join(missing)}: no such channel in {root}; found {', '.join(present[:20])}"
@@ -246,6 +250,7 @@ def _problem(
     names: Sequence[str],
     examples: Sequence[SourceExample],
 ) -> Problem | None:
+    # All records of a data set have the same channels.
     if missing := [name for name in names if name not in channels]:
         listed = f"no {', '.join(missing)}; --channel-order takes fewer"
         return ("annotation", "channel is missing", listed)
@@ -263,6 +268,7 @@ def target_classes(names: Iterable[str], root: str, options: LayoutOptions) -> M
     choice, names = options.choice, sort_class_names(names)
     targets = {name: target for name in names if (target := choice.target(name)) is not None}
     present = ", ".join(names[:20])
+    # A class without any mask would be in the manifest and in no record.
     if missing := [name for name in options.classes if name not in targets.values()]:
         raise AnnotationsError(
             f"{root}: no mask of class {', '.join(missing[:10])} anywhere; found {present}"
@@ -312,6 +318,7 @@ def _problem_of_masks(
     if not chosen:
         return ("annotation", "scan has no mask of any class", f"of {', '.join([*classes][:10])}")
     absent = [name for name in classes if name not in chosen]
+    # An absent mask may mean that there is no such structure, or that nobody drew it; the user knows.
     if absent and options.missing_classes == "refuse":
         more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
         return ("annotation", "mask of a class is missing", ", ".join(absent[:10]) + more)
@@ -342,6 +349,7 @@ def by_pattern(paths: Mapping[str, int], root: str, pair: PatternPair, options: 
             group=values.get("group"),
             problem=missing_part(path, paths),
         )
+        # Files of the channels of one image are joined when all of them are known.
         if "channel" in values:
             channels.append((key, values, example))
         else:

@@ -65,6 +65,7 @@ class PathIndex:
 
     def sample(self) -> dict[str, int]:
         """Return some files with those that share most of their names, as paths with a size of 0."""
+        # A few files are tried completely.
         if len(self._paths) <= _SCREENED:
             return dict.fromkeys(self._paths, 0)
         seeds = _spread(self._paths, _SCREENED // _PARTNERS)
@@ -78,6 +79,7 @@ class PathIndex:
             for other in self._partners(one):
                 for image, label in self._patterns_of(one, other):
                     pair = (image, label)
+                    # Both orders of a pair are yielded, so that the contents decide which file is the label.
                     if pair in seen or _count_apart(image, label) or any(map(self._counts, pair)):
                         continue
                     seen |= {pair, pair[::-1]}
@@ -125,6 +127,7 @@ class PathIndex:
                     self._pattern(path, beside, shared, places)
                     for path, beside in ((one, other), (other, one))
                 ]
+                # Without a placeholder a pattern means one file; two equal ones mean no pair.
                 if all(patterns) and HOLE.findall(patterns[0]) and patterns[0] != patterns[1]:
                     yield patterns[0], patterns[1]
 
@@ -226,6 +229,7 @@ def _with_one_group(names: Sequence[str], extension: str) -> str:
         after = next(
             (name for place, name in enumerate(names) if place > number and place not in swallowed), ""
         )
+        # {id} may span folders only where it follows them directly.
         if not after.startswith("{id}") or names[number + 1] not in (after, "{group}"):
             return ""
     return "/".join(name for number, name in enumerate(names) if number not in swallowed) + extension
@@ -240,6 +244,7 @@ def _with_hole(pattern: str, hole: str) -> Iterator[str]:
     extension = extension_of(pattern)
     names = pattern.removesuffix(extension).split("/")
     for number, name in enumerate(names[:-1]):
+        # A folder with a placeholder differs from file to file already.
         if not HOLE.search(name):
             yield "/".join([*names[:number], hole, *names[number + 1 :]]) + extension
     pieces = HOLE.split(names[-1])
@@ -293,6 +298,7 @@ def _common_runs(one: Sequence[str], other: Sequence[str]) -> Iterator[Sequence[
     """
     for begin in range(len(one)):
         for start in range(len(other)):
+            # A run that begins one token earlier was yielded before.
             if one[begin] != other[start] or (begin and start and one[begin - 1] == other[start - 1]):
                 continue
             length = 0

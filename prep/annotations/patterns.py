@@ -11,6 +11,7 @@ from halofeed.errors import UsageError
 from halofeed.prep.sources.file_names import volume_files
 
 _TIMEOUT_SECONDS = 10.0
+"""Limit of one search. A usual one takes microseconds; a backtracking one would take years."""
 _PART = re.compile(r"\{([^{}]*)\}|(\*\*/|\*\*|\*)|([{}])")
 _EXAMPLE = "expected a path below the folder, such as images/{id}.nii.gz"
 
@@ -134,6 +135,7 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
             regex.escape(following),
         ]
         names |= {name} - {""}
+    # Paths are relative to the source's folder, without a dot, as the listing has them.
     if not text or text.startswith(("/", "./", "../")):
         raise UsageError(f"--{option.replace('_', '-')} {text!r}: {_EXAMPLE}")
     # DOTALL: a file name may contain a line feed.
@@ -174,6 +176,7 @@ class PatternPair:
         If both patterns match, the one with more fixed characters wins: `{id}_seg.nii.gz` over `{id}.nii.gz`.
         """
         image, label = self.image.match(path), self.label.match(path)
+        # {id}.nii.gz matches the labels {id}_seg.nii.gz as well.
         if image is not None and (label is None or self.image.literal > self.label.literal):
             return True, image
         return None if label is None else (False, label)
@@ -196,15 +199,18 @@ def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> P
 def _check_pair(pair: PatternPair, *, with_class: bool) -> None:
     """Raise UsageError if the placeholders of two patterns do not connect images with labels."""
     image, label = pair.image.text, pair.label.text
+    # An image without {id} would be the image of every label.
     if ("id" in pair.image.names) != ("id" in pair.label.names):
         raise UsageError(
             f"--image-pattern {image!r}, --label-pattern {label!r}: expected {{id}} in both or in neither"
         )
     if with_class and "class" not in pair.label.names:
         raise UsageError(f"--label-pattern {label!r}: class masks need {{class}} in it")
+    # A label whose split or group is not in the image's path could not be found from it.
     if extra := pair.label.names - pair.image.names - {"class"}:
         raise UsageError(
             f"--label-pattern {label!r}: {{{min(extra)}}} stands in --image-pattern {image!r} too, or in none"
         )
+    # Each file would be image and label at once.
     if image == label:
         raise UsageError(f"--image-pattern and --label-pattern are both {image!r}; expected two")

@@ -47,6 +47,7 @@ def gives_classes(where: str, options: LayoutOptions, *, has_objects: bool, has_
             f"{where}: its annotations are objects, and no classes of pictures: take --task detection"
         )
     only_classes = has_classes and not has_objects
+    # Pictures without boxes would become pictures without objects, and teach a detector to find nothing.
     if only_classes and (options.wants_boxes or options.masks):
         raise AnnotationsError(
             f"{where}: its annotations have no boxes and no outlines, and give each picture a class: take "
@@ -67,6 +68,7 @@ def with_classes(
     plain = replace(example, boxes=None, declared_size=None, bad_objects=())
     if example.problem is not None:
         return plain
+    # With sets of classes one class is a set as well.
     if options.several_classes == "keep":
         return replace(plain, labels=classes)
     if len(classes) == 1:

@@ -39,7 +39,9 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_header, 
 
 _MAX_VALUES = 1_000_000
 _MAX_MASK_PIXELS = 1 << 28
+"""Most pixels of an object's mask, as of a picture of 16,384 x 16,384."""
 _FILE_NAMES = (keys.FILENAME, "file_name", "filename", "id", keys.SOURCE_ID)
+"""Keys of the name of a picture's file, of which the first one with a text is used."""
 _YXYX = "REL_YXYX"
 _EXPECTED = f"expected {keys.ENCODED} of the TF Object Detection API, or {FEATURES} of TFDS beside the file"
 INSTANCE_MASK = "instance_rle"
@@ -64,6 +66,7 @@ class _ClassFeature:
         """Return the classes in one record; None for the number -1, with which TFDS means no label."""
         numbers = [int(one) for one in features.get(self.numbers, ())]
         texts = [_text(one) for one in features.get(self.texts, ())] if self.texts else []
+        # Names count more than numbers, which depend on a label map; some writers leave them empty.
         if texts and all(texts):
             return list(texts)
         return [None if one == -1 else self.names.get(one, str(one)) for one in numbers]
@@ -122,6 +125,7 @@ def tfrecord_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Iter
             features = decode_example(data)
         except CorruptFileError as error:
             raise AnnotationsError(f"{name}: record at byte {offset:,}: {error}; {_EXPECTED}") from error
+        # All records of a file have one schema; optional features may be absent from some.
         if schema is None:
             schema = _schema_of(files, name, features, options)
         row = _row(name, number, (offset + HEADER_BYTES, data), features, schema, options)
@@ -154,6 +158,7 @@ def _records(files: SourceFiles, name: str) -> Iterator[tuple[int, bytes]]:
 def _frame(reader: ContainerReader, place: str, size: int) -> bytes:
     header = reader.read(HEADER_BYTES)
     length = check_header(memoryview(header), place)
+    # Checked before the read, since a damaged length may be petabytes.
     if reader.offset + length + FOOTER_BYTES > size:
         raise CorruptFileError(f"{place}: the file ends inside the record ({length:,} bytes announced)")
     return header + reader.read(length + FOOTER_BYTES)
@@ -182,6 +187,7 @@ def _row(
 def _columns(features: Decoded, schema: _RecordSchema, options: LayoutOptions) -> dict[str, Any]:
     """Return the columns of a record that the task reads: none for label images, else its objects or its class."""
     sizes = {side: _first(features, key) for side, key in schema.size.items()}
+    # A label image has its classes in its pixels.
     if options.wants_label_images:
         return {}
     if schema.boxes and options.wants_boxes is not False:
@@ -202,6 +208,7 @@ def _groups_in(features: Decoded, options: LayoutOptions) -> dict[str, str]:
             if _is_text(values):
                 found[key] = _text(values[0])
             elif not isinstance(values, list) and len(values) == 1 and float(values[0]).is_integer():
+                # Ids are whole numbers, also where a writer stored floats.
                 found[key] = str(int(values[0]))
     return found
 
@@ -257,6 +264,7 @@ def _objects(features: Decoded, schema: _RecordSchema, options: LayoutOptions) -
 def _sides(features: Decoded, schema: _RecordSchema) -> list[NDArray[np.float64]]:
     """Return ymin, xmin, ymax and xmax of all objects: four features, or one with four numbers for each object."""
     columns = [np.asarray(features.get(key, ()), np.float64) for key in schema.boxes]
+    # The Object Detection API has a feature for each side, TFDS one for all.
     if len(columns) > 1:
         return columns
     if len(columns[0]) % 4:
@@ -271,6 +279,7 @@ def _instance_masks(encoded: Any, count: int) -> list[str]:
     from halofeed.prep.formats.picture.image import check_pixel_count
     from halofeed.prep.formats.picture.pillow import decoder_failures, open_with_plugin
 
+    # Masks and boxes belong together by their positions.
     if len(encoded) != count or not isinstance(encoded, list):
         detail = f"{len(encoded)} masks, {count} objects; leave --masks out"
         raise SourceError("annotation", "objects have no masks", detail)
@@ -295,6 +304,7 @@ def _beside(files: SourceFiles, name: str, other: str) -> str:
 
 
 def _schema_of(files: SourceFiles, name: str, features: Decoded, options: LayoutOptions) -> _RecordSchema:
+    # Converting a data set again would resize its pictures twice.
     if keys.KEY_SOURCE in features and keys.TRANSFORM in features:
         folder = posixpath.normpath(posixpath.join(files.root, posixpath.dirname(name)))
         raise AnnotationsError(
@@ -356,6 +366,7 @@ def _has_boxes(files: SourceFiles, name: str) -> bool:
     classified = False
     for _, data in _records(files, name):
         found = decode_example(data, wanted)
+        # The first record with a box decides; pictures without objects may come before it.
         if found.keys() & set(wanted[:5]):
             return True
         classified = classified or bool(found)
@@ -389,12 +400,14 @@ def _tfds_features(
     if not isinstance(document, dict):
         return
     for kind, inner in document.items():
+        # These describe the node; the other key names its kind.
         if kind in ("pythonClassName", "description") or not isinstance(inner, dict):
             continue
         if kind == "featuresDict":
             for name, one in inner.get("features", {}).items():
                 yield from _tfds_features(one, (*parts, name), in_sequence)
         elif kind in ("sequence", "dataset"):
+            # A `dataset` is a sequence of records (RLDS), which is one level deeper as well.
             yield from _tfds_features(inner.get("feature"), parts, in_sequence + 1)
         else:
             yield _TfdsFeature(parts=parts, kind=kind, document=inner, in_sequence=in_sequence)
@@ -467,6 +480,7 @@ def _tfds_label(files: SourceFiles, described: str, classes: Sequence[_TfdsFeatu
     file_name = "-".join(part.replace("/", ".") for part in chosen.parts)
     path = _beside(files, described, f"{file_name}.labels.txt")
     names: dict[int, str] = {}
+    # TFDS stores the names of a ClassLabel in FEATURE.labels.txt beside features.json.
     if files.size(path) is not None:
         lines = read_required(files, path).decode("utf-8", "surrogateescape").split("\n")
         names = dict(enumerate(line.strip() for line in lines if line.strip()))
