@@ -187,7 +187,7 @@ class _Grouping:
         """Return the number of images of each group."""
         return Counter(self.by_source.values())
 
-    @property
+    @cached_property
     def repeated(self) -> str:
         """Return the first group of several images."""
         return next(value for value in self.by_source.values() if self.counts[value] > 1)

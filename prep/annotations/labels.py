@@ -28,7 +28,7 @@ LARGEST_LABEL = 65535
 """Largest value of a label image of 16 bits."""
 _UNKNOWN = "mask has unknown labels"
 _MOST_FIXED = 20
-"""Unknown values that a message suggests to map; more are likely an image in place of a label."""
+"""Unknown values that a message suggests to map; more are likely an image in place of a label (an estimate)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -565,18 +565,18 @@ _READERS: dict[str, Callable[[str, str, int], ClassTable]] = {
 }
 
 
-_COUNTED_UP, _LARGEST_OBJECT = 0.9, 65_535
-"""Share of the numbers up to the largest that occurs; the others were deleted."""
+_COUNTED_UP = 0.9
+"""Share of the numbers up to the largest that occurs; the others were deleted (an estimate)."""
 
 
 def _objects_fix(values: Sequence[int]) -> str:
     """Return the option that makes one class of values that count up beyond 255, as numbers of objects do; or ""."""
     most = max(values, default=0)
     # Up to 255 such values may be classes; more that count up are numbers of objects (an estimate).
-    if not VOC_VOID < most <= _LARGEST_OBJECT or len({*values}) < _COUNTED_UP * most:
+    if not VOC_VOID < most <= LARGEST_LABEL or len({*values}) < _COUNTED_UP * most:
         return ""
     # Other label images may have more objects than this one.
-    all_of_them = min(10 ** len(str(4 * most)) - 1, _LARGEST_OBJECT)
+    all_of_them = min(10 ** len(str(4 * most)) - 1, LARGEST_LABEL)
     return f"; they count up as numbers of objects do, and --map-classes 1..{all_of_them}=object makes them one class"
 
 
@@ -589,7 +589,8 @@ def void_problem(values: Collection[int]) -> str:
     others = [value for value in values if value not in (0, VOC_VOID)]
     if {VOC_VOID - 1, VOC_VOID + 1} <= {*others}:  # one of many numbers, such as those of objects
         return ""
-    # With one value beside 0, 255 is the foreground; with large others, 255 is one of many gray values.
+    # Alone beside 0, 255 is the foreground; beside large values, or few of a wide range, it is one of many gray values
+    # (the factors are estimates).
     if VOC_VOID not in values or not others or max(others) > max(20, 4 * len(others)):
         return ""
     return (

@@ -11,6 +11,7 @@ from halofeed.prep.annotations.advice import option_values
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.sources.file_names import extension_of, folder_of, is_image_name
 
+# The limits are estimates: they keep the time of a suggestion from growing with the square of the number of files.
 SEEDS = 6
 """Files whose partners are looked for."""
 _PARTNERS = 16

@@ -27,7 +27,10 @@ _FROM_ZERO = (
     "a box begins below 1, where VOC counts pixels from 1; --box-origin 0 takes the numbers as they stand"
 )
 _MAX_SHARE_BELOW_ONE = 0.01
-"""Share of boxes that begin below 1. Fewer are slips under VOC's rule; more prove that numbers count from 0."""
+"""Share of boxes that begin below 1. Fewer are slips under VOC's rule; more prove that numbers count from 0.
+
+An estimate, as are the other shares here: VOC itself has no such box, and a file that counts from 0 has them at the
+borders of its pictures."""
 _WITH_FRACTIONS = (
     "boxes have fractions, so they count from 0 and not from 1 as VOC does; --box-origin 1 shifts them"
 )
@@ -35,9 +38,10 @@ _FEW_FRACTIONS = (
     "a box has fractions, and VOC counts whole pixels from 1; --box-origin 0 takes the numbers as they stand"
 )
 _SHARE_WITH_FRACTIONS = 0.1
-"""Share of boxes with fractions above which the numbers are positions and not pixel numbers."""
+"""Share of boxes with fractions above which the numbers are positions and not pixel numbers (an estimate)."""
 _MAX_FRACTION = 1.5
-"""Limit for normalized coordinates, including slips. No file with boxes in pixels stays below it."""
+"""Limit for normalized coordinates, including slips. A file with boxes in pixels has larger ones, unless its pictures
+are tiny, see `_is_tiny`."""
 _IN_FIRST_PIXEL = (
     "box lies within the first pixel",
     "its file has boxes in pixels as well; --box-units says what all of them are",
@@ -50,9 +54,10 @@ _OTHER_BOXES = (
 )
 _DUPLICATE_OBJECT = "an object stands there twice, with one class and one box; both are kept"
 _SAMPLE = 200
-"""Number of images without a declared size to open, evenly spaced over the file."""
+"""Number of images without a declared size to open, evenly spaced over the file (an estimate): most of the boxes of a
+wrong file exceed their images, so that a sample shows it."""
 _TOLERANCE = 0.05
-"""Share of a side: a box that exceeds its image by less was drawn over the border."""
+"""Share of a side: a box that exceeds its image by less was drawn over the border (an estimate)."""
 
 
 def resolve_boxes(

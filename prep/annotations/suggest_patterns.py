@@ -29,14 +29,15 @@ from halofeed.prep.sources.file_names import extension_of, folder_of, is_image_n
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
+# The limits are estimates, as those of `pattern_candidates`.
 _TRIED_ON_ALL = 24
-"""Most candidates that are tried on all files; the best one is among the first few (estimate)."""
+"""Most candidates that are tried on all files; the best one is among the first few."""
 _OPENED = 48
 """Most files to open for one source."""
 _SAMPLES = 3
 """Pairs that are opened for each candidate: reading all would take as long as the conversion."""
 _LEAST_SHARE = 0.5
-"""Least share of images with a label, and of labels with an image."""
+"""Least share of images with a label, and of labels with an image: some sets have labels for a part of their images."""
 _LABEL_WORD = re.compile(
     r"label|mask|seg|annot|(?<![a-z])gt(?![a-z])|truth|lesion|tumou?r|(?<![a-z])roi|contour|matte",
     re.IGNORECASE,

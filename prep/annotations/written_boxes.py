@@ -15,9 +15,9 @@ from halofeed.prep.sources.example import Box
 
 T = TypeVar("T")
 MIN_BAD_OBJECTS = 10
-"""Fewer unusable objects are slips, whatever their share, unless no object is usable."""
+"""Fewer unusable objects are slips, whatever their share, unless no object is usable (an estimate)."""
 _MIN_ALL_BAD = 3
-"""Fewer objects, all of them unusable, may be slips."""
+"""Fewer objects, all of them unusable, may be slips (an estimate)."""
 BOX_IS_INVERTED = "box is inverted"
 _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _NO_OUTLINE = "object has no segmentation"
@@ -27,7 +27,7 @@ _CORNERS = 4
 _LEAST_NUMBERS = 6
 """Numbers of a triangle."""
 _ROUNDED_CORNER = 0.03
-"""Share of the sides of the upright box by which corners with few decimals may be off."""
+"""Share of the sides of the upright box by which corners with few decimals may be off (an estimate)."""
 _MOST_ROUNDED = 2.0
 """Pixels by which the sum of four corners in whole pixels may be off."""
 BOX_IS_ORIENTED = "box is oriented"
