@@ -324,7 +324,7 @@ def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
         paths = stems.get(stem, ())
         return ImageQuery(name=paths[0] if len(paths) == 1 else "", stem=stem)
     name = picture.name
-    # labelme writes paths relative to the JSON file, such as ..\\images\\a.jpg; one out of the source stays as it is.
+    # labelme writes paths relative to the JSON file, such as ..\images\a.jpg; one out of the source stays as it is.
     if (plain := name.replace("\\", "/")).startswith("../"):
         joined = posixpath.normpath(posixpath.join(folder, plain))
         name = name if joined.startswith("../") else joined

@@ -155,7 +155,7 @@ def is_label_of(label: FileContent, image: FileContent) -> bool | None:
         return False
     if label.distinct > _FEW_VALUES and label.flat < _FLAT_OF_MANY:  # depth, heat and gray pictures
         return False
-    # A color picture is no label of a gray one, whatever both hold.
+    # A gray file of the size of a color picture is its label: two pictures of a set have equal channels.
     if image.channels > 1 and label.channels == 1:
         return True
     # With as many values, the flatter one is the label, or both are labels.

@@ -324,7 +324,7 @@ def _hashed_copies(classes: Mapping[str, str]) -> list[GroupsFound]:
     # One tool names all files in one way.
     if len(matches) < len(classes) or len(tails) != 1 or len(grouping.counts) < 2:
         return []
-    # Most pictures have copies, else the text before the hash is the name of something larger.
+    # A tool that makes copies makes them of most pictures (an estimate).
     if in_groups(grouping.counts) < len(classes) / 2 or is_class_or_split(classes, grouping.by_source):
         return []
     pattern = rf"^(.+){re.escape(tails.pop())}[0-9A-Fa-f]{{8,}}\.[^.]+$"

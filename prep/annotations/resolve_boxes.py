@@ -306,7 +306,7 @@ def _count_from_zero(listed: Sequence[SourceExample], file: str) -> bool:
             "--box-origin 1 to shift them all"
         )
     below = [source for source, box in proving if _begins_below_one(box)]
-    # docs/decisions.md, "VOC is 1-based and inclusive".
+    # More than slips, see docs/decisions.md, "VOC is 1-based and inclusive".
     if len(below) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(below):,} of {plural(boxes, 'box', 'boxes')} begin below 1, the first in "

@@ -498,7 +498,7 @@ def _json_fix(written: str) -> str:
 def _keys(entries: Iterable[_Entry]) -> list[str]:
     header: dict[str, None] = {}
     for _, entry, _ in entries:
-        # Most lines have the keys of the first.
+        # Most lines have no new key.
         if not entry.keys() <= header.keys():
             header.update(dict.fromkeys(entry))
     return list(header)

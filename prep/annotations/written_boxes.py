@@ -286,7 +286,7 @@ def unite_parts(parts: Sequence[T], box_of: Callable[[T], Box], options: LayoutO
         try:
             boxes.append(box_of(part))
         except SourceError as error:
-            # A number that is unreadable is a damage, and no line beside an area.
+            # An unreadable number is a fault, unlike a line beside an area.
             if error.reason not in _NO_AREA or options.on_bad_object == "reject":
                 raise
             faults.append(error)
