@@ -147,12 +147,7 @@ def read_numbers(field: Field, features: Decoded, record: StoredRecord) -> NDArr
         CorruptFileError: a value is missing, lists that belong together differ in length, or a number does not
             fit the field's dtype.
     """
-    columns = []
-    for key in field.keys:
-        values = features.get(key, np.zeros(0, np.int64))
-        if not isinstance(values, np.ndarray):
-            raise _error(record, f"expected numbers under {key}, got bytes")
-        columns.append(values)
+    columns = [_numbers_of(key, features, record) for key in field.keys]
     if any(len(column) != len(columns[0]) for column in columns):
         lengths = ", ".join(f"{len(column)} {key}" for key, column in zip(field.keys, columns, strict=True))
         raise _error(record, f"lists of {field.name} differ in length: {lengths}")
@@ -162,9 +157,17 @@ def read_numbers(field: Field, features: Decoded, record: StoredRecord) -> NDArr
             raise _error(record, f"expected {field.shape or 1} numbers of {field.name}, got {numbers.size}")
         numbers = numbers.reshape(field.shape)
     converted = numbers.astype(array_dtype(field))
+    # A record holds int64 and float32 only; smaller integers are stored as int64.
     if numbers.dtype.kind == "i" and (converted != numbers).any():
         raise _error(record, f"{field.name} {numbers.tolist()} does not fit in {field.dtype}")
     return converted
+
+
+def _numbers_of(key: str, features: Decoded, record: StoredRecord) -> NDArray[Any]:
+    values = features.get(key, np.zeros(0, np.int64))  # an empty list may be left out of a record
+    if not isinstance(values, np.ndarray):
+        raise _error(record, f"expected numbers under {key}, got bytes")
+    return values
 
 
 def read_classes(

@@ -391,6 +391,35 @@ def stored_records(shards: Shards, numbers: Integers) -> list[StoredRecord]:
     return [StoredRecord(shards, *row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
+class ChosenRecords:
+    """The records of a stream by number, 0 .. len-1: all of a split, or a subset.
+
+    Args:
+        shards: the split's shards.
+        subset: the numbers of the records in the split, int64 [record], ascending; None is all.
+    """
+
+    def __init__(self, shards: Shards, subset: Integers | None) -> None:
+        self.shards, self.subset = shards, subset
+        self._count = len(shards) if subset is None else len(subset)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def in_split(self, numbers: Integers) -> Integers:
+        """Return the numbers in the split of records, int64 [record]."""
+        return numbers if self.subset is None else self.subset[numbers]
+
+    def ids(self) -> Integers:
+        """Return the id of each record, int64 [record]; raise CorruptFileError as `Shards.shards_of`."""
+        ids = self.shards.all_ids()
+        return ids if self.subset is None else ids[self.subset]
+
+    def record(self, number: int) -> StoredRecord:
+        """Return the record of a number without reading it; raise as `stored_records`."""
+        return stored_record(self.shards, number if self.subset is None else int(self.subset[number]))
+
+
 def _blocks_of(starts: Sequence[int], length: int) -> list[int]:
     """Return the numbers of the blocks that hold runs of a raw value, ascending."""
     begin = np.array(starts)

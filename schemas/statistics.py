@@ -102,13 +102,15 @@ def _pixels(value: Any, path: str) -> Problems:
         return
     if value["count"] and not lists[0]:
         yield path, "expected the sums of at least one channel, got none"
+    # A sum of squares of 2**63 pixels of 16 bits needs more than 64 bits.
     elif not all(_is_count(number, _SUM_BITS) for one in lists[:2] for number in one):
         yield path, f"expected sums of whole numbers below 2**{_SUM_BITS}"
-    elif not all(
-        isinstance(bins, list) and len(bins) == _HISTOGRAM_BINS and all(map(_is_count, bins))
-        for bins in lists[2]
-    ):
+    elif not all(map(_is_histogram, lists[2])):
         yield f"{path}.histogram", f"expected {_HISTOGRAM_BINS} counts of every channel"
+
+
+def _is_histogram(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == _HISTOGRAM_BINS and all(map(_is_count, value))
 
 
 def _intensities(value: Any, path: str) -> Problems:
