@@ -135,11 +135,9 @@ def encode_example(features: Mapping[str, Value]) -> EncodedExample:
         )
     for key in sorted(features):
         pieces, single = _feature_chunks(key, features[key])
-        name = key.encode()
         feature_length = sum(map(len, pieces))
-        feature_head = _length_prefixed(2, feature_length)
-        entry_length = len(_length_prefixed(1, len(name))) + len(name) + len(feature_head) + feature_length
-        head = _length_prefixed(1, entry_length) + _length_prefixed(1, len(name)) + name + feature_head
+        key_and_head = _key_field(key) + _length_prefixed(2, feature_length)
+        head = _length_prefixed(1, len(key_and_head) + feature_length) + key_and_head
         body.append(head)
         body.extend(pieces)
         position += len(head) + feature_length
@@ -157,6 +155,13 @@ def encode_example(features: Mapping[str, Value]) -> EncodedExample:
         length=length,
         starts={key: start + len(head) for key, start in starts.items()},
     )
+
+
+@lru_cache(maxsize=256)
+def _key_field(key: str) -> bytes:
+    """Return the key of a map entry as protobuf's field; all records of a task have the same keys."""
+    name = key.encode()
+    return _length_prefixed(1, len(name)) + name
 
 
 def _count_values(value: Value) -> int:
