@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import BACKGROUND
-from halofeed.prep.annotations.class_tables import ClassTable, describe_colors, is_background, is_void_name
+from halofeed.prep.annotations.class_rows import ClassTable, describe_colors, is_background, is_void_name
 from halofeed.prep.annotations.documents import parse_json_document, read_limited
 from halofeed.prep.annotations.labels import TEXT_TABLES, read_table
 from halofeed.prep.convert.label_image import GRAY_FIX, gray_form, read_label_image

@@ -373,7 +373,7 @@ def _size(images: str, known: Mapping[str, int], path: str) -> int | None:
         return known[path]
     if not is_remote(images):
         return LocalFiles(images).size(path)
-    stored = store_of(images).stat(f"{images}/{path}")
+    stored = store_of(images).stat(path)
     return None if stored is None else stored.size
 
 

@@ -29,7 +29,7 @@ from halofeed.pipelines.split_files import named_file
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations import labels
 from halofeed.prep.annotations.class_names import BACKGROUND, ClassChoice, sort_class_names
-from halofeed.prep.annotations.class_tables import ClassTable, is_ignored, is_void_name
+from halofeed.prep.annotations.class_rows import ClassTable, is_ignored, is_void_name
 from halofeed.prep.annotations.contract import can_be_encoded
 from halofeed.prep.annotations.labels import VOC_VOID, LabelMap, void_problem
 from halofeed.prep.convert.label_image import has_voc_palette, read_label_image
