@@ -421,6 +421,7 @@ class Assembler:
         self, field: Field, lists: ObjectLists, objects: Objects, shown: Integers
     ) -> NDArray[Any]:
         """Return the objects' values of a list field; boxes are rescaled from what is `shown` to the frame."""
+        # Stored boxes are relative to what is shown; a batch's are relative to the frame, padding included.
         if field.name == BOXES:
             scale = np.concatenate([shown, shown], axis=-1) / np.array(self._frame * 2)
             return np.asarray(objects.boxes * scale, np.float32)
@@ -446,6 +447,7 @@ class Assembler:
 
     def _copy(self, name: str, view: View, source: SourceArray, out: NDArray[Any]) -> None:
         """Copy what the view shows of an array within the slab, and pad around it."""
+        # Without augmentations a picture's stored padding is shown too, as its boxes are relative to it.
         if not (self._augmentations or self._pads_around):
             view = View.whole(source.shape[:2])
         if not self._is_complete:
@@ -454,7 +456,7 @@ class Assembler:
             copy_view(view, source, out)
             return
         height, width = view.shape
-        if height and width:
+        if height and width:  # a slab may hold nothing of a small picture
             copy_view(view, source, out[:height, :width])
         out[height:] = self._padding[name][height:]
         out[:height, width:] = self._padding[name][:height, width:]

@@ -121,7 +121,7 @@ def join_id(halves: ArrayLike) -> NDArray[np.int64]:
     >>> join_id(split_id([-1, 2**40 + 7]))
     array([           -1, 1099511627783])
     """
-    if isinstance(halves, Mapping):
+    if isinstance(halves, Mapping):  # join_id(batch), the likely slip
         raise UsageError("join_id: expected a batch's ids, got the batch; write join_id(batch['id'])")
     given = np.asarray(halves)
     if given.dtype.kind not in "iu" or given.shape[-1:] != (2,):
@@ -162,7 +162,7 @@ def check_memory(spec: Mapping[str, Any], batch_size: int) -> None:
         UsageError: one batch takes more memory than the machine or its control group has.
     """
     rows, size, memory = next((array.shape[0] for array in spec.values()), 0), _size(spec), process_memory()
-    if size > memory:
+    if size > memory:  # the allocation would succeed, and the kernel end the process when it is filled
         most = memory // (BATCHES_IN_FLIGHT * (size // rows)) * (batch_size // rows)
         raise UsageError(
             f"batch_size {batch_size}: {size / 1e9:,.1f} GB a batch, and this machine has "
@@ -203,6 +203,7 @@ class _Holder:
 
     def __del__(self, most: int = BATCHES_IN_FLIGHT) -> None:
         # Runs on any thread at any time, so it must not take a lock; append is atomic.
+        # More buffers than batches in flight would never be used again.
         if len(self._idle) < most:
             self._idle.append(self._memory)
 

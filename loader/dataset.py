@@ -349,13 +349,14 @@ class Loader(Stream):
             self._filler.prefetch(self._sampler.at(places))
 
     def _prefetch(self, step: int, start: int, stop: int) -> None:
+        # `Stream` announces steps ahead without regard to the end.
         if self.is_prefetching and (self.steps is None or step < self.steps):
             self._filler.prefetch(self._sampler.rows(step, start, stop))
 
     def of_slab(self, slab: Ranges) -> Loader:
         """Return the same stream with a part of each image and label; see `Stream.of_slab`."""
         assembler = Assembler(self.manifest, self._content, slab)
-        if assembler.spec == self.row_spec:
+        if assembler.spec == self.row_spec:  # the slab is the complete image
             return self
         part = copy.copy(self)
         part.row_spec = assembler.spec
@@ -416,6 +417,7 @@ class Records(Sequence[Batch]):
             raise UsageError(
                 f"records: expected a number, got {number!r}; loader.find({number!r}) returns it"
             )
+        # Python's sequences count negative numbers from the end; torch's and Grain's samplers give none.
         count = len(self)
         number = whole_number("records", number, 0)
         return self._loader.record(number + count if -count <= number < 0 else number)

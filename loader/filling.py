@@ -154,7 +154,7 @@ class Filler:
             uniforms: NDArray[np.float64],
             view: View | None,
         ) -> None:
-            if reads is not None:
+            if reads is not None:  # the kernel reads and verifies the record without the interpreter's lock
                 reads.read(position, record)
             # If this fails, `_fill_row` reads the record again and handles the error.
             with contextlib.suppress(CorruptFileError):
@@ -209,7 +209,7 @@ class Filler:
     def _run_in_threads(self, work: Callable[[], None], most: int = _MAX_THREADS) -> None:
         """Call `work` in several threads at the same time, including this one, and wait for all."""
         workers = self._workers
-        if workers is None or workers.process != os.getpid():
+        if workers is None or workers.process != os.getpid():  # a fork has none of its parent's threads
             count = max(min(available_cores(), _MAX_THREADS), self._min_threads)
             self._workers = workers = InterruptibleThreads(count)
         workers.together(work, most)
@@ -292,6 +292,7 @@ class Filler:
         count = len(self.skipped)
         records = len(self._records)
         most = max(1, int(MAX_SKIPPED_SHARE * records))
+        # One unreadable record may be chance; all of a tiny split leave nothing to replace them.
         if count > most or count == records:
             raise CorruptFileError(
                 f"{plural(count, 'record')} of {records:,} cannot be read, and on_corrupt='skip' skips at "

@@ -110,6 +110,7 @@ class Mixture(Stream):
         return part
 
     def _prefetch(self, step: int, start: int, stop: int) -> None:
+        # The places of a batch take time to compute, for stores that have nothing to fetch ahead.
         if not any(loader.is_prefetching for loader in self.loaders.values()):
             return
         first = step * self.batch_size
@@ -188,6 +189,7 @@ def _check_compatible(first: tuple[str, Loader], other: tuple[str, Loader]) -> N
         for key in dict.fromkeys([*ours, *theirs])
         if ours.get(key) != theirs.get(key)
     ]
+    # Equal shapes may mean different things: a clip of 3 frames and a volume of 3 slices.
     if loader.kind != other_loader.kind:
         different.append(f"images: {loader.kind.name}s and {other_loader.kind.name}s")
     if loader.class_names != other_loader.class_names:

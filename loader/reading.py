@@ -194,9 +194,7 @@ class RecordReader:
         if FILE_SPAN in self.cached_names and not is_cached:
             span = record.span_of(one_file(self._image, features, record))
             values = {**values, FILE_SPAN: np.array([*span, *stored])}
-        label: LabelArray | None = self._stored_unless_direct(self.label, record)
-        if self.label is not None and not self.label.is_raw:
-            label = decode_label(one_file(self.label, features, record), self.label, stored, record)
+        label = self._read_label(features, record, stored)
         if lists is None:
             lists = self._read_lists(features, record)
         masks = self._read_masks(features, record, stored, len(lists.get(BOXES, ())))
@@ -234,6 +232,12 @@ class RecordReader:
         file = one_file(field, features, record)
         decoded = decode_image(file, field, record, out, fast=self._decodes_fast)
         return None if decoded is out else decoded, decoded.shape[:-1]
+
+    def _read_label(self, features: Decoded, record: StoredRecord, stored: ImageShape) -> LabelArray | None:
+        """Return the label on the image's grid; None if there is none, or the batch has it already."""
+        if self.label is None or self.label.is_raw:
+            return self._stored_unless_direct(self.label, record)
+        return decode_label(one_file(self.label, features, record), self.label, stored, record)
 
     def _example_of(
         self, values: Mapping[str, NDArray[Any]], stored: ImageShape, record: StoredRecord
@@ -324,6 +328,7 @@ class RecordReader:
         if FILE_SPAN in values:
             stored = values[FILE_SPAN][:, 2:]
         low, high = np.zeros_like(stored), stored.copy()
+        # A stored extent, or the unpadded size of a picture, which begins at the top left.
         if self._extent_fields and self._extent_fields[0].name == EXTENT:
             low, high = np.moveaxis(values[EXTENT].astype(np.int64), 1, 0)
         elif self._extent_fields:

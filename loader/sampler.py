@@ -44,6 +44,7 @@ def unknown_key(key: int | str, ids: Integers) -> str:
     >>> unknown_key("/home/me/photos/cat/1.png", np.array([example_id("cat/1.png")]))
     "did you mean 'cat/1.png'?"
     """
+    # The likely mistake with each type: a place for an id, and a path of this machine for a key.
     if not isinstance(key, str):
         return "a number is an id, as halofeed.join_id(batch['id']) gives it, not a place in the split"
     parts = key.replace("\\", "/").split("/")
@@ -174,7 +175,7 @@ def _network(values: Words, keys: Words, rows: int, columns: int) -> Words:
     left, right = values // sizes[1], values % sizes[1]
     for number in range(_ROUNDS):
         keys = mix_words(keys + np.uint64(_GOLDEN))
-        if number % 2 == 0:
+        if number % 2 == 0:  # a Feistel network changes its halves in turn
             left = (left + mix_words(right ^ keys) % sizes[0]) % sizes[0]
         else:
             right = (right + mix_words(left ^ keys) % sizes[1]) % sizes[1]
@@ -281,7 +282,7 @@ class Sampler:
             last = min((block + 1) * many, steps or (block + 1) * many)
             firsts = np.arange(block * many, last, dtype=np.int64) * self.batch_size
             found = self.at((firsts[:, None] + np.arange(start, stop)).reshape(-1))
-            if len(self._blocks) >= _MOST_BLOCKS:
+            if len(self._blocks) >= _MOST_BLOCKS:  # callers read on; an old block is rarely asked for again
                 self._blocks.clear()
             self._blocks[block, start, stop] = found
         own = slice(number * (stop - start), (number + 1) * (stop - start))
@@ -294,6 +295,7 @@ class Sampler:
         epochs, positions = np.where(valid, epochs, 0), np.where(valid, positions, 0)
         if self.shuffle:
             positions = permute(positions, count=self.records, seed=self.seed, epoch=epochs)
+        # A record drawn twice in one epoch gets two numbers of epochs, so that it is augmented in two ways.
         if self.draws is not None:
             slots = positions
             positions = self.draws.at(slots, epochs, self.seed)
@@ -503,9 +505,10 @@ class _ClassReader:
             if not record.is_unchanged():
                 raise record.changed_error()
         except CorruptFileError:
-            if self._skips:
+            if self._skips:  # a record without a class is never drawn
                 return np.zeros(0, np.int64)
             raise
+        # A record without an object or foreground is drawn as background, class 0.
         if self.has_background:
             classes = classes[classes > 0] if (classes > 0).any() else np.zeros(1, np.int64)
         return classes

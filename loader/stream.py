@@ -110,7 +110,7 @@ class Stream(abc.ABC):
         Raises:
             IndexError: the stream has no such batch.
         """
-        if isinstance(step, str):
+        if isinstance(step, str):  # loader["image"], as if it were a batch
             raise UsageError(f"a loader's items are batches, by step: write loader.batch(0)[{step!r}]")
         number = whole_number("step", step, 0)
         if number < 0 and self.steps is not None:
@@ -222,6 +222,7 @@ class Stream(abc.ABC):
             raise UsageError(
                 f"strategy: expected one such as tf.distribute.MirroredStrategy(), got {strategy!r}"
             )
+        # A replica with fewer rows would compute another mean than the others.
         if self.batch_size % replicas:
             sizes = " or ".join(map(str, nearest_multiples(self.batch_size, replicas)))
             raise UsageError(
@@ -320,6 +321,7 @@ class Stream(abc.ABC):
                 "Partition.parse reads 'image=1,4,1,1'"
             )
         spec = _add_batch_axis(self.row_spec, self.batch_size)
+        # XLA has no type for text.
         if text := [name for name, array in spec.items() if array.dtype.hasobject]:
             raise UsageError(
                 f"on_mesh: {', '.join(text)} is text, which no device takes; leave it out of include"
@@ -419,6 +421,7 @@ def _supervised(batch: dict[str, tf.Tensor], *, always_weights: bool) -> tuple[A
     target: Any = batch
     for name in (LABEL, LABELS):
         target = batch.get(name, target)
+    # Keras takes two items without weights, and three with them.
     if labelled is None and not always_weights:
         return image, target
     weight = valid if labelled is None else tf.logical_and(valid, labelled)
@@ -458,6 +461,7 @@ def check_hosts(batch_size: int, shard_index: int, shard_count: int) -> None:
         raise UsageError(
             f"shard_index {shard_index} of shard_count {shard_count}: expected 0 to shard_count - 1"
         )
+    # Hosts of different batch sizes would compile different programs, and wait for each other without end.
     if batch_size % shard_count:
         divisors = [count for count in range(1, batch_size + 1) if batch_size % count == 0]
         below = [count for count in divisors if count < shard_count][-1:]

@@ -163,7 +163,7 @@ def _convert_version(run: _Run, version: OutputFolder, started: signals.CleanupO
     replacement = OutputFolder(replacement_of(version.root))
     check_replacement(replacement, options.name)
     committed = _committed(version)
-    if version.exists(MANIFEST):
+    if version.exists(MANIFEST):  # a committed version is never withdrawn
         started.keep()
     if committed is not None and not options.overwrite:
         stamps = _check_same(run, version, committed)
@@ -274,6 +274,7 @@ class _Run:
 
     def _run_distributed(self, output: OutputFolder, allowed_classes: Iterable[Any]) -> RunDistributed:
         """Return what calls functions in the processes that will write the shards, or here where nothing runs."""
+        # Imports Beam, which a local run does without.
         if self.scratch is None and not self.choice.is_described:
             from halofeed.pipelines.run_on_beam import run_on_beam
 

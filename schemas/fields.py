@@ -142,12 +142,14 @@ class Field:
         stored = math.prod(self.stored_shape) * _ITEM_BYTES.get(self.stored_dtype, 8)
         if self.is_raw and stored > MAX_EXAMPLE_BYTES:
             return f"{plural(stored, 'byte')} fit in no record, which is less than 2 GiB"
+        # JPEG and PNG are small in a record, but their arrays are as large as the shape.
         if math.prod(self.shape) * _ITEM_BYTES.get(self.dtype, 8) > FIELD_BYTES:
             return f"expected at most {FIELD_BYTES:,} bytes, got {self.shape} {self.dtype}"
         return ""
 
     def _fill_problems(self) -> Iterator[str]:
         channels = self.shape[-1] if self.shape and "channel" in self.axes[-1:] else 1
+        # An image may have a fill value per channel, such as the mean color.
         if not self.fill or not all(math.isfinite(value) for value in self.fill):
             yield f"expected at least one number, all finite, got {self.fill!s:.200}"
         elif len(self.fill) not in (1, channels):

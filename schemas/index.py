@@ -143,6 +143,7 @@ class ShardIndex:
             raise CorruptFileError(
                 f"{where}: {plural(len(data), 'byte')}, and at most {INDEX_BYTES:,} are read"
             )
+        # Without checksums of records, an index of another shard of the same sizes would not be noticed.
         if data[: len(MAGIC)] == _EARLIER_MAGIC:
             raise CorruptFileError(
                 f"{where}: an index of an earlier version, without its records' checksums; {cure}"

@@ -201,7 +201,7 @@ class Manifest:
         Raises:
             ManifestError: lists every problem with its path in the document.
         """
-        if len(text) > limits.MANIFEST_BYTES:
+        if len(text) > limits.MANIFEST_BYTES:  # before json.loads, which takes several times as much memory
             problem = f"expected at most {limits.MANIFEST_BYTES:,} bytes, got {len(text):,}"
             raise ManifestError(where, [("", problem)])
         try:
@@ -214,6 +214,7 @@ class Manifest:
 def _in_order(value: Any) -> Any:
     """Sort the members of every object in a JSON value by name, integers by value."""
     if isinstance(value, Mapping):
+        # By length first, so that "10" comes after "9"; JSON has texts as names of members.
         ordered = sorted(value, key=lambda name: (0, len(name), name) if name.isdecimal() else (1, 0, name))
         return {name: _in_order(value[name]) for name in ordered}
     return [_in_order(item) for item in value] if isinstance(value, list | tuple) else value
@@ -295,7 +296,7 @@ class _Reader:
         """Return the values of the list document[key] that have one of the types; add a problem for each other one."""
         found = self.item(document, key, list, path)
         for number, value in enumerate(found):
-            if type(value) not in kinds:
+            if type(value) not in kinds:  # also refuses true as a number, which is an int in Python
                 self.add(f"{path}.{key}[{number}]", f"expected {_TYPE_NAMES[kinds[-1]]}, got {value!r:.60}")
         return tuple(value for value in found if type(value) in kinds)
 
@@ -392,11 +393,7 @@ class _Reader:
             self.add("splits", f"expected at most {limits.SPLITS:,}, got {len(splits):,}")
         if len(rejected) > limits.NAMES:
             self.add("rejected", f"expected at most {limits.NAMES:,} reasons, got {len(rejected):,}")
-        for name, split in splits.items():
-            sums = split.statistics.pixels
-            if sums is not None and sums.sum and len(sums.sum) != channels:
-                problem = f"expected the sums of {channels} channels, got {len(sums.sum)}"
-                self.add(f"splits.{name}.statistics.pixels", problem)
+        self.add_all(_channel_problems(manifest, channels))
         if not self.problems:
             # Reports have a table of all names by all splits.
             names = len(manifest.labels) + sum(split.statistics.names() for split in splits.values())
@@ -505,6 +502,14 @@ class _Reader:
         return Shard(file=file, index=index, **counts)
 
 
+def _channel_problems(manifest: Manifest, channels: int | None) -> Iterator[tuple[str, str]]:
+    for name, split in manifest.splits.items():
+        sums = split.statistics.pixels
+        if sums is not None and sums.sum and len(sums.sum) != channels:
+            problem = f"expected the sums of {channels} channels, got {len(sums.sum)}"
+            yield f"splits.{name}.statistics.pixels", problem
+
+
 def _ignore_label_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
     ignored = manifest.ignore_label
     if ignored is None:
@@ -532,6 +537,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         UsageError: the folder is missing or is no data set; the message names versions in its subfolders.
         ManifestError: the conversion has not finished, or the document cannot be read or is wrong.
     """
+    # `s3:/bucket`: pathlib and shells' completion turn two slashes into one.
     if (meant := meant_address(os.fspath(path))) is not None:
         raise UsageError(f"{path}: an address has two slashes; write {meant}")
     folder = Path(path)
@@ -579,6 +585,7 @@ def _no_folder(path: Path) -> str:
     if path.exists():
         found = above if (above / files.MANIFEST).exists() else "such as data/cards/1.0.0"
         return f"is a file; name the version's folder, {found}"
+    # `data=data/cards/1.0.0`, as other tools want it
     key, equals, rest = str(path).partition("=")
     if equals and os.path.exists(rest):
         return f"no such folder; leave out {key}=, and write {rest}"

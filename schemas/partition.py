@@ -136,6 +136,7 @@ class Partition:
             raise PartitionError(
                 f"partition {text!r}: expected TPUConfig's lists, e.g. [[1,4,1,1],None], or image=1,4,1,1"
             ) from None
+        # [1,4,1,1] without the outer list, as people type it for the only feature.
         if not isinstance(dims, Sequence) or all(isinstance(part, int) for part in dims):
             dims = [dims]
         found = cls.from_tpu_config(

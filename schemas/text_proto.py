@@ -66,10 +66,11 @@ def _parse_fields(tokens: _Tokens, position: int, closing: str | None) -> tuple[
         position += 1
         if kind == "mark" and written == closing:
             return fields, position
-        if kind == "mark" and written in ",;":
+        if kind == "mark" and written in ",;":  # separators of fields are optional
             continue
         if kind != "word":
             raise ValueError(f": expected the name of a field, got {written!r}")
+        # The specification lets writers leave the colon out before a message.
         if tokens[position : position + 1] == [("mark", ":")]:
             position += 1
         values, position = _parse_value(tokens, position)
@@ -121,7 +122,7 @@ def _decode_escape(match: re.Match[bytes]) -> bytes:
     code = match.group(1)
     if code[:1] in b"01234567":
         return bytes([int(code, 8) & 255])
-    if code[:1] in b"xX" and len(code) > 1:
+    if code[:1] in b"xX" and len(code) > 1:  # \x without a digit is the letter x
         return bytes([int(code[1:], 16)])
     return _ESCAPED.get(code, code)
 

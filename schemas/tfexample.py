@@ -192,7 +192,7 @@ def _read_varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, at
         shift += 7
-        if shift > 63:
+        if shift > 63:  # a varint has at most ten bytes
             break
     raise CorruptFileError(f"not a tf.train.Example: a number that does not end at byte {at}")
 
@@ -290,6 +290,7 @@ def _decode_integers(view: memoryview, at: int, end: int, limit: _ValueLimit) ->
 
 def _decode_packed(view: memoryview, start: int, stop: int, limit: _ValueLimit) -> NDArray[np.uint64]:
     """Decode many packed varints with NumPy; a loop would take minutes for a gigabyte."""
+    # More bytes than the longest form of the permitted values; refused before NumPy allocates arrays of that size.
     if stop - start > _VARINT_BYTES * RECORD_VALUES:
         limit.take(RECORD_VALUES + 1, start)
     data = np.frombuffer(view[start:stop], np.uint8)

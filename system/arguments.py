@@ -133,7 +133,7 @@ def whole_number(name: str, value: Any, example: int = 8) -> int:
     halofeed.errors.UsageError: batch_size: expected a whole number such as 16, got '16'
     """
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool):  # batch_size=True would be 1
             raise TypeError
         return operator.index(value)
     except TypeError:
@@ -164,6 +164,7 @@ def truth_value(name: str, value: Any, reason: str = "") -> bool:
     >>> truth_value("shuffle", 1)
     True
     """
+    # Configurations and NumPy give 1 and np.True_; "no" and [] are true or false in Python by accident.
     is_numpys = type(value).__module__ == "numpy" and value.shape == ()
     if (isinstance(value, int) or is_numpys) and value in (0, 1):
         return bool(value)

@@ -97,12 +97,15 @@ def resource_error(error: BaseException) -> str | None:
     >>> str(resource_error(RuntimeError("can't start new thread"))).startswith("no further thread could be started")
     True
     """
+    # The dynamic loader says so of a library for which no address space is left.
     unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
     refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
     if isinstance(error, MemoryError) or unmapped or refused:
         return f"too little memory{_limits('AS', 'DATA')}; {_LESS_MEMORY}"
+    # CPython raises a plain RuntimeError with this text for a failed pthread_create.
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return f"no further thread could be started{_limits('NPROC', 'AS')}; {_LESS_MEMORY}"
+    # fork(2) fails so at the limit of processes (RLIMIT_NPROC).
     if isinstance(error, BlockingIOError) and error.errno == errno.EAGAIN:
         return f"no further process could be started{_limits('NPROC', 'AS')}; {_LESS_MEMORY}"
     return None

@@ -50,7 +50,7 @@ def draw_foreground(label: LabelArray, box: Ranges, uniform: float, ignored: int
     at = box[0][0] + chosen
     for held, chunk in _chunks(label, ((at, at + 1), *box[1:]) if len(box) == 3 else box, ignored):
         rows = np.cumsum(np.count_nonzero(chunk, axis=-1).reshape(-1))
-        if rank >= rows[-1]:
+        if rank >= rows[-1]:  # the voxel is in a later chunk of the slice
             rank -= int(rows[-1])
             continue
         row, rank = _place_of(rank, rows)
@@ -138,6 +138,7 @@ class RandomCrop:
 
     def frame(self, frame: Frame) -> Frame:
         name = f"RandomCrop({', '.join(map(str, self.sides))})"
+        # RandomCrop(512, 512) of volumes: the sides are those of the last axes.
         if len(self.sides) != len(frame.shape):
             likely = ", ".join(map(str, (*frame.shape[: -len(self.sides)], *self.sides)[-len(frame.shape) :]))
             raise UsageError(
@@ -206,7 +207,7 @@ class _Flip:
         if uniform[0] >= self.probability:
             return example
         objects = example.objects
-        if len(objects.kept):
+        if len(objects.kept):  # volumes have no boxes, and `_FLIP_BOXES` no depth
             objects = replace(objects, boxes=_FLIP_BOXES[self.axis](objects.boxes))
         return replace(example, view=example.view.flip(self.axis), objects=objects)
 
@@ -259,6 +260,7 @@ class Rotate90:
     def frame(self, frame: Frame) -> Frame:
         """Return the frame unchanged; it must be square."""
         height, width = frame.shape[-2:]
+        # A turned row would not fit into the batch's shape.
         if height != width:
             square = (*frame.shape[:-2], *[min(height, width)] * 2)
             raise UsageError(

@@ -232,6 +232,7 @@ def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
     forward = np.flip(window, reversed_axes)
     turned = forward.strides[0] < forward.strides[1]
     most = _MOST_TURNED_CHANNELS if turned else _MOST_CHANNELS
+    # OpenCV cannot, or its call costs more than NumPy's copy.
     if min(window.shape[:2]) < _SMALLEST_SIDE or window.shape[2] > most:
         out[...] = window
         return
@@ -314,11 +315,11 @@ class LazyArray(abc.ABC):
         return "a picture" if isinstance(self._like, np.ndarray) else self._like.place
 
     def copy(self, view: View, out: NDArray[Any]) -> None:
-        if self._complete is not None:
+        if self._complete is not None:  # computed for a search of foreground
             view.copy(self._complete, out)
             return
         box = view.box
-        if view.is_as_stored and out.dtype == self.dtype:
+        if view.is_as_stored and out.dtype == self.dtype:  # computed in place, without a copy
             self.compute(box, out)
             return
         part = self.part(box)
@@ -521,7 +522,7 @@ def _sample_linear(source: NDArray[Any], places: Sequence[Positions], out: NDArr
         return
     part = source[tuple(slice(*side) for side in box)]
     places = [place - np.float32(low) for place, (low, _) in zip(places, box, strict=True)]
-    if len(places) == 2:
+    if len(places) == 2:  # OpenCV samples planes only
         direct = part if part.dtype.name in _DIRECT else part.astype(np.float32)
         store_rounded(_remap(direct, places[1], places[0]).reshape(out.shape), out)
     else:

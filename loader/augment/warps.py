@@ -68,6 +68,7 @@ class RandomRotation:
         """Return the frame unchanged; only for pictures and volumes."""
         check_space("RandomRotation", frame)
         check_fill("RandomRotation", self.fill, frame)
+        # A picture turns around one axis only.
         if isinstance(self.degrees, tuple) and len(frame.shape) != 3:
             raise UsageError(
                 f"RandomRotation: {frame.kind.name}s are turned by one angle, got {self.degrees}"
@@ -81,7 +82,7 @@ class RandomRotation:
             if isinstance(self.degrees, tuple)
             else (self.degrees,) * (1 if len(shape) == 2 else 3)
         )
-        if uniform[0] >= self.probability or not any(most):
+        if uniform[0] >= self.probability or not any(most):  # angles of 0 change nothing
             return example
         numbers = zip(most, uniform[1:].tolist(), strict=False)
         angles = [math.radians(angle * (2 * number - 1)) for angle, number in numbers]
@@ -117,7 +118,7 @@ def _rotation_matrix(
 
 def _rotate_box(box: Ranges, matrix: NDArray[np.float64], shape: ImageShape) -> Ranges:
     """Return the smallest box of voxels around a box that a matrix moves."""
-    if any(low >= high for low, high in box):
+    if any(low >= high for low, high in box):  # a window beside the scan shows none of it
         return tuple((0, 0) for _ in shape)
     corners = np.array(list(itertools.product(*box)), np.float64)
     moved = corners @ matrix[:-1, :-1].T + matrix[:-1, -1]
