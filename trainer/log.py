@@ -146,7 +146,7 @@ def _plain(value: Any) -> Any:
         encodable = array if array.dtype.kind in "biufOU" else array.astype(np.float64)
         return _plain(encodable.tolist())
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return json.dumps(value)  # NaN, Infinity or -Infinity, as text
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UsageError(f"log: expected numbers, text, tables, lists or arrays, got {value!r}")

@@ -37,7 +37,7 @@ from halofeed.trainer.progress import Progress, StepTimer, StopRequest
 from halofeed.trainer.run_folder import begin_run, delete_replaced, restore_replaced, run_lock
 from halofeed.trainer.step import TrainingSetup, TrainState
 from halofeed.trainer.task import DeviceBatch
-from halofeed.trainer.training_setup import build_program
+from halofeed.trainer.training_setup import Program, build_program
 
 STOP_CHECK_STEPS = 10
 """Steps between two checks, by all processes of a run together, for a stop request."""
@@ -111,45 +111,37 @@ def train(
         evaluate = _Evaluation(config, data, setup, writer, progress)
 
         with StopRequest() as stop, Prefetcher.of(data.batches.on_mesh(mesh, partition, start)) as batches:
-            step_number, batch = start, next(batches, None) if start < config.steps else None
+            step, batch = start, next(batches, None) if start < config.steps else None
             if batch is None and not start:
                 raise TrainingError("the loader gave no batch; the split is smaller than one batch, or empty")
+            running = _RunningSteps(config, progress, writer, batches, mesh)
             if batch is not None:
                 _check_batch(batch, config, data, setup)
-                compile_began = time.perf_counter()
-                with progress.compiling():
-                    take_step = program.step().lower(state, batch).compile()
-                progress.begin(mesh, parameter_count, time.perf_counter() - compile_began)
-
-            stop.begin()
-            running = _RunningSteps(config, progress, writer, batches, mesh)
-            running.begin_step()
-            while batch is not None:
-                state, values = take_step(state, batch)
-                step_number += 1
-                running.add(step_number, values, batch.get("id"))
-                running.begin_step()
-                if _asked_to_stop(stop, step_number):
-                    break
-                is_last = step_number == config.steps
-                if not is_last and (evaluate.is_due(step_number) or writer.is_due(step_number)):
-                    running.finish()
-                    metric = evaluate(state, step_number) if evaluate.is_due(step_number) else None
-                    writer.save(step_number, state, metric)
-                    running.begin_step()
-                batch = None if is_last else next(batches, None)
-            running.finish()
+                take_step = _compile(program, state, batch, progress, parameter_count)
+                # A signal during the compilation ends the process: there is no step to save.
+                stop.begin()
+                loop = _Loop(
+                    config=config,
+                    take_step=take_step,
+                    batches=batches,
+                    running=running,
+                    evaluate=evaluate,
+                    writer=writer,
+                    stop=stop,
+                )
+                state, step = loop.run(state, batch, step)
             progress.end()
-            if step_number > start:
-                metric = None if stop.signal is not None else evaluate(state, step_number, last=True)
-                writer.save(step_number, state, metric, wait=True)
+            if step > start:
+                # A stopped run only saves: it may have little time left until it is killed.
+                metric = None if stop.signal is not None else evaluate(state, step, last=True)
+                writer.save(step, state, metric, wait=True)
             if stop.signal is not None:
                 outlook = "; the same command resumes there" if writer.folder is not None else ""
-                progress.say(f"stopped after step {step_number}{outlook}")
-            elif step_number == start:
+                progress.say(f"stopped after step {step}{outlook}")
+            elif step == start:
                 progress.say(f"nothing to do: all {plural(start, 'step was', 'steps were')} taken")
         return TrainSummary(
-            steps=step_number,
+            steps=step,
             losses=tuple(running.losses),
             metrics=evaluate.metrics,
             mesh_shape=dict(mesh.shape),
@@ -158,6 +150,62 @@ def train(
             stopped_by=stop.signal,
             state=state,
         )
+
+
+def _compile(
+    program: Program, state: TrainState, batch: DeviceBatch, progress: Progress, parameter_count: int
+) -> jax.stages.Compiled:
+    """Compile the step, and print how long it took."""
+    began = time.perf_counter()
+    with progress.compiling():
+        take_step = program.step().lower(state, batch).compile()
+    progress.begin(program.mesh, parameter_count, time.perf_counter() - began)
+    return take_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Loop:
+    """Loop over the batches of a run.
+
+    Args:
+        take_step: compiled (state, batch) -> (state, values); it reuses the memory of the given state.
+        running: steps that the devices have not finished.
+        evaluate, writer: evaluate the state, and save it, where that is due.
+        stop: request to end after the current step.
+    """
+
+    config: TrainConfig
+    take_step: Callable[..., Any]
+    batches: Prefetcher[DeviceBatch]
+    running: _RunningSteps
+    evaluate: _Evaluation
+    writer: RunWriter
+    stop: StopRequest
+
+    def run(self, state: TrainState, batch: DeviceBatch | None, step: int) -> tuple[TrainState, int]:
+        """Take steps from `batch` on until the last one, the end of the batches or a stop signal.
+
+        Returns:
+            The state after these steps, and the number of its last one.
+        """
+        self.running.begin_step()
+        while batch is not None:
+            state, values = self.take_step(state, batch)
+            step += 1
+            self.running.add(step, values, batch.get("id"))
+            self.running.begin_step()
+            # All processes of a run ask together, so each must ask after the last step too.
+            if _asked_to_stop(self.stop, step) or step == self.config.steps:
+                break
+            if self.evaluate.is_due(step) or self.writer.is_due(step):
+                # The time of evaluation and saving is not that of a step.
+                self.running.finish()
+                metric = self.evaluate(state, step) if self.evaluate.is_due(step) else None
+                self.writer.save(step, state, metric)
+                self.running.begin_step()
+            batch = next(self.batches, None)
+        self.running.finish()
+        return state, step
 
 
 @dataclass(frozen=True)

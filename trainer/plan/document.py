@@ -24,6 +24,7 @@ from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan.compiling import (
     CompileCache,
     CompileResult,
+    Tell,
     cache_folder,
     compile_all,
     compile_for,
@@ -159,9 +160,6 @@ def _refused(case: Case, why: str, shape: tuple[int, ...] = ()) -> Case:
                 shapes.append((other, math.prod(other) / math.prod(shape) - 1))
     shapes.sort(key=lambda entry: abs(entry[1]))
     return replace(case, refused=why, nearest=tuple(shapes[:2]))
-
-
-Tell = Callable[[str], None]
 
 
 def plan_config(

@@ -253,39 +253,43 @@ class Peak:
 def peak(module: Module) -> Peak:
     """Return the peak memory of a program in its order of execution."""
     instructions = [one for one in module.instructions if one.computation == module.entry]
-    by_name = {instruction.name: instruction for instruction in instructions}
-    buffers: dict[str, frozenset[str]] = {}  # names of the instructions that own the memory of a result
-    last_use: dict[str, int] = {}
-    for index, instruction in enumerate(instructions):
-        reads = frozenset().union(*(buffers.get(name, frozenset()) for name in instruction.operands))
-        for name in reads:
-            last_use[name] = index
-        buffers[instruction.name] = reads if instruction.opcode in _ALIASES else frozenset({instruction.name})
-        last_use[instruction.name] = index
-    freed_after: dict[int, list[str]] = {}
-    for name, index in last_use.items():
-        freed_after.setdefault(index, []).append(name)
-
+    freed_after = _freed_after(instructions)
+    sizes = {instruction.name: _size(instruction) for instruction in instructions}
     live: set[str] = set()
     live_bytes = peak_bytes = 0
     live_at_peak: frozenset[str] = frozenset()
-    sizes = {instruction.name: _size(instruction) for instruction in instructions}
     for index, instruction in enumerate(instructions):
+        # The root is the program's result, whose memory the compiler counts as its output.
         if instruction.opcode not in _ALIASES and not instruction.is_root:
             live.add(instruction.name)
             live_bytes += sizes[instruction.name][0]
         if live_bytes > peak_bytes:
             peak_bytes, live_at_peak = live_bytes, frozenset(live)
-        for name in freed_after.get(index, ()):
-            if name in live:
-                live.remove(name)
-                live_bytes -= sizes[name][0]
+        ended = live.intersection(freed_after.get(index, ()))
+        live -= ended
+        live_bytes -= sum(sizes[name][0] for name in ended)
+    by_name = {instruction.name: instruction for instruction in instructions}
     ordered = sorted(live_at_peak, key=lambda name: -sizes[name][0])
     return Peak(
         bytes=peak_bytes,
         unpadded_bytes=sum(sizes[name][1] for name in live_at_peak),
         largest=tuple(_describe(module, by_name[name], sizes[name]) for name in ordered[:_MAX_SHOWN]),
     )
+
+
+def _freed_after(instructions: Sequence[Instruction]) -> dict[int, list[str]]:
+    """Return the instructions whose memory is free after each index, that of their last use."""
+    buffers: dict[str, frozenset[str]] = {}  # names of the instructions that own the memory of a result
+    last_use: dict[str, int] = {}
+    for index, instruction in enumerate(instructions):
+        reads = frozenset().union(*(buffers.get(name, frozenset()) for name in instruction.operands))
+        last_use |= dict.fromkeys(reads, index)
+        buffers[instruction.name] = reads if instruction.opcode in _ALIASES else frozenset({instruction.name})
+        last_use[instruction.name] = index
+    freed: dict[int, list[str]] = {}
+    for name, index in last_use.items():
+        freed.setdefault(index, []).append(name)
+    return freed
 
 
 def _size(instruction: Instruction) -> tuple[int, int]:
@@ -449,31 +453,39 @@ def repeated_costs(module: Module) -> tuple[int, int]:
     """
     executions = _executions(module)
     arrays = {one.name: one.arrays for one in module.instructions}
-    carried = {one.name for one in module.instructions if one.opcode == "get-tuple-element"}
-    carried |= {name for one in module.instructions if one.is_root for name in one.operands}
-    fused = {
-        name
-        for one in module.instructions
-        if one.opcode == "fusion"
-        for role, name in _CALLED.findall(one.text)
-    }
-
-    def touched(name: str, iterations: int) -> int:
-        """Return the bytes of an array that one iteration touches."""
-        return sum(
-            array.padded_bytes // (iterations if name in carried and array.shape[:1] == (iterations,) else 1)
-            for array in arrays.get(name, ())
-            if array.is_in_main_memory
-        )
-
+    carried = _carried(module)
+    fused = _fused(module)
     flops = moved = 0
     for one in module.instructions:
         times = executions.get(one.computation, 1)
-        if times > 1:
-            flops += (times - 1) * _flops(one, arrays)
-            if one.computation not in fused and one.opcode not in _ALIASES:
-                moved += (times - 1) * sum(touched(name, times) for name in (one.name, *one.operands))
+        if times < 2:
+            continue
+        flops += (times - 1) * _flops(one, arrays)
+        if one.computation not in fused and one.opcode not in _ALIASES:
+            for name in (one.name, *one.operands):
+                moved += (times - 1) * _touched(arrays.get(name, ()), times if name in carried else 1)
     return flops, moved
+
+
+def _carried(module: Module) -> set[str]:
+    """Return the instructions that read what a loop carries, or make what its next iteration reads."""
+    reads = {one.name for one in module.instructions if one.opcode == "get-tuple-element"}
+    return reads | {name for one in module.instructions if one.is_root for name in one.operands}
+
+
+def _fused(module: Module) -> set[str]:
+    """Return the computations that are the inside of a fusion."""
+    fusions = [one for one in module.instructions if one.opcode == "fusion"]
+    return {name for one in fusions for role, name in _CALLED.findall(one.text)}
+
+
+def _touched(arrays: Sequence[Array], iterations: int) -> int:
+    """Return the bytes in main memory that one of some iterations touches: a slice of an array of all iterations."""
+    return sum(
+        array.padded_bytes // (iterations if array.shape[:1] == (iterations,) else 1)
+        for array in arrays
+        if array.is_in_main_memory
+    )
 
 
 def _flops(instruction: Instruction, arrays: Mapping[str, tuple[Array, ...]]) -> int:
