@@ -247,6 +247,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         try:
             self._manager.wait_until_finished()
             latest = self._manager.latest_step()
+            # A checkpoint counts as saved when its files are on the disk, and not in the system's cache.
             if latest is not None and latest != self._synced and not self._read_only:
                 fsync_tree(self.folder / f"{latest:0{DIGITS}d}")
                 if jax.process_index() == 0:
@@ -284,6 +285,7 @@ def _damaged(folder: Path, error: Exception) -> CorruptFileError:
 
 def _check_metrics(folder: Path) -> None:
     """Raise CorruptFileError if a metric, which selects the best checkpoint, differs from the saved document."""
+    # Orbax chooses the best checkpoint by this file, which has no checksum of its own.
     for checkpoint in sorted(folder.glob("[0-9]" * DIGITS)):
         metric = None
         try:

@@ -173,6 +173,7 @@ class TrainConfig:
             if not right
         ]
         cores = self.parsed_partition().cores_per_replica
+        # Each core would compute the complete image.
         if cores > 1 and not self.parsed_partition().dims:
             wrong.append(
                 f"partition: expected one for {cores} cores per replica, else each core does the same work; "
@@ -250,6 +251,7 @@ class TrainConfig:
             if not equals:
                 raise UsageError(f"--set {setting}: expected name=value, e.g. steps=1000 or model.width=16")
             part, dot, key = name.partition(".")
+            # Other names with a dot are no settings, and `from_json` lists the known ones.
             if dot and part in ("model", "task"):
                 options = f"{part}_options"
                 document[options] = {**document[options], key: _value(text)}
@@ -346,6 +348,7 @@ def configure(name: str, settings: Sequence[str], **changes: Any) -> TrainConfig
     config, lines = read_config(name)
     changed, warmup = config.changed(settings, **changes), config.warmup_steps
     before, updates = (one.steps // one.accumulate_steps for one in (config, changed))
+    # A recipe whose own steps are fewer than its warm-up is a mistake, and is refused elsewhere.
     if updates < warmup <= before and (changed.schedule, changed.warmup_steps) == ("cosine", warmup):
         changed = changed.changed(warmup_steps=updates // 5)
         line = f"a fifth of this run's {updates} updates, in place of {warmup}"

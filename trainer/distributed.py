@@ -27,6 +27,7 @@ def start_processes(coordinator: str | None, process_count: int | None, process_
     settings = {"coordinator": coordinator, "process count": process_count, "process id": process_id}
     missing = [name for name, value in settings.items() if value is None]
     given = [name for name in settings if name not in missing]
+    # A run of one process, or JAX finds the others by its environment.
     if not given:
         return
     if coordinator is None or process_count is None or process_id is None:

@@ -50,6 +50,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         self._files: dict[str, TextIO] = {}
         self._board: SummaryWriter | None = None
         self._folder = folder = Path(folder)
+        # Several processes of a run share one folder.
         if not writes:
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -166,6 +167,7 @@ def _documents(path: Path) -> Iterator[dict[str, Any]]:
             raise CorruptFileError(
                 f"{path}, line {number}: expected JSON as it was written, got {line[:80]!r} ({error}); remove this line"
             ) from error
+        # Lines are kept or removed by their step.
         if not isinstance(document, dict) or not isinstance(document.get("step"), int):
             raise CorruptFileError(
                 f'{path}, line {number}: expected {{"step": ...}}, got {line[:80]!r}; remove this line'

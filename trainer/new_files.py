@@ -98,6 +98,8 @@ class _Search:
     unlabeled_task: Mapping[str, str] = field(default_factory=dict)
 
 
+# A picture or clip without a class is no record of classification, so it is converted for a task that needs no
+# labels.
 _SEARCHES = {
     "picture": _Search("picture", _pictures, unlabeled_task={"classification": "detection"}),
     "volume": _Search("NIfTI, Analyze, NRRD, MetaImage or DICOM file", _scans, has_series=True),
@@ -157,6 +159,7 @@ def recipe_for_new_files(recipe: Mapping[str, Any], task: str, *, windows: bool 
     }
     if before.rules.is_fitted and before.fit == "crop-or-pad" and windows:
         changes |= {"fit": "tiles", "tile_overlap": tuple(int(side * WINDOW_OVERLAP) for side in sides)}
+    # New files have no label to center on.
     elif before.center == "label":
         changes["center"] = "volume"
     return dataclasses.replace(before, **changes)
@@ -257,6 +260,7 @@ def channels_of(paths: Sequence[str], channels: int) -> list[list[str]]:
     """
     scans: dict[str, list[str]] = {}
     for path in sorted(paths):
+        # nnU-Net's names of channels.
         found = _CHANNEL_STEM.fullmatch(stem_of(path)) if channels > 1 else None
         name = path if found is None else f"{path.rpartition('/')[0]}/{found[1]}"
         scans.setdefault(name, []).append(path)

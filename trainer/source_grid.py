@@ -185,9 +185,11 @@ def _resample_classes(predicted: NDArray[Any], step: Resample, classes: int, dty
     """Return the class of the largest interpolated probability on a step's target grid, computed by slabs."""
     result = np.zeros(step.shape, dtype)
     probabilities_of = _probabilities_by_class(predicted, contiguous=not step.separable)
+    # All other voxels of the source are background, so they are not computed.
     ranges = _ranges_near_record(step, predicted.shape[:3]) if step.separable else None
     (first, last), *plane = ranges or [(0, side) for side in step.shape]
     (top, bottom), (left, right) = plane
+    # Record and source have no voxel in common.
     if bottom <= top or right <= left:
         return result
     slices = max(1, SLAB_BYTES // (4 * (bottom - top) * (right - left)))

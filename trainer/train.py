@@ -323,8 +323,10 @@ class RunWriter(AbstractContextManager["RunWriter"]):
         """Return the last checkpoint and its step, or the given state and 0 without a checkpoint."""
         if self.folder is None:
             return state, 0
+        # The first process makes the folder; the others must not look for checkpoints before.
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("halofeed run folder")
+        # Opening removes incomplete checkpoints; this process holds the folder's lock.
         self._checkpoints = Checkpoints(self.folder / CHECKPOINTS, keep_last=self._config.keep_last)
         step = self._checkpoints.latest()
         self._log = RunLog(self.folder, resume_step=step, writes=is_chief())
@@ -350,6 +352,7 @@ class RunWriter(AbstractContextManager["RunWriter"]):
         if self.folder is None or self._checkpoints is None:
             return
         latest = self._checkpoints.latest()
+        # A complete checkpoint proves the new run, so the run that it replaced can go.
         if latest is not None:
             delete_replaced(self.folder)
             signals.set_stop_message(outlook=f"the same command resumes after step {latest}")
@@ -379,6 +382,7 @@ class RunWriter(AbstractContextManager["RunWriter"]):
             finally:
                 if self._log is not None:
                     self._log.close()
+                # A run that failed before its first checkpoint gives the folder back to the earlier run.
                 if error_type is None or has_checkpoint:
                     self._restore_on_exit.keep()
                     if self.folder is not None and is_chief():
@@ -405,6 +409,7 @@ class _Evaluation:
         self.metrics: Mapping[str, Any] | None = None
         self._config, self._data, self._writer, self._progress = config, data, writer, progress
         self._predictor = Predictor(setup, config.parsed_partition())
+        # Blending would take a scan's memory during training (docs/decisions.md).
         is_tiled = data.description.get("recipe", {}).get("fit") == "tiles"
         self._of_tiles = (
             " (each tile by itself; `halofeed evaluate` joins those of a scan)" if is_tiled else ""
@@ -444,6 +449,7 @@ def _pretrain(config: TrainConfig) -> Callable[[nnx.Module], object] | None:
     def load(model: nnx.Module) -> None:
         load_backbone(model, config.backbone_weights)
         expected = keras_normalization(model)
+        # Other inputs than those of the training make the weights worthless, without an error.
         if config.normalization != expected:
             raise UsageError(
                 f"normalization {config.normalization}: the backbone's weights were trained with {expected}; pass "
@@ -482,6 +488,7 @@ def _asked_to_stop(stop: StopRequest, step: int) -> bool:
     if jax.process_count() > 1 and step % STOP_CHECK_STEPS:
         return False
     if agree_any(stop.signal is not None):
+        # -1: another process of the run got the signal.
         stop.signal = stop.signal or -1
         return True
     return False
@@ -491,6 +498,7 @@ def _check_finite(loss: float, step: _Step, config: TrainConfig) -> None:
     if math.isfinite(loss):
         return
     id_text = ""
+    # A loader of the user may give no ids. Each process holds its own rows of them.
     if step.ids is not None:
         ids = multihost_utils.process_allgather(step.ids, tiled=True) if jax.process_count() > 1 else step.ids
         listed = join_id(np.asarray(ids)).tolist()

@@ -112,6 +112,7 @@ class CompileCache:
             return None
         if not isinstance(document, dict):
             return None
+        # A file that was renamed or written by another version counts as missing.
         if (document.pop("format", 0), document.pop("name", "")) != (CACHE_FORMAT, name):
             return None
         with contextlib.suppress(OSError):
@@ -148,6 +149,7 @@ def compile_for(lowered: jax.stages.Lowered) -> dict[str, Any]:
     try:
         program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
+        # A program that does not fit is a result of a plan; other errors are not.
         if not any(mark in str(error) for mark in _OUT_OF_MEMORY):
             raise
         compiled["out_of_memory"] = str(error)
@@ -212,6 +214,7 @@ def whole_levels(traced: jax.stages.Traced, dims: Dims) -> list[dict[str, Any]]:
         return []
     counts: dict[tuple[tuple[int, ...], str], int] = {}
     for shape in _constrained_shapes(traced.jaxpr.jaxpr):
+        # Other ranks are weights and lists of boxes.
         if len(shape) == len(dims) and (reason := reason_not_split(shape, dims)) is not None:
             key = shape[1:-1], reason
             counts[key] = counts.get(key, 0) + 1
@@ -229,6 +232,7 @@ def _constrained_shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
             for inner in value if isinstance(value, list | tuple) else (value,):
                 if hasattr(inner, "eqns"):
                     yield from _constrained_shapes(inner)
+                # Programs within a program are closed or open (jax.core.ClosedJaxpr, Jaxpr).
                 elif hasattr(inner, "jaxpr") and hasattr(inner.jaxpr, "eqns"):
                     yield from _constrained_shapes(inner.jaxpr)
 

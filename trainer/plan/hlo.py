@@ -63,6 +63,7 @@ class Array:
         True
         """
         found = _TILE.search(self.layout)
+        # A scalar has no tiles; compilers for CPUs and GPUs write none.
         if not found or not self.shape:
             return self.bytes
         sides, tile = [self.shape[axis] for axis in self.minor_to_major], found[1].split(",")
@@ -113,6 +114,7 @@ class Module:
     def _read(self, text: str) -> None:
         table, computation = "", ""
         for line in text.splitlines():
+            # Tables of stack frames come before the first computation.
             if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
                 table = line
                 self._tables[table] = {}
@@ -120,6 +122,7 @@ class Module:
                 number, _, rest = line.partition(" ")
                 self._tables[table][int(number)] = rest
             elif (
+                # The head of a computation; an instruction has an equals sign.
                 line.endswith("{")
                 and " = " not in line
                 and (found := re.match(r"(ENTRY )?%?([\w.-]+)", line))
@@ -163,6 +166,7 @@ class Module:
         found = re.search(r"stack_frame_id=(\d+)", instruction.text)
         best, best_rank = "", len(_SOURCE_RANKING) + 1
         for file, function, line in self._frames(int(found[1])) if found else ():
+            # A line of a library says little about where in the model an array comes from.
             if any(part in file for part in _LIBRARIES) or function.endswith(_SCOPE_WRAPPER):
                 continue
             matches = (rank for rank, part in enumerate(_SOURCE_RANKING) if part in file)
@@ -207,6 +211,7 @@ def arrays_of(shape: str) -> tuple[Array, ...]:
 def _innermost_layer(scopes: list[str]) -> str:
     for part in reversed(scopes):
         name = re.sub(r"^(?:\w+\()*|\)*$", "", part)
+        # Names of transformations and of branches are no layers.
         if name and name not in _NOT_LAYERS and "jit(" not in part and not part.startswith("branch_"):
             return name
     return ""
@@ -295,6 +300,7 @@ def _freed_after(instructions: Sequence[Instruction]) -> dict[int, list[str]]:
 def _size(instruction: Instruction) -> tuple[int, int]:
     """Return the bytes of a result in main memory, with and without padding."""
     arrays = [array for array in instruction.arrays if array.is_in_main_memory]
+    # The result of an asynchronous start is a pair: the operands, then the results.
     if instruction.opcode.endswith("-start") and instruction.opcode != "all-reduce-start":
         arrays = arrays[len(arrays) // 2 :]  # the first half are the operands
     return sum(array.padded_bytes for array in arrays), sum(array.bytes for array in arrays)
@@ -393,6 +399,7 @@ def _collectives(module: Module, devices: int) -> Iterator[Collective]:
 
 def _sent_bytes(opcode: str, size: int, cores: int) -> float:
     ring_share = (cores - 1) / cores
+    # In a ring each core sends (n - 1) / n of the data to sum them, and again to share the sums.
     if opcode == "all-reduce":
         return 2 * ring_share * size
     if opcode == "reduce-scatter":
@@ -435,6 +442,7 @@ def _executions(module: Module) -> dict[str, int]:
 
 def _trip_count(loop: Instruction, condition: Sequence[Instruction]) -> int:
     """Return the number of iterations: the compiler's note, or the bound of a condition like "index < 8"."""
+    # Called computations such as fusions run once for each call.
     if loop.opcode != "while":
         return 1
     if found := re.search(r'(?:trips=|known_trip_count":\{"n":")(\d+)', loop.text):

@@ -122,6 +122,7 @@ def _update(
 
 def _bracket(of: str, shape: Sequence[int], split: dict[str, Any]) -> _Bracket:
     step = max(STEPS[of], split["cores"] if of != "batch" else 1)
+    # The side of a volume is its depth too.
     if of == "side" and len(shape) > 3:
         step = max(STEPS["depth"], split["cores"])
     current = {"batch": split["batch_size"] // split["replicas"], "side": shape[-2], "depth": shape[0]}[of]
@@ -194,6 +195,7 @@ def savings(
             continue
         merged = {**asked.config.model_options, **options}
         config = asked.config.changed(**{**values, "model_options": merged})
+        # The config has the option already, or an equal one.
         if config == asked.config or not _saves_memory(config, asked.config):
             continue
         tell(f"compiling with {name}")
