@@ -31,7 +31,7 @@ from halofeed.inspection.export_records import (
     ExportedData,
     Exporter,
     ExportRecord,
-    folder_names,
+    class_folder_names,
 )
 from halofeed.inspection.stored_records import decode_stored
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
@@ -66,7 +66,7 @@ class FoldersExporter(Exporter):
                 f"{data.files}: a picture may have several classes, and a file lies in one folder; read the data set "
                 "with halofeed.loader"
             )
-        self._names = self._spelled(folder_names)
+        self._names = self._spelled(class_folder_names)
         self._filled: set[tuple[str, int]] = set()
         self._extensions: set[str] = set()
         if not all(map(is_split_name, data.manifest.splits)):

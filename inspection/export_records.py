@@ -106,10 +106,10 @@ def unique_name(wanted: str, identity: int, used: set[str]) -> str:
     return name
 
 
-def folder_names(labels: Mapping[int, str]) -> dict[int, str]:
+def class_folder_names(labels: Mapping[int, str]) -> dict[int, str]:
     """Return a folder name by class id: no separator, no control character, no leading dot.
 
-    >>> folder_names({0: "cat", 1: "../Cat", 2: "Hund (Köter)"})
+    >>> class_folder_names({0: "cat", 1: "../Cat", 2: "Hund (Köter)"})
     {0: 'cat', 1: '_Cat', 2: 'Hund (Köter)'}
     """
     used: set[str] = set()
