@@ -135,9 +135,11 @@ def normalize_times(
     (array([0.  , 0.04, 0.08, 0.16]), ('variable frame rate',))
     """
     times = np.asarray(stamps_s, np.float64)
+    # Streams cut from longer ones begin at any time.
     times = times - times[0] if len(times) else times
     findings = []
     steps = np.diff(times)
+    # Frames are in the order of display, so a stamp that is not later is damage; windows need times that do not fall.
     if (steps <= 0).any():
         findings.append(f"{int((steps <= 0).sum())} time stamps do not increase")
         times = np.maximum.accumulate(times)

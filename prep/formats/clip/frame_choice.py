@@ -86,6 +86,7 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
     """
     sampled = _sampled(count, times_s, choice)
     repeated = max(0, choice.frames - len(sampled))
+    # A clip without a sampled frame has no last frame that could be repeated.
     if repeated and (choice.short == "refuse" or not len(sampled)):
         rate = f"a stride of {choice.stride or 1}"
         if choice.frame_rate is not None:
@@ -112,13 +113,14 @@ def _sampled(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoic
     """Return the frames at the stride or the rate, for the complete clip."""
     if choice.frame_rate is None:
         return np.arange(0, count, choice.stride or 1)
-    if times_s is None:
+    if times_s is None:  # a folder of frames
         raise SourceError(
             "selection",
             "frames have no time stamps",
             f"{choice.frame_rate:g} frames per second are requested; name the rate of folders of frames with "
             "--folder-frame-rate, or use --frame-stride",
         )
+    # Damaged time stamps may claim years, whose samples would exceed memory.
     samples = (float(times_s[-1]) + EARLY_S) * choice.frame_rate
     if samples >= MAX_SAMPLES:
         raise SourceError(
