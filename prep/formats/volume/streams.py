@@ -87,6 +87,7 @@ class GzipStream:
         rest = len(self._data) - self._at
         if rest == 0:
             return False
+        # Tapes and block devices pad with zeros, which gzip ignores too; other bytes are a damaged copy.
         if not self._data.startswith(GZIP_MAGIC, self._at):
             if self._data.count(0, self._at) != rest:
                 raise SourceError("decode", "gzip data is followed by something else", plural(rest, "byte"))
@@ -105,7 +106,7 @@ class GzipStream:
         if len(data) < end:
             raise self._truncated()
         method, flags = data[self._at + 2], data[self._at + 3]
-        if method != DEFLATE:
+        if method != DEFLATE:  # RFC 1952 defines no other method
             raise SourceError("decode", "gzip data is damaged", f"compression method {method}")
         if flags & HAS_EXTRA:
             end += 2 + int.from_bytes(data[end : end + 2], "little")
@@ -171,6 +172,7 @@ def unpack_head(head: bytes, byte_count: int) -> tuple[bytes, bool]:
     """
     if not head.startswith(GZIP_MAGIC):
         return head[:byte_count], False
+    # zlib reads a header of any length; ISA-L's parser does not, see `GzipStream._header_end`.
     stream = zlib.decompressobj(GZIP_WINDOW_BITS)
     try:
         start = stream.decompress(head, byte_count)

@@ -67,6 +67,7 @@ def plan_conversion(header: StoredVoxels, non_finite_value: float | None = None)
     else becomes float32, with rounding.
     """
     slope, inter = header.slope, header.inter
+    # Larger slopes could overflow int64.
     stays_exact = slope.is_integer() and inter.is_integer() and max(abs(slope), abs(inter)) <= MAX_EXACT_SLOPE
     if header.dtype.kind == "f" or not stays_exact:
         return ValueConversion(dtype="float32", non_finite_value=non_finite_value)
@@ -96,6 +97,7 @@ def check_byte_count(header: StoredVoxels, data: Content) -> None:
             f"hold at most {most}; {COPY_AGAIN}"
         )
         raise SourceError("decode", "voxels are missing", detail)
+    # The size of compressed content is known only when it is read.
     if data.is_plain and not header.has_trailer and most - needed >= header.slice_bytes:
         raise _left_over(header, most - needed)
 
@@ -237,44 +239,57 @@ def read_labels(
     Raises:
         SourceError: see `read_values`; or a value is not an integer up to 2**31 - 1, or negative and not known.
     """
-    unknown: set[int] = set()
+    collected = _Labels(header.value_count, negative)
     ends: list[float] = []
-    labels = np.empty(header.value_count, LABELS[0])
-    at = replaced = 0
+    replaced = 0
 
     def fill(stored: Block, _: Block) -> None:
-        nonlocal labels, at, replaced
+        nonlocal replaced
         if non_finite_is_background and stored.dtype.kind == "f":
             bad = ~np.isfinite(stored)
             replaced += int(np.count_nonzero(bad))
+            # The stored value that rescales to 0.
             with np.errstate(divide="ignore", invalid="ignore"):
                 stored = np.where(bad, stored.dtype.type(-header.inter / header.slope), stored)
         block = _to_labels(stored, header, tolerance)
         if header.rescales or stored.dtype.kind == "f":
             ends.extend(_rescaled(np.array([stored.min(), stored.max()]), *_float_rescale(header)).tolist())
-        lowest, highest = int(block.min()), int(block.max())
-        if lowest < 0 and len(unknown) <= MOST_NEGATIVE:
-            unknown.update(set(np.unique(block[block < 0]).tolist()) - {*negative})
-        if unknown:
-            return  # all are collected before the mask is refused
-        if highest > np.iinfo(labels.dtype).max or lowest < np.iinfo(labels.dtype).min:
-            wider = np.empty(
-                len(labels),
-                next(
-                    name for name in LABELS if np.iinfo(name).min <= lowest and highest <= np.iinfo(name).max
-                ),
-            )
-            wider[:at] = labels[:at]
-            labels = wider
-        labels[at : at + len(block)] = block
-        at += len(block)
+        collected.add(block)
 
-    _read_blocks(header, data, lambda start, stop: labels[start:stop], fill, in_place=False)
-    if unknown:
-        raise SourceError("decode", NEGATIVE_LABELS, _negative_values(sorted(unknown)))
+    _read_blocks(header, data, lambda start, stop: collected.values[start:stop], fill, in_place=False)
+    if collected.unknown:
+        raise SourceError("decode", NEGATIVE_LABELS, _negative_values(sorted(collected.unknown)))
     if ends:
         _check_not_lost(min(ends), max(ends), header)
-    return labels, replaced
+    return collected.values, replaced
+
+
+class _Labels:
+    """Labels that were read so far, in the smallest type that holds them, and their unknown negative values."""
+
+    def __init__(self, count: int, negative: Collection[int]) -> None:
+        self.values: NDArray[Any] = np.empty(count, LABELS[0])
+        self.unknown: set[int] = set()
+        self._negative, self._at = {*negative}, 0
+
+    def add(self, block: Block) -> None:
+        lowest, highest = int(block.min()), int(block.max())
+        if lowest < 0 and len(self.unknown) <= MOST_NEGATIVE:
+            self.unknown |= set(np.unique(block[block < 0]).tolist()) - self._negative
+        if self.unknown:
+            return  # all are collected before the mask is refused
+        if not _holds(self.values.dtype, lowest, highest):
+            # Most masks fit in 8 bits, so a wider array is made only when a block needs it.
+            wider = np.empty(len(self.values), next(one for one in LABELS if _holds(one, lowest, highest)))
+            wider[: self._at] = self.values[: self._at]
+            self.values = wider
+        self.values[self._at : self._at + len(block)] = block
+        self._at += len(block)
+
+
+def _holds(dtype: np.dtype[Any] | str, lowest: int, highest: int) -> bool:
+    info = np.iinfo(dtype)
+    return bool(info.min <= lowest and highest <= info.max)
 
 
 def _float_rescale(header: StoredVoxels) -> tuple[np.float64, np.float64]:
@@ -283,6 +298,7 @@ def _float_rescale(header: StoredVoxels) -> tuple[np.float64, np.float64]:
 
 def _check_not_lost(lowest: float, highest: float, header: StoredVoxels) -> None:
     """Raise SourceError if several values of a mask became one label, as labels with a slope of 6.1e-5 do."""
+    # A mask of one value loses nothing, whatever its fraction within the tolerance.
     if round(lowest) != round(highest) or highest - lowest <= _ROUNDING * max(1.0, abs(highest)):
         return
     detail = f"{lowest:.6g} to {highest:.6g}, which would all become {round(highest)}; "
@@ -403,7 +419,7 @@ def _convert(stored: Block, values: Block, header: StoredVoxels, conversion: Val
 
 def _rescaled(stored: Block, slope: np.number[Any], inter: np.number[Any]) -> Block:
     """Return `stored * slope + inter` in the type of the slope."""
-    if slope == 1:
+    if slope == 1:  # saves a pass over the block
         return np.add(stored, inter, dtype=slope.dtype, casting="unsafe")
     values = np.multiply(stored, slope, dtype=slope.dtype, casting="unsafe")
     if inter != 0:
@@ -447,33 +463,37 @@ def _to_labels(stored: Block, header: StoredVoxels, tolerance: float) -> Block:
     Raises:
         SourceError: a value is not an integer from -2**31 to 2**31 - 1.
     """
-    labels = exact = stored
+    labels = stored
     if header.rescales or stored.dtype.kind == "f":
+        exact = stored
         with np.errstate(over="ignore", invalid="ignore"):
             if header.rescales:
                 exact = _rescaled(stored, np.float64(header.slope), np.float64(header.inter))
             labels = np.rint(exact)
             off = ~(np.abs(exact - labels) <= tolerance)  # NaN and infinity too
         if off.any():
-            example = float(exact[int(np.argmax(off))])
-            detail = f"{int(np.count_nonzero(off))} in a block of {len(exact)}, the first is {example:.6g}"
-            if not np.isfinite(exact[off]).any():
-                detail += "; --non-finite-labels background takes them for the background"
-            elif _are_rounded_to_bytes(exact):
-                detail += (
-                    ", but all are whole numbers that were rounded to one of 255 steps: save the nearest whole "
-                    "numbers, np.rint(values), as integers"
-                )
-            elif is_quantized(header):
-                detail += (
-                    f", stored in steps of {header.step or abs(header.slope):.3g}; {_NOT_QUANTIZED_LABELS}"
-                )
-            else:
-                detail += "; are image and label swapped? Probabilities have to be made classes first"
-            raise SourceError("decode", "mask values are not whole numbers", detail)
+            raise _not_whole(exact, off, header)
     least, most = int(labels.min()), int(labels.max())  # Python integers, because float32 rounds 2**31 - 1 up
     if least < np.iinfo(np.int32).min:
         raise SourceError("decode", "mask values do not fit in 32 bits", f"down to {least}")
     if most > np.iinfo(np.int32).max:
         raise SourceError("decode", "mask values do not fit in 32 bits", f"up to {most}")
     return labels if labels.dtype.kind in "iu" else labels.astype(np.int32)
+
+
+def _not_whole(exact: Block, off: NDArray[np.bool_], header: StoredVoxels) -> SourceError:
+    """Return the error of values of which some, `off`, are no whole numbers, with the likely cause."""
+    example = float(exact[int(np.argmax(off))])
+    detail = f"{int(np.count_nonzero(off))} in a block of {len(exact)}, the first is {example:.6g}"
+    if not np.isfinite(exact[off]).any():
+        detail += "; --non-finite-labels background takes them for the background"
+    elif _are_rounded_to_bytes(exact):
+        detail += (
+            ", but all are whole numbers that were rounded to one of 255 steps: save the nearest whole "
+            "numbers, np.rint(values), as integers"
+        )
+    elif is_quantized(header):
+        detail += f", stored in steps of {header.step or abs(header.slope):.3g}; {_NOT_QUANTIZED_LABELS}"
+    else:
+        detail += "; are image and label swapped? Probabilities have to be made classes first"
+    return SourceError("decode", "mask values are not whole numbers", detail)
