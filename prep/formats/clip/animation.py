@@ -135,6 +135,7 @@ def _gif_frames(data: bytes, at: int, canvas: Size) -> Iterator[_GifFrame]:
 def _gif_duration_ms(data: bytes, at: int, begin: int) -> float:
     duration = 0
     while at < begin:
+        # Each frame may have one of these extensions; other extensions hold comments and programs' data.
         if data[at] == EXTENSION and data[at + 1] == GRAPHIC_CONTROL:
             (duration,) = _fields(data, at + 4, "<H")
         at = after_sub_blocks(data, at + 2)
@@ -201,6 +202,7 @@ def _frame_controls(data: bytes) -> Iterator[int]:
     at = len(PNG_SIGNATURE)
     while at + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, at)
+        # fcTL has 26 bytes (11.3.6.2).
         if kind == b"fcTL" and length >= 26:
             yield at + 8
         at += 12 + length

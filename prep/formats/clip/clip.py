@@ -113,6 +113,7 @@ def check_frame_count(count: int) -> None:
     """Refuse a clip without frames or with too many."""
     if count < 1:
         raise decode_error("clip has no frames", "its file holds none; leave it out, or export it again")
+    # Tables of times and offsets grow with the frames that a header claims.
     if count > MAX_FRAMES:
         raise decode_error(
             "more frames than allowed", f"{count:,}, allowed are {MAX_FRAMES:,}; cut it in parts"

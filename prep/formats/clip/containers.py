@@ -192,6 +192,7 @@ def read_avi(data: bytes) -> Container:
         if is_cut:
             raise truncated_error("it ends before the first frame")
         raise damaged_error("no list of frames (movi)")
+    # A list that is longer than the file already shows that its end is missing.
     if frames.incomplete_at is not None and not is_cut:
         _check_recording_stopped(data, frames.incomplete_at)
     stream = streams[number]
@@ -260,6 +261,7 @@ def _variable_length(data: bytes, at: int, keep_marker: bool) -> tuple[int | Non
     if length > 8 or at + length > len(data):
         raise IndexError
     value = int.from_bytes(data[at : at + length], "big")
+    # Identifiers are written with the bits that tell their length (RFC 8794, 5).
     if keep_marker:
         return value, at + length
     value &= (1 << 7 * length) - 1
@@ -298,6 +300,7 @@ def _matroska_elements(data: bytes) -> Iterator[_Element]:
             return
         stop = at + (length or 0)
         yield _Element(identifier=identifier, start=start, at=at, stop=stop, has_length=length is not None)
+        # The children of a parent follow; other payloads are skipped, and one of unknown length has no end.
         if identifier not in MATROSKA_PARENTS:
             at = len(data) if length is None else stop
 
@@ -326,6 +329,7 @@ class _WholeElements:
                 if element.identifier not in (SEGMENT, CLUSTER, GROUP):
                     self.end = element.start
                     return
+            # A checksum is the first child, so the last parent is its own (RFC 8794, 11.3.1).
             if element.identifier in MATROSKA_PARENTS:
                 parent_end = element.stop if element.has_length else len(data) + 1
             self._check_checksum(element, parent_end)
@@ -505,6 +509,7 @@ def _mp4_boxes(data: bytes, at: int, end: int) -> Iterator[_Mp4Box]:
 
 def _nested_boxes(data: bytes, box: _Mp4Box, depth: int = 0) -> Iterator[_Mp4Box]:
     """Yield the boxes in a box and, for the types in MP4_PARENTS, the boxes in these."""
+    # A box of 8 bytes per level would exceed Python's recursion limit.
     if depth > MAX_BOX_DEPTH:
         raise damaged_error(f"boxes in more than {MAX_BOX_DEPTH} others")
     for inner in limit_elements(_mp4_boxes(data, box.payload, box.end)):
@@ -593,6 +598,7 @@ class _Mp4Track:
             return 1
         signs = tuple(round(value / largest) for value in (a, b, c, d))
         slack = max(abs(value / largest - sign) for value, sign in zip((a, b, c, d), signs, strict=True))
+        # Writers round the matrix, and scale it for pixels that are not square.
         if signs not in _MATRIX_TURNS or (slack > 0.01 and not _is_scaled(a, b, c, d)):
             raise unsupported_matrix(f"({a}, {b}, {c}, {d}) / 65536")
         return _MATRIX_TURNS[signs]
@@ -611,6 +617,7 @@ class _Mp4Track:
 
         Source: ISO/IEC 14496-12, 8.6.6.
         """
+        # Without an edit list all frames are shown.
         if b"elst" not in self.boxes:
             return None
         version, count = self.numbers(b"elst", 0, ">B3xI")
@@ -626,6 +633,7 @@ class _Mp4Track:
 
     def sample_sizes(self) -> tuple[int, int]:
         """Return (bytes of every sample or 0, number of samples)."""
+        # `stz2` is the compact form of `stsz` (8.7.3).
         if b"stsz" not in self.boxes and b"stz2" in self.boxes:
             count = self.numbers(b"stz2", 8, ">I")[0]
             return 0, count
@@ -668,6 +676,7 @@ class _Mp4Track:
         runs = self.table(b"stsc", 8, 3 * self.numbers(b"stsc", 4, ">I")[0], ">u4").reshape(-1, 3)
         first = np.clip(runs[:, 0] - 1, 0, chunks)
         lengths = np.diff(np.append(first, chunks))
+        # Runs ascend from chunk 1 (8.7.4).
         if not chunks or not len(runs) or (lengths < 0).any() or first[0]:
             raise damaged_error("its table of chunks is wrong")
         return np.repeat(runs[:, 1], lengths)
@@ -734,6 +743,7 @@ def read_mp4(data: bytes) -> Container:
     if video is None:
         raise no_video(len(tracks))
     shown_s = video.shown_s(_Mp4Track(data, top.movie).ticks_per_second)
+    # In a fragmented file the index lists the frames before the fragments, usually none.
     if top.fragments or video.sample_sizes()[1] == 0:
         packets, end = _fragment_frames(data, video, top)
         declared = None
@@ -773,6 +783,7 @@ def _table_frames(data: bytes, video: _Mp4Track) -> tuple[int, int, int]:
 def _fragment_frames(data: bytes, video: _Mp4Track, top: _TopBoxes) -> tuple[int, int]:
     """Return the number of frames in the index and in the complete fragments, and the end of the latter."""
     fragments, end = top.fragments, len(data)
+    # The last box is incomplete, and with it the fragment whose frames it holds.
     if top.is_cut and top.last is not None:
         end = top.last.start
         if fragments and _is_incomplete(fragments[-1], top.last):

@@ -100,6 +100,7 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
         )
     sampled = np.concatenate([sampled, np.repeat(sampled[-1:], repeated)])
     slack = len(sampled) - choice.frames
+    # Windows without common frames, or a number of windows in the middle of equal shares.
     if choice.starts == "all":
         starts = np.arange(0, slack + 1, choice.frames)
     else:
@@ -111,6 +112,7 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
 
 def _sampled(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoice) -> Indices:
     """Return the frames at the stride or the rate, for the complete clip."""
+    # A stride counts frames and needs no times.
     if choice.frame_rate is None:
         return np.arange(0, count, choice.stride or 1)
     if times_s is None:  # a folder of frames

@@ -58,6 +58,7 @@ def _silence() -> Iterator[None]:
     """Stop OpenCV from writing to standard error while any thread decodes."""
     global _silenced, _level_before
     with _silencing:
+        # The level is one for the process: the first thread saves it, the last restores it.
         if not _silenced:
             _level_before = _set_log_level(0)
         _silenced += 1
@@ -219,6 +220,7 @@ def _read_stamps_ms(capture: cv2.VideoCapture, codec: str) -> list[float]:
             )
         failed = 0
         stamps.append(capture.get(cv2.CAP_PROP_POS_MSEC))
+        # The headers may declare fewer frames than the decoder returns.
         if len(stamps) > MAX_FRAMES:
             check_frame_count(len(stamps))
     if not stamps:
@@ -240,6 +242,7 @@ def _missing(container: Container, frames: int) -> SourceError | None:
     # A cut after the last frame, such as in an index at the end, loses nothing.
     if container.is_cut and not (container.declared and frames >= expected):
         return truncated_error(_complete_frames(container, frames))
+    # An edit list may hide frames, which FFmpeg then does not return.
     if frames < expected and not container.hides_frames:
         return missing_frames(frames, expected)
     return None
@@ -255,6 +258,7 @@ def _findings(
         )
     if orientation != 1:
         found.append("orientation applied")
+    # H.264 and others state a cropped size in their own headers.
     if size != container.size:
         height, width = container.size
         found.append(f"its header says {height} x {width}, decoded are {size[0]} x {size[1]}")

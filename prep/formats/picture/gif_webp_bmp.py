@@ -35,6 +35,7 @@ def after_sub_blocks(data: bytes, at: int) -> int:
     while True:
         if at >= len(data):
             raise truncated_error(f"no end of the block before byte {at}")
+        # An empty sub-block ends the sequence (GIF89a, section 16).
         if not data[at]:
             return at + 1
         at += data[at] + 1

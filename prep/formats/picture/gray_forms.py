@@ -50,6 +50,7 @@ class GrayForm:
         array([0, 2], dtype=uint8)
         """
         stored_bits = self.bits
+        # Palettes have entries of 8 bits, however many bits a number has.
         if self.palette:
             values, stored_bits = np.array(self.palette, np.uint8)[values], 8
         if stored_bits >= bits:
@@ -67,6 +68,7 @@ def png_form(data: bytes, header: PngHeader) -> GrayForm | None:
         return None
     palette = header.payload(data, b"PLTE") or b""
     grays = palette[::3]
+    # A palette of colors shows no gray values; its numbers are the classes.
     if not grays or grays != palette[1::3] or grays != palette[2::3]:
         return None
     # Each number shows itself, so the palette changes nothing.
@@ -78,6 +80,7 @@ def png_form(data: bytes, header: PngHeader) -> GrayForm | None:
 
 def is_other_form(form: GrayForm, values: NDArray[Any], known: Collection[str]) -> bool:
     """Return whether a file has another form than those seen before, and this changes what its values mean."""
+    # The first file has nothing to compare with.
     if form.name in known or not known:
         return False
     differs = form.bits < 16 and not np.array_equal(form.shown(values, 8), values)
@@ -108,6 +111,7 @@ def bits_to_show(found: Sequence[tuple[GrayForm, Collection[int]]], named: Colle
         for form, values in found
     ]
     scaled = [file for file in files if file.stored != file.shown]
+    # In every file the stored numbers are the gray values, so both readings are equal.
     if not scaled:
         return 0
     stored, shown = _united(scaled)
@@ -116,6 +120,7 @@ def bits_to_show(found: Sequence[tuple[GrayForm, Collection[int]]], named: Colle
     if by_table is not None:
         return by_table
     plain = [file.stored for file in files if file.stored == file.shown and file.stored - {0}]
+    # No file stores its gray values as they are, so there are no numbers to compare with.
     if not plain:
         return _without_plain(scaled, top)
     return _beside_plain(plain, scaled, (stored, shown), top)
@@ -137,6 +142,7 @@ def _united(files: Sequence[_FileValues]) -> tuple[set[int], set[int]]:
 
 
 def _by_table(stored: set[int], shown: set[int], named: set[int], top: int) -> int | None:
+    # Both readings or neither fit the table, which then proves nothing.
     if not named or (shown <= named) == (stored <= named):
         return None
     return top if shown <= named else 0

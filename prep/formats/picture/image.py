@@ -332,10 +332,12 @@ def check_sample_bits(pixels: PixelArray, options: ReadOptions) -> tuple[str, ..
     if pixels.dtype != np.uint16 or options.dtype == "uint16" or options.sample_bits == 16:
         return ()
     most = int(_without_alpha(pixels).max(initial=0))
+    # A stated number of bits is checked; without one, the largest value suggests it.
     if options.sample_bits:
         if most >> options.sample_bits:
             raise _more_bits(most, options)
         return ()
+    # Below 12 bits every value would become 0 to 15 of 255, which no training notices.
     if 0 < most <= _DARKEST:
         raise _nearly_black(most, options)
     return (FEWER_BITS,) if 0 < most < _DARK else ()
@@ -366,6 +368,7 @@ def _without_alpha(pixels: PixelArray) -> PixelArray:
 
 def levels_of(pixels: PixelArray, options: ReadOptions) -> Levels | None:
     """Return what scaling to 8 bits does to the levels of 16-bit pixels [height, width, channel]; None for others."""
+    # Only scaling from 16 to 8 bits loses levels.
     if pixels.dtype != np.uint16 or options.dtype == "uint16":
         return None
     bits = options.sample_bits or 16
@@ -445,6 +448,7 @@ def is_converted(channels: int, sample_bytes: int, options: ReadOptions) -> bool
 
 
 def _convert_block(pixels: PixelArray, options: ReadOptions) -> tuple[PixelArray, tuple[str, ...]]:
+    # Cameras of 10 to 14 bits leave the high bits empty; scaling 16 bits would make them dark.
     if pixels.dtype == np.uint16 and options.dtype == "uint8" and 0 < options.sample_bits < 16:
         pixels = fill_depth(pixels, options.sample_bits)
     pixels, notes = _apply_alpha(pixels, options)
@@ -457,6 +461,7 @@ def _convert_block(pixels: PixelArray, options: ReadOptions) -> tuple[PixelArray
 
 def _apply_alpha(pixels: PixelArray, options: ReadOptions) -> tuple[PixelArray, tuple[str, ...]]:
     """Drop or blend alpha if the result has none."""
+    # Four channels keep the stored alpha.
     if pixels.shape[2] not in (2, 4) or options.channels == 4:
         return pixels, ()
     if options.alpha == "blend":
@@ -469,6 +474,7 @@ def _with_channels(pixels: PixelArray, channels: int) -> tuple[PixelArray, tuple
     notes: tuple[str, ...] = ()
     if channels == 1 and pixels.shape[2] == 3:
         return luma(pixels), ("color converted to gray",)
+    # Gray and alpha keep their alpha as the fourth channel.
     if channels >= 3 and pixels.shape[2] in (1, 2):
         gray = np.broadcast_to(pixels[..., :1], (*pixels.shape[:2], 3))
         pixels = np.concatenate([gray, pixels[..., 1:]], axis=2)

@@ -164,6 +164,7 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     if len(frames) != 1:
         raise damaged_error(f"{len(frames)} frame headers before the first scan, expected 1")
     frame, payload = frames[0]
+    # Precision, height, width and a count, then three bytes per component (T.81, B.2.2).
     if len(payload) < 6 or len(payload) < 6 + 3 * payload[5]:
         raise damaged_error(f"frame header of {plural(len(payload), 'byte')}")
     precision, components = payload[0], payload[5]
@@ -206,6 +207,7 @@ def _check_scans(scans: int, size: Size) -> None:
         raise decode_error(
             "more JPEG scans than allowed", f"{plural(scans, 'scan')}, allowed are {MAX_SCANS}"
         )
+    # 12 scans are allowed for any size; only more of them on a large picture are hostile.
     if scans * size[0] * size[1] > MAX_SCANNED_PIXELS and scans > USUAL_SCANS:
         detail = f"{plural(scans, 'scan')} of {size[0]} x {size[1]} pixels"
         raise decode_error("more JPEG scans than allowed", detail)
@@ -243,9 +245,11 @@ def reduction(stored_size: Size, needed_size: Size) -> int:
     (4, 2)
     """
     (height, width), (needed_height, needed_width) = stored_size, needed_size
+    # Below 16 pixels, several scales of libjpeg give one size, so the requested one is ambiguous.
     if (needed_height >= height and needed_width >= width) or min(height, width) < 16:
         return 1
     for scale in _SCALES:
+        # libjpeg rounds the sides of a scaled picture up.
         if -(-height // scale) >= needed_height and -(-width // scale) >= needed_width:
             return scale
     return 1
@@ -369,6 +373,7 @@ def _has_other_view(data: bytes, size: Size) -> bool:
     Previews and gain maps are smaller. Source: CIPA DC-007, sections 5.1 and 5.2.3.
     """
     at = data.find(b"MPF\0", 0, _MPF_WITHIN) + 4
+    # There is no such segment: `find` returned -1.
     if at < 4:
         return False
     try:
@@ -491,6 +496,7 @@ def _icc_segments(profile: bytes) -> list[bytes]:
 
 def profile_without_names(profile: bytes) -> bytes:
     """Return the ICC profile with the same colors and no names, dates or serial numbers; b"" if it is unreadable."""
+    # A profile without the signature "acsp" at byte 36 is not ICC (ICC.1:2022, 7.2.9); a longer one exceeds 255 segments.
     if not _HEADER_BYTES + 4 <= len(profile) <= _MOST_BYTES or profile[36:40] != b"acsp":
         return b""
     count = int.from_bytes(profile[_HEADER_BYTES : _HEADER_BYTES + 4], "big")
@@ -498,6 +504,7 @@ def profile_without_names(profile: bytes) -> bytes:
     if count > _MOST_TAGS or end > len(profile):
         return b""
     tags = _color_tags(profile, end)
+    # Without colors the profile describes nothing.
     if not tags:
         return b""
     is_early = profile[8] < 4  # version 2 has other types of texts (ICC.1:2001-04, 6.5)
@@ -516,6 +523,7 @@ def _color_tags(profile: bytes, end: int) -> dict[bytes, bytes]:
         # Other tags and types may hold names, serial numbers or dates.
         if name not in _COLOR_TAGS or value[:4] not in _NUMBER_TYPES:
             continue
+        # A cut tag would change the colors; without a profile, readers take sRGB.
         if len(value) < size:
             return {}
         tags[name] = value[: _number_bytes(value)]

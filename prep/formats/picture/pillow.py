@@ -56,6 +56,7 @@ def decoder_failures() -> Iterator[None]:
         if is_out_of_memory(error):
             raise decode_error(TOO_MUCH_MEMORY, "the free memory of this machine is too small") from error
         message = _message_of(error)
+        # The reason is shared by all files with the same fault, so the decoder's many words are sorted.
         if "truncated" in message.lower() or "not enough image data" in message.lower():
             raise truncated_error(message) from error
         if "unsupported" in message.lower() or "unknown pixel mode" in message.lower():
@@ -74,6 +75,7 @@ def _message_of(error: Exception) -> str:
     is_about_file = isinstance(
         error, OSError | SyntaxError | ValueError | RuntimeError | EOFError | zlib.error
     )
+    # Others, such as KeyError: 320, describe the program and not the file.
     if is_about_file and not isinstance(error, UnicodeError) and str(error):
         return str(error)
     return "it breaks the rules of its format"

@@ -137,6 +137,7 @@ def _checked_chunks(data: bytes) -> Iterator[_Chunk]:
 def _keep_needed(chunks: list[tuple[bytes, int, int]], chunk: _Chunk) -> None:
     """Add a needed chunk to the list, which consecutive chunks of pixels extend."""
     kind = chunk.kind
+    # A large picture has thousands of these chunks; one entry for consecutive ones keeps the list short.
     if chunks and kind == b"IDAT" == chunks[-1][0] and sum(chunks[-1][1:]) + 4 == chunk.start:
         first = chunks[-1][1]
         chunks[-1] = (kind, first, chunk.end - 4 - first)
@@ -189,6 +190,7 @@ def _transparent_color(data: bytes, header: PngHeader) -> tuple[int, ...]:
     """Return the transparent color of a tRNS chunk at the decoded depth, or () if there is none."""
     payload = header.payload(data, b"tRNS")
     count = {GRAY: 1, COLOR: 3}.get(header.color_type, 0)
+    # Palettes have a transparency per entry, which Pillow applies; others have alpha of their own.
     if payload is None or not count or len(payload) < 2 * count:
         return ()
     key = struct.unpack_from(f">{count}H", payload)
@@ -252,6 +254,7 @@ def open_png(data: bytes) -> OpenedImage:
     def load(gray_is_enough: bool, needed_size: Size) -> Raster:
         pixels = _load_samples(data, header)
         key = _transparent_color(data, header)
+        # Pillow does not apply the color, because `_plain_png` leaves the chunk out for gray and color.
         if key:
             pixels = with_transparent_color(pixels, key)
         return Raster(pixels=pixels, notes=("damaged metadata skipped",) * header.skipped_damage)

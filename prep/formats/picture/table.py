@@ -230,6 +230,7 @@ def read_image(
         notes=(),
         levels=levels_of(raster.pixels, options),
     )
+    # The levels must be counted before they become 8 bits.
     if image.levels is not None:
         inspect(image)
     pixels, conversions = convert_pixels(image.pixels, options)

@@ -393,6 +393,7 @@ def _check_blocks(directory: TiffDirectory, layout: SampleLayout, data: bytes) -
     )
     _check_positions(offsets, lengths, len(data))
     compression = directory.integer(COMPRESSION, 1)
+    # Tiles are padded to their full size, and the lengths of compressed strips say nothing about rows.
     if not tiled and len(lengths) and compression == UNCOMPRESSED:
         _check_uncompressed_size(layout, lengths)
     if len(lengths) and compression == JPEG:
@@ -476,6 +477,7 @@ def _short(directory: TiffDirectory, value: int) -> TiffField:
 def _load_gray_16_bit(plain: bytes) -> NDArray[Any]:
     """Decode gray samples as uint16 [height, width, 1]."""
     image = open_with_plugin(TiffImagePlugin.TiffImageFile, plain)
+    # Pillow decodes some layouts of 16-bit gray to 32 bits or to floats.
     if not image.mode.startswith("I;16"):
         raise decode_error("TIFF of these colors is not supported", f"Pillow's mode {image.mode}")
     with decoder_failures():
@@ -509,6 +511,7 @@ def _load_planes_16_bit(data: bytes, directory: TiffDirectory, layout: SampleLay
 
 def _load_samples(data: bytes, directory: TiffDirectory, layout: SampleLayout) -> Raster:
     """Decode the pixels with every stored bit."""
+    # `load_16_bit` cannot read planes, see `_load_planes_16_bit`.
     if layout.bits == 16 and layout.photometric == RGB and directory.integer(PLANAR, 1) == _SEPARATE:
         return Raster(pixels=_load_planes_16_bit(data, directory, layout))
     # Pillow refuses 16-bit pictures in which white is zero, or does not invert them.
@@ -522,6 +525,7 @@ def _load_samples(data: bytes, directory: TiffDirectory, layout: SampleLayout) -
     open_again = partial(open_with_plugin, TiffImagePlugin.TiffImageFile, plain)
     if layout.bits < 16:
         return load_raster(open_again())
+    # Pillow has no 16-bit color mode; `load_16_bit` decodes twice.
     if layout.photometric == RGB:
         return Raster(pixels=load_16_bit(open_again))
     gray = _load_gray_16_bit(plain)

@@ -140,8 +140,10 @@ def _lengths(fields: Fields) -> tuple[list[int], int]:
     lengths = parse_integers("DimSize", fields.needed("DimSize"), count, 1, 2**62)
     parts = parse_integer("ElementNumberOfChannels", fields.get("ElementNumberOfChannels", "1"), 1, 2**62)
     written = " x ".join(map(str, lengths))
+    # A slice of a series has no place among the others here; a volume needs a third axis.
     if count < 3:
         raise SourceError("decode", "not three axes of space", f"axes of {written} voxels")
+    # One axis of channels: a fourth axis or several values per voxel, and not both.
     if math.prod(lengths[4:]) > 1 or (math.prod(lengths[3:]) > 1 and parts > 1):
         raise too_many_axes(lengths, parts)
     return lengths, parts
@@ -210,6 +212,7 @@ def _with_named_orientation(
         SourceError: the header names an orientation that is not the default, and has no matrix.
     """
     has_matrix, named = fields.first(*MATRIX) is not None, _named_orientation(fields, count)
+    # The header does not say how the volume lies in the patient.
     if named is None and not has_matrix:
         affine, noted = orient_as_itk(affine, f"no {MATRIX[0]}", options)
         return affine, noted, ()
@@ -229,6 +232,7 @@ def _named_orientation(fields: Fields, count: int) -> str | None:
     if not letters.strip("?"):  # ITK writes ??? where it does not know
         return None
     axes = {frozenset((one, OPPOSITE.get(one))) for one in letters[:3]}
+    # One letter per axis, each of another pair; MetaIO writes a fourth for the axis of time.
     if len(letters) not in (3, count) or len(axes) < 3 or not set(letters[:3]) <= OPPOSITE.keys():
         raise damaged_header(
             f"AnatomicalOrientation: expected three letters such as RAI, got {quote(letters)}"
@@ -259,6 +263,7 @@ def _content(
     skip = parse_integer("HeaderSize", fields.get("HeaderSize", "0"), -1, 2**62)
     packed = _flag(fields, "CompressedData")
     after = min(start + max(skip, 0), len(data))
+    # Voxels as text, numbers separated by blanks.
     if not _flag(fields, "BinaryData", default=True):
         if packed:
             raise SourceError("decode", "encoding is not read", "text that is compressed")

@@ -156,6 +156,7 @@ def _pieces(parts: Iterator[NDArray[Any]], rescale: _Rescale, dtype: np.dtype[An
     """Yield the voxels of each plane, rescaled if the planes have different slopes."""
     for number, plane in enumerate(plane for part in parts for plane in part):
         _check_range(plane, rescale.valid)
+        # With one slope, `StoredVoxels` rescales, and integers stay integers.
         if not rescale.is_uniform:
             slope, inter = (
                 one.reshape(one.shape + (1,) * (plane.ndim - one.ndim)) for one in rescale.of_plane(number)
@@ -166,6 +167,7 @@ def _pieces(parts: Iterator[NDArray[Any]], rescale: _Rescale, dtype: np.dtype[An
 
 def _unpacked(data: bytes, options: ScanOptions) -> bytes:
     """Return the bytes of a file, unpacked if they are gzip, whose last four bytes tell their number."""
+    # MINC 1 files are often kept as .mnc.gz; HDF5 and the NetCDF offsets need the unpacked bytes.
     if not data.startswith(GZIP_MAGIC):
         return data
     size = int.from_bytes(data[-4:], "little")
@@ -237,6 +239,7 @@ def _dataset(file: Any, path: str) -> Any:
 
     for end in (at for at, letter in enumerate(f"{path}/") if letter == "/"):
         link = file.get(path[:end], getlink=True)
+        # An absent part of a path; the caller says whether it is needed.
         if link is None:
             return None
         # HDF5 would open any file of the machine that a link names.
@@ -245,6 +248,7 @@ def _dataset(file: Any, path: str) -> Any:
     found = file[path]
     if not isinstance(found, h5py.Dataset):
         raise SourceError("decode", "not a MINC volume", f"{path} is not a data set")
+    # HDF5 would read any file of the machine that the data set names.
     if found.is_virtual or found.external:
         raise SourceError("decode", "not a MINC volume", f"the values of {path} lie in another file")
     return found
@@ -329,6 +333,7 @@ def _rescale(image: MincImage) -> _Rescale:
     if len(image.limits) < 2:
         raise damaged_header("image-min or image-max is missing, which say what the stored values mean")
     (axes, least), (others, most) = image.limits["image-min"], image.limits["image-max"]
+    # A limit per slice is an array over the first axes of the image; planes are rescaled by it one after another.
     if axes != others or least.shape != most.shape or least.shape != image.shape[: least.ndim]:
         raise damaged_header(f"image-min has the shape {least.shape}, image-max {most.shape}")
     if axes != image.dimensions[: least.ndim] or least.ndim >= len(image.dimensions):
@@ -355,6 +360,7 @@ def _valid_range(image: MincImage) -> tuple[float, float]:
 
 def _check_range(plane: NDArray[Any], valid: tuple[float, float] | None) -> None:
     """Refuse stored values outside of the valid range, to which the format gives no meaning."""
+    # Floats are stored as they are and have no valid range.
     if valid is None or (plane.min() >= valid[0] and plane.max() <= valid[1]):
         return
     detail = (
@@ -376,6 +382,7 @@ def _affine(image: MincImage, spatial: tuple[str, ...]) -> PlacedAffine:
         if _text(axis.get("spacing", "regular")).startswith("irregular"):
             detail = f"{name} has irregular distances; store it on a regular grid first, as mincresample does"
             raise SourceError("decode", "slices lie at irregular distances", detail)
+        # The defaults are used, with a finding, because a voxel size of 1 mm is rarely true.
         if "step" not in axis or "start" not in axis:
             missing.append(name)
         (step,) = _numbers(f"step of {name}", axis.get("step", 1.0), 1)

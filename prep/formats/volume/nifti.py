@@ -123,11 +123,13 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
     dtype, parts = _data_type(header)
     lengths = _lengths(header)
     i, j, k, times, vector, *more = (lengths + [1] * 7)[:7]
+    # The axes are i, j, k, time and vector; one axis of channels is read, of times, vectors or colors.
     if max(more) > 1 or (times > 1 and vector > 1) or (parts > 1 and times * vector > 1):
         raise too_many_axes(lengths, parts)
     channels = times * vector * parts
     check_voxel_count(lengths, parts, max_voxels)
     slope, inter, findings = _rescale(header, kind, parts)
+    # Colors are stored as voxels of three or four bytes, and the user should know that they become channels.
     if parts > 1:
         detail = f"red, green, blue{' and alpha' if parts == 4 else ''} become {plural(parts, 'channel')}"
         findings += (Finding.noted(FindingName.COLOR_VOXELS, detail),)
@@ -224,6 +226,7 @@ def _rescale(header: NibabelHeader, kind: FileKind, parts: int) -> tuple[float, 
 
 def spm_origin(header: NibabelHeader) -> tuple[float, float, float] | None:
     """Return the voxel (i, j, k) at the origin from SPM's field of an Analyze header; None if it is not set."""
+    # Only SPM's variant of Analyze has an origin.
     if not isinstance(header, Spm99AnalyzeHeader):
         return None
     origin, lengths = header["origin"][:3].astype(float), header["dim"][1:4].astype(float)
@@ -245,6 +248,7 @@ def read_affine(header: NiftiHeader, options: ScanOptions) -> PlacedAffine:
     is_nifti = isinstance(fields, Nifti1Header)
     unit, scale = _unit(int(fields["xyzt_units"])) if is_nifti else ((), 1.0)
     has_sform, has_qform = (is_nifti and fields[code] > 0 for code in ("sform_code", "qform_code"))
+    # Both codes above 0: the standard allows both and does not rank them (NIfTI-1.1, "orientation").
     if has_sform and has_qform:
         affine, findings = _choose_affine(fields, lengths, options, scale)
         findings = (*negative * (options.sform_qform == "qform"), *findings)
@@ -382,6 +386,7 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
     )
     placed = read_affine(header, options)
     image_path, data = header_path, header_data
+    # The voxels of a pair and of Analyze are in the .img file.
     if header.kind != "single":
         if extension.lower() == ".img":
             image_path, data = path, files.read(path)

@@ -132,6 +132,7 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
         dtype=dtype,
         offset=offset,
     )
+    # Text has no size per value, so the type must be known to unpack it.
     if unpack is text_stream:
         unpack = partial(unpack, dtype=dtype)
     return volume_file(
@@ -224,6 +225,7 @@ def _space_axes(fields: Fields, kinds: list[str], sizes: list[int]) -> list[int]
     if "spacedirections" in fields:
         directions = _directions(fields, len(sizes))
         return [axis for axis, vector in enumerate(directions) if vector is not None and any(vector[:3])]
+    # Kinds mark axes in files without directions (NRRD0003 and later).
     if any(kind in SPACE_KINDS for kind in kinds):
         return [axis for axis, kind in enumerate(kinds) if kind in SPACE_KINDS]
     # An axis that is no axis of space has the spacing NaN.
@@ -242,6 +244,7 @@ def _spacings(fields: Fields, count: int) -> list[float]:
 def _space(fields: Fields) -> tuple[str, int]:
     """Return the name of the space without "-time", and the number of components of a vector in it."""
     name = fields.get("space", "").lower()
+    # Either the name of the space or its number of dimensions is given.
     if not name:
         return "", parse_integer("space dimension", fields.get("spacedimension", "3"), 1, MAX_HEADER_AXES)
     # A fourth axis of time may be part of the space: rast, right-anterior-superior-time.
@@ -261,6 +264,7 @@ def _vector(name: str, written: str, count: int) -> list[float]:
 def _directions(fields: Fields, count: int) -> list[list[float] | None]:
     """Return the direction of each axis; None for the axes without one."""
     written, (_, dimension) = fields["spacedirections"], _space(fields)
+    # Three directions of space and perhaps one of time.
     if dimension not in (3, 4):
         raise SourceError("decode", "not three axes of space", f"space dimension {dimension}")
     words = re.findall(r"none|\([^()]*\)", written)
@@ -278,6 +282,7 @@ def _directions(fields: Fields, count: int) -> list[list[float] | None]:
 def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> PlacedAffine:
     """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     count = len(axes.sizes)
+    # Files of versions before NRRD0004 have voxel sizes only.
     if "spacedirections" not in fields:
         scale, unit = unit_scale(_quoted(fields, "units", count, axes.space))
         affine = LPS_TO_RAS @ _affine_from_spacings(fields, axes)
@@ -306,6 +311,7 @@ def _affine_from_spacings(fields: Fields, axes: _Axes) -> AffineMatrix:
     count = len(axes.sizes)
     spacings = _spacings(fields, count)
     sides = [spacings[axis] if spacings else math.nan for axis in axes.space]
+    # The format has no default size, and a guess of 1 mm would be wrong for nearly all scans.
     if not all(map(math.isfinite, sides)):
         detail = (
             "neither space directions nor spacings; write one of them, such as the line spacings: 0.8 0.8 2.5"

@@ -111,6 +111,7 @@ def _open_member(data: bytes, start: int = 0) -> PieceStream:
         members = zipfile.ZipFile(io.BytesIO(data)).infolist()
     except _ZIP_ERRORS as error:
         raise SourceError("decode", "npz archive is damaged", f"{error}"[:200]) from error
+    # Nothing says which of several arrays is the image.
     if len(members) != 1:
         listed = ", ".join(member.filename.removesuffix(".npy") for member in members[:5])
         detail = f"{len(members)} arrays: {listed}; expected one: save each by itself with np.save"

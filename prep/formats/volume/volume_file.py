@@ -172,6 +172,7 @@ class VolumeFile:
         has_layers = bool(listed) and (
             bool(coding) or all(one.layer < self.stored.channels for one in listed)
         )
+        # Nothing says which channel is the class, or whether colors are classes.
         if self.stored.channels > 1 and not has_layers:
             raise _several_channels(self.stored)
         return listed
@@ -271,6 +272,7 @@ def _coded_segments(coding: LabelCoding, stored: StoredVoxels) -> tuple[LabelSeg
     # The user states colors as hexadecimal digits of 8 bits each.
     if coding.colors and stored.dtype.itemsize > 1:
         raise SourceError("annotation", "colors of more than 8 bits are no classes", f"{stored.dtype.name}")
+    # Colors give one layer of numbers; channels a layer of 0 and 1 each.
     if coding.colors:
         return tuple(LabelSegment(name=name, value=number) for number, name in coding.names.items())
     return tuple(LabelSegment(name=name, value=1, layer=number - 1) for number, name in coding.names.items())
@@ -282,6 +284,7 @@ def _layers(values: NDArray[Any], coding: LabelCoding) -> list[NDArray[Any]]:
     Raises:
         SourceError: a channel of one class holds several values besides 0, or a color has no class.
     """
+    # The three channels together are one class.
     if coding.colors:
         return [np.stack([classes_of_colors(plane, coding.numbers) for plane in values])]
     layers = [values[..., channel] for channel in range(values.shape[-1])]
@@ -372,6 +375,7 @@ def _labels(text: str) -> Iterator[tuple[str, str]]:
     end = 0
     while (tag := _LABEL.search(text, end)) is not None:
         end = text.find("</Label>", tag.end())
+        # An unclosed label ends the table; searching again would take quadratic time.
         if end < 0:
             return
         if key := _KEY.search(tag[1]):
@@ -390,6 +394,7 @@ def nifti_segments(start: bytes, offset: int, header_bytes: int) -> tuple[LabelS
     if start[header_bytes : header_bytes + 1] in (b"", b"\0"):
         return ()
     text = start[header_bytes + 4 : offset].decode("utf-8", "replace")
+    # Connectome Workbench and TotalSegmentator write a table; AFNI writes an attribute.
     if "<LabelTable" in text:
         pairs = list(_labels(text))
     else:
@@ -407,6 +412,7 @@ def read_label_segments(files: SourceFiles, path: str) -> tuple[LabelSegment, ..
     lower = path.lower()
     if lower.endswith((*FORMAT_EXTENSIONS["nrrd"].single, *FORMAT_EXTENSIONS["nrrd"].headers)):
         return nrrd_segments(files.head(path, _HEAD_BYTES))
+    # The other formats have no names of classes.
     if not lower.endswith(FORMAT_EXTENSIONS["nifti"].single):
         return ()
     head = files.head(path, _HEAD_BYTES)
@@ -483,6 +489,7 @@ def merge_layers(
     for number, values in enumerate(layers):
         id_of = {one.value: ids[place] for place, one in segments.items() if one.layer == number} | dict(more)
         label = _ids_of_layer(values, id_of, left_out, dtype)
+        # The first layer cannot overlap.
         if merged is None:
             merged = label
             continue

@@ -258,8 +258,10 @@ def check_affine(affine: AffineMatrix) -> None:
     if sides.min() < MIN_SIDE_MM or sides.max() > MAX_SIDE_MM:
         detail = f"sides of {' x '.join(f'{side:.3g}' for side in sides)} mm"
         raise SourceError("decode", "voxel size is impossible", detail)
+    # Axes in one plane: no position belongs to one voxel.
     if abs(np.linalg.det(affine[:3, :3] / sides)) < MIN_VOLUME_RATIO:
         raise SourceError("decode", "affine is singular", _format_affine(affine))
+    # A kilometer away: damaged numbers.
     if np.abs(affine[:3, 3]).max() > MAX_SIDE_MM:
         raise damaged_header(f"the first voxel lies {np.abs(affine[:3, 3]).max():.3g} mm from the origin")
 
@@ -373,6 +375,7 @@ def unit_scale(units: list[str]) -> tuple[float, tuple[Finding, ...]]:
         SourceError: the axes of space have different units.
     """
     named = sorted({unit for unit in units if unit not in ("", "?", "??", "???")})
+    # Without a unit, lengths are millimeters: all these formats come from medicine.
     if not named:
         return 1.0, ()
     scales = {TEXT_UNITS_MM.get(unit.lower()) for unit in named}

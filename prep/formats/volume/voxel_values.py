@@ -91,6 +91,7 @@ def check_byte_count(header: StoredVoxels, data: Content) -> None:
         SourceError: voxels are missing or left over. Compressed data may still have this fault when it is read.
     """
     needed, most = header.offset + header.voxel_bytes, data.open().max_bytes
+    # Before anything is allocated: a header of 348 bytes may claim terabytes.
     if needed > most:
         detail = (
             f"the header says {plural(needed, 'byte')}, {plural(data.packed_bytes, 'byte')} of file "
@@ -147,6 +148,7 @@ def read_values(header: StoredVoxels, data: Content, conversion: ValueConversion
         nonlocal replaced
         replaced += _convert(stored, values, header, conversion)
 
+    # No copy: the array is a view of the file.
     if reads_in_place(header, data, conversion):
         values = np.frombuffer(data.data, header.dtype, header.value_count, data.start + header.offset)
         for start in range(0, len(values), BLOCK_VALUES):
@@ -179,8 +181,10 @@ def quantization_tolerance(header: StoredVoxels, data: Content) -> float | None:
     the lowest value must also be whole, as they are where a program divided the range of whole numbers.
     """
     step = header.step or abs(header.slope)
+    # From a step of 1 on, several whole numbers share a stored value.
     if not is_quantized(header) or step >= 1:
         return None
+    # The content was rescaled slice by slice, so stored values cannot be compared.
     if header.step:
         return _tolerance_of_slices(header, data)
     stored = np.empty(0, header.dtype)
@@ -319,6 +323,7 @@ def _negative_values(values: Sequence[int]) -> str:
     >>> _negative_values([-2, -1]), _negative_values([*range(-9, 0)])
     ('-2,-1', 'down to -9; are image and label swapped?')
     """
+    # A few negative values are marks, such as -1 for unlabeled; many are Hounsfield units.
     if len(values) > MOST_NEGATIVE:
         return f"down to {values[0]}; are image and label swapped?"
     return ",".join(map(str, values))
@@ -335,6 +340,7 @@ def _are_rounded_to_bytes(values: Block) -> bool:
     found = np.unique(values)
     step = float(found[-1] - found[0]) / _BYTE_STEPS
     whole = np.rint(found)
+    # 256 or more values, or steps of 1, do not come from 8 bits.
     if len(found) > _BYTE_STEPS or not 0 < step < 1 or len(np.unique(whole)) < len(whole):
         return False
     places = (found - found[0]) / step
@@ -388,6 +394,7 @@ def _read_blocks(
             pass
         return
     left_over = skip(stream, header.slice_bytes)
+    # Less than a slice is padding; a slice shows that the header belongs to another volume.
     if left_over >= header.slice_bytes:
         raise _left_over(header, left_over)
 
@@ -404,6 +411,7 @@ def _convert(stored: Block, values: Block, header: StoredVoxels, conversion: Val
             _check_finite(stored, values)
             return 0
         return _replace(stored, values, conversion.non_finite_value)
+    # The type of the file holds more than 32 bits; only its values tell whether they fit.
     if conversion.stored_range is not None:
         low, high = conversion.stored_range
         least, most = int(stored.min()), int(stored.max())
@@ -422,6 +430,7 @@ def _rescaled(stored: Block, slope: np.number[Any], inter: np.number[Any]) -> Bl
     if slope == 1:  # saves a pass over the block
         return np.add(stored, inter, dtype=slope.dtype, casting="unsafe")
     values = np.multiply(stored, slope, dtype=slope.dtype, casting="unsafe")
+    # Saves a pass over the block.
     if inter != 0:
         values += inter
     return values
@@ -451,6 +460,7 @@ def _replace(stored: Block, values: Block, value: float) -> int:
     bad = ~np.isfinite(values)
     count = int(np.count_nonzero(bad))
     if count:
+        # Values in the memory of the stored ones were not rescaled, so none became infinite.
         if not np.may_share_memory(stored, values):
             _check_range(stored, values)
         values[bad] = value
