@@ -180,12 +180,18 @@ def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> P
     if image is None or label is None:
         missing = "--image-pattern" if image is None else "--label-pattern"
         raise UsageError(f"{missing}: --image-pattern and --label-pattern go together; give both")
+    of_labels = ("id", "split", "group", *(("class",) if with_class else ()))
     pair = PatternPair(
         image=compile_pattern(image, "image_pattern", ("id", "split", "group", "channel")),
-        label=compile_pattern(
-            label, "label_pattern", ("id", "split", "group", *(("class",) if with_class else ()))
-        ),
+        label=compile_pattern(label, "label_pattern", of_labels),
     )
+    _check_pair(pair, with_class=with_class)
+    return pair
+
+
+def _check_pair(pair: PatternPair, *, with_class: bool) -> None:
+    """Raise UsageError if the placeholders of two patterns do not connect images with labels."""
+    image, label = pair.image.text, pair.label.text
     if ("id" in pair.image.names) != ("id" in pair.label.names):
         raise UsageError(
             f"--image-pattern {image!r}, --label-pattern {label!r}: expected {{id}} in both or in neither"
@@ -196,6 +202,5 @@ def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> P
         raise UsageError(
             f"--label-pattern {label!r}: {{{min(extra)}}} stands in --image-pattern {image!r} too, or in none"
         )
-    if pair.image.literal == pair.label.literal and image == label:
+    if image == label:
         raise UsageError(f"--image-pattern and --label-pattern are both {image!r}; expected two")
-    return pair
