@@ -337,7 +337,7 @@ def check_sample_bits(pixels: PixelArray, options: ReadOptions) -> tuple[str, ..
         if most >> options.sample_bits:
             raise _more_bits(most, options)
         return ()
-    # Below 12 bits every value would become 0 to 15 of 255, which no training notices.
+    # 12 bits or fewer would become at most 16 of 255.
     if 0 < most <= _DARKEST:
         raise _nearly_black(most, options)
     return (FEWER_BITS,) if 0 < most < _DARK else ()

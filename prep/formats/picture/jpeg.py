@@ -496,7 +496,7 @@ def _icc_segments(profile: bytes) -> list[bytes]:
 
 def profile_without_names(profile: bytes) -> bytes:
     """Return the ICC profile with the same colors and no names, dates or serial numbers; b"" if it is unreadable."""
-    # A profile without the signature "acsp" at byte 36 is not ICC (ICC.1:2022, 7.2.9); a longer one exceeds 255 segments.
+    # The signature of a profile is "acsp" (ICC.1:2022, 7.2.9). A longer profile exceeds 255 segments.
     if not _HEADER_BYTES + 4 <= len(profile) <= _MOST_BYTES or profile[36:40] != b"acsp":
         return b""
     count = int.from_bytes(profile[_HEADER_BYTES : _HEADER_BYTES + 4], "big")
