@@ -263,21 +263,29 @@ class LabelReader:
             number: choice.target(name, mask.values.get(number)) or name
             for number, name in mask.names.items()
         }
-        if mask.values:
-            ids = self._ids_of_named_values(mask, targets)
-        else:
-            ids = _ids_of_names(targets, label_map, sets=self._as_sets)
+        ids = self._ids_of_targets(mask, targets)
         # `MaskScan.read_classes` takes the id of voxels to ignore under the number 0.
         stored_ignore = label_map.stored_ignore
         ignored = {0: stored_ignore} if stored_ignore is not None and mask.values else {}
         stored, overlapped = mask.read_classes({**ids, **ignored}, self._overlap)
         values, findings = self._align(mask, stored)
-        present = [identity for identity in _distinct_values(values) if identity != label_map.stored_ignore]
-        if self._as_sets:
-            present = [one for one in dict.fromkeys(ids.values()) if any(one & union for union in present)]
+        present = self._present_ids(values, ids)
         _check_known({ids[number]: name for number, name in targets.items()}, present, label_map)
         names = targets.values() if label_map.by_names or not mask.values else None
         return values, [*mask.findings, *findings], overlapped, names
+
+    def _ids_of_targets(self, mask: MaskScan, targets: Mapping[int, str]) -> dict[int, int]:
+        """Return the id or set of each number of a file: by value too if the file has values beside its names."""
+        if mask.values:
+            return self._ids_of_named_values(mask, targets)
+        return _ids_of_names(targets, self.label_map, sets=self._as_sets)
+
+    def _present_ids(self, values: Voxels, ids: Mapping[int, int]) -> list[int]:
+        """Return the ids or sets of single classes in a label, without the one to ignore."""
+        present = [one for one in _distinct_values(values) if one != self.label_map.stored_ignore]
+        if not self._as_sets:
+            return present
+        return [one for one in dict.fromkeys(ids.values()) if any(one & union for union in present)]
 
     def _read_values(self, mask: MaskScan, path: str) -> tuple[Voxels, list[Finding]]:
         """Return the ids and findings of a file whose values have no names."""
@@ -313,13 +321,9 @@ class LabelReader:
         document_path = f"{path.removesuffix(extension_of(path))}.json"
         if not path.lower().endswith(VOLUME_FILE_EXTENSIONS) or self.files.size(document_path) is None:
             return {}
-        document = parse_json_document(
-            read_limited(self.files, document_path, "document of a label", _MOST_BYTES)
-        )
-        instances = document.get("instances") if isinstance(document, dict) else None
-        if not isinstance(instances, dict) or not all(
-            type(one) is int and one >= 0 for one in instances.values()
-        ):
+        instances = _instances_of(read_limited(self.files, document_path, "document of a label", _MOST_BYTES))
+        # dcm2niix writes CASE.json too, with fields of the header.
+        if instances is None:
             return {}
         classes = {0: 0, **{int(key): one + 1 for key, one in instances.items() if key.isdecimal()}}
         if unknown := [value for value in present if value not in classes]:
@@ -341,15 +345,12 @@ class LabelReader:
                 continue
             by_value = label_map.id_of_value(value)
             by_name = label_map.ids.get(name, known.get(normalize_class_name(name)))
-            if by_value and (by_name == by_value or (by_name is None and not label_map.by_names)):
+            # Of a data set with classes by value, a name in the file is a second statement about the value.
+            is_confirmed = by_name == by_value or (by_name is None and not label_map.by_names)
+            if by_value and is_confirmed:
                 ids[number] = label_map.set_of(by_value) if self._as_sets else by_value
             elif by_name != by_value and not label_map.by_names:
-                known_as = label_map.names.get(by_value or -1, "no class")
-                detail = (
-                    f"value {value} is {name!r} in the file, and {known_as!r} in the data set; --label-map with a file "
-                    "of the names reads this one by its names"
-                )
-                raise SourceError("annotation", "names and values of the label disagree", detail)
+                raise _names_disagree(label_map, name, value, by_value)
         return ids
 
     def _align(self, mask: MaskScan, stored: Voxels) -> tuple[Voxels, tuple[Finding, ...]]:
@@ -375,6 +376,25 @@ class LabelReader:
             return values, ()
         detail = f"up to {offset:.2g} voxels, taken as it lies"
         return values, (Finding.noted(FindingName.MASK_SLIGHTLY_OFF, detail),)
+
+
+def _names_disagree(label_map: LabelMap, name: str, value: int, by_value: int | None) -> SourceError:
+    """Return the error for a value with another name in the file than in the data set."""
+    known_as = label_map.names.get(by_value or -1, "no class")
+    detail = (
+        f"value {value} is {name!r} in the file, and {known_as!r} in the data set; --label-map with a file "
+        "of the names reads this one by its names"
+    )
+    return SourceError("annotation", "names and values of the label disagree", detail)
+
+
+def _instances_of(data: bytes) -> dict[str, int] | None:
+    """Return the class of each object in a document of nnDetection; None if it is another document."""
+    document = parse_json_document(data)
+    instances = document.get("instances") if isinstance(document, dict) else None
+    if not isinstance(instances, dict):
+        return None
+    return instances if all(type(one) is int and one >= 0 for one in instances.values()) else None
 
 
 def _find_unnamed_classes(

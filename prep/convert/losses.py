@@ -167,10 +167,27 @@ def add_objects(
     """
     if not boxes:
         return
-    tiny = shrunk = 0
-    first_tiny = first_small = ""
+    tiny, small = _add_sides(ledger, stored, scale)
+    first_tiny, first_small = (_shrunk(name, *one[0]) if one else "" for one in (tiny, small))
+    for box in boxes:
+        if box.is_crowd or box.difficult or box.group_of:
+            for flag, counted in FLAGS.items():
+                ledger.count(counted, getattr(box, flag), source_name(name))
+    ledger.count("objects", len(boxes))
+    ledger.count("object_records")
+    ledger.count("tiny_objects", len(tiny), first_tiny)
+    ledger.count("small_objects", len(small), first_small)
+    ledger.count("tiny_object_records", len(tiny) == len(boxes), first_tiny)
+    ledger.count("crowd_only_records", all(box.is_crowd for box in boxes), source_name(name))
+
+
+def _add_sides(
+    ledger: LedgerCounter, stored: NDArray[np.float64], scale: tuple[float, float]
+) -> tuple[list[Sizes], list[Sizes]]:
+    """Add the shorter side of each object; return the sizes of those that became tiny, and of those that shrank."""
+    tiny, small = [], []
     sides_before, sides_after = map(ledger.sizes, ("object_sides_before", "object_sides_after"))
-    for box, (ymin, xmin, ymax, xmax) in zip(boxes, stored.tolist(), strict=True):
+    for ymin, xmin, ymax, xmax in stored.tolist():
         height, width = ymax - ymin, xmax - xmin
         before = min(height / scale[0], width / scale[1])
         after = min(height, width)
@@ -178,21 +195,14 @@ def add_objects(
         sides_after[bin_size(after + _ROUNDING)] += 1
         # An object that was as small in its source lost nothing.
         if after + _ROUNDING < 2 * LEAST_SIDE and before >= 2 * after:
-            sizes = (width / scale[1], height / scale[0]), (width, height)
-            shrunk += 1
-            first_small = first_small or _shrunk(name, *sizes)
+            small.append(((width / scale[1], height / scale[0]), (width, height)))
             if after + _ROUNDING < LEAST_SIDE:
-                tiny += 1
-                first_tiny = first_tiny or _shrunk(name, *sizes)
-        if box.is_crowd or box.difficult or box.group_of:
-            for flag, counted in FLAGS.items():
-                ledger.count(counted, getattr(box, flag), source_name(name))
-    ledger.count("objects", len(boxes))
-    ledger.count("object_records")
-    ledger.count("tiny_objects", tiny, first_tiny)
-    ledger.count("small_objects", shrunk, first_small)
-    ledger.count("tiny_object_records", tiny == len(boxes), first_tiny)
-    ledger.count("crowd_only_records", all(box.is_crowd for box in boxes), source_name(name))
+                tiny.append(small[-1])
+    return tiny, small
+
+
+Sizes = tuple[tuple[float, float], tuple[float, float]]
+"""Width and height of an object before and after resizing."""
 
 
 def _shrunk(name: str, before: tuple[float, float], after: tuple[float, float]) -> str:
@@ -269,12 +279,10 @@ def add_instances(
     ledger.count("valued_records")
     ledger.bin("values_in_label", values[-1])
     many = len(values) > _MANY
+    # Of many objects, some may have been removed after they were numbered.
     if len(values) < (_COUNTED_UP if many else 1) * values[-1]:
         return
-    planes = label[None] if label.ndim == 2 else label
-    while planes.size > _MOST_LINKED[label.ndim]:
-        planes = planes[:: 2 if len(planes) > 8 else 1, ::2, ::2]
-    planes = np.ascontiguousarray(planes)
+    planes = _shrink_to_link(label)
     # Evenly spaced values of many: each takes a pass over the label.
     if any(_regions(planes == value) > 1 for value in values[:: -(-len(values) // _MOST_LINKED_VALUES)]):
         return
@@ -287,6 +295,14 @@ def add_instances(
         # A few cut objects at the edge do not decide about many.
         few = len(sizes) // 10 if many else 0
         ledger.count("alike_records", sizes[-1 - few] <= _ALIKE * sizes[few])
+
+
+def _shrink_to_link(label: NDArray[Any]) -> NDArray[Any]:
+    """Return every second voxel of a label [depth, height, width], as often as needed to link its regions quickly."""
+    planes = label[None] if label.ndim == 2 else label
+    while planes.size > _MOST_LINKED[label.ndim]:
+        planes = planes[:: 2 if len(planes) > 8 else 1, ::2, ::2]
+    return np.ascontiguousarray(planes)
 
 
 def _regions(planes: NDArray[np.bool_]) -> int:

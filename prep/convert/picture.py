@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -167,10 +167,6 @@ class PictureConverter:
         image = read_image(data, self._read_options, needed, reserve_decoding, inspect)
         plan = plan_of(recipe, displayed_size(image.orientation, image.stored_size))
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)
-        warnings = (*reference.notes, *([warning] if warning and reference.boxes else []))
-        if FIRST_OF_SEVERAL in image.notes:
-            warnings = (*warnings, SEVERAL_PICTURES)
-        warnings += tuple(note for note in _WARNINGS if note in image.notes)
         keeps_file = _keeps_file(recipe, image, plan)
         pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
         ledger.count("sources")
@@ -198,7 +194,7 @@ class PictureConverter:
             labels=[],
             boxes=None,
             notes=tuple(note for note in image.notes if note not in _WARNINGS),
-            warnings=warnings,
+            warnings=(*reference.notes, *_picture_warnings(image, warning if reference.boxes else None)),
             ledger=ledger,
         )
         picture = AnnotatedPicture(
@@ -214,6 +210,15 @@ class PictureConverter:
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
         return Record.of(reference, features, facts, bad_objects)
+
+
+def _picture_warnings(image: DecodedImage, about_boxes: str | None) -> Iterator[str]:
+    """Yield the warnings about the grid of the boxes, and about guesses of the decoder."""
+    if about_boxes:
+        yield about_boxes
+    if FIRST_OF_SEVERAL in image.notes:
+        yield SEVERAL_PICTURES
+    yield from (note for note in _WARNINGS if note in image.notes)
 
 
 def _keeps_file(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> bool:

@@ -269,20 +269,8 @@ def measure_coverage(
         labels = labels.astype(np.uint16)
     voxel_mm3 = abs(float(np.linalg.det(grid.affine[:3, :3])))
     shares = _shares(grid.shape, plans)
-    total: Mapping[int, float] = {}
-    shown: Mapping[int, float] = {}
-    if shares is None:
-        step = _sampling_step(math.prod(grid.shape))
-        sampled = np.stack(np.meshgrid(*(np.arange(0, side, step) for side in grid.shape), indexing="ij"), -1)
-        kept = float(_inside(sampled.reshape(-1, 3), plans).mean())
-        if labels is not None:
-            total = count_labels(labels)
-            lost = _count_lost(labels, plans)
-            shown = {value: count - lost[value] for value, count in total.items()}
-    else:
-        kept = math.prod(float(share.mean()) for share in shares)
-        if labels is not None:
-            total, shown = _count_shown(labels, shares)
+    kept = _kept_share(grid, plans, shares)
+    total, shown = ({}, {}) if labels is None else _count_classes(labels, plans, shares)
     if channels:
         total, shown = count_set_members(total, channels), count_set_members(shown, channels)
     scan_mm3 = math.prod(grid.shape) * voxel_mm3
@@ -296,6 +284,27 @@ def measure_coverage(
         cut_share=1 - kept,
         body_cut_share=0.0 if image is None or kept >= 1 else _body_cut_share(image, shares, plans),
     )
+
+
+def _kept_share(
+    grid: Grid, plans: Sequence[VolumePlan], shares: Sequence[NDArray[np.float64]] | None
+) -> float:
+    """Return the share of a grid's voxels that records show; from evenly spaced ones where axes have no shares."""
+    if shares is not None:
+        return math.prod(float(share.mean()) for share in shares)
+    step = _sampling_step(math.prod(grid.shape))
+    sampled = np.stack(np.meshgrid(*(np.arange(0, side, step) for side in grid.shape), indexing="ij"), -1)
+    return float(_inside(sampled.reshape(-1, 3), plans).mean())
+
+
+def _count_classes(
+    labels: NDArray[Any], plans: Sequence[VolumePlan], shares: Sequence[NDArray[np.float64]] | None
+) -> tuple[Mapping[int, float], Mapping[int, float]]:
+    """Return the voxels of each class, and those that records show."""
+    if shares is not None:
+        return _count_shown(labels, shares)
+    total, lost = count_labels(labels), _count_lost(labels, plans)
+    return total, {value: count - lost[value] for value, count in total.items()}
 
 
 def _body_cut_share(
