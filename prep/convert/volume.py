@@ -264,7 +264,7 @@ class _OpenedScans:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _ScanFacts:
-    """What all records of one scan share.
+    """Facts that all records of one scan share.
 
     Args:
         reference: the source example.

@@ -1,8 +1,12 @@
-"""Grouping of DICOM files into series and scans by their headers.
+"""Grouping of DICOM files into series and scans by their headers: the one place that finds series.
 
 files --(read_headers)--> images and masks by series, and other files
 series --(find_scans)--> scans: stacks of slices, or the volumes of a stack
 scans --(scans_of_series)--> `DicomSeries`, the description of a scan in a listing
+
+`find_series` and `find_scans` open files that a user names. `series_listing` lists whole folders: `list_series` in one
+process, and in several the same steps on parts of the files, which `halofeed.pipelines.run_distributed` distributes.
+Layouts only choose among listed scans.
 """
 
 from __future__ import annotations
@@ -23,11 +27,11 @@ from halofeed.prep.formats.dicom.header_fields import (
     header_fields,
 )
 from halofeed.prep.formats.dicom.headers import (
-    HeaderContinuesError,
+    HEAD_BYTES,
+    FileStart,
     checksum_before,
     media_sop_class,
-    parse_dicom_header,
-    read_dicom_file,
+    parse_file_header,
     read_dicom_start,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
@@ -51,8 +55,6 @@ from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, common_folder, folder_of
 from halofeed.prep.sources.files import SourceFiles, settled_stamp
 
-HEAD_BYTES = 1 << 16
-"""First read of a file for its header; a longer header causes a read of the complete file."""
 Images = list[tuple[str, HeaderFields]]
 """Paths of files, each with its header fields."""
 
@@ -169,22 +171,16 @@ class OtherFile:
         return self.kind == "damaged" or (self.kind == "not DICOM" and has_dicom_name)
 
 
-def _read_fields(
-    files: SourceFiles, path: str, start: tuple[bytes, bool, bool], policy: SeriesPolicy
-) -> HeaderFields:
+def _read_fields(files: SourceFiles, path: str, start: FileStart, policy: SeriesPolicy) -> HeaderFields:
     """Return the header fields of one file, from its first bytes if they contain the header.
 
     Raises:
         SourceError: the file is not DICOM, or damaged.
     """
-    head, complete, packed = start
-    try:
-        header, body = parse_dicom_header(head, complete)
-    except HeaderContinuesError:
-        header, body = parse_dicom_header(read_dicom_file(files, path))
+    header, body = parse_file_header(files, path, start)
     fields = replace(
         header_fields(header, policy),
-        packed=packed,
+        packed=start[2],
         file_bytes=files.size(path),
         header_checksum=checksum_before(header.pixels, body),
     )
@@ -297,6 +293,15 @@ def _other_file(path: str, kind: str, fields: HeaderFields) -> OtherFile:
         file_bytes=fields.file_bytes,
         is_flat=fields.is_flat,
     )
+
+
+def find_series(
+    files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy
+) -> tuple[list[Images], list[OtherFile]]:
+    """Return the images of each series among some files, sorted by their first path, and the other files."""
+    by_series, apart = read_headers(files, paths, policy)
+    series = filter(None, map(select_images, by_series.values()))
+    return sorted(series, key=lambda images: images[0][0]), apart
 
 
 def select_images(found: Iterable[tuple[str, HeaderFields]]) -> Images:
