@@ -196,21 +196,25 @@ class IntensityPlan:
         if self.standard is not None:
             wide = (wide - self.standard.mean) / self.standard.deviation
         if self.store == "uint8" and self.window is not None:
-            return np.rint((wide - self.window.low) * 255 / (self.window.high - self.window.low)).astype(
-                np.uint8
-            )
+            low, high = self.window.low, self.window.high
+            return np.rint((wide - low) * 255 / (high - low)).astype(np.uint8)
         if self.store == "int16":
-            rounded = np.rint(wide)
-            if rounded.size and (rounded.min() < -32768 or rounded.max() > 32767):
-                detail = (
-                    f"{wide.min():g} to {wide.max():g}; take --dtype float32 or --window-percentiles 0.5,99.5"
-                )
-                raise SourceError("intensity", "values do not fit int16", detail)
-            return rounded.astype(np.int16)
+            return _as_int16(wide)
         if np.abs(wide).max(initial=0) > np.finfo(np.float32).max:
             raise SourceError("intensity", "values do not fit float32", f"{wide.min():g} to {wide.max():g}")
         single = wide.astype(np.float32)
         return single if self.store == "float32" else to_bfloat16(single)
+
+
+def _as_int16(values: NDArray[np.float64]) -> NDArray[np.int16]:
+    """Return values rounded to int16; refuse values beyond it, which clipping would change."""
+    rounded = np.rint(values)
+    if rounded.size and (rounded.min() < -32768 or rounded.max() > 32767):
+        detail = (
+            f"{values.min():g} to {values.max():g}; take --dtype float32 or --window-percentiles 0.5,99.5"
+        )
+        raise SourceError("intensity", "values do not fit int16", detail)
+    return rounded.astype(np.int16)
 
 
 def not_finite() -> SourceError:

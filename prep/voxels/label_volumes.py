@@ -237,25 +237,28 @@ def merge_class_masks(
             raise SourceError("annotation", "masks of one scan differ in shape", detail)
         if value > 255 and labels.dtype == np.uint8:
             labels = labels.astype(np.uint16)
-        if overlap == "channels":
-            np.bitwise_or(labels, labels.dtype.type(value), out=labels, where=inside)
-            continue
-        earlier = labels[inside]
-        claimed = earlier[(earlier != 0) & (earlier != value)]
-        if claimed.size and overlap == "refuse":
-            others = ", ".join(map(str, np.unique(claimed).tolist()))
-            detail = (
-                f"{plural(claimed.size, 'voxel')} of class {value} are in class {others} too; {OVERLAP_HINT}"
-            )
-            raise SourceError("annotation", "masks of one scan overlap", detail)
-        overlapped += claimed.size
-        if overlap == "first":
-            inside = inside & (labels == 0)
-        labels[inside] = value
-        del inside, earlier, claimed
+        overlapped += _draw_class(labels, inside, value, overlap)
+        del inside
     if labels is None:
         raise UsageError("masks: expected at least one, got none")
     return labels, overlapped
+
+
+def _draw_class(labels: NDArray[Any], inside: NDArray[np.bool_], value: int, overlap: OverlapRule) -> int:
+    """Draw a class into labels; return the number of its voxels that another class has, 0 for sets of classes."""
+    if overlap == "channels":
+        np.bitwise_or(labels, labels.dtype.type(value), out=labels, where=inside)
+        return 0
+    earlier = labels[inside]
+    claimed = earlier[(earlier != 0) & (earlier != value)]
+    if claimed.size and overlap == "refuse":
+        others = ", ".join(map(str, np.unique(claimed).tolist()))
+        detail = f"{plural(claimed.size, 'voxel')} of class {value} are in class {others} too; {OVERLAP_HINT}"
+        raise SourceError("annotation", "masks of one scan overlap", detail)
+    if overlap == "first":
+        inside = inside & (labels == 0)
+    labels[inside] = value
+    return int(claimed.size)
 
 
 def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: OverlapRule) -> tuple[NDArray[Any], int]:

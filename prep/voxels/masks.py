@@ -200,6 +200,26 @@ def decode_coco_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | 
     Raises:
         SourceError: stage `annotation`: size or counts are missing or damaged.
     """
+    runs = _checked_runs(mask, size)
+    height, width = size
+    rows, columns = lines or (np.arange(height), np.arange(width))
+    # The format runs down the columns, zeros first.
+    if height * width <= _RUN_PIXELS * len(rows) * len(columns):
+        values = np.arange(len(runs), dtype=np.uint8) & 1
+        decoded = np.repeat(values, runs).reshape(width, height).T
+        return decoded if lines is None else decoded[rows][:, columns]
+    # Of few pixels of a large mask, each is looked up in the ends of the runs.
+    ends = np.cumsum(runs)
+    found = np.empty((len(columns), len(rows)), np.uint8)
+    step = max(1, _CHUNK // len(rows))
+    for start in range(0, len(columns), step):
+        pixel = columns[start : start + step, None] * height + rows
+        found[start : start + step] = np.searchsorted(ends, pixel, "right") & 1
+    return found.T
+
+
+def _checked_runs(mask: Mapping[str, Any], size: Size) -> npt.NDArray[np.int64]:
+    """Return the run lengths of a mask of this (height, width), which add up to its pixels."""
     try:
         height, width = (int(side) for side in mask["size"])
         counts = mask["counts"]
@@ -215,18 +235,7 @@ def decode_coco_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | 
             "has run lengths that do not add up",
             f"{plural(runs.sum(), 'pixel')} in {plural(len(runs), 'run')}, {height}×{width} expected",
         )
-    rows, columns = lines or (np.arange(height), np.arange(width))
-    if height * width <= _RUN_PIXELS * len(rows) * len(columns):
-        values = np.arange(len(runs), dtype=np.uint8) & 1
-        decoded = np.repeat(values, runs).reshape(width, height).T
-        return decoded if lines is None else decoded[rows][:, columns]
-    ends = np.cumsum(runs)
-    found = np.empty((len(columns), len(rows)), np.uint8)
-    step = max(1, _CHUNK // len(rows))
-    for start in range(0, len(columns), step):
-        pixel = columns[start : start + step, None] * height + rows
-        found[start : start + step] = np.searchsorted(ends, pixel, "right") & 1
-    return found.T
+    return runs
 
 
 def mask_area(mask: Any) -> float:
@@ -311,26 +320,31 @@ def _uncompress(text: str | bytes) -> npt.NDArray[np.int64]:
     before the previous one.
     """
     try:
-        codes = (
-            np.frombuffer(text.encode("ascii") if isinstance(text, str) else text, np.uint8).astype(int) - 48
-        )
+        data = text.encode("ascii") if isinstance(text, str) else text
     except UnicodeEncodeError as error:
-        raise _damaged("has unreadable compressed counts", f"got {text!r:.80}") from error
+        raise _unreadable(text) from error
+    codes = np.frombuffer(data, np.uint8).astype(int) - 48
+    # The last character cannot continue.
     if codes.size and (codes.min() < 0 or codes.max() > 63 or codes[-1] & 32):
-        raise _damaged("has unreadable compressed counts", f"got {text!r:.80}")
+        raise _unreadable(text)
     runs: list[int] = []
     value = shift = 0
     for code in codes.tolist():
         value |= (code & 31) << shift
         shift += 5
+        # 2^60 pixels are no picture; a longer number would take memory without a limit.
         if shift > 60:
-            raise _damaged("has unreadable compressed counts", f"got {text!r:.80}")
+            raise _unreadable(text)
         if not code & 32:
             if code & 16:
                 value -= 1 << shift
             runs.append(value + runs[-2] if len(runs) > 2 else value)
             value = shift = 0
     return _as_int64(runs)
+
+
+def _unreadable(text: str | bytes) -> SourceError:
+    return _damaged("has unreadable compressed counts", f"got {text!r:.80}")
 
 
 def _damaged(what: str, detail: str) -> SourceError:
