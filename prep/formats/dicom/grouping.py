@@ -345,17 +345,19 @@ def find_scans(images: Sequence[tuple[str, HeaderFields]], policy: SeriesPolicy)
             slices = tuple(chain.from_iterable(part for stack in stacks for part in stack.parts))
             scans.append(FoundScan(parts=(slices,), by="", problem=group.problem))
             continue
+        # The scans of a series need something that distinguishes them, by which a person can name one.
+        otherwise = ("orientation, size or pixel spacing",) if len(stacks) > 1 else ()
         for stack in stacks:
-            stack_by = stack.by
-            # The scans of a series need something that distinguishes them, by which a person can name one.
-            if not stack_by and len(stacks) > 1:
-                stack_by = ("orientation, size or pixel spacing",)
-            by = " and ".join((*group.by, *stack_by))
-            volumes = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
-            scans += [
-                FoundScan(parts=parts, by=by, problem=_folder_problem(parts, policy)) for parts in volumes
-            ]
+            scans += _scans_of_stack(stack, (*group.by, *(stack.by or otherwise)), policy)
     return scans
+
+
+def _scans_of_stack(stack: VolumeSplit, by: Sequence[str], policy: SeriesPolicy) -> list[FoundScan]:
+    """Return a scan of each volume of a stack, or one of all, as the policy says; `by` distinguishes them."""
+    scans = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
+    return [
+        FoundScan(parts=parts, by=" and ".join(by), problem=_folder_problem(parts, policy)) for parts in scans
+    ]
 
 
 def _folder_problem(parts: Sequence[Sequence[Slice]], policy: SeriesPolicy) -> Problem | None:
@@ -440,26 +442,23 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
     for number, scan in enumerate(scans, start=1):
         # A file with slices of several scans belongs to each of them; then each gets all files of the series.
         is_shared = any(uses[path] > 1 for path in scan.paths)
-        members = tuple(path for path, _ in images) if is_shared else _sort_paths(scan.slices)
-        series = _describe_scan(scan, members, policy)
-        # A series that is one scan keeps its key, whatever the number of its files is.
+        files = images if is_shared else [one for one in images if one[0] in scan.paths]
+        members = tuple(path for path, _ in files) if is_shared else _sort_paths(scan.slices)
+        series = _describe_scan(key, scan, members, policy)
         if count > 1:
-            series = replace(
-                series,
-                key=f"{key}-{number}",
-                volume=(number, count, scan.by) if scan.by else None,
-                masks=_masks_of(scan, found),
-            )
-        else:
-            series = replace(series, key=key)
-        described.append((series, [one for one in images if is_shared or one[0] in scan.paths]))
+            # A series that is one scan keeps its key, whatever the number of its files is.
+            volume = (number, count, scan.by) if scan.by else None
+            masks = _masks_of(scan, found)
+            series = replace(series, key=f"{key}-{number}", volume=volume, masks=masks)
+        described.append((series, files))
     return described
 
 
-def _describe_scan(scan: FoundScan, members: tuple[str, ...], policy: SeriesPolicy) -> DicomSeries:
-    """Return the description of the only scan of a series, without its key.
+def _describe_scan(key: str, scan: FoundScan, members: tuple[str, ...], policy: SeriesPolicy) -> DicomSeries:
+    """Return the description of the only scan of a series.
 
     Args:
+        key: key of the series.
         scan: the scan.
         members: paths of its files, in order.
         policy: rules that define a scan.
@@ -467,7 +466,7 @@ def _describe_scan(scan: FoundScan, members: tuple[str, ...], policy: SeriesPoli
     slices = scan.slices
     first = slices[0].fields
     return DicomSeries(
-        key="",
+        key=key,
         series=first.series,
         study=first.study,
         group=next((part.fields.group for part in slices if part.fields.group), None),
