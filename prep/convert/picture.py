@@ -175,10 +175,8 @@ class PictureConverter:
         shown = pixels[: plan.resized_size[0], : plan.resized_size[1]]
         add_picture(ledger, shown, image.pixels, image.levels, reference.source)
         image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # frees the pixels
-        if keeps_file:
-            encoded: bytes | memoryview = without_metadata(data)
-        else:
-            encoded = ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
+        # Encoding a JPEG again would lose a little of it.
+        encoded = without_metadata(data) if keeps_file else _encode(recipe, pixels)
         features: dict[str, Value] = {
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),
@@ -219,6 +217,10 @@ def _picture_warnings(image: DecodedImage, about_boxes: str | None) -> Iterator[
     if FIRST_OF_SEVERAL in image.notes:
         yield SEVERAL_PICTURES
     yield from (note for note in _WARNINGS if note in image.notes)
+
+
+def _encode(recipe: Recipe, pixels: NDArray[Any]) -> bytes | memoryview:
+    return ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
 
 
 def _keeps_file(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> bool:

@@ -79,6 +79,7 @@ def _add_labels(counts: NDArray[np.int64], flat: NDArray[Any]) -> None:
     words = flat[: len(flat) // each * each].view(np.uint64)
     rest = flat[len(words) * each :]
     changes = np.flatnonzero(words[1:] != words[:-1])
+    # Where classes are large, runs are few; noise, such as numbers of instances, is counted value by value.
     if len(words) and len(changes) < len(words) // 4:
         ends = np.append(changes, len(words) - 1)
         lengths = np.diff(ends, prepend=-1)
@@ -166,6 +167,7 @@ class PictureTally:
         counts["notes"].update(facts.notes)
         counts["warnings"].update(facts.warnings)
         counts["label_voxels"].update(facts.label_voxels)
+        # None: the task has no label images; False: this picture has none.
         if facts.labelled is not None:
             self._labelled = (self._labelled or 0) + facts.labelled
         if facts.boxes is not None:
@@ -318,6 +320,7 @@ def _body_cut_share(
     sample = image[::step, ::step, ::step]
     is_ct = float(sample.min()) <= CT_FOREGROUND_HU
     body = sample > (CT_FOREGROUND_HU if is_ct else float(sample.mean(dtype=np.float64)))
+    # A scan of one value has no body.
     if not body.any():
         return 0.0
     if shares is None:
@@ -381,6 +384,7 @@ def _count_lost(labels: NDArray[Any], plans: Sequence[VolumePlan]) -> Counter[in
         rows, columns = np.nonzero(plane)
         points = np.stack([np.full(len(rows), depth), rows, columns], 1)
         outside = ~_inside(points, plans)
+        # Most slices of a record are shown completely.
         if outside.any():
             lost.update(plane[rows[outside], columns[outside]].tolist())
     return lost

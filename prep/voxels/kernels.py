@@ -80,7 +80,7 @@ def resize_image(
 def _write_resized(pixels: PixelArray, kernel: str, part: Extent | None, picture: PixelArray) -> None:
     """Write the resized pixels into `picture`; `part` is the extent of the picture in them, None for all."""
     size = (picture.shape[0], picture.shape[1])
-    # The fast ways are for 8 bits: OpenCV and Pillow have no exact kernel of 16 bits.
+    # Pillow takes 16 bits of one channel only, see `_antialias`.
     is_fast = kernel == "antialias" and pixels.dtype == np.uint8
     if part is not None:
         if not is_fast:
@@ -124,6 +124,7 @@ def resize_bytes(shape: tuple[int, ...], size: Size, kernel: str, sample_bytes: 
         return 0
     if kernel != "antialias" or sample_bytes != 1:
         return tables + max(min(BAND_BYTES, size[0] * row_bytes(shape, size)), row_bytes(shape, size))
+    # OpenCV writes an enlarged picture directly into the record.
     if size[0] >= height and size[1] >= width:
         return tables
     # Pillow's own image, the image after the horizontal pass, the result, and its bytes twice.
@@ -410,6 +411,7 @@ _RADII: Final = {"tf2-bicubic-antialias": 2, "tf2-lanczos3-antialias": 3, "tf2-l
 def _fill(pad_value: int | Sequence[int], channels: int, dtype: np.dtype[Any]) -> PixelArray:
     values = [pad_value] * channels if isinstance(pad_value, int) else list(pad_value)
     highest = np.iinfo(dtype).max
+    # A single number pads all channels; any other count would leave one without a value.
     if len(values) != channels:
         raise UsageError(
             f"pad_value: expected one number, or one for each of {plural(channels, 'channel')}, got {values}"

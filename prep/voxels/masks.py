@@ -66,6 +66,7 @@ def _source_lines(plan: ResizePlan, orientation: int) -> tuple[Lines, Lines]:
     for axis, reversed_in in enumerate((UPSIDE_DOWN, MIRRORED)):
         if orientation in reversed_in:
             lines[axis] = plan.source_size[axis] - 1 - lines[axis]
+    # The stored picture is transposed, so that rows of the record are columns of the file.
     if orientation >= 5:  # transposing maps 5 to 1, 6 to 2, 7 to 3, 8 to 4
         lines.reverse()
     (rows, row_of), (columns, column_of) = (np.unique(line, return_inverse=True) for line in lines)
@@ -79,6 +80,7 @@ def mask_bytes(mask: Any, plan: ResizePlan) -> int:
     if isinstance(mask, Mapping):
         counts = mask.get("counts", ())
         numbers = len(counts) if isinstance(counts, Sequence | bytes) else 0
+        # `decode_coco_run_lengths` decodes all pixels where most of them are drawn.
         if height * width <= _RUN_PIXELS * drawn:
             drawn = 2 * height * width
         return 100 * numbers + 2 * drawn + 3 * output + 40 * _CHUNK
@@ -97,6 +99,7 @@ def draw_mask(mask: Any, size: Size, lines: Lines | None = None) -> MaskPixels:
     >>> draw_mask({"size": [2, 2], "counts": [1, 3]}, (2, 2)).tolist()
     [[0, 1], [1, 1]]
     """
+    # COCO stores outlines as polygons, and crowds or pixel-wise masks as run lengths.
     if isinstance(mask, Mapping):
         return decode_coco_run_lengths(mask, size, lines)
     if isinstance(mask, Sequence) and not isinstance(mask, str | bytes):
@@ -149,6 +152,7 @@ def _fill(
     crossings = last - first
     begins = np.cumsum(crossings) - crossings
     total = int(crossings.sum())
+    # The polygon lies between the center lines of two rows, or beyond the picture.
     if not total:
         return
     if total > MAX_CROSSINGS:
@@ -170,6 +174,7 @@ def _fill(
         crossed_at = x[edge] + share * (next_x - x)[edge]
         return at, np.searchsorted(columns, np.clip(np.ceil(crossed_at - 0.5), 0, width))
 
+    # Most polygons cross few rows: they are drawn at once in the rectangle around their crossings.
     if total <= _CHUNK:
         row, column = crossed(0, total)
         top, left = int(row.min()), int(column.min())  # outside this rectangle the parity is even
@@ -293,6 +298,7 @@ def _polygon_points(polygon: Any) -> npt.NDArray[np.float64]:
         flat = np.asarray(polygon, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise _damaged("has a polygon that is not numbers", f"got {polygon!r:.80}") from error
+    # Fewer than three points enclose no area.
     if flat.ndim != 1 or flat.size % 2 or flat.size < 6 or not np.isfinite(flat).all():
         raise _damaged("has a polygon without three finite points", f"got {polygon!r:.80}")
     return flat.reshape(-1, 2)
@@ -302,6 +308,7 @@ def _checked_counts(counts: Any) -> npt.NDArray[np.int64]:
     are_integers = isinstance(counts, Sequence | np.ndarray) and all(
         isinstance(run, int | np.integer) for run in counts
     )
+    # Floats would be cut to integers, and the runs would no longer add up.
     if not are_integers:
         raise _damaged("has run lengths that are not whole numbers", f"got {counts!r:.80}")
     return _as_int64(counts)

@@ -90,6 +90,7 @@ def work_dtype(dtype: np.dtype[Any]) -> Any:
 def iterate_slices(source: NDArray[Any], used: Sequence[int]) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield slices by ascending number; copy blocks of them if the voxels of a slice are far apart in memory."""
     strides = [abs(stride) for stride in source.strides]
+    # Slices that lie together in memory are read one by one.
     if strides[0] >= strides[1] >= strides[2]:
         yield from ((number, source[number]) for number in used)
         return
@@ -171,6 +172,7 @@ def _sum_rows(values: NDArray[Any], taps: Taps) -> NDArray[Any]:
 
 def store_rounded(values: NDArray[Any], out: NDArray[Any]) -> None:
     """Write sums to `out`; round integers half to even and clip them to the dtype."""
+    # Cubic kernels overshoot, so that sums may be beyond the dtype.
     if out.dtype.kind in "iu" and values.dtype.kind == "f":
         limits = np.iinfo(out.dtype)
         values = np.clip(np.rint(values), limits.min, limits.max)
@@ -201,6 +203,7 @@ def _sample_onehot(source: NDArray[Any], step: Resample, ranges: Ranges, out: ND
         part, depth = source[low:high], depth.moved(low)
         _copy_nearest(source, [closest_voxels[0][start:stop], *closest_voxels[1:]], slab)
         classes = np.unique(part)
+        # The nearest voxels, which were copied, are right in slabs of one class.
         if len(classes) == 1:
             continue
         closest = slab.copy()
@@ -228,6 +231,7 @@ def sample_affine(
         fill: value of voxels more than half a voxel outside the source.
         interpolate: whether to interpolate linearly; else the nearest voxel is used.
     """
+    # `take` needs flat memory.
     if not source.flags.c_contiguous:
         ordered = np.empty(source.shape, source.dtype)
         copy_voxels(source, ordered)
@@ -270,6 +274,7 @@ def _linear(
         lower = np.floor(at)
         share = (at - lower).astype(work)
         taps = [(lower.astype(np.int64) * stride, 1 - share)]
+        # Points on the planes of voxels, as in a shift by whole voxels along one axis, need no second voxel.
         if share.any():
             taps.append((np.minimum(lower.astype(np.int64) + 1, size - 1) * stride, share))
         axes.append(taps)
@@ -306,6 +311,7 @@ def apply_mask(plan: VolumePlan, mask: NDArray[Any], spare: bool = False, fill: 
 
 def apply_sets(plan: VolumePlan, sets: NDArray[Any], classes: int, spare: bool = False) -> NDArray[Any]:
     """Bring sets of classes to the target grid of a plan; each class is sampled as a separate mask."""
+    # Views move sets as they are; a kernel would mix the bits of several classes.
     if not plan.resamples:
         return apply_mask(plan, sets, spare=spare)
     result = np.zeros(plan.target.shape, sets.dtype)
@@ -343,6 +349,7 @@ def _apply(
     _check_array(plan, array)
     if array.dtype.kind not in "iuf" or array.dtype == np.float16:
         raise UsageError(f"array: expected integers, float32 or float64, got {array.dtype}")
+    # A fraction or NaN would be stored as another number without an error.
     if array.dtype.kind != "f" and (not np.isfinite(fill) or int(np.array(fill).astype(array.dtype)) != fill):
         raise UsageError(f"fill: {fill} is no value of {array.dtype}")
     if array.ndim == 3:

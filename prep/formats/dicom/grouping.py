@@ -437,7 +437,7 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
     """
     images = select_images(found)
     scans = find_scans(images, policy)
-    uses = Counter(path for scan in scans for path in scan.paths)
+    uses = Counter(chain.from_iterable(scan.paths for scan in scans))
     described, count = [], len(scans)
     for number, scan in enumerate(scans, start=1):
         # A file with slices of several scans belongs to each of them; then each gets all files of the series.
