@@ -136,6 +136,7 @@ def open_clip_labels(
     folders = dict(reference.mask_members)
     masks: dict[str, _Mask] = {}
     for path in reference.mask_paths:
+        # A mask is a folder of files, one for each frame, or one animation.
         if frames := folders.get(path):
             _check_names(natural_order(frames), natural_order(reference.members))
             _check_count(path, len(frames), clip)
@@ -151,6 +152,7 @@ def open_clip_labels(
 
 
 def _check_count(path: str, masks: int, clip: Clip) -> None:
+    # A mask more or less shifts all that follow it.
     if masks != clip.frames:
         detail = (
             f"{path}: {plural(masks, 'mask')}, {plural(clip.frames, 'frame')}; each frame takes one mask "
@@ -265,6 +267,7 @@ def _is_lossy_webp(data: bytes) -> bool:
 
 def _check_times(path: str, mask: Clip, clip: Clip) -> None:
     """Refuse an animation whose masks have other durations than the clip's frames."""
+    # Folders of frames have no times of their own.
     if mask.times_s is None or clip.times_s is None:
         return
     expected, found = np.diff(clip.times_s), np.diff(mask.times_s)
@@ -292,9 +295,11 @@ def _numbers_of_png(data: bytes, labels: LabelMap) -> Callable[[Image.Image, Rea
 def _gray_values(image: Image.Image, options: ReadOptions) -> ClipLabel:
     """Return the gray values of a composed frame of a GIF or WebP file, whose palette may change between frames."""
     colors = np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB"))
+    # A transparent pixel shows what an earlier frame or the viewer has there.
     if (colors[..., 3:] < 255).any():
         raise decode_error("mask has transparent pixels", f"which are of no class; {_CURE}")
     gray = colors[..., 0]
+    # GIF and WebP store colors, and the index of a color is the encoder's choice.
     if (colors[..., 1:3] != gray[..., None]).any():
         raise decode_error(
             "mask is in color",
@@ -399,6 +404,7 @@ class ClipConverter:
         plan: ResizePlan,
     ) -> Sequence[NDArray[Any] | None]:
         """Return the masks [frame, height, width] of each window: zeros without masks, None for other tasks."""
+        # Records of classification have no masks.
         if not self._has_label:
             return [None] * len(windows)
         ignored, dtype = self.labels.stored_ignore or 0, self.labels.dtype
@@ -503,6 +509,7 @@ def _clip_ledger(
         add_levels(ledger, worst, source)
     flat = [is_flat(frames) for frames in windows]
     ledger.count("one_value_records", sum(flat), source_name(source))
+    # Frames of one value that have one in the source too lost nothing.
     if all(flat) and worst is not None and worst.before > 1:
         ledger.count("flattened_records", 1, f"{source_name(source)}: {worst.text()}")
     if reference.is_labelled:

@@ -195,8 +195,10 @@ def classes_of_gray(stored: NDArray[Any], form: GrayForm | None, labels: LabelMa
     """
     if form is None or labels is None:
         return stored
+    # Planning compared all label images, and their gray values are the classes.
     if labels.shown_bits:
         return form.shown(stored, labels.shown_bits)
+    # Mixed forms, such as masks of 1 and of 8 bits, would give one class two values.
     if is_other_form(form, stored, labels.forms):
         stores = ", ".join(map(str, np.unique(stored)[:5]))
         shows = ", ".join(map(str, np.unique(form.shown(stored, 8))[:5]))
@@ -251,6 +253,7 @@ def _of_color(
     """Return the classes of opaque color [height, width, band], or its gray values if all bands are equal."""
     gray = values[..., 0]
     colors = 1 if mode == "LA" else 3
+    # Pillow reduces 16-bit color to 8 bits, so that two colors may become one.
     if header is not None and header.depth == 16:
         raise decode_error("label image is in color", f"16 bits a color; {_CURE}")
     if values.shape[2] > colors and (values[..., colors] != 255).any():
@@ -265,6 +268,7 @@ def _of_color(
 
 def _by_palette(indices: NDArray[Any], image: Image.Image) -> NDArray[Any]:
     """Return the classes of a TIFF, BMP or GIF: its values, or those of a gray palette, which a GIF requires."""
+    # Without a palette, the stored numbers are gray values.
     if image.mode != "P":
         return indices
     palette = np.zeros((256, 3), np.uint8)
@@ -327,6 +331,7 @@ def label_on_grid(
     Raises:
         SourceError: the label has neither the stored nor the displayed size.
     """
+    # The label image has no orientation of its own here: it was drawn on the stored picture.
     if orientation != 1:
         labels = apply_orientation(labels[..., None], orientation)[..., 0]
     if labels.shape != displayed_size(image.orientation, image.stored_size):
@@ -389,6 +394,7 @@ def _count_alike(plane: NDArray[Any]) -> NDArray[np.uint8]:
 
 def renumber(values: NDArray[Any], ids: Mapping[int, int], dtype: str) -> NDArray[Any]:
     """Return the values of a label image or volume as ids; `ids` has one for each value."""
+    # Most labels hold the ids already; then no copy is made.
     if all(value == identity for value, identity in ids.items()):
         return values
     numbers = sorted(ids)

@@ -141,6 +141,7 @@ class LabelReader:
 
     def _open(self, path: str) -> MaskScan:
         members = dict(self.reference.mask_members).get(path, ())
+        # A label of several files: a picture for each slice (CHAOS), or DICOM slices (3D-IRCADb).
         if members and is_image_name(members[0]):
             return self._open_pictures(path, members)
         return open_mask(self.files, path, self.grid, self.options, members)
@@ -151,6 +152,7 @@ class LabelReader:
         A picture belongs to the slice of the same name. Without such names, both are taken in order of their names if
         the slices lie in that order.
         """
+        # One more or less would shift all that follow it.
         if len(members) != len(self.slices):
             detail = (
                 f"{plural(len(members), 'picture')} in {path}, {plural(len(self.slices), 'slice')} in "
@@ -161,6 +163,7 @@ class LabelReader:
         by_name = {stem_of(member): member for member in members}
         picture_of = dict(zip(slices, pictures, strict=True))
         findings: tuple[Finding, ...] = ()
+        # Names are a better proof than the order, which sorting by name may not give.
         if by_name.keys() == {stem_of(one) for one in slices}:
             picture_of = {one: by_name[stem_of(one)] for one in slices}
         elif tuple(slices) in (self.slices, self.slices[::-1]):
@@ -180,6 +183,7 @@ class LabelReader:
                     decoder_of(self.recipe.label_coding()),
                     self.label_map,
                 )
+                # Resizing a label picture would be a guess about its origin.
                 if plane.shape != self.grid.shape[1:]:
                     detail = f"{picture_of[path]}: {plane.shape}, the slice has {self.grid.shape[1:]}"
                     raise SourceError("annotation", "label picture has another size than its slice", detail)
@@ -243,6 +247,7 @@ class LabelReader:
         """Refuse a class mask whose file contains the name of another class of the data set."""
         own = {normalize_class_name(one) for one in mask.names.values()} if mask.values else set()
         others = {normalize_class_name(one) for one in self.label_map.ids} - {normalize_class_name(name)}
+        # NRRD and NIfTI may name the class themselves; the file's name says another one.
         if own and own <= others:
             listed = ", ".join(map(repr, mask.names.values()))
             detail = f"it is the mask of {name!r} by its file's name, and names {listed} itself; rename one of them"
@@ -298,10 +303,12 @@ class LabelReader:
                 *findings,
                 Finding.corrected(FindingName.OBJECTS_BY_CLASS, f"{len(classes) - 1} objects"),
             )
+        # With a label map, unknown values are refused one by one; an ignore label is often drawn as a thin border.
         if label_map.is_open and label_map.ignore is None and len(present) > MOST_SINGLE:
             check_drawn(_sample_planes(values), path)
         ids = label_map.sets_of_values(present) if self._as_sets else label_map.ids_of_values(present)
         found = [*mask.findings, *findings]
+        # --classes and --map-classes remove classes on purpose; the report names them, in case one was forgotten.
         if left_out := [value for value, identity in ids.items() if value and not identity]:
             listed = f"values {', '.join(map(str, left_out[:20]))}"
             found.append(Finding.noted(FindingName.CLASSES_LEFT_OUT, listed))
@@ -364,6 +371,7 @@ class LabelReader:
             fix = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
             if same_shape and not _may_be_taken_by_voxels(mask.grid, self.grid):
                 fix = "its axes run otherwise than the image's; --mask-grid resample takes it where its affine puts it"
+            # A mask of the scan's shape may have lost its affine; one of another shape was drawn on another grid.
             if self.recipe.mask_grid == "resample":
                 return _resample(turned.target, values, self.canonical, fix)
             if self.recipe.mask_grid == "voxels" and same_shape:
@@ -403,12 +411,14 @@ def _find_unnamed_classes(
     """Return a finding for classes that no file names, if all files have names; --missing-classes may refuse them."""
     found: set[str] = set()
     for names in named:
+        # A file without names does not say which classes it lacks.
         if names is None:
             return []
         found.update(names)
     wanted = [name for identity, name in sorted(label_map.names.items()) if identity]
     absent = [name for name in wanted if name not in found]
     listed = ", ".join(absent[:20]) + (" ..." if len(absent) > 20 else "")
+    # A scan without some organs is usual; one without any class is mostly paired with a wrong label.
     if absent and len(absent) == len(wanted) and recipe.missing_classes == "refuse":
         fix = "--missing-classes empty takes the scan as one without them"
         raise SourceError("annotation", "label has none of the classes", f"{listed}; {fix}")
@@ -447,6 +457,7 @@ def _check_known(names: Mapping[int, str], present: Iterable[int], label_map: La
             f"{', '.join(map(repr, unknown))}; known are {known}; --map-classes '{unknown[0]}=background' leaves it "
             "out",
         )
+    # A class with the id 0 would silently become background.
     if lost:
         detail = f"{', '.join(map(repr, lost))} is 0"
         raise SourceError("annotation", "class of the mask has the background's id", detail)
@@ -466,6 +477,7 @@ def _resample(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Vox
     """Resample a mask to its scan's grid; refuse one that lies completely outside, with `fix` as the detail."""
     onto = plan_onto(source, target)
     on_scan = apply_mask(onto, values)
+    # A label that leaves nothing on its scan belongs to another one, or its affine was lost.
     if values.any() and not on_scan.any():
         raise SourceError("geometry", "mask lies outside of its image", fix)
     finding = Finding.corrected(FindingName.MASK_ON_ANOTHER_GRID, "resampled, nearest voxel")

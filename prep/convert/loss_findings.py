@@ -124,6 +124,7 @@ class LossRule:
     def finding(self, converted: Converted) -> LossFinding | None:
         """Return the finding, or None where the loss is smaller."""
         count, of = self.counted(converted)
+        # Each rule has the share that sound data sets reach; see the comments of `LOSS_RULES`.
         if not count or count < self.from_share * of:
             return None
         example = converted.ledger.examples.get(self.example, "")
@@ -207,6 +208,7 @@ def _keep_scan_values(converted: Converted) -> str:
     low, high = ledger.ranges.get("values_before", (0.0, 0.0))
     if recipe.get("window_percentiles"):
         return "take --window-percentiles 0,100, or --dtype float32 without them"
+    # bfloat16 has 8 significant bits.
     if recipe.get("dtype") == "bfloat16":
         return "take --dtype float32"
     if not (recipe.get("window") or recipe.get("window_hu")) or low >= high:
@@ -260,6 +262,7 @@ def _keep_structures(converted: Converted) -> str:
         )
         finer = ",".join(f"{side:g}" for side in finest)
         return f"take a finer spacing, such as --spacing-mm {finer} (that of the sources), with --fit tiles"
+    # Tiles lose nothing at their borders, so that the interpolation removed the structure.
     if recipe.get("fit") == "tiles":
         return "take --mask-interpolation nearest"
     return "take --fit tiles, a larger --depth, --height and --width, or --center label"
@@ -660,8 +663,10 @@ def cure_of_cuts(recipe: Mapping[str, Any], *, has_labels: bool) -> str:
         f"coarser than {','.join(f'{side:g}' for side in spacing)}" if spacing else "coarser than the scans'"
     )
     cures = [f"a larger --depth, --height and --width, a --spacing-mm {coarser}"]
+    # Tiles cover the whole scan, whatever their shape is.
     if recipe["fit"] != "tiles":
         cures.append("--fit tiles")
+    # Stretched records and tiles have no center to choose.
     if has_labels and recipe["center"] != "label" and recipe["fit"] == "crop-or-pad":
         cures.append("--center label")
     return f"take {', '.join(cures[:-1])}, or {cures[-1]}" if len(cures) > 1 else f"take {cures[0]}"

@@ -93,6 +93,7 @@ def add_picture(
     if not is_flat(stored):
         return
     ledger.count("one_value_records", 1, source_name(name))
+    # A source of one value, such as an empty scan, lost nothing.
     if (levels is not None and levels.before > 1) or not is_flat(source):
         text = levels.text() if levels is not None else "several values become 1"
         ledger.count("flattened_records", 1, f"{source_name(name)}: {text}")
@@ -142,6 +143,7 @@ def _add_part_levels(
     ledger: LedgerCounter, part: NDArray[Any], options: ReadOptions, name: str, source: str
 ) -> None:
     levels = levels_of(part, options) if part.size else None
+    # A box beyond the picture shows no sample.
     if levels is None:
         return
     ledger.count("level_objects")
@@ -220,6 +222,7 @@ def add_keypoints(ledger: LedgerCounter, boxes: Sequence[Box], scale: tuple[floa
     """
     for box in boxes:
         points = [(point.y, point.x) for point in box.keypoints if point.visibility > 0]
+        # One point, or several at one place, are one pixel in any record.
         if len(set(points)) < 2:
             continue
         ledger.count("keypoint_objects")
@@ -245,6 +248,7 @@ def add_classes(ledger: LedgerCounter, before: Collection[int], after: Collectio
     if lost:
         listed = ", ".join(map(str, lost[:10]))
         ledger.count("vanished_structures", len(lost), f"{source_name(name)}: class {listed}")
+    # A label without any class trains its source as background.
     if len(lost) == len(known):
         ledger.count("emptied_label_records", 1, source_name(name))
 
@@ -351,6 +355,7 @@ def add_scan_values(
     worst = max(found, key=lambda levels: (levels.is_flat, levels.loss))
     add_levels(ledger, worst, name)
     narrow = min(found, key=lambda levels: levels.inside)
+    # A scan of two values is a mask, whose values any window may leave out.
     if narrow.inside < LEAST_INSIDE and narrow.before > 2:
         text = f"{narrow.inside:.2%} of the values above the background, up to {narrow.high:g}, are in the window"
         ledger.count("outside_window_records", 1, f"{source_name(name)}: {text}")
@@ -378,10 +383,12 @@ def add_saturation(
     ends = plan.stored(plan.window.low), plan.stored(plan.window.high)
     if body.total:
         ledger.bin("saturated_percents", round(100 * max(_share_of(body, end) for end in ends)))
+    # A handful of voxels may be bone or air by chance.
     if labeled.total < FEW_VOXELS:
         return
     ledger.count("windowed_label_records")
     low, high = (_share_of(labeled, end) for end in ends)
+    # A structure that is one value in the source too lost nothing.
     if max(low, high) > _SATURATED and levels.before > 1:
         side = f"above {plan.window.high:g}" if high > low else f"below {plan.window.low:g}"
         text = f"{max(low, high):.0%} of the labeled voxels lie {side}, an end of the window"

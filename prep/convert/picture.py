@@ -75,6 +75,7 @@ def picture_bytes(
         footprint.pixel_bytes + working + output_bytes * moved,
         output_bytes + round(output_bytes * _ENCODED[recipe.encoding]),
     ]
+    # The label image is resized while the encoded picture is held.
     if label_bytes:
         encoded = 0 if recipe.encoding == "raw" else 3
         label = label_bytes // max(1, plan.source_size[0] * plan.source_size[1])
@@ -212,6 +213,7 @@ class PictureConverter:
 
 def _picture_warnings(image: DecodedImage, about_boxes: str | None) -> Iterator[str]:
     """Yield the warnings about the grid of the boxes, and about guesses of the decoder."""
+    # The grid of the annotations matters for boxes; label images have a size that shows theirs.
     if about_boxes:
         yield about_boxes
     if FIRST_OF_SEVERAL in image.notes:
