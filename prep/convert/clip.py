@@ -267,7 +267,7 @@ def _is_lossy_webp(data: bytes) -> bool:
 
 def _check_times(path: str, mask: Clip, clip: Clip) -> None:
     """Refuse an animation whose masks have other durations than the clip's frames."""
-    # Folders of frames have no times of their own.
+    # Folders of frames state no times.
     if mask.times_s is None or clip.times_s is None:
         return
     expected, found = np.diff(clip.times_s), np.diff(mask.times_s)

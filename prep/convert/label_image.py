@@ -331,7 +331,7 @@ def label_on_grid(
     Raises:
         SourceError: the label has neither the stored nor the displayed size.
     """
-    # The label image has no orientation of its own here: it was drawn on the stored picture.
+    # The label image was drawn on the stored picture, so the EXIF orientation of the picture applies to it.
     if orientation != 1:
         labels = apply_orientation(labels[..., None], orientation)[..., 0]
     if labels.shape != displayed_size(image.orientation, image.stored_size):

@@ -414,7 +414,7 @@ class VolumeConverter:
         """
         ledger.count("sources")
         levels = add_scan_values(ledger, image, values, reference.source)
-        # A scale of its own makes up for any unit.
+        # A scan that is scaled by its own values may have any unit.
         if needs_unit and not self.recipe.scales_each_scan():
             add_units(ledger, image, reference.source)
         return levels

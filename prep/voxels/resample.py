@@ -404,7 +404,7 @@ def _sample(
 ) -> None:
     if not unpadded.size:
         return
-    # An oblique grid mixes the axes, so that no axis has weights of its own.
+    # An oblique grid mixes the axes: there are no weights per axis.
     if not step.separable:
         matrix = step.matrix.copy()
         matrix[:3, 3] += matrix[:3, :3] @ [start for start, _ in ranges]

@@ -402,7 +402,7 @@ def _frame(groups: tuple[Elements, ...]) -> DicomFrame:
     def numbers(tag: int, count: int) -> tuple[float, ...] | None:
         return headers.numbers(first(tag), tag, count)
 
-    # Only single slices and overlaps need the thickness. Spacing stands in for it; in NM it may be negative.
+    # Only single slices and overlaps need the thickness. The spacing replaces a missing one; in NM it may be negative.
     spacing = finite_number(first(headers.SPACING_BETWEEN_SLICES), headers.SPACING_BETWEEN_SLICES)
     thickness = finite_number(first(headers.SLICE_THICKNESS), headers.SLICE_THICKNESS)
     rescale_tag = headers.SLOPE if first(headers.SLOPE) else headers.INTERCEPT
@@ -548,7 +548,7 @@ def _format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFo
         high_bit=high,
         signed=integer(elements, headers.SIGNED, 0) == 1,
         padding=None if is_float else padding,
-        # `check_pixels` refuses a map with padding, whose float value would need a comparison of its own.
+        # `check_pixels` refuses a map with padding, which is a float value that nothing here compares.
         is_float=is_float
         and not elements.keys() & {headers.FLOAT_PADDING_VALUE, headers.DOUBLE_PADDING_VALUE},
     )

@@ -421,7 +421,7 @@ class FrameReader:
         if self._fragments:
             frame = b"".join(self._body[start : start + length] for start, length in self._fragments[index])
             array, near = _decode(frame, self._syntax, stored)
-            # Plug-ins return signed values where the codestream says so: the sign goes back into the word's bits.
+            # Plug-ins return signed values for a signed codestream: the sign goes back into the word's bits.
             if array.dtype.kind == "i":
                 array = array.astype(f"i{dtype.itemsize}").view(dtype)
             return array.astype(dtype, copy=False), near

@@ -260,7 +260,7 @@ def plan_series_values(slices: Sequence[Slice], corners: Sequence[int], policy: 
     unit = "HU" if _is_hounsfield(slices[0].fields.modality, slices, findings) else ""
     findings += _describe_values(slices, scales)
     padding = _plan_padding(slices, unit, policy)
-    # With `real`, values below those of all materials are replaced anyway. Slices with scales of their own have
+    # With `real`, values below those of all materials are replaced anyway. Slices with different scales have
     # different stored values for one padding.
     if unit and corners and padding.real is None and len(scales) == 1:
         (scale,) = scales
