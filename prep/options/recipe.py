@@ -228,6 +228,7 @@ class Recipe(RecipeOptions):
         values: dict[str, Any] = {}
         strange = False
         for name, value in document.items():
+            # A name of a later version, or a typing error: it must not be ignored.
             if name not in fields_by_name:
                 near = did_you_mean(name, fields_by_name)
                 strange |= not near
@@ -296,6 +297,7 @@ def _types() -> Mapping[str, Any]:
 
 def _has_type(value: Any, expected: Any) -> bool:
     """Return True if a JSON value has an option's type; numbers must be finite and below `_LARGEST_NUMBER`."""
+    # JSON has lists and no tuples.
     if get_origin(expected) is tuple:
         return isinstance(value, list | tuple) and all(_has_type(one, get_args(expected)[0]) for one in value)
     if get_origin(expected) is Literal:
