@@ -27,13 +27,15 @@ _LEFT_OUT = "DontCare regions are left out; objects in them have no label"
 
 
 def _read_kitti(path: str, data: bytes) -> list[FilePicture] | None:
+    # Folders of other text files lie beside label_2, such as calib, so a file is KITTI's by its folder or its rows.
+    is_label_folder = _FOLDER.search(path) is not None
     try:
         rows = [line.split() for line in data.decode("utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        if not _FOLDER.search(path):
+        if not is_label_folder:
             return None
         raise SourceError("annotation", "label file is no text", str(error)) from error
-    if not _FOLDER.search(path) and not any(len(row) in (_KITTI_VALUES, _KITTI_VALUES + 1) for row in rows):
+    if not is_label_folder and not any(len(row) in (_KITTI_VALUES, _KITTI_VALUES + 1) for row in rows):
         return None
     stem = _FOLDER.sub(r"\1image", posixpath.splitext(path)[0])
     notes = (_LEFT_OUT,) if any(row[0] == _DONT_CARE for row in rows) else ()
@@ -98,11 +100,17 @@ def _wider_pictures(lines: Sequence[str], folders: tuple[str, ...]) -> Iterator[
         if len(rows) < int(count) or any(len(row) != _WIDER_VALUES for row in rows):
             detail = f"line {place}: {name} has {count} faces with {_WIDER_VALUES} values each"
             raise SourceError("annotation", "lines are no list of faces", detail)
-        if not rows and "".join(lines[place : place + 1]).split() == ["0"] * _WIDER_VALUES:
-            place += 1  # a picture without faces has one line of zeros
         yield FilePicture(name=name, folders=folders, objects=rows, notes=(_UNREAD,) if rows else ())
-        while place < len(lines) and not lines[place]:
-            place += 1
+        place = _next_picture(lines, place, has_faces=bool(rows))
+
+
+def _next_picture(lines: Sequence[str], place: int, *, has_faces: bool) -> int:
+    """Return the line of the next picture. One without faces has a line of zeros; files may end with blank lines."""
+    if not has_faces and "".join(lines[place : place + 1]).split() == ["0"] * _WIDER_VALUES:
+        place += 1
+    while place < len(lines) and not lines[place]:
+        place += 1
+    return place
 
 
 def _box_of_face(row: Sequence[str], what: str, options: LayoutOptions) -> Box:

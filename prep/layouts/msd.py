@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -125,12 +126,7 @@ def check_label_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[
     """
     found: dict[int, str] = {}
     for written, name in values:
-        value = int(written) if isinstance(written, str) and is_whole_number(written) else written
-        if type(value) is not int or not -(2**31) <= value < 2**31:
-            raise AnnotationsError(
-                f"{path}: labels: {written!r} of {name!r}: expected a whole number from 0, or a negative one that is "
-                "ignored"
-            )
+        value = _label_value(path, written, name)
         if not isinstance(name, str) or not name.strip():
             raise AnnotationsError(f"{path}: labels: value {value} has the name {name!r}; expected a text")
         if value in found or name in found.values():
@@ -141,6 +137,17 @@ def check_label_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[
     if not set(found) - {0}:
         raise AnnotationsError(f"{path}: labels: expected at least one class beside the background")
     return dict(sorted(found.items()))
+
+
+def _label_value(path: str, written: Any, name: Any) -> int:
+    """Return the value of a class; raise AnnotationsError if it is no whole number of a voxel."""
+    value = int(written) if isinstance(written, str) and is_whole_number(written) else written
+    if type(value) is not int or not -(2**31) <= value < 2**31:
+        raise AnnotationsError(
+            f"{path}: labels: {written!r} of {name!r}: expected a whole number from 0, or a negative one that is "
+            "ignored"
+        )
+    return value
 
 
 def check_dataset_channel_names(path: str, part: str, names: Mapping[str, Any]) -> tuple[str, ...]:
@@ -172,6 +179,25 @@ def list_references(
     """
     document = read_dataset_json(annotations, annotation_file)
     label_values(annotations, images, annotation_file, options)
+    _check_not_nnunet(document, images)
+    listed = [
+        _example(entry, f"{document.path}#{part}[{number}]", MSD_SPLITS[part], document, images, options)
+        for part, number, entry in _entries(document)
+    ]
+    listed = _refuse_exchanged(_refuse_repeated(listed), document.path)
+    note = _note_on_number(document)
+    listed = [replace(one, notes=(*one.notes, *note)) if one.split == "train" else one for one in listed]
+    used = {path for example in listed for path in example.paths} | _named_paths(document, images)
+    listed += [
+        rejected_example(path, ("selection", "file is not in dataset.json", ""))
+        for path in iterate_scans(images.sizes())
+        if path not in used
+    ]
+    yield from sort_examples(listed)
+
+
+def _check_not_nnunet(document: DatasetJson, images: SourceFiles) -> None:
+    """Raise AnnotationsError if a dataset.json is that of nnU-Net, which has the Decathlon's name and other rules."""
     if "training" not in document.content and "channel_names" in document.content:
         # nnU-Net's version 2 lists no files and names the channels (its documentation/dataset_format.md).
         raise AnnotationsError(
@@ -183,21 +209,16 @@ def list_references(
             f"{document.path}: training: its images are cases whose channels are files CASE_0000, as nnU-Net's "
             "version 1 has them; say --layout nnunet"
         )
-    listed: list[SourceExample] = []
-    for part, split in MSD_SPLITS.items():
+
+
+def _entries(document: DatasetJson) -> Iterator[tuple[str, int, Any]]:
+    """Yield the list, the number and the content of each entry, except metadata of macOS."""
+    for part in MSD_SPLITS:
         entries = document.part(part, list, _EXPECTED) if part in document.content else []
         for number, entry in enumerate(entries):
+            # Archives made on a Mac hold ._NAME beside NAME, and so do lists that were made from their folders.
             if not _is_mac_metadata(_image_of(entry)):
-                place = f"{document.path}#{part}[{number}]"
-                listed.append(_example(entry, place, split, document, images, options))
-    listed = _refuse_exchanged(_refuse_repeated(listed), document.path)
-    note = _note_on_number(document)
-    listed = [replace(one, notes=(*one.notes, *note)) if one.split == "train" else one for one in listed]
-    used = {path for example in listed for path in example.paths} | _named_paths(document, images)
-    for path in iterate_scans(images.sizes()):
-        if path not in used:
-            listed.append(rejected_example(path, ("selection", "file is not in dataset.json", "")))
-    yield from sort_examples(listed)
+                yield part, number, entry
 
 
 def label_values(
@@ -223,7 +244,7 @@ def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tupl
 def _example(
     entry: Any, place: str, split: str, document: DatasetJson, images: SourceFiles, options: LayoutOptions
 ) -> SourceExample:
-    image, label = (entry.get("image"), entry.get("label")) if isinstance(entry, dict) else (entry, None)
+    image, label = _image_of(entry), entry.get("label") if isinstance(entry, dict) else None
     if not isinstance(image, str) or not image or not isinstance(label, str | None):
         detail = f"{place}: expected {_EXPECTED}"
         return rejected_example(place, ("annotation", "entry names no image", detail), split)
@@ -233,12 +254,13 @@ def _example(
         mask = find_annotated_file(label, "label", images, document.folder) if label else None
     except SourceError as error:
         return rejected_example(source, error.at(place).args, split)
-    fault = None
     if mask == source:
-        fault, mask = ("annotation", "image and label are one file", place), None
-    elif mask is None and split != "test" and options.missing_masks == "refuse":
-        fault = ("annotation", "image has no label", place)
-    return SourceExample(source=source, key=source, split=split, mask=mask, problem=fault)
+        fault = ("annotation", "image and label are one file", place)
+        return SourceExample(source=source, key=source, split=split, problem=fault)
+    # The Decathlon publishes no labels of its test images.
+    lacks_label = mask is None and split != "test" and options.missing_masks == "refuse"
+    problem = ("annotation", "image has no label", place) if lacks_label else None
+    return SourceExample(source=source, key=source, split=split, mask=mask, problem=problem)
 
 
 def _refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
@@ -287,11 +309,9 @@ def _note_on_number(document: DatasetJson) -> tuple[str, ...]:
 def _named_paths(document: DatasetJson, images: SourceFiles) -> set[str]:
     """Return the paths that any entry names, including entries with a problem."""
     found = set()
-    for part in MSD_SPLITS:
-        for entry in document.content.get(part, ()):
-            for written in entry.values() if isinstance(entry, dict) else (entry,):
-                try:
-                    found.add(find_annotated_file(str(written), "image", images, document.folder))
-                except SourceError:
-                    continue
+    entries = (entry for part in MSD_SPLITS for entry in document.content.get(part, ()))
+    for entry in entries:
+        for written in entry.values() if isinstance(entry, dict) else (entry,):
+            with suppress(SourceError):  # the example of the entry has this error
+                found.add(find_annotated_file(str(written), "image", images, document.folder))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from halofeed.prep.annotations.advice import suggest
 from halofeed.prep.annotations.columns import match_columns
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    grouped,
     rejected_example,
     sort_examples,
     split_in_file_name,
@@ -87,11 +88,12 @@ def list_references(
     )
     tables = read_tables(form, annotations, annotation_file, columns, images)
     index = FolderIndex(images)
-    listed: list[tuple[TableRow, SourceExample]] = []
     rows_of = [[_from_the_root(row, annotations.root, images.root) for row in table.rows] for table in tables]
+    # All folders at once: the headers of their files are read in parallel.
     folders = dict.fromkeys(folder for rows in rows_of for row in rows for folder in _folders_of(row, index))
     series = series_below(images, tuple(folders), options) if folders else {}
     reader = _RowReader(index=index, options=options, series=series)
+    listed: list[tuple[TableRow, SourceExample]] = []
     for table, rows in zip(tables, rows_of, strict=True):
         split = split_in_file_name(table.file) or "train"
         listed += [(row, replace(reader.example(row, split), notes=table.notes)) for row in rows]
@@ -99,10 +101,15 @@ def list_references(
     examples = resolve_grid(_refuse_repeated(listed), images, options)
     used = {path for example in examples for path in example.paths}
     used |= data_files(images, used)
-    named, one_file = _named_paths(listed, images.root), annotation_file is not None
-    yield from sort_examples([*examples, *_unlisted(used, named, images, one_file, options.takes_scan)])
+    named = _named_paths(listed, images.root)
+    folders_of = {path.rpartition("/")[0] for path in used | named}
+    files = _NamedFiles(used=used, named=named, folders=folders_of)
+    # One of several tables says nothing of the files of the others.
+    unlisted = _unlisted_everywhere if annotation_file is None else _unlisted_beside
+    yield from sort_examples([*examples, *unlisted(files, images, options)])
 
 
+_IN_NO_ROW = ("selection", "file is in no row of the table", "")
 _LABEL_NOT_FOUND = "label file not found"
 """Reason of `find_annotated_file`."""
 _Source = tuple[str, SourceFiles, SourceFiles, str | None]
@@ -126,13 +133,10 @@ def _check_label_column(
     other = match_columns("", header, _SPELLINGS, ignored).columns.get("label")
     if other is None:
         return
+    chosen = replace(options, ignore_columns=ignored)
 
     def pair(words: Sequence[str]) -> str | None:
-        form, annotations, images, annotation_file = source
-        again = list_references(
-            form, annotations, images, annotation_file, replace(options, ignore_columns=ignored)
-        )
-        count = sum(one.problem is None and one.is_labelled for one in again)
+        count = sum(one.problem is None and one.is_labelled for one in list_references(*source, chosen))
         return f"takes the labels of {plural(count, 'image')} from {other}" if count else None
 
     for suggestion in suggest([("--ignore-columns", ",".join(ignored))], pair):
@@ -180,42 +184,52 @@ class _RowReader:
                 raise SourceError("annotation", "row names no file", "the cell under image is empty")
             image = self._with_image(known, written)
             image = replace(image, key=row.cell("id") or image.source)
-            labels = [self._label(path, image) for path in _label_files(row.cell("label"), self.index)]
-            masks = [path for path, _ in labels]
-            if len(set(masks)) < len(masks):
-                raise SourceError("annotation", "label is listed twice", "; ".join(masks))
-            if same := [path for path in masks if path in (*image.paths, image.source)]:
-                raise SourceError("annotation", "image and label are one file", same[0])
-            folders = (*image.mask_members, *((path, files) for path, files in labels if files))
-            return replace(
-                image, mask=masks[0] if masks else None, more_masks=tuple(masks[1:]), mask_members=folders
-            )
+            return self._with_labels(image, _label_files(row.cell("label"), self.index))
         except SourceError as error:
             return replace(known, problem=error.at(row.place).args)
 
+    def _with_labels(self, image: SourceExample, written: Sequence[str]) -> SourceExample:
+        """Return the example of an image with its labels."""
+        labels = [self._label(path, image) for path in written]
+        masks = [path for path, _ in labels]
+        if len(set(masks)) < len(masks):
+            raise SourceError("annotation", "label is listed twice", "; ".join(masks))
+        if same := [path for path in masks if path in (*image.paths, image.source)]:
+            raise SourceError("annotation", "image and label are one file", same[0])
+        folders = (*image.mask_members, *((path, files) for path, files in labels if files))
+        return replace(
+            image, mask=masks[0] if masks else None, more_masks=tuple(masks[1:]), mask_members=folders
+        )
+
     def _with_image(self, known: SourceExample, written: Sequence[str]) -> SourceExample:
         """Return the example with the files of its image."""
-        images = self.index.files
         if len(written) > 1:
-            found = [self._series_at(path) for path in written]
-            if all(found):
-                return _as_channels(known, [one for one in found if one is not None])
-            if any(found):
-                detail = f"{'; '.join(written)}; save those in folders as NIfTI"
-                raise SourceError("annotation", "channels are DICOM folders and files", detail)
-            paths = [find_annotated_file(path, "image", images) for path in written]
-            if len(set(paths)) < len(paths):
-                raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
-            if others := [path for path in paths if not is_scan_or_array_name(path)]:
-                reason = "channels are not volumes in files or pictures"
-                raise SourceError("annotation", reason, ", ".join(others[:3]))
-            return replace(known, source=paths[0], channels=tuple(paths[1:]))
+            return self._with_channels(known, written)
         if (series := self._series_at(written[0])) is not None:
             return _as_channels(known, [series])
+        images = self.index.files
         is_file = images.size(relative_path(written[0], images.root)) is not None
         path = find_annotated_file(written[0], "image", images)
+        # A DICOM file has no telling name; as a member it is opened by its content.
         takes_file = self.options.takes_scan(path) or path.lower().endswith(ARRAY_EXTENSIONS)
         return replace(known, source=path, members=() if is_file and takes_file else (path,))
+
+    def _with_channels(self, known: SourceExample, written: Sequence[str]) -> SourceExample:
+        """Return the example of an image of several channels, which are all DICOM series or all files."""
+        found = [self._series_at(path) for path in written]
+        series = [one for one in found if one is not None]
+        if len(series) == len(found):
+            return _as_channels(known, series)
+        if series:
+            detail = f"{'; '.join(written)}; save those in folders as NIfTI"
+            raise SourceError("annotation", "channels are DICOM folders and files", detail)
+        paths = [find_annotated_file(path, "image", self.index.files) for path in written]
+        if len(set(paths)) < len(paths):
+            raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
+        if others := [path for path in paths if not is_scan_or_array_name(path)]:
+            reason = "channels are not volumes in files or pictures"
+            raise SourceError("annotation", reason, ", ".join(others[:3]))
+        return replace(known, source=paths[0], channels=tuple(paths[1:]))
 
     def _series_at(self, written: str) -> SourceExample | None:
         """Return the DICOM series at a path; None if the path is not a folder of DICOM files."""
@@ -232,21 +246,37 @@ class _RowReader:
         path = relative_path(written, images.root)
         is_folder = images.size(path) is None and images.has_folder(path)
         below = self.index.below(path) if is_folder else []
-        has_several = bool(below) and bool(set(below) - set(volume_files(below[0])))
-        if has_several and all(map(is_image_name, below)):
+        if not below:
+            found = self._series_at(written)
+            return (found.source, found.members) if found else (self._label_file(written, written), ())
+        # A folder of one volume, such as .hdr with .img, is that volume.
+        if set(below) <= set(volume_files(below[0])):
+            return self._label_file(below[0], written), ()
+        return self._slices(written, path, below, image)
+
+    def _slices(
+        self, written: str, path: str, below: Sequence[str], image: SourceExample
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return a folder of label slices and their files: pictures for the slices of a series, or DICOM images."""
+        if all(map(is_image_name, below)):
+            # Only a series has slices that pictures can be paired with, in the order of their names.
             if not (image.members or image.stored):
                 detail = f"{plural(len(below), 'picture')} in {path}, and the image is no DICOM series; name one file"
                 raise SourceError("annotation", "label folder holds several files", detail)
             return path, tuple(sorted(below))
-        if has_several and any(map(is_scan_or_array_name, below)):
+        if any(map(is_scan_or_array_name, below)):
             raise SourceError(
                 "annotation", "label folder holds several files", f"{plural(len(below), 'file')} in {path}"
             )
-        found = self._series_at(written) if has_several or not below else None
+        found = self._series_at(written)
         if found is not None:
             return found.source, found.members or tuple(below)
+        return self._label_file(below[0], written), ()
+
+    def _label_file(self, path: str, written: str) -> str:
+        """Return the path of a label in one file."""
         try:
-            return find_annotated_file(below[0] if below else written, "label", images), ()
+            return find_annotated_file(path, "label", self.index.files)
         except SourceError as error:
             if error.reason != _LABEL_NOT_FOUND or extension_of(written):
                 raise
@@ -309,19 +339,20 @@ def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> Sourc
 
 def _label_files(cell: str, index: FolderIndex) -> list[str]:
     """Return the files that a label cell names; a file name may contain a semicolon itself."""
-    whole = relative_path(cell, index.files.root) if cell else ""
-    is_one = ";" not in cell or index.files.size(whole) is not None
-    return _split_cell(cell) if not is_one or cell.startswith("[") else [cell] if cell else []
+    if not cell:
+        return []
+    is_list = cell.startswith("[")
+    is_one = ";" not in cell or index.files.size(relative_path(cell, index.files.root)) is not None
+    return [cell] if is_one and not is_list else _split_cell(cell)
 
 
 def _refuse_repeated(listed: Sequence[tuple[TableRow, SourceExample]]) -> list[SourceExample]:
     """Return the examples, with one problem in place of all rows of an image that occurs several times."""
-    by_source: dict[str, list[tuple[TableRow, SourceExample]]] = {}
-    for row, example in listed:
-        by_source.setdefault(example.source, []).append((row, example))
+    by_source = grouped((example.source, (row, example)) for row, example in listed)
     result = []
     for same in by_source.values():
         example = same[0][1]
+        # Rows may have different labels, or put one image into two splits.
         if len(same) > 1:
             places = ", ".join(row.place for row, _ in same[:3])
             problem = ("annotation", "image is in several rows", places)
@@ -341,36 +372,54 @@ def _named_paths(listed: Iterable[tuple[TableRow, SourceExample]], root: str) ->
     }
 
 
-def _unlisted(
-    used: set[str], named: set[str], images: SourceFiles, one_file: bool, takes: Callable[[str], bool]
-) -> Iterator[SourceExample]:
-    """Yield an example with a problem for each scan in no row, and for each folder of other files in no row.
+@dataclass(frozen=True, kw_only=True)
+class _NamedFiles:
+    """Files that examples use, paths that rows name, including rows with a problem, and the folders of all."""
 
-    Args:
-        one_file: report only folders of named files, because one of several tables was read.
-    """
-    folders = {path.rpartition("/")[0] for path in used | named}
-    if one_file:
-        inside = sorted(folder for folder in folders if not folder.startswith(("/", "..")))
-        paths = [path for folder in inside for path in images.files_in(folder)]
-    else:
-        paths = list(images.sizes())
-    whole = set(iterate_scans(set(paths), takes))
-    others: Counter[str] = Counter()
-    for path in paths:
-        folder = path.rpartition("/")[0]
-        if is_container(path):  # the table itself, with its pictures
-            continue
-        if path in used or path in named or not named.isdisjoint(_folders_above(path)):
-            continue
-        if path in whole and (not one_file or folder in folders):
-            yield rejected_example(path, ("selection", "file is in no row of the table", ""))
-        elif not takes(path) and not is_document_name(path) and not one_file and folder:
-            others[folder] += 1
+    used: set[str]
+    named: set[str]
+    folders: set[str]
+
+    def covers(self, path: str) -> bool:
+        """Return whether a file is named, is in a folder that is named, or is a table with its pictures itself."""
+        if is_container(path) or path in self.used or path in self.named:
+            return True
+        return not self.named.isdisjoint(_folders_above(path))
+
+
+def _unlisted_beside(
+    files: _NamedFiles, images: SourceFiles, options: LayoutOptions
+) -> Iterator[SourceExample]:
+    """Yield an example with a problem for each scan in no row, in the folders of the named files."""
+    inside = sorted(folder for folder in files.folders if not folder.startswith(("/", "..")))
+    paths = [path for folder in inside for path in images.files_in(folder)]
+    for path in _whole_scans(paths, options):
+        if path.rpartition("/")[0] in files.folders and not files.covers(path):
+            yield rejected_example(path, _IN_NO_ROW)
+
+
+def _unlisted_everywhere(
+    files: _NamedFiles, images: SourceFiles, options: LayoutOptions
+) -> Iterator[SourceExample]:
+    """Yield an example with a problem for each scan in no row, and for each folder of other files in no row."""
+    paths = [path for path in images.sizes() if not files.covers(path)]
+    whole = set(_whole_scans(images.sizes(), options))
+    yield from (rejected_example(path, _IN_NO_ROW) for path in paths if path in whole)
+    others = Counter(path.rpartition("/")[0] for path in paths if _may_be_dicom(path, options))
     for folder, count in others.items():
-        if folder not in folders:
+        if folder and folder not in files.folders:
             detail = f"{plural(count, 'file')} that may be DICOM"
             yield rejected_example(folder, ("selection", "folder is in no row of the table", detail))
+
+
+def _whole_scans(paths: Iterable[str], options: LayoutOptions) -> Iterator[str]:
+    """Yield each scan once, though it may have several files."""
+    return iterate_scans(set(paths), options.takes_scan)
+
+
+def _may_be_dicom(path: str, options: LayoutOptions) -> bool:
+    """Return whether a file may be a slice: DICOM files often have no extension, so all other names may be."""
+    return not options.takes_scan(path) and not is_document_name(path)
 
 
 def _folders_above(path: str) -> Iterator[str]:
