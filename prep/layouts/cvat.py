@@ -83,8 +83,9 @@ def _frames(root: ElementTree.Element, path: str) -> Iterator[FilePicture]:
             if missing > _MAX_FRAMES:  # before the frames are listed: numbers in a file cost nothing
                 raise _GAP
             gaps.update((subset, one) for one in between)
-    empty = {(subset, frame) for subset, numbers in ranges.items() for frame in numbers} if frames else set()
-    for key in sorted(empty | gaps | frames.keys()):
+    empty = ((subset, frame) for subset, numbers in ranges.items() for frame in numbers)
+    # Without any track, the file is one of images.
+    for key in sorted(gaps.union(frames, empty)) if frames else ():
         yield FilePicture(
             name="",
             stem=f"frame_{key[1]:06d}",

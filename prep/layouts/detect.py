@@ -426,12 +426,9 @@ def _continued_numbers(by_class: Mapping[str, Sequence[str]]) -> str | None:
     if not all(map(str.isdecimal, stems)):
         return None
     ordered = sorted(stems, key=int)
-    numbers = [_last_numbers(stems[name]) for name in ordered]
-    if not _are_chunks([len(found) for found in numbers]):
+    if not _are_chunks([_last_numbers(stems[name]) for name in ordered]):
         return None
-    if all(max(one) < min(following) for one, following in pairwise(numbers)):
-        return f"the numbers of the files continue from {ordered[0]} to {ordered[1]}"
-    return None
+    return f"the numbers of the files continue from {ordered[0]} to {ordered[1]}"
 
 
 def _are_digests(folder: str, stems: Iterable[str]) -> bool:
@@ -449,15 +446,17 @@ def _last_numbers(stems: Iterable[str]) -> list[int]:
     return [int(found[-1]) for stem in stems if (found := re.findall(r"\d+", stem))]
 
 
-def _are_chunks(sizes: Sequence[int]) -> bool:
-    """Return whether folders have as many files as each chunk of a list: all equally many, and the last at most so.
+def _are_chunks(numbers: Sequence[Sequence[int]]) -> bool:
+    """Return whether folders hold the chunks of one list: equally many files, the last at most so, numbers that rise.
 
     Folders of one file each show nothing: 0/1.jpg and 1/2.jpg may be classes.
     """
-    if len(sizes) < 2:
+    if len(numbers) < 2:
         return False
-    *full, last = sizes
-    return len(set(full)) == 1 and full[0] > 1 and 0 < last <= full[0]
+    *full, last = map(len, numbers)
+    if len(set(full)) > 1 or full[0] < 2 or not 0 < last <= full[0]:
+        return False
+    return all(max(one) < min(following) for one, following in pairwise(numbers))
 
 
 def _telling_list(files: SourceFiles, by_class: Mapping[str, Sequence[str]]) -> str | None:

@@ -266,11 +266,7 @@ def _find_labels(
             "what of a series' folder {id} is"
         )
     else:
-        paths = set(content.listing.named)
-        labels += [
-            (_by_place(path, content.taken), single_file_label(path, missing_part(path, paths)))
-            for path in content.volumes
-        ]
+        labels += _labels_by_place(content)
     damaged = {one.source: one.problem for one in content.drawn if not one.is_left_out}
     labels = [
         (fits, replace(label, problem=label.problem or damaged.get(label.path))) for fits, label in labels
@@ -492,8 +488,7 @@ def _referenced_series(one: OtherFile, found: Sequence[FoundSeries]) -> list[str
     Sequence). Without either, PS3.3 C.7.4.1: images in one frame of reference share their coordinates.
     """
     if not one.refers_to:
-        fits = [series for series in found if series.scan.frame_of_reference == one.frame_of_reference]
-        return [series.source for series in fits if one.frame_of_reference is not None]
+        return _in_frame_of_reference(one, found)
     fits = [series for series in found if series.scan.series in one.refers_to]
     if one.group is not None and len({series.scan.group for series in fits}) > 1:
         # Two patients can have the same series UID.
@@ -501,6 +496,13 @@ def _referenced_series(one: OtherFile, found: Sequence[FoundSeries]) -> list[str
     # If a series contains several volumes, the mask belongs to the one whose images it references.
     named = [series for series in fits if one.path in series.scan.masks]
     return [series.source for series in (named if len(fits) > 1 and named else fits)]
+
+
+def _in_frame_of_reference(one: OtherFile, found: Sequence[FoundSeries]) -> list[str]:
+    """Return the series in the frame of reference of a mask; none if it names no frame."""
+    if one.frame_of_reference is None:
+        return []
+    return [series.source for series in found if series.scan.frame_of_reference == one.frame_of_reference]
 
 
 def _label_of_mask(
@@ -614,6 +616,15 @@ def _identities(
         folders = ", ".join(repr(series.scan.folder) for series in found[:3])
         raise AnnotationsError(f"--image-pattern {image_pattern}: no series' folder fits it; found {folders}")
     return identities
+
+
+def _labels_by_place(content: _Content) -> list[tuple[list[str], LabelFiles]]:
+    """Return each NIfTI file with the series that it may belong to by its place, without a pattern."""
+    paths = set(content.listing.named)
+    return [
+        (_by_place(path, content.taken), single_file_label(path, missing_part(path, paths)))
+        for path in content.volumes
+    ]
 
 
 def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 
 from halofeed.prep.annotations.advice import suggest
@@ -56,20 +57,24 @@ def describe_choice(several: Sequence[Sequence[str]], single: Sequence[str], kin
     patterns = [
         _pattern_of([paths[place] for paths in ordered], ordered) for place in range(min(map(len, ordered)))
     ]
-
-    def try_words(words: Sequence[str]) -> str | None:
-        pattern = compile_pattern(words[1], "label_pattern", ("id", "class"))
-        taken = [[path for path in paths if fits_pattern(pattern, path)] for paths in ordered]
-        if any(len(paths) != 1 for paths in taken):
-            return None
-        count = len(several) + sum(fits_pattern(pattern, path) for path in single)
-        total = len(several) + len(single)
-        each = "each" if count == total else f"{count:,}"
-        scope = "" if count == total == 1 else f", one for {each} of {total:,} series"
-        return f"takes {_describe([path for (path,) in taken], ordered, kinds)}{scope}"
-
+    try_words = partial(_try_pattern, ordered, single, kinds)
     found = suggest([("--label-pattern", pattern) for pattern in patterns], try_words, most=_MOST_CHOICES)
     return "; or ".join([*map(str, found), _MERGE])
+
+
+def _try_pattern(
+    ordered: Sequence[Sequence[str]], single: Sequence[str], kinds: Mapping[str, str], words: Sequence[str]
+) -> str | None:
+    """Return what a pattern takes, if that is one label of each series that has several; else None."""
+    pattern = compile_pattern(words[1], "label_pattern", ("id", "class"))
+    taken = [[path for path in paths if fits_pattern(pattern, path)] for paths in ordered]
+    if any(len(paths) != 1 for paths in taken):
+        return None
+    count = len(ordered) + sum(fits_pattern(pattern, path) for path in single)
+    total = len(ordered) + len(single)
+    each = "each" if count == total else f"{count:,}"
+    scope = "" if count == total == 1 else f", one for {each} of {total:,} series"
+    return f"takes {_describe([path for (path,) in taken], ordered, kinds)}{scope}"
 
 
 def _describe(chosen: Sequence[str], ordered: Sequence[Sequence[str]], kinds: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import add_class_notes, similar_class_notes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    grouped,
     is_split_name,
     refuse_annotation_file,
     rejected_example,
@@ -215,12 +216,10 @@ def _first_files_without_images(
     known = {tuple(path.split("/")[:depth]) for path in firsts}
     for path in others:
         folders = tuple(path.split("/")[:-1][:depth])
-        if (
-            len(folders) == depth
-            and folders not in known
-            and is_document_name(path)
-            and not is_document_name(folders[-1])
-        ):
+        if len(folders) < depth or folders in known or not is_document_name(path):
+            continue
+        # A folder with the name of a document, such as licenses, is none of a class.
+        if not is_document_name(folders[-1]):
             known.add(folders)
             yield path
 
@@ -250,46 +249,48 @@ def _empty_class_folder(path: str, rules: Rules) -> SourceExample:
 
 def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
     """Raise AnnotationsError if splits are below the first folder, or if the first folder would be the only class."""
-    below = [path.split("/")[first_is_split:] for path in paths]
-    inside = [path for path in below if len(path) > 1]
-    deep = [path for path in inside if len(path) > 2]
+    inside = [below for path in paths if len(below := path.split("/")[first_is_split:]) > 1]
     _refuse_one_level_too_deep(inside, root)
-    if not inside or len(deep) < len(inside):
+    if not inside or any(len(path) == 2 for path in inside):
         return
-    above = deep[0][0]
-    holds_splits = all(is_split_name(path[1]) for path in deep)
+    above = inside[0][0]
+    holds_splits = all(is_split_name(path[1]) for path in inside)
     fix = "name the folder that holds the class folders or the splits"
-    if {len(path) for path in deep} == {
-        3 + holds_splits
-    }:  # else the folders below hold no pictures of a class
+    # Only if the folders below hold the pictures of classes.
+    if {len(path) for path in inside} == {3 + holds_splits}:
         fix += f", such as --source {shlex.quote(f'{root}/{above}')}"
-    shown = sorted({path[1] for path in deep})
-    if holds_splits:
-        found = (
-            f"{'/'.join(deep[0])} has a split, {deep[0][1]}, in the folder {above}; expected split/class/image or "
-            "class/image"
+    found = _split_inside(inside[0]) if holds_splits else _only_class(inside)
+    if found is not None:
+        raise LayoutError(
+            f"{root}: {found}: {fix}", lambda: f"or say --folders-are-classes to take {above} for a class"
         )
-    elif len({path[0] for path in deep}) == 1 and len(shown) > 1:
-        found = (
-            f"{above} would be the only class, and all its images lie in folders of their own "
-            f"({', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''})"
-        )
-    else:
-        return
-    raise LayoutError(
-        f"{root}: {found}: {fix}", lambda: f"or say --folders-are-classes to take {above} for a class"
+
+
+def _split_inside(path: Sequence[str]) -> str:
+    """Return what is wrong if the split is the second folder of a path."""
+    where = f"{'/'.join(path)} has a split, {path[1]}, in the folder {path[0]}"
+    return f"{where}; expected split/class/image or class/image"
+
+
+def _only_class(inside: Sequence[Sequence[str]]) -> str | None:
+    """Return what is wrong if one folder holds all pictures, and each in one of several folders; else None."""
+    shown = sorted({path[1] for path in inside})
+    if len({path[0] for path in inside}) > 1 or len(shown) < 2:
+        return None
+    more = ", ..." if len(shown) > 3 else ""
+    return (
+        f"{inside[0][0]} would be the only class, and all its images lie in folders of their own "
+        f"({', '.join(shown[:3])}{more})"
     )
 
 
 def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> None:
     """Raise AnnotationsError for data/cat/1.jpg and data/dog/1.jpg with samples/1.jpg: `data` may not be a class."""
-    below: dict[str, set[str]] = {}
-    for path in inside:
-        below.setdefault(path[0], set()).add(path[1] if len(path) > 2 else "")
+    below = grouped((path[0], path[1] if len(path) > 2 else "") for path in inside)
     flat = next((name for name, folders in below.items() if "" in folders), None)
-    deep = [name for name, folders in below.items() if len(folders) > 1 and "" not in folders]
+    deep = [name for name, folders in below.items() if len(set(folders)) > 1 and "" not in folders]
     if flat is not None and len(deep) == 1 and not is_split_name(deep[0]):
-        shown = ", ".join(sorted(below[deep[0]])[:3])
+        shown = ", ".join(sorted(set(below[deep[0]]))[:3])
         raise AnnotationsError(
             f"{root}: all images of {deep[0]} lie in folders of their own ({shown}), and those of {flat} straight in "
             f"it; expected class/image: name the folder {deep[0]} with --source if its folders are the classes, or say "
@@ -391,9 +392,11 @@ def _may_not_be_classes(files: SourceFiles, firsts: Iterable[str], classes: Coll
         return True
     if len(classes) > MAX_FOLDERS:
         return False
+    if any(map(MASK_FOLDER.fullmatch, classes)) or _folder_pairs(classes):
+        return True
     stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS)
-    named = any(map(MASK_FOLDER.fullmatch, classes)) or bool(_folder_pairs(classes))
-    return named or max(stems.values(), default=0) > 1 or len({_is_gray(files, path) for path in firsts}) > 1
+    # One name in two folders, or gray beside colors, as masks beside pictures.
+    return max(stems.values(), default=0) > 1 or len({_is_gray(files, path) for path in firsts}) > 1
 
 
 def _check_class_folders(
@@ -414,33 +417,41 @@ def _check_class_folders(
         (only,) = classes
         _refuse_annotations_beside(files, paths, only)
         return {only: f"all images have one class, {only!r}"}
-    by_class: dict[str, dict[str, str]] = {}
-    for path in paths:
-        parts = path.split("/")
-        folders = parts[:-1]
-        if len(folders) > first_is_split:
-            label = folders.pop(int(first_is_split))
-            by_class.setdefault(label, {})["/".join([*folders, _stem(path)])] = path
+    by_class = _paths_by_name(paths, first_is_split)
     _refuse_paired_folders(files, by_class, first_is_split)
     notes: dict[str, str] = {}
     for one, other in combinations(sorted(by_class), 2):
         shared = sorted(by_class[one].keys() & by_class[other].keys())
         smaller = min(len(by_class[one]), len(by_class[other]))
-        if 2 * len(shared) < smaller or not shared:
+        if not shared or 2 * len(shared) < smaller:
             continue
         pairs = [(by_class[one][name], by_class[other][name]) for name in shared]
         _refuse_masks(files, one, other, pairs, smaller, options)
-        are_distinctive = len(pairs) >= _SAMPLE and all(
-            len(_stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS for path, _ in pairs
-        )
-        are_counters = _are_counters(by_class[one]) or _are_counters(by_class[other])
-        if 10 * len(pairs) >= 9 * smaller and are_distinctive and not are_counters:
+        if 10 * len(pairs) >= 9 * smaller and _are_no_chance(pairs, by_class[one], by_class[other]):
             message = (
                 f"{pairs[0][0]} and {pairs[0][1]} have one name, as have {plural(len(pairs), 'file')} of "
                 f"their classes: {MAY_SHOW_ONE_THING}"
             )
             notes = _join_notes(notes, dict.fromkeys((one, other), message))
     return notes
+
+
+def _paths_by_name(paths: Iterable[str], first_is_split: bool) -> dict[str, dict[str, str]]:
+    """Return the images of each class by their names: the path without the class and the extension."""
+    by_class: dict[str, dict[str, str]] = {}
+    for path in paths:
+        folders = path.split("/")[:-1]
+        if len(folders) > first_is_split:
+            label = folders.pop(int(first_is_split))
+            by_class.setdefault(label, {})["/".join([*folders, _stem(path)])] = path
+    return by_class
+
+
+def _are_no_chance(pairs: Sequence[tuple[str, str]], one: Iterable[str], other: Iterable[str]) -> bool:
+    """Return whether two folders do not share names by chance, as numbered files and short names do."""
+    if len(pairs) < _SAMPLE or _are_counters(one) or _are_counters(other):
+        return False
+    return all(len(_stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS for path, _ in pairs)
 
 
 def _folder_pairs(names: Collection[str]) -> dict[str, str]:
@@ -469,6 +480,7 @@ def _refuse_paired_folders(
     """Raise AnnotationsError if each picture of a half of the folders has a partner of its name in the other half.
 
     Two classes that are numbered from 1 share names by chance; two pairs of folders with partners by name do not.
+    CamVid has train with trainannot, and val with valannot.
     """
     pairs = _folder_pairs(by_class)
     if not pairs or any(by_class[one].keys() != by_class[other].keys() for one, other in pairs.items()):
@@ -579,19 +591,25 @@ def _refuse_masks(
 ) -> None:
     """Raise AnnotationsError if two folders share file names and one holds the masks of the other."""
     named = [bool(MASK_FOLDER.fullmatch(name)) for name in (one, other)]
-    if sum(named) != 1:
-        sample = pairs[:: max(1, len(pairs) // _SAMPLE)][:_SAMPLE]
-        gray = [{_is_gray(files, pair[place]) for pair in sample} for place in (0, 1)]
-        is_proof = len(pairs) > 1 and 10 * len(pairs) >= 9 * smaller and {True} in gray and {False} in gray
-        if not any(named) and not is_proof:
-            return
-        named = [gray[0] == {True}, gray[1] == {True}] if is_proof else [False, True]
-    image, mask = pairs[0][::-1] if named[0] else pairs[0]
+    # Two names of masks, or none, do not tell which folder has the masks; contents may.
+    place = named.index(True) if sum(named) == 1 else _gray_folder(files, pairs, smaller)
+    if place is None and not any(named):
+        return
+    image, mask = pairs[0][::-1] if place == 0 else pairs[0]
     raise AnnotationsError(
         f"{files.root}: {image} and {mask} have one name, as have {len(pairs)} of "
         f"{plural(smaller, 'file')}, so that one is the "
         f"mask or annotation of the other; for label images {pattern_advice(files, options)}; or {_FIX}"
     )
+
+
+def _gray_folder(files: SourceFiles, pairs: Sequence[tuple[str, str]], smaller: int) -> int | None:
+    """Return 0 or 1 for the folder whose files alone are gray, if nearly all files of both pair; else None."""
+    if len(pairs) < 2 or 10 * len(pairs) < 9 * smaller:
+        return None
+    sample = pairs[:: max(1, len(pairs) // _SAMPLE)][:_SAMPLE]
+    gray = [{_is_gray(files, pair[place]) for pair in sample} for place in (0, 1)]
+    return gray.index({True}) if {True} in gray and {False} in gray else None
 
 
 def _stem(path: str) -> str:

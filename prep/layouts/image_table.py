@@ -196,8 +196,9 @@ def _column_rules(options: LayoutOptions) -> ColumnRules:
 
 def _check_tables(tables: Sequence[Table], options: LayoutOptions, *, with_boxes: bool) -> None:
     """Raise an error if tables have no rows, or an option has no effect on them."""
-    if missing := [name for name in options.keep if not any(name in table.columns for table in tables)]:
-        found_columns = ", ".join(dict.fromkeys(column for table in tables for column in table.header))
+    columns = set(chain(*(table.columns for table in tables)))
+    if missing := [name for name in options.keep if name not in columns]:
+        found_columns = ", ".join(dict.fromkeys(chain(*(table.header for table in tables))))
         raise AnnotationsError(
             f"{tables[0].file}: --keep {','.join(missing)}: no table has such a column; found {found_columns}; "
             "leave it out"
@@ -449,14 +450,17 @@ def _resolve_tables(
     # In the order of the rows, so that messages name the first one.
     by_table = grouped((file, described) for _, file, described in sorted(found, key=itemgetter(0)))
     for file, of_table in by_table.items():
-        has_places = any(one.boxes or one.bad_objects for one, *_ in of_table)
-        if not has_places and any(names for _, names, _ in of_table):
-            raise AnnotationsError(
-                f"{file}: no row has a box, and rows have classes: take --task classification"
-            )
+        _check_any_box(file, of_table)
         settled = settle_classes(of_table, options, are_objects=True)
         examples += resolve_boxes(settled, images, options, file)
     return examples
+
+
+def _check_any_box(file: str, of_table: Sequence[_Described]) -> None:
+    """Raise AnnotationsError if a table with columns for boxes has classes and no box at all."""
+    has_places = any(one.boxes or one.bad_objects for one, *_ in of_table)
+    if not has_places and any(names for _, names, _ in of_table):
+        raise AnnotationsError(f"{file}: no row has a box, and rows have classes: take --task classification")
 
 
 def _is_class_alone(row: TableRow) -> bool:
@@ -717,18 +721,23 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
     """
     if len(rows) == 1 and len(only := _written_classes(rows[0], options)) == 1:  # nearly all images
         return (only[0],)
-    places: dict[str, str] = {}
-    lacking = None
-    for row in rows:
-        found = _written_classes(row, options)
-        lacking = lacking or (None if found else row)
-        for name in found:
-            places.setdefault(name, row.place)
+    by_row = [(row, _written_classes(row, options)) for row in rows]
+    places = _first_places(by_row)
+    lacking = next((row for row, found in by_row if not found), None)
     if lacking is not None and not _means_no_class(lacking, places, options):
         raise SourceError("annotation", "row has no class", lacking.place)
     if len(places) > 1 and options.several_classes == "refuse":
         raise _several_classes(source, places)
     return tuple(places)
+
+
+def _first_places(by_row: Iterable[tuple[TableRow, Sequence[str]]]) -> dict[str, str]:
+    """Return the first location of each class of an image, in the order of the rows."""
+    places: dict[str, str] = {}
+    for row, found in by_row:
+        for name in found:
+            places.setdefault(name, row.place)
+    return places
 
 
 def _several_classes(source: str, places: Mapping[str, str]) -> AnnotationsError:

@@ -531,9 +531,8 @@ def _entries_of_csv(data: bytes) -> list[_ViaEntry]:
     entries: dict[str, tuple[list[Any], Mapping[str, Any]]] = {}
     try:
         rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
-        # Version 1 begins its header with "#".
-        name = next((name for name in rows.fieldnames or () if name.lstrip("#") == "filename"), None)
-        if name is None or not {"region_shape_attributes", "region_attributes"} <= {*(rows.fieldnames or ())}:
+        name = _file_column(rows.fieldnames or ())
+        if name is None:
             return []
         for row in rows:
             shape, attributes = (
@@ -547,6 +546,13 @@ def _entries_of_csv(data: bytes) -> list[_ViaEntry]:
     except (csv.Error, UnicodeError) as error:
         raise SourceError("annotation", "malformed CSV", str(error)) from error
     return [(file, regions, described) for file, (regions, described) in entries.items()]
+
+
+def _file_column(header: Sequence[str]) -> str | None:
+    """Return the column of file names, which version 1 calls #filename; None if the table is not VIA's."""
+    if not {"region_shape_attributes", "region_attributes"} <= {*header}:
+        return None
+    return next((name for name in header if name.lstrip("#") == "filename"), None)
 
 
 def _json_cell(row: Mapping[str, str | None], column: str) -> Any:

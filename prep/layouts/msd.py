@@ -103,13 +103,17 @@ def listed_files(document: DatasetJson, part: str) -> Iterator[tuple[str, str | 
     """Yield (image, label or None) of each usable entry of a list, as they are written."""
     entries = document.content.get(part)
     for entry in entries if isinstance(entries, list) else ():
-        image, label = _image_of(entry), entry.get("label") if isinstance(entry, dict) else None
+        image, label = _image_of(entry), _label_of(entry)
         if isinstance(image, str) and not _is_mac_metadata(image):
             yield image, label if isinstance(label, str) else None
 
 
 def _image_of(entry: Any) -> Any:
     return entry.get("image") if isinstance(entry, dict) else entry
+
+
+def _label_of(entry: Any) -> Any:
+    return entry.get("label") if isinstance(entry, dict) else None
 
 
 def _is_mac_metadata(path: Any) -> bool:
@@ -244,7 +248,7 @@ def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tupl
 def _example(
     entry: Any, place: str, split: str, document: DatasetJson, images: SourceFiles, options: LayoutOptions
 ) -> SourceExample:
-    image, label = _image_of(entry), entry.get("label") if isinstance(entry, dict) else None
+    image, label = _image_of(entry), _label_of(entry)
     if not isinstance(image, str) or not image or not isinstance(label, str | None):
         detail = f"{place}: expected {_EXPECTED}"
         return rejected_example(place, ("annotation", "entry names no image", detail), split)

@@ -125,8 +125,7 @@ def _check_label_column(
 
     pyradiomics' tables have the columns Image, Mask and Label, of which Label is the value within the mask.
     """
-    named = [one for row, one in listed if row.cell("label")]
-    if not named or any(one.problem is None or one.problem[1] != _LABEL_NOT_FOUND for one in named):
+    if not _is_no_label_found(listed):
         return
     column = match_columns("", header, _SPELLINGS, options.ignore_columns).columns["label"]
     ignored = (*options.ignore_columns, column)
@@ -144,6 +143,12 @@ def _check_label_column(
             f"{listed[0][0].file}: columns {column} and {other} can both be the label, and nothing below {column} is a "
             f"file: {suggestion}"
         )
+
+
+def _is_no_label_found(listed: Sequence[tuple[TableRow, SourceExample]]) -> bool:
+    """Return whether a table names labels, and none of them is a file."""
+    named = [one for row, one in listed if row.cell("label")]
+    return bool(named) and all(one.problem and one.problem[1] == _LABEL_NOT_FOUND for one in named)
 
 
 def _folders_of(row: TableRow, index: FolderIndex) -> Iterator[str]:

@@ -401,9 +401,9 @@ def _list_images(
     ]
     listed = [image for place in places for image in _images_at(place, described, images, index)]
     if not listed:
-        missing = ", ".join(f"{one.split}: {one.written}" for one in places if one.path is None)
+        missing = ", ".join(_missing(places)) or "its paths"
         raise AnnotationsError(
-            f"{described.file}: no image lies at {missing or 'its paths'}; correct the paths, which are relative to "
+            f"{described.file}: no image lies at {missing}; correct the paths, which are relative to "
             f"path: or to the file's own folder, below {images.root}"
         )
     notes = _notes_on_places(places, described)
@@ -427,13 +427,21 @@ def _each_once(
     yield from (image for image in listed if image.problem is not None)
 
 
+def _missing(places: Sequence[_Place]) -> list[str]:
+    """Return the split and the path of each place at which nothing is."""
+    return [f"{one.split}: {one.written}" for one in places if one.path is None]
+
+
 def _notes_on_places(places: Sequence[_Place], described: _Description) -> tuple[str, ...]:
     """Return notes on paths of data.yaml that were found by their ends, and on those that were not found."""
     notes = (_BY_ITS_END,) if described.is_yaml and any(one.by_end for one in places) else ()
-    missing = "; ".join(f"{one.split}: {one.written}" for one in places if one.path is None)
+    missing = _missing(places)
     if not missing:
         return notes
-    return (*notes, f"data.yaml names images that are missing ({missing}); the other splits are taken")
+    return (
+        *notes,
+        f"data.yaml names images that are missing ({'; '.join(missing)}); the other splits are taken",
+    )
 
 
 def _images_by_folders(images: SourceFiles) -> Iterator[SourceExample]:
