@@ -109,12 +109,12 @@ class _BidsFile:
 
     @property
     def has_label_name(self) -> bool:
-        """Whether it is a label volume or the mask of a class (BIDS Derivatives, "Imaging", "Segmentations")."""
+        """Return whether it is a label volume or the mask of a class (BIDS Derivatives, "Imaging", "Segmentations")."""
         return self.suffix == "dseg" or self.class_name is not None
 
     @property
     def has_image_name(self) -> bool:
-        """Whether it is an image as acquired; preprocessed images in derivatives are taken by a pattern only."""
+        """Return whether it is an image as acquired; preprocessed images in derivatives are taken by a pattern only."""
         return not self.is_derived and self.suffix not in _NO_IMAGES
 
     @property
@@ -135,7 +135,7 @@ class _BidsFile:
 
 
 class _Role(Enum):
-    """What a file with a BIDS name is for this conversion."""
+    """Use of a file with a BIDS name in a conversion."""
 
     IMAGE = "image"
     LABEL = "label"

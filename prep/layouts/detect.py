@@ -146,7 +146,7 @@ def _by_listing(source: _Source, candidates: Sequence[str], hints: Sequence[Hint
 
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
-    """Whether a layout fits by its listing, and why, or why not."""
+    """Result of listing a source by a layout, with the reason why it fits or not."""
 
     name: str
     fits: bool

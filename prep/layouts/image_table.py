@@ -385,7 +385,7 @@ def _by_source(tables: Sequence[Table], index: ImageIndex, options: LayoutOption
 
 @dataclass(frozen=True, kw_only=True)
 class _TableFacts:
-    """What the rows of a table share.
+    """Facts that the rows of a table share.
 
     Args:
         folder: split folder that the table describes; "" if it describes all of the source.
@@ -721,9 +721,7 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
     """
     if len(rows) == 1 and len(only := _written_classes(rows[0], options)) == 1:  # nearly all images
         return (only[0],)
-    by_row = [(row, _written_classes(row, options)) for row in rows]
-    places = _first_places(by_row)
-    lacking = next((row for row, found in by_row if not found), None)
+    places, lacking = _first_places(rows, options)
     if lacking is not None and not _means_no_class(lacking, places, options):
         raise SourceError("annotation", "row has no class", lacking.place)
     if len(places) > 1 and options.several_classes == "refuse":
@@ -731,13 +729,16 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
     return tuple(places)
 
 
-def _first_places(by_row: Iterable[tuple[TableRow, Sequence[str]]]) -> dict[str, str]:
-    """Return the first location of each class of an image, in the order of the rows."""
+def _first_places(rows: Iterable[TableRow], options: LayoutOptions) -> tuple[dict[str, str], TableRow | None]:
+    """Return the first location of each class of an image, in the order of the rows, and the first row without one."""
     places: dict[str, str] = {}
-    for row, found in by_row:
+    lacking = None
+    for row in rows:  # without another list: one image may have all rows of a large table
+        found = _written_classes(row, options)
+        lacking = lacking or (None if found else row)
         for name in found:
             places.setdefault(name, row.place)
-    return places
+    return places, lacking
 
 
 def _several_classes(source: str, places: Mapping[str, str]) -> AnnotationsError:
