@@ -92,7 +92,7 @@ class _Description:
 
     @property
     def is_yaml(self) -> bool:
-        """Return whether its paths are those of a data.yaml. Darknet's begin with data/, the folder beside its program."""
+        """Return whether its paths are those of a data.yaml; Darknet's begin with data/, the folder of its program."""
         return self.file.lower().endswith(_YAML)
 
 
