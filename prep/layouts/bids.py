@@ -125,7 +125,7 @@ class _BidsFile:
     def data_set(self) -> str:
         """Folder of the data set; rawdata and derivatives may lie side by side in it."""
         folders = self.place.split("/") if self.place else []
-        # BIDS, "Storage of raw and derived datasets": ds/rawdata/sub-01 and ds/derivatives/x/sub-01 are one data set.
+        # BIDS, "Source vs. raw vs. derived data": ds/rawdata/sub-01 and ds/derivatives/x/sub-01 are one data set.
         end = folders.index("derivatives") if self.is_derived else len(folders)
         return "/".join(folders[: end - 1 if end and folders[end - 1] == "rawdata" else end])
 
@@ -673,7 +673,7 @@ def _split_by_participants(
     """Return the images with the splits of the column `split` in participants.tsv, if it has one."""
     first, _ = _read_name(cases[0][1].source)
     # BIDS, "Participants file": it is in the folder of the subjects. Images from derivatives have that of their raw
-    # data set, which may be in rawdata/ ("Storage of raw and derived datasets").
+    # data set, which may be in rawdata/ ("Source vs. raw vs. derived data").
     folders = (first.place, f"{first.data_set}/rawdata", first.data_set) if first else ()
     paths = [f"{folder}/participants.tsv".lstrip("/") for folder in folders]
     path = next((path for path in paths if images.size(path) is not None), None)

@@ -49,6 +49,7 @@ def _box_of_kitti(row: Sequence[str], what: str, options: LayoutOptions) -> Box 
         detail = f"{what}: {plural(len(row), 'value')}, expected {_KITTI_VALUES}{more}"
         raise SourceError("annotation", "row is no object", detail)
     truncated, occluded, _, *sides = numbers_of(row[1:8], what)
+    # KITTI's readme: DontCare denotes regions in which objects have not been labeled.
     if row[0] == _DONT_CARE:
         return None
     # Occlusion: 0 is visible, 1 partly and 2 largely occluded, 3 unknown.
@@ -81,6 +82,7 @@ _UNREAD = "blur, expression, illumination and pose of faces are not read; invali
 
 def _read_wider(path: str, data: bytes) -> Iterator[FilePicture] | None:
     lines = [line.strip() for line in data.decode("utf-8-sig", "replace").splitlines()]
+    # Text files have no mark of their format; the first two lines are the form of WIDER's.
     if len(lines) < 2 or not is_image_name(lines[0]) or not lines[1].isdecimal():
         return None
     split = split_in_file_name(path) or ""
@@ -91,6 +93,7 @@ def _wider_pictures(lines: Sequence[str], folders: tuple[str, ...]) -> Iterator[
     place = 0
     while place < len(lines):
         name, count = lines[place], "".join(lines[place + 1 : place + 2])
+        # A lost line would shift all further pictures, so the file ends here.
         if not is_image_name(name) or not count.isdecimal():
             detail = f"line {place + 1}: expected the path of a picture and the number of its faces, got {name[:60]!r}"
             raise SourceError("annotation", "lines are no list of faces", detail)

@@ -49,6 +49,7 @@ _GAP = SourceError("annotation", "track has no box on a frame", _AGAIN)
 
 def _read(path: str, data: bytes) -> Iterator[FilePicture] | None:
     root = parse_xml_document(data)
+    # The name of the root alone is too common.
     if root.tag != "annotations" or (root.find("image") is None and root.find("track") is None):
         return None
     return chain(_images(root), _frames(root, path))
@@ -101,6 +102,7 @@ def _refuse_several_tasks(root: ElementTree.Element) -> None:
     """Raise SourceError if a project has several video tasks in one subset, each of which counts its frames from 0."""
     tasks: dict[str, str | None] = {}
     for track in root.iterfind("track"):
+        # Frame 7 of two videos would be one picture's name.
         if tasks.setdefault(track.get("subset", ""), track.get("task_id")) != track.get("task_id"):
             detail = "several tasks of the project number their frames alike; export them one by one"
             raise SourceError("annotation", "frames of several tasks have one name", detail)
@@ -141,6 +143,7 @@ def _ranges(root: ElementTree.Element) -> Iterator[tuple[str, range]]:
     for place in ("task", "job", "project/tasks/task"):
         for task in root.iterfind(f"meta/{place}"):
             frames = _range_of(task)
+            # Without its first and last frame, nothing tells which frames are empty.
             if frames is not None:
                 subset = (task.findtext("subset") or "default") if place.startswith("project") else ""
                 yield subset, frames
@@ -165,9 +168,11 @@ def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options:
     if kind == "polygon":
         points = points_of([pair.split(",") for pair in shape.get("points", "").split(";")], what)
         return polygon_of(label, points, what, options, **flags)
+    # See the docstring: points, lines, cuboids and skeletons have no box.
     if kind not in _SIDES:
         raise no_box(kind, what)
     numbers = numbers_of((shape.get(side) for side in _SIDES[kind]), what)
+    # CVAT turns ellipses about their center, and its export to COCO writes the box around them.
     if kind == "ellipse":
         (angle,) = numbers_of([shape.get("rotation") or 0], what)
         return ellipse_of(label, [*numbers, math.radians(angle)], what, options, **flags)

@@ -83,6 +83,7 @@ def detect_layout(
     if (shown := _by_content(hints, annotations.root)) is not None:
         return shown
     extension = (annotation_file or "").rpartition(".")[2].lower()
+    # Its header gave no hint, as that of a table of masks; the layout's own message tells what it lacks.
     if extension in _TABLES:
         return DetectedLayout(name=extension, reason=f"{annotation_file} is a table by its name")
     candidates = next((hint.layouts for hint in hints if hint.layouts), None)
@@ -114,6 +115,7 @@ def _metadata_layout(annotations: SourceFiles) -> tuple[str, ...]:
     Their contents gave no hint, so they have no classes: captions, such as those of ImageFolder's documentation.
     """
     tables = {basename(path) for path in annotations.sizes()} & set(METADATA_NAMES)
+    # Without them no table is a candidate: any folder may hold a CSV file of something else.
     if not tables:
         return ()
     return ("csv" if any(name.endswith(".csv") for name in tables) else "jsonl",)
@@ -124,6 +126,7 @@ def _by_listing(source: _Source, candidates: Sequence[str], hints: Sequence[Hint
     _check_options(source.options_of, candidates)
     trials = [_try_layout(source, name) for name in candidates]
     fitting = {trial.name: trial for trial in trials if trial.fits}
+    # images/ and labels/ are two class folders too, by their names.
     if len(fitting) > 1 and "folders" in fitting and _explains(source, fitting):
         del fitting["folders"]
     if len(fitting) > 1:
@@ -137,6 +140,7 @@ def _by_listing(source: _Source, candidates: Sequence[str], hints: Sequence[Hint
     # A hint without a layout names a format that no layout reads; listings would only tell that they failed.
     if hints and not hints[0].layouts:
         raise AnnotationsError(f"{source.annotations.root}: {hints[0]}")
+    # A table without a usual header may still be read by its layout, which tries more spellings.
     tables = () if hints else _suggest_tables(source)
     if tables and "--task" not in tables[0].words:
         name = option_values(tables[0].words)["--layout"]
@@ -166,6 +170,7 @@ def _try_layout(source: _Source, name: str) -> _Trial:
         return _Trial(name=name, fits=False, reason=doubt)
     count = sum(one.has_annotation for one in good)
     found = f"labels for {count:,} of {len(listed):,} inputs"
+    # Half, since sets have images without labels; see _SHARES for folders.
     if count >= _SHARES.get(name, 0.5) * len(listed) > 0:
         return _Trial(name=name, fits=True, reason=f"it finds {found}")
     return _Trial(name=name, fits=False, reason=f"{found}; without labels: --layout {name}")
@@ -190,6 +195,7 @@ def _no_layout_message(
 ) -> str:
     """Return the message for a source that no layout fits, with what was tried and what to say."""
     images, root = source.images, source.annotations.root
+    # Names without an extension are no pictures, and DICOM files would have given a hint.
     if not any(extension_of(path) for path in images.sizes()):
         return (
             f"{images.root}: no picture, volume or video lies below it{_others(images)}; name the folder that holds "
@@ -218,6 +224,7 @@ def _suggest_pairs(source: _Source) -> tuple[Suggestion, ...]:
         options = source.options_of("pairs")
     except UsageError:
         return ()
+    # The user has said what the source is for, or has patterns, which failed.
     if options.task not in (None, "segmentation") or options.image_pattern or options.label_pattern:
         return ()
     return suggest_patterns(source.images, options)
@@ -272,6 +279,7 @@ def _check_options(options_of: Callable[[str], LayoutOptions], layouts: Sequence
             options_of(name)
         except UsageError as error:
             problems.append(error)
+    # Otherwise the option fits one layout, and its message belongs to the others only.
     if len(problems) == len(layouts) and len(set(map(str, problems))) == 1:
         raise problems[0]
 
@@ -400,6 +408,7 @@ def _kinds_inside(by_class: Mapping[str, Sequence[str]]) -> str | None:
     for name, paths in by_class.items():
         below = [path.split("/")[path.split("/").index(name) + 1 : -1] for path in paths]
         inside = sorted({folders[0] for folders in below if folders})
+        # Kinds of a class, such as cat/black and cat/white, are no such names.
         if len(inside) > 1 and all(map(_is_kind, inside)):
             first, last = inside[:2]
             return (
@@ -436,6 +445,7 @@ def _are_digests(folder: str, stems: Iterable[str]) -> bool:
 
     Sets are stored so to keep folders small: 0/0000059611c7d079.jpg.
     """
+    # More digits would be a class, such as the year 2019.
     if not re.fullmatch("[0-9a-f]{1,3}", folder):
         return False
     return all(re.fullmatch(f"{folder}[0-9a-f]{{8,}}", stem) for stem in stems)
@@ -477,10 +487,12 @@ def _telling_table(
     for file, text in read_heads(files, files.sizes(), *_LISTS):
         for line in text.splitlines()[:_MAX_ROWS]:
             cells, found = _split_row(line, file, by_name)
+            # A row of two pictures is a pair, which says nothing of either.
             if len(found) == 1:
                 said = ["" if basename(cell) == basename(found[0]) else cell for cell in cells]
                 rows.setdefault(len(cells), []).append((file, found[0], classes[found[0]], said))
     for same in rows.values():
+        # One row may be a sentence.
         if (told := _columns_beside_classes(same)) and len(same) > 1:
             file, path, _, _ = same[0]
             return f"{file} says more of {path} than its folder: {told}"
@@ -494,6 +506,7 @@ def _telling_text(
     for file, text in read_heads(files, files.sizes(), *_TEXTS):
         named = {name: one for name in _NAME.findall(text) if (one := _picture(name, file, by_name))}
         plain = [path for name, path in named.items() if f"{classes[path]}/" not in name]
+        # A list of classes with an example of each names their folders.
         if len(plain) > 1 and not all(f'"{classes[path]}"' in text for path in plain):
             return f"{file} names {plain[0]} and {plural(len(named) - 1, 'other picture')}"
     return None

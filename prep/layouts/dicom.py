@@ -171,6 +171,7 @@ def list_references(
     ]
     labels, left_out = _find_labels(content, pattern, options)
     fitting, unfit = _sort_labels(labels)
+    # {class}: one mask for each class and series, which are one label together.
     if pattern is not None and "class" in pattern.names:
         fitting = join_class_masks(fitting, images.root, options)
     # Where nothing could be a label, the source is a set of scans for prediction; a folder that could not be listed
@@ -234,9 +235,11 @@ def _sort_content(
     """Return the sorted content of a source; raise AnnotationsError if no series is an image."""
     scans = list(iterate_scans(listing.named))
     series = _find_series(images, listing, options)
+    # Files of other kinds may be why: the message counts them.
     if not series:
         raise AnnotationsError(_no_series_message(images.root, listing.apart, scans))
     drawn = [one for one in series if _is_label(one, pattern, options)]
+    # A pattern such as ** takes the images for labels too.
     if len(drawn) == len(series):
         raise AnnotationsError(
             f"--label-pattern {options.label_pattern}: every series fits it, such as {drawn[0].source!r}; say with "
@@ -358,6 +361,7 @@ def find_series(
         chosen = [series for series in found if not series.is_left_out] or found
     else:
         chosen = [series for series in found if series.source == source]
+    # A row of a table is one image.
     if len(chosen) != 1:
         raise _several_series(chosen) if chosen else _no_such_series(source, found, listing)
     if chosen[0].problem is not None:
@@ -394,6 +398,7 @@ def _find_series(images: SourceFiles, listing: SeriesListing, options: LayoutOpt
     for scan, beside in zip(listing.series, beside_all, strict=True):
         problem = _selection_problem(scan, policy) or scan.problem
         problem = problem or too_few_slices(scan.places, policy, small[scan.folder])
+        # A slice that cannot be read leaves a gap, which interpolation would hide.
         if beside is not None:
             problem = (*_DAMAGED, f"{faults.get(beside, beside)}; {_DAMAGED_FIX}")
         # A folder is a stable name; the hash of the series' UID is needed only beside others.
@@ -457,6 +462,7 @@ def _size_problem(one: FoundSeries, study: Sequence[FoundSeries]) -> Problem | N
     """Return the problem of a series that is not the only largest of its study; else None."""
     most = max(other.voxels for other in study)
     best = [other for other in study if other.voxels == most]
+    # By voxels, since thin slices and large matrices both matter.
     if one.voxels < most:
         detail = f"{one.description}; {best[0].description} is"
         return ("selection", "series is not the largest of its study", detail)
@@ -474,6 +480,7 @@ def _is_array(one: OtherFile) -> bool:
 
 
 def _selection_problem(series: DicomSeries, policy: SeriesPolicy) -> Problem | None:
+    # Headers decided this where they were read, see `SeriesPolicy`.
     if series.chosen:
         return None
     asked = [f"--series-modality {','.join(policy.modalities)}"] if policy.modalities else []
@@ -537,6 +544,7 @@ def _label_of_mask(
 
 def _nearest_series(one: OtherFile, taken: Sequence[FoundSeries]) -> list[str]:
     near = series_near(one.path, {series.source: series.scan.folder for series in taken})
+    # Without a patient's id nothing tells the near series apart.
     if len(near) < 2 or one.group is None:
         return near
     of_patient = [
@@ -566,6 +574,7 @@ def _labels_by_pattern(
     # A stack is known by its folder, or by its first file where the pattern names files.
     match |= {path: _match_any(pattern, (path, files[0])) for path, files in content.stacks.items()}
     identities = _identities(content.taken, options.image_pattern)
+    # A pattern that takes nothing is a typing error, not a set without labels.
     if is_needed and all(values is None for values in match.values()):
         known = next(iter(identities.values()), ".")
         raise AnnotationsError(
@@ -604,6 +613,7 @@ def _identities(
     found: Sequence[FoundSeries], image_pattern: str | None, *, needed: bool = True
 ) -> Mapping[str, str]:
     """Return the value of {id} for each series: its folder, or the part that --image-pattern defines."""
+    # Exports usually put each series into a folder, whose path then identifies it.
     if image_pattern is None:
         return {series.source: series.scan.folder for series in found}
     pattern = compile_pattern(image_pattern, "image_pattern", ("id",))
@@ -649,6 +659,7 @@ def _sort_labels(
     fitting: list[tuple[PairKey, LabelFiles]] = []
     unfit = []
     for sources, label in labels:
+        # A label for two series would train one of them on another's anatomy.
         if len(sources) == 1:
             fitting.append(((sources[0],), label))
         else:
@@ -666,6 +677,7 @@ def _other_files(content: _Content) -> Iterator[SourceExample]:
     folders = {folder_of(one.damaged) for one in series if one.damaged is not None}
     for one in content.listing.apart:
         accounted = one.is_mask or _is_array(one)
+        # The series' own problem names its damaged files.
         if accounted or (one.may_be_slice and folder_of(one.path) in folders):
             continue
         kind = describe_kind(one.kind, is_flat=one.is_flat)
@@ -724,6 +736,7 @@ def _no_series_message(root: str, apart: Sequence[OtherFile], named: Sequence[st
     ]
     fixes = [*_fixes_of_kinds(apart), *_other_layouts(named)]
     archive = next((one.path for one in apart if one.path.lower().endswith(ARCHIVE_EXTENSIONS)), None)
+    # Archives are not searched: a download of TCIA or Kaggle must be unpacked first.
     if archive is not None:
         fixes.append(f"{archive} is an archive: unpack it, and name the folder of its files")
     cure = "; ".join(fixes) or "name with --source the folder that holds the series' files"

@@ -129,6 +129,7 @@ def summarize(paths: Iterable[str], options: LayoutOptions) -> FolderSummary:
     for path in filter(options.takes, paths):
         folder = path.rpartition("/")[0]
         seen.firsts.setdefault(folder, path)
+        # A folder of HEIC files alone is a class without a single usable image.
         if folder not in seen.classes and not path.lower().endswith(UNREAD_EXTENSIONS):
             seen.classes[folder] = path
         seen.count += 1
@@ -148,6 +149,7 @@ def resolve_rules(
         AnnotationsError: see `list_references`.
     """
     others = list(others)
+    # Workers see the paths of their part only; files of another layout may be anywhere.
     if not options.folders_are_classes and may_suggest_layout(files, others, seen.firsts.values()):
         return None
     rules = _resolve_rules(seen, others, files.root, options)
@@ -167,16 +169,19 @@ def _resolve_rules(seen: FolderSummary, others: Iterable[str], root: str, option
     firsts = sorted(seen.firsts.values())
     if not options.folders_are_classes:
         _check_not_image_folder(seen.firsts, root)
+    # A folder of videos is a usual mistake, so the message names the first.
     if not firsts:
         video = next(filter(is_video_name, others), None)
         more = "" if video is None else f"; {video} is {_VIDEO}"
         raise AnnotationsError(f"{root}: no image file lies below it; expected class/image.jpg{more}")
+    # The user named a class folder, or the folder inside of a split.
     if not any(seen.firsts):
         raise AnnotationsError(
             f"{root}: {plural(seen.count, 'image lies', 'images lie')} directly in it, and none in a class "
             f"folder; expected class/image.jpg: name the folder above{_above(root)}"
         )
     first_is_split = options.split_folders
+    # The user's --split-folders settles the question, also against the names.
     if first_is_split is None:
         first_is_split = _decide_split_folders([path.split("/") for path in firsts], root)
         if not options.folders_are_classes:
@@ -251,6 +256,7 @@ def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, ro
     """Raise AnnotationsError if splits are below the first folder, or if the first folder would be the only class."""
     inside = [below for path in paths if len(below := path.split("/")[first_is_split:]) > 1]
     _refuse_one_level_too_deep(inside, root)
+    # Pictures straight in a first folder prove that it is a class.
     if not inside or any(len(path) == 2 for path in inside):
         return
     above = inside[0][0]
@@ -289,6 +295,7 @@ def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> No
     below = grouped((path[0], path[1] if len(path) > 2 else "") for path in inside)
     flat = next((name for name, folders in below.items() if "" in folders), None)
     deep = [name for name, folders in below.items() if len(set(folders)) > 1 and "" not in folders]
+    # Two first folders with subfolders are classes with kinds of their own.
     if flat is not None and len(deep) == 1 and not is_split_name(deep[0]):
         shown = ", ".join(sorted(set(below[deep[0]]))[:3])
         raise AnnotationsError(
@@ -302,6 +309,7 @@ def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> Non
     for files in (annotations,) if annotations is images else (annotations, images):
         if (found := suggest_layout(files)) is not None:
             message = f"{files.root}: no class folders: {found}"
+            # No class folder has a picture, so --folders-are-classes would not help.
             if not any(is_image_name(path) for path in images.sizes() if "/" in path):
                 raise AnnotationsError(f"{message}; or save class folders of pictures as PNG files")
             raise LayoutError(
@@ -312,6 +320,7 @@ def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> Non
 
 def _check_not_image_folder(folders: Iterable[str], root: str) -> None:
     names = {folder.rpartition("/")[2] for folder in folders}
+    # photos/images/1.jpg: nobody calls a class images, so the classes are in a file.
     if names and all(map(IMAGE_FOLDER.fullmatch, names)):
         shown = min(folders)
         raise LayoutError(
@@ -328,6 +337,7 @@ def _example(path: str, first_is_split: bool, options: LayoutOptions) -> SourceE
     problem = None
     if not is_unread and not options.takes(path):
         problem = ("selection", "not an image file name", _VIDEO if is_video_name(path) else "")
+    # Pictures beside the class folders are samples or previews of a set.
     elif not folders:
         problem = ("selection", "image lies in no class folder", "")
     elif is_unread:
@@ -349,6 +359,7 @@ def _decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
     splits = [path for path in inside if is_split_name(path[0])]
     others = [path for path in inside if not is_split_name(path[0])]
     deep_splits = [path for path in splits if len(path) > 2]
+    # A class called test beside cat and dog is a class; test beside train is a split.
     if splits and not others:
         if not deep_splits:
             raise AnnotationsError(
@@ -357,6 +368,7 @@ def _decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
                 "voc; --split-folders no treats these folders as classes"
             )
         return True
+    # train/cat/1.jpg beside cat/1.jpg: either reading gives some images a wrong class.
     if deep_splits:
         raise AnnotationsError(
             f"{root}: split and class folders are mixed: {'/'.join(deep_splits[0])} and "
@@ -368,11 +380,13 @@ def _decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
 
 def _refuse_unknown_splits(inside: Sequence[Sequence[str]], root: str) -> None:
     """Raise AnnotationsError for a/cat/1.jpg with b/cat/2.jpg: a and b may be classes or unusual split names."""
+    # Splits hold class/image alone, so other depths are folders of a class.
     if any(len(path) != 3 for path in inside):
         return
     second: dict[str, set[str]] = {}
     for path in inside:
         second.setdefault(path[0], set()).add(path[1])
+    # The same names below each first folder, as PACS has: photo/dog and sketch/dog, whose second folder is the class.
     if len(second) > 1 and len(set(map(frozenset, second.values()))) == 1:
         first, last = min(second), max(second)
         shared = min(second[first])
@@ -388,10 +402,12 @@ def _may_not_be_classes(files: SourceFiles, firsts: Iterable[str], classes: Coll
     """
     firsts = list(firsts)
     folders = [path.rpartition("/")[0] for path in firsts[:_SAMPLE]]
+    # These need the names of all files.
     if len(classes) == 1 or any(_partner_suffix(map(_stem, files.files_in(one))) for one in folders):
         return True
     if len(classes) > MAX_FOLDERS:
         return False
+    # The names alone raise the doubt, which contents settle.
     if any(map(MASK_FOLDER.fullmatch, classes)) or _folder_pairs(classes):
         return True
     stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS)
@@ -413,6 +429,7 @@ def _check_class_folders(
     """
     if len(classes) > MAX_FOLDERS:
         return {}
+    # One class trains nothing, so its folder is usually that of pictures with annotations.
     if len(classes) == 1:
         (only,) = classes
         _refuse_annotations_beside(files, paths, only)
@@ -423,6 +440,7 @@ def _check_class_folders(
     for one, other in combinations(sorted(by_class), 2):
         shared = sorted(by_class[one].keys() & by_class[other].keys())
         smaller = min(len(by_class[one]), len(by_class[other]))
+        # Masks exist for most pictures; fewer shared names are chance.
         if not shared or 2 * len(shared) < smaller:
             continue
         pairs = [(by_class[one][name], by_class[other][name]) for name in shared]
@@ -465,6 +483,7 @@ def _folder_pairs(names: Collection[str]) -> dict[str, str]:
     shortest = min(names, key=lambda name: (len(name), name), default="")
     for longer in sorted(names):
         start, found, end = longer.partition(shortest)
+        # The shortest name is the text that all others of its half begin or end with, if any is.
         if longer == shortest or not found:
             continue
         added = [name for name in names if name.startswith(start) and name.endswith(end)]
@@ -483,6 +502,7 @@ def _refuse_paired_folders(
     CamVid has train with trainannot, and val with valannot.
     """
     pairs = _folder_pairs(by_class)
+    # Each picture has its annotation, or they are no pairs.
     if not pairs or any(by_class[one].keys() != by_class[other].keys() for one, other in pairs.items()):
         return
     if len(pairs) < 2 and any(_are_counters(by_class[one]) for one in pairs):
@@ -515,6 +535,8 @@ def _pairing_patterns(
         for path in files.sizes():
             if kind := pair.classify(path):
                 found[kind[0]].add((kind[1]["split"], kind[1]["id"]))
+        # Advice is printed only if it pairs all files, see docs/decisions.md, "A suggestion is typed before it is
+        # printed".
         if found[True] == found[False] and len(found[True]) == count:
             return (
                 f"for label images say --layout pairs --image-pattern '{image}' --label-pattern '{label}', which pairs "
@@ -559,6 +581,7 @@ def _refuse_partners(files: SourceFiles, paths: Sequence[str], options: LayoutOp
     if not suffix or not named:
         return
     contents = [(read_content(files, image), read_content(files, label)) for image, label in named[:_SAMPLE]]
+    # Names such as 1.jpg and 1_2.jpg may be variants of a picture; contents decide.
     if any(not image or not label or is_label_of(label, image) is False for image, label in contents):
         return
     image, label = named[0]
@@ -593,6 +616,7 @@ def _refuse_masks(
     named = [bool(MASK_FOLDER.fullmatch(name)) for name in (one, other)]
     # Two names of masks, or none, do not tell which folder has the masks; contents may.
     place = named.index(True) if sum(named) == 1 else _gray_folder(files, pairs, smaller)
+    # Two folders of photographs of one name, such as frames of two cameras.
     if place is None and not any(named):
         return
     image, mask = pairs[0][::-1] if place == 0 else pairs[0]
@@ -605,6 +629,7 @@ def _refuse_masks(
 
 def _gray_folder(files: SourceFiles, pairs: Sequence[tuple[str, str]], smaller: int) -> int | None:
     """Return 0 or 1 for the folder whose files alone are gray, if nearly all files of both pair; else None."""
+    # A single gray file may be a gray photograph.
     if len(pairs) < 2 or 10 * len(pairs) < 9 * smaller:
         return None
     sample = pairs[:: max(1, len(pairs) // _SAMPLE)][:_SAMPLE]

@@ -114,6 +114,7 @@ def list_references(
     try:
         yield from _list_references(form, annotations, images, annotation_file, options)
     except AnnotationsError as error:
+        # The user's task does not fit; only without one may another be suggested.
         if options.task is not None:
             raise
         tried = _suggest_task(form, annotations, images, annotation_file, options)
@@ -133,6 +134,7 @@ def _list_references(
     # The TF Object Detection API's create_*_tf_record.py write boxes as shares of the picture's sides.
     if form == "tfrecord" and options.box_units == "auto":
         options = replace(options, box_units="normalized")
+    # A column of masks in place of boxes: the files are paired by rows.
     if options.wants_label_images:
         yield from segmentation_table.list_references(form, annotations, images, annotation_file, options)
         return
@@ -144,9 +146,11 @@ def _list_references(
     rows = _by_source(tables, index, options)
     if not with_boxes:
         _check_separators(rows.classes, options)
+    # All images are missing: a wrong folder, which one message tells better than a problem of each row.
     if not rows.has_image():
         index.check_any_image(tables[0].file)
     others = []
+    # Counts and sums of hashes tell it without a list of all paths, which large tables would need.
     if not index.all_images_are_named(rows.named, only_used_folders=one_file):
         others = sort_examples(list(index.without_annotation(rows.splits, only_used_folders=one_file)))
     if with_boxes:
@@ -203,6 +207,7 @@ def _check_tables(tables: Sequence[Table], options: LayoutOptions, *, with_boxes
             f"{tables[0].file}: --keep {','.join(missing)}: no table has such a column; found {found_columns}; "
             "leave it out"
         )
+    # An option without effect is refused (docs/decisions.md).
     if with_boxes and options.several_classes == "keep":
         raise UsageError(
             "--several-classes keep: has no effect on boxes, each of which has its class; add --task classification, "
@@ -273,8 +278,10 @@ def _with_class_names(table: Table, options: LayoutOptions) -> Table:
 
     def named(row: TableRow) -> TableRow:
         number = class_number(row.cell("class"))
+        # Some files of a set have names already, as the label map's own.
         if number is None or row.cell("class") in names.values():
             return row
+        # A number among names would be a class of its own.
         if number not in names:
             known = ", ".join(f"{one} {name}" for one, name in list(names.items())[:_MAX_NAMED])
             raise AnnotationsError(
@@ -399,6 +406,7 @@ class _TableFacts:
 
     def split_of(self, row: TableRow) -> str:
         """Return the split of a row: its own, the table's, or that of its path's folders."""
+        # The column counts before the names of files and folders.
         if split := row.cell("split") or self.split:
             return split
         return splits_by_folders([posixpath.join(self.folder, row.cell("filename"))])[0]
@@ -407,6 +415,7 @@ class _TableFacts:
 def _facts_of(table: Table, options: LayoutOptions) -> _TableFacts:
     """Return the split folder, the split and the notes of a table."""
     file, notes = table.file, (*table.notes, *_left_note(table, options))
+    # The folders of pictures are inside of the container; those above it are its own.
     if is_container(file):
         split = split_in_file_name(file) or splits_by_folders([file])[0]
         return _TableFacts(folder="", split=split, notes=notes)
@@ -443,6 +452,7 @@ def _resolve_tables(
     examples: list[SourceExample] = []
     found: list[tuple[int, str, _Described]] = []
     for image in listed:
+        # One name may have rows that are found and rows that are not, by their folders.
         if image.rows:
             found.append((image.number, image.rows[0][0].file, _with_boxes(image, options)))
         if image.error:
@@ -459,6 +469,7 @@ def _resolve_tables(
 def _check_any_box(file: str, of_table: Sequence[_Described]) -> None:
     """Raise AnnotationsError if a table with columns for boxes has classes and no box at all."""
     has_places = any(one.boxes or one.bad_objects for one, *_ in of_table)
+    # Empty columns of corners: a table of classes that was made from one of boxes.
     if not has_places and any(names for _, names, _ in of_table):
         raise AnnotationsError(f"{file}: no row has a box, and rows have classes: take --task classification")
 
@@ -505,8 +516,10 @@ def _missing_image_example(image: _Image, error: SourceError) -> SourceExample:
 
 def _has_boxes(tables: Sequence[Table], are_required: bool | None) -> bool:
     plain = [table for table in tables if "xmin" not in table.columns]
+    # --task classification ignores the boxes, and takes the classes of all rows.
     if are_required is False:
         return False
+    # Pictures of a table of classes would seem to have no objects.
     if plain and (are_required or len(plain) < len(tables)):
         raise AnnotationsError(
             f"{plain[0].file}: no columns {','.join(CORNERS)}; found {', '.join(plain[0].header)}; "
@@ -518,6 +531,7 @@ def _has_boxes(tables: Sequence[Table], are_required: bool | None) -> bool:
 def _agree(source: str, rows: Sequence[TableRow], column: str, values: Sequence[str]) -> str:
     """Return the value that all rows of an image have; raise AnnotationsError if they differ."""
     for row, value in zip(rows, values, strict=True):
+        # An image in two splits or groups would be on both sides of a division.
         if value != values[0]:
             raise AnnotationsError(
                 f"{source}: two values of {column}: {values[0]!r} ({rows[0].place}) and {value!r} "
@@ -529,6 +543,7 @@ def _agree(source: str, rows: Sequence[TableRow], column: str, values: Sequence[
 def _plain_example(image: _Image, options: LayoutOptions) -> SourceExample:
     """Return the example of an image without its classes or boxes; it has a problem if the form of a row is wrong."""
     source, rows = image.source, [row for row, _ in image.rows]
+    # A row of another form may hold a box that nobody sees, so the image is no sample.
     if faulty := next((row for row in rows if row.fault), None):
         return SourceExample(
             source=source,
@@ -561,6 +576,7 @@ def _with_classes(example: SourceExample, image: _Image, options: LayoutOptions)
         classes = classes_of(example.source, [row for row, _ in image.rows], options)
     except SourceError as error:
         return replace(example, problem=error.args)
+    # A record has either a class or a set of classes, the same in the complete data set.
     if options.several_classes == "keep":
         return replace(example, labels=classes)
     return replace(example, label=classes[0])
@@ -585,6 +601,7 @@ def _with_boxes(image: _Image, options: LayoutOptions) -> _Described:
 
 def _size(rows: Sequence[TableRow]) -> tuple[int, int] | None:
     sizes = {declared_size(row.cell("height"), row.cell("width")) for row in rows}
+    # Boxes may be scaled by the declared size, so it must be known.
     if len(sizes) > 1:
         detail = f"{rows[0].place} and others: {sorted(str(size) for size in sizes)}"
         raise SourceError("annotation", "rows disagree about the size", detail)
@@ -629,6 +646,7 @@ def _listed_classes(cell: str) -> tuple[str, ...] | None:
     (('hat', 'coat'), ('hat',), (), None)
     """
     found = parse_literal(cell, None) if cell.startswith("[") and cell.endswith("]") else None
+    # A text in brackets, such as [hat], is the name of a class.
     if not isinstance(found, list) or not all(type(one) in (str, int) for one in found):
         return None
     return tuple(str(one).strip() for one in found)
@@ -640,6 +658,7 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
     Args:
         places: maps each class, as written, to its first location.
     """
+    # The user has said how cells are divided.
     if options.class_separator != "auto":
         return
     # A word, as in "scab and rust", comes before the blank, which would make a class of it.
@@ -671,6 +690,7 @@ def _parts_of_cells(cells: Iterable[str]) -> dict[str, dict[str, list[str]]]:
         signs = {run.strip() or " " for run in _SEPARATOR.findall(cell)}
         for separator in signs | {f" {word} " for word in joining & set(cell.split()[1:-1])}:
             parts = [part.strip() for part in cell.split(None if separator == " " else separator)]
+            # "cat_" and "-x" are names.
             if len(parts) > 1 and all(parts):
                 by_separator.setdefault(separator, {})[cell] = parts
     return by_separator
@@ -707,6 +727,7 @@ def _are_combinations(cells: Mapping[str, Sequence[str]], places: Mapping[str, s
     parts.update(whole)
     positions = {(part, place) for found in cells.values() for place, part in enumerate(found)}
     used = set(chain(*cells.values()))
+    # Parts with one place each are the words of a name: color first, then thing.
     if len(positions) == len(used) or any(parts[part] < 2 for part in used):
         return False
     return len(cells) + len(whole) > len(parts)
@@ -762,12 +783,15 @@ def _written_classes(row: TableRow, options: LayoutOptions) -> list[str]:
     """Return the classes in one row; raise SourceError if one has no name."""
     cell = row.cell("class")
     listed = _listed_classes(cell)
+    # A list says itself what its classes are; --class-separator divides plain cells.
     if listed is None:
         separator = options.class_separator
+        # `_check_separators` refused cells that look divided.
         if separator in ("auto", "none") or not cell:
             return [cell] if cell else []
         # A whitespace separator may occur several times in a row.
         listed = tuple(part.strip() for part in cell.split(separator if separator.strip() else None))
+    # "hat,,coat": a lost name, or a separator too many.
     if not all(listed):
         raise SourceError("annotation", "class has no name", f"{row.place}: {cell!r}"[:200])
     return list(listed)

@@ -96,6 +96,7 @@ def _is_ignored(shape: Any) -> bool:
 
 
 def _box_of_labelme(parts: list[Any], what: str, options: LayoutOptions) -> Box | None:
+    # labelme's converters skip the label __ignore__.
     if _is_ignored(parts[0]):
         return None
     return unite_parts(parts, lambda shape: _box_of_part(shape, what, options), options)
@@ -110,6 +111,7 @@ def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
         raise no_box(kind, f"{what} {label!r}")
     points = points_of(shape.get("points"), what)
     x, y = points[::2], points[1::2]
+    # A turned rectangle is measured as an outline, whatever the tool calls it.
     if kind in _OUTLINES or (kind == "rectangle" and share_of_turned_rectangle(points) is not None):
         return polygon_of(label, points, what, options)
     # Tools that follow labelme write rectangles with four corners, which may be turned.
@@ -184,6 +186,7 @@ def _names_of(entries: Any, key: str) -> list[str]:
 
 
 def _has_fractions(value: Any) -> bool:
+    # Points are nested in lists whose depth differs by geometry.
     if isinstance(value, dict | list):
         return any(map(_has_fractions, value.values() if isinstance(value, dict) else value))
     return isinstance(value, float) and not value.is_integer()
@@ -193,6 +196,7 @@ def _box_of_supervisely(written: tuple[Mapping[str, Any], bool], what: str, opti
     entry, is_whole = written
     label, kind = class_of(entry.get("classTitle"), what), entry.get("geometryType")
     what = f"{what} {label!r}"
+    # A bitmap has no points, and an origin for its first pixel.
     if kind == "bitmap":
         return _box_of_bitmap(label, _mapping(entry.get("bitmap")), what, options)
     if kind not in ("rectangle", "polygon"):
@@ -204,6 +208,7 @@ def _box_of_supervisely(written: tuple[Mapping[str, Any], bool], what: str, opti
         if len(x) != 2:
             raise SourceError("annotation", "shape has no 2 points", f"{what} has {len(x)}")
         return rectangle_of(label, [x[0], y[0], x[1] + is_whole, y[1] + is_whole], what, options)
+    # Masks are stored as polygons without holes, so one would be filled.
     if options.masks and points.get("interior"):
         raise SourceError("annotation", "polygon has a hole", f"{what}: masks of polygons have none")
     return polygon_of(label, [side + is_whole / 2 for side in corners], what, options)
@@ -256,6 +261,7 @@ def _picture_of_createml(place: int, entry: Mapping[str, Any]) -> FilePicture:
     if not name or objects is None:
         detail = f"entry {place}: expected image and annotations"
         fault = SourceError("annotation", "entry is no picture with annotations", detail)
+    # An object has coordinates; labels alone are classes of the picture.
     if objects and all(map(_is_class_alone, objects)):
         classes = _names_of(objects, "label")
         return FilePicture(name=name, classes=classes, fault=fault, attributes=entry)
@@ -303,6 +309,7 @@ _NOT_READ = "results that are no regions and no choices, such as texts, are not 
 def _read_label_studio(path: str, data: bytes) -> Iterator[FilePicture] | None:
     document = parse_json_document(data)
     tasks = document if isinstance(document, list) else [document]
+    # labelstud.io/guide/export: JSON-MIN has no annotations; its keys are the names of the user's controls.
     if not any("data" in one and {*_RESULTS} & one.keys() for one in map(_mapping, tasks)):
         return None
     return (_picture_of_task(place, one) for place, one in enumerate(tasks))
@@ -353,6 +360,7 @@ def _choices_of(result: Any) -> list[str]:
     value = _mapping(_mapping(result).get("value"))
     choices, paths = value.get("choices"), value.get("taxonomy")
     names = choices if isinstance(choices, list) else []
+    # A taxonomy's choice is the path from the root to a leaf, whose last part is the class.
     if isinstance(paths, list):
         names = [*names, *(path[-1] for path in paths if isinstance(path, list) and path)]
     return [name.strip() for name in names if isinstance(name, str) and name.strip()]
@@ -406,6 +414,7 @@ def _box_of_region(region: dict[str, Any], what: str, options: LayoutOptions) ->
     # Sides are in percent of the picture's sides (labelstud.io/guide/export, "Units of image annotations").
     if isinstance(region.get("points"), list):
         return polygon_of(label, [side / 100 for side in points_of(region["points"], what)], what, options)
+    # labelstud.io/tags: ellipses have radiusX and radiusY, keypoints a width alone, and brushes an rle.
     if not {"width", "height"} <= region.keys() or "rle" in region:
         raise no_box(region.get("type"), what)
     sides = [side / 100 for side in numbers_of(map(region.get, _SIDES), what)]
@@ -513,6 +522,7 @@ def _entries_of_json(data: bytes) -> list[_ViaEntry]:
     listed = [
         one for one in _mapping(document.get("_via_img_metadata", document)).values() if isinstance(one, dict)
     ]
+    # Any JSON object of objects may be one of VIA, so its two keys decide.
     if not any({"filename", "regions"} <= one.keys() for one in listed):
         return []
     entries = []
@@ -577,6 +587,7 @@ def _file_attribute(described: Sequence[Mapping[str, Any]]) -> str | None:
             values.setdefault(name, []).extend(_marked_values(value))
     used = {name: found for name, found in values.items() if found}
     named = [name for name in used if normalize_name(name) in _CLASS_NAMES]
+    # A single attribute is the class if values repeat, see above.
     if not named and len(used) == 1:
         named = [name for name, found in used.items() if len(set(found)) < len(found)]
     return named[0] if len(named) == 1 else None
@@ -605,6 +616,7 @@ def _box_of_via(written: tuple[Any, str | None], what: str, options: LayoutOptio
     value = "object" if attribute is None else _only_marked(attributes.get(attribute))
     label = class_of(value, f"{what}: {attribute} is {value!r:.80}")
     kind = str(shape.get("name"))
+    # VIA writes polygons as two lists, and the other shapes as numbers of these names.
     if kind == "polygon":
         return polygon_of(label, _points_of_via(shape, what), what, options)
     if kind not in _VIA_SIDES:
@@ -617,6 +629,7 @@ def _box_of_via(written: tuple[Any, str | None], what: str, options: LayoutOptio
 
 def _only_marked(value: Any) -> Any:
     """Return the value of an attribute; for checkboxes, which are an object, the only marked one or None."""
+    # VIA's checkboxes are {name: true}; several marked ones are no single class.
     if not isinstance(value, dict):
         return value
     marked = [name for name, is_marked in value.items() if is_marked]

@@ -63,12 +63,15 @@ def read_dataset_json(annotations: SourceFiles, annotation_file: str | None) -> 
 
 def _find(annotations: SourceFiles) -> str:
     paths = annotations.sizes()
+    # A set in a subfolder may hold a copy of the file; the topmost counts.
     if NAME in paths:
         return NAME
     below = [path for path in paths if path.count("/") == 1 and path.endswith(f"/{NAME}")]
+    # The user named the folder above a set, such as the one that an archive unpacks to.
     if len(below) == 1:
         return below[0]
     above = Path(annotations.root).absolute().parent
+    # Several sets side by side, such as the Decathlon's ten tasks.
     if below:
         found = f"found {', '.join(below[:5])}; name one of their folders"
     elif (above / NAME).is_file():
@@ -90,6 +93,7 @@ def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
         for image, _ in listed_files(document, part):
             path = relative_path(image, files.root, document.folder)
             extension = extension_of(path)
+            # Paths of another machine say nothing of the names here.
             if path.startswith(("/", "..")):
                 continue
             if files.size(path) is not None:
@@ -133,11 +137,13 @@ def check_label_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[
         value = _label_value(path, written, name)
         if not isinstance(name, str) or not name.strip():
             raise AnnotationsError(f"{path}: labels: value {value} has the name {name!r}; expected a text")
+        # Two values of one name would be one class, and two names of one value two.
         if value in found or name in found.values():
             raise AnnotationsError(
                 f"{path}: labels: {value} {name!r} is there twice; give each class one value"
             )
         found[value] = name
+    # A set with the background alone trains nothing.
     if not set(found) - {0}:
         raise AnnotationsError(f"{path}: labels: expected at least one class beside the background")
     return dict(sorted(found.items()))
@@ -157,6 +163,7 @@ def _label_value(path: str, written: Any, name: Any) -> int:
 def check_dataset_channel_names(path: str, part: str, names: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the channels 0, 1, ... in order; raise AnnotationsError if a number is missing."""
     expected = [str(number) for number in range(len(names))]
+    # Both formats number channels from 0; a gap means that one was removed from the list alone.
     if not names or set(names) != set(expected) or not all(isinstance(name, str) for name in names.values()):
         found = f'expected {{"0": "CT", ...}} without gaps, got {dict(names)}'
         raise AnnotationsError(f"{path}: {part}: {found}"[:300])
@@ -239,6 +246,7 @@ def label_values(
 def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
     """Return the names of the channels, from dataset.json's modality {"0": "CT"}; () if it has none."""
     document = read_dataset_json(annotations, annotation_file)
+    # Other sets in this format need not name their channels.
     if "modality" not in document.content:
         return ()
     names = document.part("modality", dict, '{"0": "CT", ...}')
@@ -258,6 +266,7 @@ def _example(
         mask = find_annotated_file(label, "label", images, document.folder) if label else None
     except SourceError as error:
         return rejected_example(source, error.at(place).args, split)
+    # A copied line of the list.
     if mask == source:
         fault = ("annotation", "image and label are one file", place)
         return SourceExample(source=source, key=source, split=split, problem=fault)
@@ -290,6 +299,7 @@ def _refuse_exchanged(listed: Sequence[SourceExample], path: str) -> list[Source
     result = []
     for one in listed:
         image, label = stem_of(one.source), stem_of(one.mask or one.source)
+        # See above: names that no case has are another scheme, such as a_seg.
         if label != image and label in stems and one.problem is None:
             detail = f"{path}: {image} has the label of {label}; correct the entry"
             one = replace(
@@ -305,6 +315,7 @@ def _note_on_number(document: DatasetJson) -> tuple[str, ...]:
     count = (
         sum(not _is_mac_metadata(_image_of(entry)) for entry in entries) if isinstance(entries, list) else 0
     )
+    # No number is no claim.
     if not isinstance(written, int) or written == count:
         return ()
     return (f"{document.path}: numTraining is {written}, and training lists {plural(count, 'image')}",)

@@ -89,6 +89,7 @@ def list_references(
         labels += of_folder
         strays += [*not_channels, *not_labels]
     _check_count(found, strays, dataset, images)
+    # Version 1 has lists of its cases, as the Decathlon has; version 2 has none.
     if "modality" in dataset.document.content:
         found, missing = _compare_with_lists(found, dataset)
         strays += missing
@@ -111,6 +112,7 @@ def _sort_channels(
     for path in _files(images, f"{dataset.below}images{suffix}/"):
         stem = path.rpartition("/")[2].removesuffix(ending)
         match = _CASE.fullmatch(stem)
+        # CASE.nii.gz of one channel, see `_is_unnumbered`.
         if is_unnumbered and path.endswith(ending):
             cases[stem] = {0: path}
         elif not path.endswith(ending) or match is None:
@@ -151,6 +153,7 @@ def _check_count(
     if cases == dataset.training:
         return
     endings = {extension_of(path) for path in _files(images, f"{dataset.below}imagesTr/")}
+    # A wrong file_ending looks like a set without cases.
     if not cases and len(endings) == 1 and ending not in endings:
         (only,) = endings
         raise AnnotationsError(
@@ -214,6 +217,7 @@ def _is_unnumbered(dataset: _Dataset, images: SourceFiles) -> bool:
     nnU-Net needs the number, and many sets of one channel are made without it. A case may end in four digits itself,
     so the labels must exist under the same names.
     """
+    # With several channels only the number tells which one a file is.
     if len(dataset.channels) > 1:
         return False
     stems, cases = (
@@ -263,6 +267,7 @@ def label_values(
     if not regions:
         pairs = pairs_of_dict(labels) or [(value, name) for name, value in labels.items()]
         return check_label_values(document.path, pairs)
+    # Combining loses nothing, but its classes are other ones than the file's, so the user decides.
     if options.regions == "refuse":
         raise AnnotationsError(
             f"{document.path}: labels: {', '.join(regions[:5])}: a region is several values, and a label volume "
@@ -280,14 +285,17 @@ def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[st
     """
     document = _read(annotations, annotation_file).document
     labels = document.part("labels", dict, '{"background": 0, "tumor": [1, 2], ...}')
+    # Without a list of values classes are single values, as everywhere.
     if not any(isinstance(value, list) for value in labels.values()):
         return {}
     found: dict[str, tuple[int, ...]] = {}
     for name, written in labels.items():
         values = written if isinstance(written, list) else [written]
+        # The background, whatever its name.
         if values == [0]:
             continue
         checked = check_label_values(document.path, ((value, f"{name} {value}") for value in values))
+        # A region of background would overlap all others.
         if not checked or 0 in checked:
             raise AnnotationsError(
                 f"{document.path}: labels: {name}: expected values above 0, such as [1, 2], got {written!r}; 0 is the "
@@ -316,6 +324,7 @@ def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tupl
 
 def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
     document = read_dataset_json(annotations, annotation_file)
+    # nnU-Net's version 1 has modality and no file_ending (documentation/dataset_format.md of version 2).
     if "channel_names" not in document.content and "modality" in document.content:
         document = _version_2(document, annotations)
     # nnU-Net, documentation/dataset_format.md: `dataset` lists the files of each case, anywhere on the machine.
@@ -353,6 +362,7 @@ def _version_2(document: DatasetJson, files: SourceFiles) -> DatasetJson:
 
 
 def _check_not_decathlon(document: DatasetJson, files: SourceFiles) -> None:
+    # Version 1 and the Decathlon have the same keys; the files of the lists tell them apart.
     if "modality" in document.content and names_cases(document, files) is False:
         raise AnnotationsError(
             f"{document.path}: training: its images are files without the number of a channel, as the Medical "
@@ -363,6 +373,7 @@ def _check_not_decathlon(document: DatasetJson, files: SourceFiles) -> None:
 def _files(images: SourceFiles, folder: str) -> Iterator[str]:
     """Yield the files directly in a folder that are not documents."""
     for path in images.sizes():
+        # nnU-Net reads no subfolders; documents such as a read-me are no cases.
         if path.startswith(folder) and "/" not in path[len(folder) :] and not is_document_name(path):
             yield path
 

@@ -93,6 +93,7 @@ def list_references(
     refuse_annotation_file(
         annotation_file, f"pairs are a folder of files, without an annotation file; {cure}"
     )
+    # Patterns say what names mean, so that no convention may add to them.
     if options.image_pattern is None and options.label_pattern is None:
         found = _pair_by_convention(images, options)
         pairs = _pair_up_tests(found, images, options, lambda key: key[0] == "ts", several=True)
@@ -117,6 +118,7 @@ def _pair_by_patterns(images: SourceFiles, options: LayoutOptions) -> SortedFile
             f"{images.root}: no volume, picture or clip matches the image pattern {pair.image.text!r}"
             f"{example}; {pattern_advice(images, options, 'pairs')}"
         )
+    # A pattern with {split} has said it.
     if "split" not in pair.image.names:
         found.images = split_by_folder(found.images, images.root, options.split_folders)
     return found
@@ -149,6 +151,7 @@ def _note_on_pattern(
     others = by_pattern(images.sizes(), images.root, pair, options)
     labels = [label.path for _, label in others.labels]
     same = [one.source for _, one in others.images if one.source in good]
+    # The same labels by another pattern are no second choice.
     if 2 * len(same) < len(good) or not set(labels).isdisjoint(good.values()):
         return None
     return f"{labels[0]} can be a label, too, as {good[same[0]]} is one by its name; {suggested}"
@@ -183,6 +186,7 @@ def label_values(
     """
     found: dict[str, dict[int, str]] = {}
     for path in annotations.sizes():
+        # Roboflow's export of semantic segmentation has one such table beside the masks of each split.
         if path.rpartition("/")[2] == _CLASSES_FILE:
             found[path] = from_file(path, read_required(annotations, path), 0).names
     return {value: name for value, name in shared_names(found).items() if value}
@@ -204,6 +208,7 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
         partial(_sort_by_folder, image_folder=_CLIP_FOLDER),
     ):
         found = sort(scans, paths)
+        # One pair is enough: others lack their label, which is a problem of each, not of the rule.
         if found.has_pair():
             unnamed = [entry for entry in found.images if not entry[0][0]]
             split = split_by_folder(unnamed, images.root, options.split_folders)
@@ -214,6 +219,7 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
         "expected images/a.nii.gz with labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz"
     )
     brief = f"{images.root}: no volume, picture or clip has a label by its name"
+    # Folders of slices are no files to pair; the message names the layout that reads them.
     if dicom is not None:
         raise AnnotationsError(f"{brief}; {hint_of_dicom(images, dicom)}")
     raise LayoutError(
@@ -232,6 +238,7 @@ def _sort_by_folder(
         for place in reversed(range(len(folders))):
             image, label = image_folder.fullmatch(folders[place]), _LABEL_FOLDER.fullmatch(folders[place])
             found = image or label
+            # Other folders are parts of the key: images/p1/a pairs with labels/p1/a.
             if found is None:
                 continue
             suffix = (found[1] or "").lower()
@@ -276,6 +283,7 @@ def _sort_by_bids(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles
     for path in scans:
         stem, is_derived = stem_of(path), "derivatives" in path.split("/")[:-1]
         label = _LABEL_STEM.fullmatch(stem)
+        # BIDS keeps labels in derivatives, so a raw file that ends in _mask is no label, and a derived image none.
         if not stem.startswith("sub-") or is_derived != bool(label):
             result.neither.append(path)
         elif label:
@@ -375,6 +383,7 @@ def _find_class_masks(
         _refuse_unlisted_classes(images, options)
         expected = f"{pair.image.text!r} with {pair.label.text!r}"
         splits_named = "split" in pair.image.names
+    # Masks alone or images alone: a wrong folder, or other names than the rule's.
     if not found.images or not found.labels:
         what = "mask" if found.images else "image"
         raise LayoutError(
@@ -389,6 +398,7 @@ def _find_class_masks(
 def _refuse_unlisted_classes(images: SourceFiles, options: LayoutOptions) -> None:
     """Raise AnnotationsError if a folder cannot be listed and the classes are those that masks have."""
     unlisted = unlisted_folders(images)
+    # Classes are those that masks have; --classes names them before.
     if unlisted and (not options.classes or options.missing_classes == "empty"):
         raise AnnotationsError(
             f"{images.root}: {', '.join(unlisted[:3])} cannot be listed, and may hold the masks of a class: all "
@@ -405,6 +415,7 @@ def _class_masks_by_convention(images: SourceFiles, takes: Callable[[str], bool]
     for path in iterate_scans(paths, takes):
         folder = path.rpartition("/")[0]
         scan, _, last = folder.rpartition("/")
+        # The file's name is the class, in TotalSegmentator's data as in others.
         if last.lower() in _MASK_FOLDERS:
             result.add_label((scan,), path, stem_of(path))
         else:

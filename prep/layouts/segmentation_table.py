@@ -130,6 +130,7 @@ def _check_label_column(
     column = match_columns("", header, _SPELLINGS, options.ignore_columns).columns["label"]
     ignored = (*options.ignore_columns, column)
     other = match_columns("", header, _SPELLINGS, ignored).columns.get("label")
+    # No other column may be the label, so its files are missing.
     if other is None:
         return
     chosen = replace(options, ignore_columns=ignored)
@@ -156,9 +157,11 @@ def _folders_of(row: TableRow, index: FolderIndex) -> Iterator[str]:
     cells = () if row.fault else (_split_cell(row.cell("image")), _label_files(row.cell("label"), index))
     for written in chain(*cells):
         path = relative_path(written, index.files.root)
+        # A file is read by its row; only folders need the headers of all their files.
         if index.files.size(path) is not None:
             continue
         folder = path if index.files.has_folder(path) else path.rpartition("#")[0]
+        # Folders of files elsewhere or without files are reported with their rows.
         if folder and index.below(folder):
             yield folder
 
@@ -185,6 +188,7 @@ class _RowReader:
         try:
             if row.fault:
                 raise SourceError("annotation", *row.fault)
+            # An empty cell under label is a test image; one under image is a mistake.
             if not written:
                 raise SourceError("annotation", "row names no file", "the cell under image is empty")
             image = self._with_image(known, written)
@@ -197,8 +201,10 @@ class _RowReader:
         """Return the example of an image with its labels."""
         labels = [self._label(path, image) for path in written]
         masks = [path for path, _ in labels]
+        # Merging a mask with itself would hide that the other one is missing.
         if len(set(masks)) < len(masks):
             raise SourceError("annotation", "label is listed twice", "; ".join(masks))
+        # A shifted column: voxels would be their own labels.
         if same := [path for path in masks if path in (*image.paths, image.source)]:
             raise SourceError("annotation", "image and label are one file", same[0])
         folders = (*image.mask_members, *((path, files) for path, files in labels if files))
@@ -225,12 +231,14 @@ class _RowReader:
         series = [one for one in found if one is not None]
         if len(series) == len(found):
             return _as_channels(known, series)
+        # Grids of series and of files are compared by different means.
         if series:
             detail = f"{'; '.join(written)}; save those in folders as NIfTI"
             raise SourceError("annotation", "channels are DICOM folders and files", detail)
         paths = [find_annotated_file(path, "image", self.index.files) for path in written]
         if len(set(paths)) < len(paths):
             raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
+        # A single DICOM file as a channel has no neighbors that give its spacing.
         if others := [path for path in paths if not is_scan_or_array_name(path)]:
             reason = "channels are not volumes in files or pictures"
             raise SourceError("annotation", reason, ", ".join(others[:3]))
@@ -251,6 +259,7 @@ class _RowReader:
         path = relative_path(written, images.root)
         is_folder = images.size(path) is None and images.has_folder(path)
         below = self.index.below(path) if is_folder else []
+        # A file, or a name with # and a series' hash.
         if not below:
             found = self._series_at(written)
             return (found.source, found.members) if found else (self._label_file(written, written), ())
@@ -269,6 +278,7 @@ class _RowReader:
                 detail = f"{plural(len(below), 'picture')} in {path}, and the image is no DICOM series; name one file"
                 raise SourceError("annotation", "label folder holds several files", detail)
             return path, tuple(sorted(below))
+        # Several masks in one folder may be those of classes, which the layout class-masks reads.
         if any(map(is_scan_or_array_name, below)):
             raise SourceError(
                 "annotation", "label folder holds several files", f"{plural(len(below), 'file')} in {path}"
@@ -295,6 +305,7 @@ def _from_the_root(row: TableRow, annotations_root: str, root: str) -> TableRow:
     cells = {}
     for column in ("image", "label"):
         paths = _split_cell(row.cell(column))
+        # Addresses have no parent folders to go up to.
         if is_remote(annotations_root) or not any(path.startswith(("../", "..\\")) for path in paths):
             continue
         cells[column] = json.dumps(
@@ -309,6 +320,7 @@ def _split_cell(cell: str) -> list[str]:
     >>> _split_cell("t1.nii.gz; t2.nii.gz"), _split_cell('["a.nii", "b;c.nii"]'), _split_cell("")
     (['t1.nii.gz', 't2.nii.gz'], ['a.nii', 'b;c.nii'], [])
     """
+    # JSONL has lists for several files; a CSV cell may hold one as text.
     if cell.startswith("["):
         try:
             listed = json.loads(cell)
@@ -323,11 +335,14 @@ def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> Sourc
     """Return the example with one or several DICOM series as the channels of its image."""
     first, *others = series
     names = [one.source for one in series]
+    # Two equal channels are a mistake in the row.
     if len(set(names)) < len(names):
         raise SourceError("annotation", "channel is listed twice", "; ".join(names))
+    # A channel is a path, which cannot say which volume of its series is meant.
     if parts := [one.source for one in others if one.volume is not None]:
         detail = f"{parts[0]}; save it as NIfTI, or give it a folder of its own"
         raise SourceError("annotation", "channel is one of several volumes of a series", detail)
+    # Channels of two people are no image; the hash of PatientID (DICOM PS3.3 C.7.1.1) tells them apart.
     if len({one.group for one in series if one.group is not None}) > 1:
         raise SourceError("annotation", "channels are of different patients (PatientID)", "; ".join(names))
     return replace(
@@ -387,6 +402,7 @@ class _NamedFiles:
 
     def covers(self, path: str) -> bool:
         """Return whether a file is named, is in a folder that is named, or is a table with its pictures itself."""
+        # Nothing is lost silently: every other scan is listed with its reason.
         if is_container(path) or path in self.used or path in self.named:
             return True
         return not self.named.isdisjoint(_folders_above(path))
@@ -412,6 +428,7 @@ def _unlisted_everywhere(
     yield from (rejected_example(path, _IN_NO_ROW) for path in paths if path in whole)
     others = Counter(path.rpartition("/")[0] for path in paths if _may_be_dicom(path, options))
     for folder, count in others.items():
+        # Files straight in the root are documents and scripts.
         if folder and folder not in files.folders:
             detail = f"{plural(count, 'file')} that may be DICOM"
             yield rejected_example(folder, ("selection", "folder is in no row of the table", detail))
