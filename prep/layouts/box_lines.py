@@ -43,6 +43,7 @@ def _read_kitti(path: str, data: bytes) -> list[FilePicture] | None:
 
 
 def _box_of_kitti(row: Sequence[str], what: str, options: LayoutOptions) -> Box | None:
+    # KITTI's readme: 15 columns; results for its evaluation have a score as the 16th.
     if len(row) != _KITTI_VALUES:
         has_score = len(row) == _KITTI_VALUES + 1
         more = "; a sixteenth is a score: these are predictions, remove it" if has_score else ""
@@ -100,6 +101,7 @@ def _wider_pictures(lines: Sequence[str], folders: tuple[str, ...]) -> Iterator[
         place += 2
         rows = [line.split() for line in lines[place : place + int(count)]]
         place += len(rows)
+        # A cut file: the last picture would have fewer faces than it shows.
         if len(rows) < int(count) or any(len(row) != _WIDER_VALUES for row in rows):
             detail = f"line {place}: {name} has {count} faces with {_WIDER_VALUES} values each"
             raise SourceError("annotation", "lines are no list of faces", detail)

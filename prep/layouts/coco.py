@@ -122,6 +122,7 @@ def _ids_restart(documents: Sequence[InstancesFile]) -> bool:
 def _check_occluded(documents: Sequence[InstancesFile], options: LayoutOptions) -> None:
     """Raise AnnotationsError if occlusion is to be kept and no file has it: COCO itself has no such key."""
     annotations = (one for document in documents for one in document.annotations)
+    # COCO has no such key; CVAT and halofeed's exports write it.
     if "occluded" in options.keep and not any(
         "occluded" in one or "attributes" in one for one in annotations
     ):
@@ -215,6 +216,7 @@ def _are_of_classes(documents: Sequence[InstancesFile], options: LayoutOptions) 
             f"{of_classes.file}: its annotations have no boxes and no outlines, and give each image a class: take "
             "--task classification"
         )
+    # Classes of objects are no classes of their pictures, of which one may show several.
     if options.task == "classification" and not of_classes:
         raise AnnotationsError(
             f"{documents[0].file}: its annotations are objects, and no classes of images: take --task detection"
@@ -327,6 +329,7 @@ def _segment_values(
         if not isinstance(identity, int) or not 0 < identity <= _LARGEST_SEGMENT or identity in found:
             detail = f"{identity!r}; expected different whole numbers from 1 to {_LARGEST_SEGMENT}"
             raise SourceError("annotation", "segment id is invalid or comes twice", detail)
+        # A segment without a class would be background.
         if category not in value_of_category:
             detail = f"segment {identity}: category_id {category!r} is no category of the file"
             raise SourceError("annotation", "object has no class", detail)
@@ -571,6 +574,7 @@ def _check_form(document: InstancesFile, options: LayoutOptions) -> None:
     Scripts write corners into COCO files by mistake. A file of corners has boxes that leave their image when they are
     read as a corner and a size; one box that does not fit as corners proves COCO's form.
     """
+    # The user has said what bbox has.
     if options.box_form != "auto":
         return
     boxes = outside = 0
@@ -595,6 +599,7 @@ def _boxes_with_sizes(document: InstancesFile) -> Iterator[tuple[float, float, l
     }
     for one in document.annotations:
         box, size = one.get("bbox"), sizes.get(normalize_id(one.get("image_id")), (None, None))
+        # Without the size of its image nothing tells whether a box leaves it.
         if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
             continue
         # JSON integers may be too large for a float.
@@ -646,6 +651,7 @@ def _keypoint_names(file: str, category: Mapping[str, Any]) -> tuple[str, ...]:
     names, what = category.get("keypoints") or [], f"{file}: keypoints of category {category.get('name')!r}"
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise AnnotationsError(f"{what}: expected a list of names, got {names!r:.80}")
+    # Records keep keypoints by name.
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise AnnotationsError(f"{what}: {twice[0]!r} comes twice; give each its own name")
     return tuple(names)
@@ -663,6 +669,7 @@ def _skeletons_of(documents: Sequence[InstancesFile]) -> _Skeletons:
                     "convert the files one by one, or make their categories agree"
                 )
         _refuse_nameless_keypoints(document)
+    # A typed field that no annotation has would silently keep nothing.
     if not any(one.get("keypoints") for document in documents for one in document.annotations):
         raise AnnotationsError(f"{documents[0].file}: --keep keypoints: no annotation says it; leave it out")
     each = dict.fromkeys(name for identity in sorted(by_category) for name in by_category[identity])

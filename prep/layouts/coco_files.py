@@ -156,6 +156,7 @@ def _box_of(outline: Any) -> list[float] | None:
     >>> _box_of([[10, 20, 50, 20, 50, 60]]), _box_of([[1, 2]]), _box_of([["a"] * 6])
     ([10, 20, 40, 40], None, None)
     """
+    # Run lengths: COCO's data format for crowds, and the output of most models.
     if isinstance(outline, dict):
         from halofeed.prep.voxels.masks import run_length_box
 
@@ -184,6 +185,7 @@ def _is_finite(value: Any) -> bool:
 def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
     """Remove the outline of an object, which is most of its content, and return the object with its box."""
     entry = _with_box(entry)
+    # True keeps the fact that there was one, which makes it an object (`is_class_alone`).
     if entry.get("segmentation"):
         entry["segmentation"] = True
     return entry
@@ -389,6 +391,7 @@ def _valid_images(
     for place, written in enumerate(entries):
         entry = _with_file_name(written)
         identity, file_name = normalize_id(entry.get("id")), entry.get("file_name")
+        # Annotations point to ids, and pictures are found by names: an entry needs both.
         if identity is None or not isinstance(file_name, str):
             detail = f"expected a whole number or a text, and a file name; got {entry!r:.100}"
             faulty.append((f"{name}#images[{place}]", "image entry has no id or no file_name", detail))
@@ -453,6 +456,7 @@ def _names_by_id(
             identity, label = normalize_id(category.get("id")), category.get("name")
             if (identity in used) is not in_use or (identity, label) in names_by_id.items():
                 continue
+            # COCO's category ids are integers; texts would be sorted in another order.
             if not isinstance(identity, int) or not isinstance(label, str):
                 fault = "needs an integer id and a name"
             elif identity in names_by_id or label in names_by_id.values():

@@ -133,6 +133,7 @@ def _of_subset(subset: str) -> dict[str, Any]:
 
 def _frame(shape: ElementTree.Element) -> int:
     text = shape.get("frame", "")
+    # int() raises ValueError above 4,300 digits, and no task has so many frames.
     if not text.isdecimal() or len(text) > len(str(_MAX_FRAMES)):
         raise SourceError("annotation", "frame is no number", f"a shape of a track has frame {text!r:.40}")
     return int(text)
@@ -153,6 +154,7 @@ def _range_of(task: ElementTree.Element) -> range | None:
     """Return the frames of a task, from its first to its last in steps of its frame_filter; None without them."""
     first, last = (task.findtext(name, "") for name in ("start_frame", "stop_frame"))
     step = task.findtext("frame_filter", "").rpartition("step=")[2].strip() or "1"
+    # Damaged or absent numbers say nothing; a million frames are more than any task has.
     if not all(one.isdecimal() and int(one[:9]) < _MAX_FRAMES for one in (first, last, step)):
         return None
     return range(int(first), int(last) + 1, int(step)) if int(step) else None

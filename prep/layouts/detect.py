@@ -95,6 +95,7 @@ def _by_content(hints: Sequence[Hint], root: str) -> DetectedLayout | None:
     certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
     # A table beside the files of a tool is usually made from them.
     certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
+    # One folder with the exports of two tools: either would be a guess.
     if len(certain) > 1:
         raise AnnotationsError(
             f"{root}: files of several layouts: {'; '.join(hint.what for hint in certain.values())}. "
@@ -129,6 +130,7 @@ def _by_listing(source: _Source, candidates: Sequence[str], hints: Sequence[Hint
     # images/ and labels/ are two class folders too, by their names.
     if len(fitting) > 1 and "folders" in fitting and _explains(source, fitting):
         del fitting["folders"]
+    # Two readings of the names that both give labels: either would be a guess.
     if len(fitting) > 1:
         found = "; ".join(f"{name}: {trial.reason}" for name, trial in fitting.items())
         raise AnnotationsError(
@@ -182,6 +184,7 @@ def _doubt_folders(source: _Source, good: Sequence[SourceExample], options: Layo
     # Any folder with pictures would be a class, so one class shows nothing.
     if len(by_class) == 1:
         return f"all images have one class, {next(iter(by_class))!r}"
+    # The user's --folders-are-classes ends all doubts.
     if not by_class or options.folders_are_classes:
         return None
     notes = [note for one in good for note in one.notes if MAY_SHOW_ONE_THING in note]
@@ -432,6 +435,7 @@ def _continued_numbers(by_class: Mapping[str, Sequence[str]]) -> str | None:
     stems = {name: [splitext(basename(path))[0] for path in paths] for name, paths in by_class.items()}
     if all(_are_digests(name, found) for name, found in stems.items()):
         return f"the names of the files begin with those of their folders, as {next(iter(stems))} does"
+    # Names of classes are words, so numbers in their files mean nothing.
     if not all(map(str.isdecimal, stems)):
         return None
     ordered = sorted(stems, key=int)
@@ -555,6 +559,7 @@ def _columns_beside_classes(rows: Sequence[_Row]) -> str:
 def _is_class_column(labels: Sequence[str], column: Sequence[str]) -> bool:
     """Return whether a column is the class of each picture, by its name or by a number that stands for it."""
     values = {label: set(found) for label, found in grouped(zip(labels, column, strict=True)).items()}
+    # The list repeats the folders, as ImageNet's lists do.
     if all(found == {label} for label, found in values.items()):
         return True
     known = set().union(*values.values())
@@ -564,6 +569,7 @@ def _is_class_column(labels: Sequence[str], column: Sequence[str]) -> bool:
 def _says_nothing(column: Sequence[str]) -> bool:
     """Return whether a column only counts its rows, or has only splits, digests, addresses or blanks."""
     counts = [int(value) for value in column if value.isdecimal() and len(value) < 10]
+    # A column of row numbers, which pandas writes first.
     if len(counts) == len(column) and all(b - a == 1 for a, b in pairwise(counts)):
         return True
     return all(_SAYS_NOTHING.fullmatch(value) or is_split_name(value) for value in column)

@@ -261,8 +261,10 @@ def _find_labels(
     """Return each label with the series that it may belong to, and an example for each mask that is not chosen."""
     chosen = [one for one in content.masks if fits_pattern(pattern, one.path)]
     labels = [_label_of_mask(one, content, pattern, options) for one in chosen]
+    # The user's pattern decides before places.
     if pattern is not None:
         labels += _labels_by_pattern(content, pattern, options, is_needed=not chosen)
+    # Alone it says nothing: series are known by their headers, wherever they are.
     elif options.image_pattern is not None:
         raise AnnotationsError(
             f"--image-pattern {options.image_pattern}: series are found by their headers; with --label-pattern it says "
@@ -378,6 +380,7 @@ def _no_such_series(source: str, found: Sequence[FoundSeries], listing: SeriesLi
 
 def _several_series(chosen: Sequence[FoundSeries]) -> SourceError:
     """Return the error for a folder of a table with several series: no option takes any of them, or several do."""
+    # The options that leave all of them out are the reason to name.
     if all(series.is_left_out for series in chosen):
         left_out = [f"{one.source}: {one.problem[1]} ({one.problem[2]})" for one in chosen if one.problem]
         return SourceError("selection", "no series of the folder is taken", ", ".join(left_out[:8]))
@@ -507,6 +510,7 @@ def _referenced_series(one: OtherFile, found: Sequence[FoundSeries]) -> list[str
 
 def _in_frame_of_reference(one: OtherFile, found: Sequence[FoundSeries]) -> list[str]:
     """Return the series in the frame of reference of a mask; none if it names no frame."""
+    # An RTSTRUCT may leave its Referenced Frame of Reference Sequence out (PS3.3 C.8.8.5).
     if one.frame_of_reference is None:
         return []
     return [series.source for series in found if series.scan.frame_of_reference == one.frame_of_reference]
@@ -525,6 +529,7 @@ def _label_of_mask(
     label = single_file_label(one.path, None, values.get("class"))
     # A mask of a series that is left out is no error, and names that series.
     fits = _referenced_series(one, content.taken) or _referenced_series(one, content.found)
+    # A Series Instance UID (PS3.3 C.7.3.1) is proof, so neither place nor pattern counts.
     if fits:
         return fits, label
     near = _nearest_series(one, content.taken)
@@ -584,6 +589,7 @@ def _labels_by_pattern(
     paths, labels = set(content.listing.named), []
     for path, values in match.items():
         class_name = None if values is None else values.get("class")
+        # A pattern such as **/*_seg.nii.gz tells which files are labels, and not of which series.
         if values is not None and "id" not in values and options.image_pattern is None:
             fits, problem = _by_place(path, content.taken), None
         else:
@@ -645,6 +651,7 @@ def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:
     beside = beside or [
         source for source, folder in folders.items() if folder != "." and folder_of(folder) == place
     ]
+    # One series in its folder or in the folders beside it: nothing else can be meant.
     if len(beside) == 1:
         return beside
     # Several series share a parent: masks/p1.nii.gz belongs to the series in .../p1.
@@ -682,6 +689,7 @@ def _other_files(content: _Content) -> Iterator[SourceExample]:
             continue
         kind = describe_kind(one.kind, is_flat=one.is_flat)
         problem: Problem = ("selection", "file is no slice of a volume", kind)
+        # A file that might be a slice was read, and says itself what is wrong with it.
         if one.may_be_slice and one.error is not None:
             problem = one.error.args
         yield rejected_example(one.path, problem)
@@ -753,6 +761,7 @@ def _fixes_of_kinds(apart: Sequence[OtherFile]) -> list[str]:
 
 def _other_layouts(named: Sequence[str]) -> list[str]:
     """Return the layouts that read a folder's volumes, else those that read its pictures."""
+    # --layout dicom on NIfTI files, by habit.
     if any(map(is_volume_name, named)):
         return ["NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet, bids or class-masks"]
     return ["pictures: take --layout folders, coco, voc or csv, without --depth"] if named else []

@@ -74,6 +74,7 @@ def list_references(
     refuse_annotation_file(annotation_file, "class folders need no annotation file; name the folder")
     paths = images.sizes()
     seen = summarize(paths, options)
+    # The user's word ends all doubts, and their cost: each reads files or compares names.
     if not options.folders_are_classes:
         _check_no_other_layout(annotations, images)
     rules = _resolve_rules(seen, (path for path in paths if not options.takes(path)), images.root, options)
@@ -184,6 +185,7 @@ def _resolve_rules(seen: FolderSummary, others: Iterable[str], root: str, option
     # The user's --split-folders settles the question, also against the names.
     if first_is_split is None:
         first_is_split = _decide_split_folders([path.split("/") for path in firsts], root)
+        # The user may take a folder above others for a class.
         if not options.folders_are_classes:
             _refuse_folders_above_classes(firsts, first_is_split, root)
     labels = (_example(path, first_is_split, options).label for path in seen.classes.values())
@@ -335,11 +337,13 @@ def _example(path: str, first_is_split: bool, options: LayoutOptions) -> SourceE
     split = folders.pop(0) if first_is_split and folders else "train"
     is_unread = path.lower().endswith(UNREAD_EXTENSIONS)
     problem = None
+    # Files that are no documents may be images of an unknown format, so none is left out silently.
     if not is_unread and not options.takes(path):
         problem = ("selection", "not an image file name", _VIDEO if is_video_name(path) else "")
     # Pictures beside the class folders are samples or previews of a set.
     elif not folders:
         problem = ("selection", "image lies in no class folder", "")
+    # HEIC, raw photographs and others: images for certain, which no library here decodes.
     elif is_unread:
         extension = splitext(path)[1].lower()
         problem = ("decode", "format not supported", f"{extension}; convert it to JPEG or PNG first")
@@ -361,6 +365,7 @@ def _decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
     deep_splits = [path for path in splits if len(path) > 2]
     # A class called test beside cat and dog is a class; test beside train is a split.
     if splits and not others:
+        # train/1.jpg: the classes are in a file, or these folders are classes called train and test.
         if not deep_splits:
             raise AnnotationsError(
                 f"{root}: {'/'.join(splits[0])} lies in a split folder but in no class folder; expected "
@@ -445,6 +450,7 @@ def _check_class_folders(
             continue
         pairs = [(by_class[one][name], by_class[other][name]) for name in shared]
         _refuse_masks(files, one, other, pairs, smaller, options)
+        # Nine of ten shared names may be two views or exposures of one thing, which a split would divide.
         if 10 * len(pairs) >= 9 * smaller and _are_no_chance(pairs, by_class[one], by_class[other]):
             message = (
                 f"{pairs[0][0]} and {pairs[0][1]} have one name, as have {plural(len(pairs), 'file')} of "
@@ -488,6 +494,7 @@ def _folder_pairs(names: Collection[str]) -> dict[str, str]:
             continue
         added = [name for name in names if name.startswith(start) and name.endswith(end)]
         pairs = {name[len(start) : len(name) - len(end)]: name for name in sorted(added)}
+        # Exactly half of the names are the other half's with one text added: [cat, dog, hotdog] are no pairs.
         if set(pairs) | set(added) == set(names) and len(pairs) * 2 == len(names):
             return pairs
     return {}
@@ -505,12 +512,14 @@ def _refuse_paired_folders(
     # Each picture has its annotation, or they are no pairs.
     if not pairs or any(by_class[one].keys() != by_class[other].keys() for one, other in pairs.items()):
         return
+    # One pair of numbered folders, such as 0 and 01, shares names by chance.
     if len(pairs) < 2 and any(_are_counters(by_class[one]) for one in pairs):
         return
     one = min(pairs)
     name = min(by_class[one])
     image, label = by_class[one][name], by_class[pairs[one]][name]
     count = sum(len(by_class[one]) for one in pairs)
+    # Patterns would need the split within both, which a trial on this source cannot show.
     if first_is_split:
         fix = "name the folder of the images and that of the labels with --image-pattern and --label-pattern"
     else:
@@ -565,6 +574,7 @@ def _refuse_annotations_beside(files: SourceFiles, paths: Sequence[str], only: s
         ),
         None,
     )
+    # 1.txt beside 1.jpg in a single folder: YOLO, VOC or captions.
     if beside is not None:
         raise AnnotationsError(
             f"{files.root}: {only} would be the only class, and {beside} is by its name the annotation of "

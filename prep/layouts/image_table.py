@@ -144,6 +144,7 @@ def _list_references(
     one_file = annotation_file is not None
     index = ImageIndex(images, annotations.root, options.takes)
     rows = _by_source(tables, index, options)
+    # A box has one class, so only classes of pictures may be joined in a cell.
     if not with_boxes:
         _check_separators(rows.classes, options)
     # All images are missing: a wrong folder, which one message tells better than a problem of each row.
@@ -153,6 +154,7 @@ def _list_references(
     # Counts and sums of hashes tell it without a list of all paths, which large tables would need.
     if not index.all_images_are_named(rows.named, only_used_folders=one_file):
         others = sort_examples(list(index.without_annotation(rows.splits, only_used_folders=one_file)))
+    # Units and grids of boxes are resolved from all rows of a table, so its examples are in memory.
     if with_boxes:
         resolved = _resolve_tables(rows.images(), images, options)
         yield from sort_examples(note_similar_classes([*resolved, *others]))
@@ -201,6 +203,7 @@ def _column_rules(options: LayoutOptions) -> ColumnRules:
 def _check_tables(tables: Sequence[Table], options: LayoutOptions, *, with_boxes: bool) -> None:
     """Raise an error if tables have no rows, or an option has no effect on them."""
     columns = set(chain(*(table.columns for table in tables)))
+    # A typed column that no table has would silently keep nothing.
     if missing := [name for name in options.keep if name not in columns]:
         found_columns = ", ".join(dict.fromkeys(chain(*(table.header for table in tables))))
         raise AnnotationsError(
@@ -376,6 +379,7 @@ def _by_source(tables: Sequence[Table], index: ImageIndex, options: LayoutOption
             # Pictures inside of the container are its own. A damaged row keeps its name, wherever the file is.
             if named and (row.fault is not None or container_of(named) == table.file):
                 found.add((named, place, payload))
+            # Most names are paths, which are confirmed at once; the others need all names together.
             elif named and matcher.is_path((facts.folder, named), query):
                 comparison.add(query.name, -1)
                 found.add((query.name, place, payload))
@@ -615,6 +619,7 @@ def _box(row: TableRow, options: LayoutOptions) -> Box | None:
     if not row.cell("class") and not any(coordinates):
         return None
     label = _class_of_box(row)
+    # A missing side cannot be guessed, as an empty row can.
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
     sides = [parse_number(row.cell(side), f"{row.place} {side}") for side in CORNERS]
@@ -634,6 +639,7 @@ def _class_of_box(row: TableRow) -> str:
     if not written:
         raise SourceError("annotation", "box has no class", row.place)
     listed = _listed_classes(written)
+    # Two classes of one box are either two objects or a mistake.
     if listed is not None and len(listed) != 1:
         raise SourceError("annotation", "box has no class or several", f"{row.place}: {written}")
     return listed[0] if listed else written
@@ -666,6 +672,7 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
     for separator, cells in by_separator:
         combined = next((cell for cell, parts in cells.items() if all(part in places for part in parts)), "")
         reason = "as each part is a class of other rows"
+        # Kaggle's Planet set: rows combine a few words, such as "clear primary", most of which never come alone.
         if not combined and _are_combinations(cells, places):
             combined, reason = next(iter(cells)), "as its parts come in other cells in other combinations"
         if combined:

@@ -63,6 +63,7 @@ def _read_labelme(path: str, data: bytes) -> list[FilePicture] | None:
     if not isinstance(document, dict) or not {"shapes", "imagePath"} <= document.keys():
         return None
     written, name = document["shapes"], document["imagePath"]
+    # The two keys are labelme's, so the file is a damaged one of it and not another format.
     if not isinstance(written, list) or not isinstance(name, str | None):
         raise SourceError("annotation", "not a labelme annotation", "shapes is no list, or imagePath no text")
     objects = _objects_of_shapes(written)
@@ -107,6 +108,7 @@ def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
         raise SourceError("annotation", "shape is no object", f"{what} is {shape!r:.80}")
     label = class_of(shape.get("label"), what)
     kind = shape.get("shape_type") or "polygon"  # older versions of labelme wrote polygons without a type
+    # labelme's points, lines and linestrips have no area.
     if kind not in (*_OUTLINES, "rectangle", "circle", "mask"):
         raise no_box(kind, f"{what} {label!r}")
     points = points_of(shape.get("points"), what)
@@ -121,6 +123,7 @@ def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
     if kind == "circle":  # its center and a point on it
         radius = math.dist(points[:2], points[2:])
         return ellipse_of(label, [*points[:2], radius, radius, 0], what, options)
+    # Its points are the corners of the picture that it holds.
     if kind == "mask":
         corner = [round(x[0]), round(y[0])]
         return bitmap_of(label, corner, _head_of_labelme(shape.get("mask"), what), what, options)
@@ -199,10 +202,12 @@ def _box_of_supervisely(written: tuple[Mapping[str, Any], bool], what: str, opti
     # A bitmap has no points, and an origin for its first pixel.
     if kind == "bitmap":
         return _box_of_bitmap(label, _mapping(entry.get("bitmap")), what, options)
+    # Supervisely's points, lines, graphs and cuboids have no area.
     if kind not in ("rectangle", "polygon"):
         raise no_box(kind, what)
     points = _mapping(entry.get("points"))
     corners = points_of(points.get("exterior"), what)
+    # Two corners in any order, each a pixel that belongs to it: see the rules above.
     if kind == "rectangle":
         x, y = sorted(corners[::2]), sorted(corners[1::2])
         if len(x) != 2:
@@ -258,6 +263,7 @@ def _picture_of_createml(place: int, entry: Mapping[str, Any]) -> FilePicture:
     name = next((entry[key] for key in _PICTURE_KEYS if isinstance(entry.get(key), str)), "")
     objects = next((entry[key] for key in _OBJECT_LISTS if isinstance(entry.get(key), list)), None)
     fault = None
+    # One entry without its keys is damaged; a file without any is another format.
     if not name or objects is None:
         detail = f"entry {place}: expected image and annotations"
         fault = SourceError("annotation", "entry is no picture with annotations", detail)
@@ -318,6 +324,7 @@ def _read_label_studio(path: str, data: bytes) -> Iterator[FilePicture] | None:
 def _picture_of_task(place: int, task: Any) -> FilePicture:
     name = stem = ""
     try:
+        # A task without data has no picture, and fails alone.
         if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
             raise SourceError("annotation", "task has no data", f"task {place}: {task!r:.80}")
         name = _image_of_task(task["data"], f"task {place}")
@@ -427,6 +434,7 @@ def _class_of_region(region: Mapping[str, Any], what: str) -> str:
     """Return the class of a region, which is in rectanglelabels, polygonlabels or labels, as its control is called."""
     lists = (value for key, value in region.items() if key.endswith("labels") and isinstance(value, list))
     labels = [*dict.fromkeys(str(label) for labels in lists for label in labels)]
+    # A control with choice=multiple gives a region several labels.
     if len(labels) > 1:
         raise SourceError("annotation", "object has several classes", f"{what}: {labels!r:.80}")
     return class_of(labels[0] if labels else None, what)
@@ -551,6 +559,7 @@ def _entries_of_csv(data: bytes) -> list[_ViaEntry]:
             )
             described = _mapping(_json_cell(row, "file_attributes"))
             regions, _ = entries.setdefault(row[name] or "", ([], described))
+            # A row with {} is a picture without regions.
             if shape:
                 regions.append({"shape_attributes": shape, "region_attributes": attributes})
     except (csv.Error, UnicodeError) as error:
@@ -602,6 +611,7 @@ def _class_attribute(regions: Iterable[Any]) -> str | None:
     for region in regions:
         found |= dict.fromkeys(_mapping(_mapping(region).get("region_attributes")))
     names = [name for name in found if len(found) == 1 or normalize_name(name) in _CLASS_NAMES]
+    # Two attributes, such as class and color, are both possible, and a wrong one renames every object.
     if len(names) > 1 or (found and not names):
         detail = f"regions have the attributes {', '.join(found)}; rename the one of the class to class"
         raise SourceError("annotation", "class of regions is ambiguous", detail)

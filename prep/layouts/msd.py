@@ -74,6 +74,7 @@ def _find(annotations: SourceFiles) -> str:
     # Several sets side by side, such as the Decathlon's ten tasks.
     if below:
         found = f"found {', '.join(below[:5])}; name one of their folders"
+    # The user named imagesTr.
     elif (above / NAME).is_file():
         found = f"it is in the folder above: --source {above}"
     elif archive := next((path for path in paths if path.lower().endswith(ARCHIVE_EXTENSIONS)), None):
@@ -96,8 +97,10 @@ def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
             # Paths of another machine say nothing of the names here.
             if path.startswith(("/", "..")):
                 continue
+            # The Decathlon lists files as they are called.
             if files.size(path) is not None:
                 return False
+            # nnU-Net's version 1 lists CASE.nii.gz for the files CASE_0000.nii.gz, ...
             if files.size(f"{path.removesuffix(extension)}_0000{extension}") is not None:
                 return True
     return None
@@ -135,6 +138,7 @@ def check_label_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[
     found: dict[int, str] = {}
     for written, name in values:
         value = _label_value(path, written, name)
+        # Names become classes of the data set.
         if not isinstance(name, str) or not name.strip():
             raise AnnotationsError(f"{path}: labels: value {value} has the name {name!r}; expected a text")
         # Two values of one name would be one class, and two names of one value two.
@@ -152,6 +156,7 @@ def check_label_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[
 def _label_value(path: str, written: Any, name: Any) -> int:
     """Return the value of a class; raise AnnotationsError if it is no whole number of a voxel."""
     value = int(written) if isinstance(written, str) and is_whole_number(written) else written
+    # Voxels of labels are at most int32; JSON's true would be 1.
     if type(value) is not int or not -(2**31) <= value < 2**31:
         raise AnnotationsError(
             f"{path}: labels: {written!r} of {name!r}: expected a whole number from 0, or a negative one that is "
@@ -257,6 +262,7 @@ def _example(
     entry: Any, place: str, split: str, document: DatasetJson, images: SourceFiles, options: LayoutOptions
 ) -> SourceExample:
     image, label = _image_of(entry), _label_of(entry)
+    # The Decathlon writes {"image": ..., "label": ...}, and plain paths under test.
     if not isinstance(image, str) or not image or not isinstance(label, str | None):
         detail = f"{place}: expected {_EXPECTED}"
         return rejected_example(place, ("annotation", "entry names no image", detail), split)

@@ -115,6 +115,7 @@ def _sort_channels(
         # CASE.nii.gz of one channel, see `_is_unnumbered`.
         if is_unnumbered and path.endswith(ending):
             cases[stem] = {0: path}
+        # nnU-Net, documentation/dataset_format.md: {CASE_IDENTIFIER}_{XXXX}.{FILE_ENDING}.
         elif not path.endswith(ending) or match is None:
             expected = f"expected CASE_0000{ending}, such as {stem}_0000{ending}"
             problem = ("annotation", "file is no channel of a case", expected)
@@ -243,6 +244,7 @@ def _channels_of_files(dataset: _Dataset, images: SourceFiles) -> int:
 
     ending = dataset.file_ending
     paths = [path for path in _files(images, f"{dataset.below}imagesTr/") if path.endswith(ending)]
+    # Only pictures hold several channels in one file; volumes have one file each.
     if len(dataset.channels) != _COLORS or not paths or ending not in IMAGE_EXTENSIONS:
         return 1
     if not all(path.endswith(f"_0000{ending}") for path in paths):
@@ -335,6 +337,7 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
     names = document.part("channel_names", dict, '{"0": "CT", ...}')
     ending = document.part("file_ending", str, "such as .nii.gz")
     known = (*SINGLE_FILE_EXTENSIONS, *IMAGE_EXTENSIONS)
+    # nnU-Net takes any ending that one of its readers supports; these are those that are read here.
     if ending not in known:
         raise AnnotationsError(
             f"{document.path}: file_ending {ending!r} is not read; known: {' '.join(known)}"
@@ -384,6 +387,7 @@ def _case(case: str, files: Mapping[int, str], split: str, dataset: _Dataset) ->
     missing = [number for number in expected if number not in files]
     unknown = [number for number in sorted(files) if number not in expected]
     problem: Problem | None = None
+    # nnU-Net needs every channel of every case, under the numbers of channel_names.
     if missing:
         named = ", ".join(f"{number:04d} ({dataset.channels[number]})" for number in missing[:5])
         problem = ("annotation", "channel is missing", f"{case}: {named}")

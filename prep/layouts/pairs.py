@@ -235,6 +235,7 @@ def _sort_by_folder(
     result = SortedFiles(paths=paths)
     for path in scans:
         *folders, _ = path.split("/")
+        # The innermost folder with such a name counts: images/labels/a is a label.
         for place in reversed(range(len(folders))):
             image, label = image_folder.fullmatch(folders[place]), _LABEL_FOLDER.fullmatch(folders[place])
             found = image or label
@@ -390,6 +391,7 @@ def _find_class_masks(
             f"{images.root}: no {what} is found by the rule: {expected}",
             lambda: pattern_advice(images, options, "class-masks"),
         )
+    # A folder called train or val above the scans is their split, as in the other layouts.
     if not splits_named:
         found.images = split_by_folder(found.images, images.root, options.split_folders)
     return found

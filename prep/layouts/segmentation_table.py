@@ -214,6 +214,7 @@ class _RowReader:
 
     def _with_image(self, known: SourceExample, written: Sequence[str]) -> SourceExample:
         """Return the example with the files of its image."""
+        # Several files in a cell are channels, such as T1 and T2 of one head.
         if len(written) > 1:
             return self._with_channels(known, written)
         if (series := self._series_at(written[0])) is not None:
@@ -229,6 +230,7 @@ class _RowReader:
         """Return the example of an image of several channels, which are all DICOM series or all files."""
         found = [self._series_at(path) for path in written]
         series = [one for one in found if one is not None]
+        # All channels are folders of DICOM series.
         if len(series) == len(found):
             return _as_channels(known, series)
         # Grids of series and of files are compared by different means.
@@ -236,6 +238,7 @@ class _RowReader:
             detail = f"{'; '.join(written)}; save those in folders as NIfTI"
             raise SourceError("annotation", "channels are DICOM folders and files", detail)
         paths = [find_annotated_file(path, "image", self.index.files) for path in written]
+        # Two equal channels are a mistake in the row.
         if len(set(paths)) < len(paths):
             raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
         # A single DICOM file as a channel has no neighbors that give its spacing.
@@ -284,6 +287,7 @@ class _RowReader:
                 "annotation", "label folder holds several files", f"{plural(len(below), 'file')} in {path}"
             )
         found = self._series_at(written)
+        # Label slices as DICOM images: their headers order them.
         if found is not None:
             return found.source, found.members or tuple(below)
         return self._label_file(below[0], written), ()
@@ -326,6 +330,7 @@ def _split_cell(cell: str) -> list[str]:
             listed = json.loads(cell)
         except (ValueError, RecursionError):
             listed = None
+        # A file name may begin with a bracket, too.
         if isinstance(listed, list) and all(isinstance(path, str) and path for path in listed):
             return listed
     return [path.strip() for path in cell.split(";") if path.strip()]

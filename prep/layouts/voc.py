@@ -90,6 +90,7 @@ def list_references(
     queries = _image_queries({file.path: file.filename for file in files})
     sizes = {file.path: file.example.declared_size for file in files}
     found = _resolve_names(index, queries, sizes, images, options)
+    # All images are missing: a wrong folder, which one message tells better than a problem of each file.
     if not any(isinstance(one, ImageMatch) for one in found.values()):
         index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     listed = [_with_image(file.example, found[file.path]) for file in files]
@@ -311,6 +312,7 @@ def _names_of_lists(
 ) -> dict[str, str] | None:
     """Return the split of each name in the lists of one folder; None if none of its lists defines a split."""
     chosen = options.image_sets
+    # A typed list that does not exist must not select everything.
     if missing := [name for name in chosen if name not in files]:
         raise AnnotationsError(
             f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; found {', '.join(sorted(files))}"
@@ -333,6 +335,7 @@ def _refuse_shared_names(
         if both := [entry for entry in entries[one] if entry in entries[other]]:
             more = f", {len(both)} in all" if len(both) > 1 else ""
             shared.append(f"{one} and {other} ({both[0]}{more})")
+    # An image has one split; all overlaps are named at once.
     if shared:
         known = ", ".join(
             f"{name} ({len(entries[name])})" if name in entries else name for name in sorted(files)
@@ -509,6 +512,7 @@ def _resolve_names(
     if not conflicts:
         return found
     chosen = dict.fromkeys(conflicts, options.voc_images)
+    # Otherwise the user has said which name counts, for all files.
     if options.voc_images == "auto":
         chosen = _prove_names(names, declared, images)
     remaining = [path for path in conflicts if path not in chosen]
@@ -660,6 +664,7 @@ def _conflict_result(one: _Conflict, what: str | None, options: LayoutOptions) -
         return replace(one.written, note=_FILENAME_TAKEN if proven else one.written.note)
     if what == "xml-name" and len(one.beside) == 1:
         return ImageMatch(path=one.beside[0], note=_XML_NAME_TAKEN if proven else "")
+    # a.jpg and a.png beside a.xml: the name alone does not tell which was annotated.
     if what == "xml-name":
         return SourceError("annotation", "file name is ambiguous", ", ".join(one.beside[:3]))
     return SourceError("annotation", _OPEN, f"{one.written.path} and {one.beside[0]}; {_FIX}")

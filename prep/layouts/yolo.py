@@ -325,6 +325,7 @@ def _paths_of_split(file: str, key: str, value: Any) -> tuple[str, ...]:
 
 
 def _whole(file: str, key: str, text: Any) -> int:
+    # YAML is read as texts, and a number of any length would be a list of so many names.
     if not isinstance(text, str) or not text.strip().isdecimal() or len(text) > len(str(_MAX_NUMBER)):
         raise AnnotationsError(
             f"{file}: {key}: expected a whole number of at most {_MAX_NUMBER:,}, got {text!r:.80}; correct it"
@@ -339,6 +340,7 @@ def _parse_names(file: str, document: Mapping[str, Any]) -> Mapping[int, str]:
     if written is None:
         # `check_det_dataset` in ultralytics/data/utils.py calls them class_0, class_1, ... too.
         return _check_names(file, {identity: f"class_{identity}" for identity in range(count or 0)})
+    # Ultralytics takes {0: person, 1: bicycle} and [person, bicycle].
     if isinstance(written, dict):
         names = {_whole(file, "names", key): name for key, name in written.items()}
     else:
@@ -492,6 +494,7 @@ def _find_place(
     """
     plain, root = (text.strip().replace("\\", "/") for text in (written, described.root))
     candidates = [path_below(images.root, plain)]
+    # With --images elsewhere, paths relative to data.yaml lead into the wrong tree.
     if annotations.root == images.root:
         candidates = [*_relative_paths(plain, root, described.file, images.root), *candidates]
     for path in (posixpath.normpath(one) for one in candidates if one):
@@ -530,6 +533,7 @@ def _images_at(
     if images.size(path) is None:
         start = "" if path == "." else f"{path}/"
         found = [one for one in images.sizes() if one.startswith(start) and is_image_name(one)]
+    # A list in data.yaml may name pictures themselves.
     elif is_image_name(path):
         found = [path]
     else:
@@ -631,6 +635,7 @@ def _with_oriented_boxes(example: SourceExample, options: LayoutOptions) -> Sour
 
 def _with_filled_share(box: Box) -> Box:
     """Return a box, with the share of it that its four corners enclose if they do not fill it."""
+    # A row of a box has no outline.
     if not box.area:
         return box
     share = box.area / ((box.xmax - box.xmin) * (box.ymax - box.ymin))
@@ -696,6 +701,7 @@ def _keypoints(described: _Description, values: Sequence[float]) -> tuple[Keypoi
         # `verify_image_label` in ultralytics/data/utils.py masks points with a negative side where rows have no
         # visibility.
         visibility = seen[0] if seen else 2 * (x >= 0 and y >= 0)
+        # Ultralytics masks keypoints by visibility 0; COCO, from which its sets are made, has 0, 1 and 2.
         if visibility not in (0, 1, 2):
             detail = f"{name}: {visibility:g}; expected 0, 1 or 2"
             raise SourceError("annotation", "visibility of a keypoint is unknown", detail)
