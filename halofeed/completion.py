@@ -13,7 +13,9 @@ examples:
 
 The script holds the words of this version: print it again after an update. A new shell reads it.
 """
+# zsh's bashcompinit runs the script of bash.
 _ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
+# Bash splits --layout=folders at "=", which is one of its COMP_WORDBREAKS, so the option may be two words before.
 _BASH = """\
 _halofeed() {{
     local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" known=""
@@ -56,6 +58,7 @@ def _bash(parsers: Parsers) -> str:
     for command, parser in parsers.items():
         flags = [flag for action in _options(parser) for flag in action.option_strings]
         options.append(f'            {command}) known="{" ".join(flags)}" ;;')
+        # argparse has no public list of a parser's arguments (Python 3.11 to 3.14).
         for action in parser._actions:
             if words := _values(action):
                 before = action.option_strings or [command]  # an argument follows its command
@@ -104,6 +107,7 @@ def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 def _values(action: argparse.Action) -> Sequence[str]:
     """Return the words that an option takes, if they are known."""
+    # Both take any text, since a path or an unknown name has an answer of its own, so they have no choices.
     if action.dest == "layout":
         from halofeed.prep.layouts import LAYOUTS
 

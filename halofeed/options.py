@@ -195,6 +195,7 @@ def add_options(
         text = (option.help + (_default_text(option.default) if show_defaults else "")).replace("%", "%%")
         brief = option.more.get("brief", "").replace("%", "%%")
         if option.type is bool:
+            # A switch that is on by default needs --no-NAME.
             action: Any = argparse.BooleanOptionalAction if option.default else "store_true"
             added = group.add_argument(option.flag, action=action, default=argparse.SUPPRESS, help=text)
             _BRIEF[added] = brief
@@ -206,6 +207,7 @@ def add_options(
 
 def _default_text(default: Any) -> str:
     """Return the end of a help text that shows a default; "" for one that says nothing."""
+    # A help that says "default: False" or an empty text tells nothing.
     if default in (None, (), "", False, True, dataclasses.MISSING):
         return ""
     return f" (default: {','.join(map(str, default)) if isinstance(default, tuple) else default})"
@@ -213,6 +215,7 @@ def _default_text(default: Any) -> str:
 
 def _add_value(parser: Any, option: Option, flag: str, text: str) -> argparse.Action:
     """Add an option that takes a value, under a flag of its own."""
+    # --classes liver --classes spleen adds; three numbers that are given twice are a mistake of the second.
     may_repeat = option.is_list and option.type is str
     added: argparse.Action = parser.add_argument(
         flag,
@@ -265,6 +268,7 @@ def add_help(parser: argparse.ArgumentParser, group: Any, full_epilog: str | Non
         full_epilog: end of the complete help, if it differs from the parser's own.
     """
     shortens = any(action in _BRIEF for action in parser._actions)
+    # --help-all is only there where --help leaves something out.
     text = "show the usual options" if shortens else "show this help message"
     group.add_argument("-h", "--help", action=_Help, is_brief=True, nargs=0, help=text)
     if shortens:
@@ -360,6 +364,7 @@ class _Setting(argparse.Action):
         name = values.partition("=")[0].strip().replace("-", "_")
         if "=" not in values:
             raise argparse.ArgumentError(self, f"{values}: expected name=value, e.g. steps=1000")
+        # Of --steps 5 and --set steps=7 the later one applies, as for options that are given twice.
         if any(one.dest == name and one.default is argparse.SUPPRESS for one in parser._actions):
             vars(namespace).pop(name, None)
         namespace.settings = [*namespace.settings, values]
