@@ -393,7 +393,9 @@ def _run(
     from halofeed.keywords import check_keywords
 
     values = check_keywords(command, options)
-    values |= {name: path if path is None else path_text("path", path) for name, path in paths.items()}
+    # Without `data` a command uses the run's own data, or none.
+    given = {name: path for name, path in paths.items() if (name, path) != ("data", None)}
+    values |= {name: path_text("path", path) for name, path in given.items()}
     printed = io.StringIO()
     with _naming_parameters(), contextlib.redirect_stdout(printed):
         parsed = run_command(command, values, beam_options)

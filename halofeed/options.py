@@ -127,18 +127,26 @@ def unknown_choice(value: Any, choices: Collection[Any]) -> str:
     return f"invalid choice: {value!r}; {did_you_mean(str(value), known)}choose from {', '.join(known)}"
 
 
-def options_of_class(kind: type[Any]) -> list[Option]:
+def options_of_class(kind: type[Any], *, show_defaults: bool = True) -> list[Option]:
     """Return the row of each field of a dataclass that has a `help` in its metadata; inherited fields come last.
 
     An option is in the group that its metadata names, else in that of the class that declares it (OPTION_GROUP).
+
+    Args:
+        kind: the dataclass.
+        show_defaults: end each help text with the default.
     """
     from halofeed.prep.options.option import fields_by_class
 
     hints, order = typing.get_type_hints(kind), kind.__mro__.index
-    return [
+    rows = (
         _option_of_field(one, hints[one.name], getattr(declaring_class, "OPTION_GROUP", ""))
         for declaring_class, one in sorted(fields_by_class(kind), key=lambda pair: order(pair[0]))
         if "help" in one.metadata
+    )
+    return [
+        dataclasses.replace(row, help=row.help + default_text(row.default)) if show_defaults else row
+        for row in rows
     ]
 
 
@@ -177,22 +185,15 @@ def option_of_action(action: argparse.Action) -> Option:
     )
 
 
-def add_options(
-    parser: argparse.ArgumentParser, options: Iterable[Option], *, show_defaults: bool = True
-) -> None:
+def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
     """Add options to a parser. A parsed command line has only those that were given.
 
     A switch becomes --flag. A list takes values separated by commas or by its separator; the option of a list of texts
     may be repeated.
-
-    Args:
-        parser: parser to which the options are added.
-        options: rows of the options.
-        show_defaults: show defaults in the help.
     """
     for option in options:
         group = option_group(parser, title) if (title := option.more.get("group")) else parser
-        text = (option.help + (_default_text(option.default) if show_defaults else "")).replace("%", "%%")
+        text = option.help.replace("%", "%%")
         brief = option.more.get("brief", "").replace("%", "%%")
         if option.type is bool:
             # A switch that is on by default needs --no-NAME.
@@ -205,7 +206,7 @@ def add_options(
             _BRIEF[_add_value(group, option, earlier, argparse.SUPPRESS)] = ""
 
 
-def _default_text(default: Any) -> str:
+def default_text(default: Any) -> str:
     """Return the end of a help text that shows a default; "" for one that says nothing."""
     # A help that says "default: False" or an empty text tells nothing.
     if default in (None, (), "", False, True, dataclasses.MISSING):

@@ -7,9 +7,7 @@ docs/api.md             tables of keywords, between the lines `BEGIN` and `END`
 
 from __future__ import annotations
 
-import argparse
 import ast
-import dataclasses
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +18,7 @@ from typing import Any
 import halofeed
 from halofeed.keywords import keywords_of, name_parameters
 from halofeed.option_rows import HELP_FILE, help_text
-from halofeed.options import Option
+from halofeed.options import Option, default_text
 
 _MODULES: Mapping[str, str] = vars(halofeed)["_MODULES"]
 _PACKAGE = Path(__file__).parent
@@ -139,14 +137,12 @@ def annotation(option: Option) -> str:
 
 
 def _default(option: Option) -> Any:
-    return () if option.name == "set" else None if option.default in _NO_DEFAULT else option.default
-
-
-_NO_DEFAULT = (argparse.SUPPRESS, dataclasses.MISSING)
+    return () if option.name == "set" else option.default
 
 
 def _meaning(option: Option) -> str:
-    return " ".join(name_parameters(option.help).split())
+    text = option.help.removesuffix(default_text(option.default))  # which the signature shows
+    return " ".join(name_parameters(text).split())
 
 
 def stub_text() -> str:

@@ -145,7 +145,7 @@ def _add_train_options(parser: CommandParser, rows: Iterable[Option]) -> None:
         "(default: a small recipe for the data's task)",
     )
     add_settings(parser, "clip_norm=10, model.width=16, task.alpha=0.75")
-    add_options(parser, rows, show_defaults=False)
+    add_options(parser, rows)
     _add_devices(parser)
     group = parser.add_argument_group("several processes, one per host (all three, or none)")
     not_in_brief(
