@@ -17,7 +17,7 @@ from halofeed import __version__, conversion, planning, training
 from halofeed.completion import COMPLETION_EXAMPLE, SHELLS, completion_script
 from halofeed.errors import HalofeedError, UsageError
 from halofeed.options import add_help, option_group
-from halofeed.parser import Command, CommandParser, HelpFormatter, join_values, subparsers
+from halofeed.parser import Command, CommandParser, HelpFormatter, join_values
 from halofeed.streams import output_error, output_status
 from halofeed.system import signals
 from halofeed.system.addresses import Address, address_of, is_remote, meant_address
@@ -494,7 +494,7 @@ def _package(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _completion(parsed: argparse.Namespace, _: list[str]) -> int:
-    print(completion_script(parsed.shell, subparsers(_parser())), end="")
+    print(completion_script(parsed.shell, _parser()), end="")
     return 0
 
 

@@ -215,7 +215,7 @@ def _detect_layout(options: JobOptions, recipe_of: Callable[[str], Recipe]) -> s
     from halofeed.prep.layouts.detect import detect_layout
 
     with require_extra("convert", "apache_beam"), unlogged():
-        from halofeed.pipelines.plan import open_sources
+        from halofeed.pipelines.opened_sources import open_sources
     sources = open_sources(options)
 
     def options_of(layout: str) -> LayoutOptions:

@@ -7,7 +7,7 @@ import mmap
 import os
 import resource
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from halofeed.loader.store.base import (
 from halofeed.schemas.limits import INDEX_BYTES
 from halofeed.schemas.manifest import Manifest, Shard, read_manifest
 from halofeed.schemas.shard_file import CURE, ShardFile, read_small_file
+from halofeed.storage.local import LocalDisk
 from halofeed.system.console import human_bytes
 from halofeed.system.memory import available_memory
 
@@ -53,6 +54,7 @@ class LocalStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.place = str(folder)
+        self._files = LocalDisk().at(self.place)
         self._cold_batches = _COLD_BATCHES
         self._prefetched: deque[bytes] = deque(maxlen=_MAX_PREFETCHED)
         self._disk_reads = _disk_reads()
@@ -63,6 +65,15 @@ class LocalStore:
 
     def manifest(self) -> Manifest:
         return read_manifest(self._folder)
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a file in bytes; None if it does not exist."""
+        found = self._files.stat(name)
+        return None if found is None else found.size
+
+    def listed(self) -> Mapping[str, int | None]:
+        """Return the size in bytes of every file by name; None for what is no file."""
+        return {name: size for name, size, _ in sorted(self._files.entries(deep=False))}
 
     def check_sizes(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
@@ -87,6 +98,7 @@ class LocalStore:
         return [act(item) for item in items]
 
     def prefetch(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
+        # The system has this advice already.
         if key in self._prefetched:
             return
         self._prefetched.append(key)
@@ -180,6 +192,7 @@ class MemoryStore(StoreWrapper):
             except CorruptFileError:
                 if not attempts_left:
                     raise
+                # A transfer may have damaged it; a further one is made.
                 self._base.invalidate(shard.file, 0, shard.bytes)
         memory.flags.writeable = False
         return memory
@@ -221,6 +234,7 @@ def _allocate(size: int) -> NDArray[np.uint8]:
             f"cache='memory': {human_bytes(size)} cannot be allocated: {error.strerror}; use cache='disk:/a/folder', "
             "or leave it out"
         ) from error
+    # Fewer page faults in random reads.
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
             pages.madvise(mmap.MADV_HUGEPAGE)
