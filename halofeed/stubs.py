@@ -230,6 +230,8 @@ GENERATED: Mapping[Path, Callable[[], str]] = {_STUB: stub_text, HELP_FILE: help
 def main() -> None:
     """Write every generated file, and print the names of those that changed."""
     for path, text_of in GENERATED.items():
+        if not path.parent.is_dir():
+            continue  # an installed package has no pages
         text = text_of()
         if not path.is_file() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
