@@ -208,12 +208,15 @@ def keyword_tables() -> str:
 
 
 def _row(option: Option) -> str:
-    code = (f"`{text}`" for text in (option.name, annotation(option), repr(_default(option))))
-    return f"| {' | '.join(_escaped(cell) for cell in (*code, _meaning(option)))} |\n"
+    code = map(_code, (option.name, annotation(option), repr(_default(option))))
+    # A pattern such as tf1-* would turn the text to italics, and <filename> is no element of the page.
+    text = _meaning(option).translate({ord(sign): f"&#{ord(sign)};" for sign in "*<|"})
+    return f"| {' | '.join((*code, text))} |\n"
 
 
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
+def _code(text: str) -> str:
+    # Python-Markdown shows the backslash of an escaped | within backticks, and GitHub ends the cell at any other.
+    return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def page_text() -> str:
