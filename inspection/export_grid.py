@@ -110,12 +110,14 @@ def picture_grid(features: Decoded, grid: str, *, displayed: bool) -> PictureGri
         shown = displayed_size(orientation, file_size)
         plan = ResizePlan(source_size=shown, resized_size=size, output_size=stored_size)
         to_file = stored_to_file(plan, orientation)
-        if np.allclose(transform, to_file, rtol=_ROUNDING, atol=0):
-            if displayed:
-                to_file, file_size, orientation = stored_to_displayed(plan), shown, 1
-            return PictureGrid(
-                size=file_size, stored_size=stored_size, from_stored=to_file, orientation=orientation
-            )
+        # A transform has no absolute tolerance: an offset of 0 is exact.
+        if not np.allclose(transform, to_file, rtol=_ROUNDING, atol=0):
+            continue
+        if displayed:
+            return PictureGrid(size=shown, stored_size=stored_size, from_stored=stored_to_displayed(plan))
+        return PictureGrid(
+            size=file_size, stored_size=stored_size, from_stored=to_file, orientation=orientation
+        )
     raise UsageError(
         f"its transform {transform.tolist()} does not lead from {size[1]}x{size[0]} pixels to the {file_size[1]}x"
         f"{file_size[0]} of its source"

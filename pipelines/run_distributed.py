@@ -131,7 +131,7 @@ def _join(search: SeriesSearch, part: tuple[SeriesKey, Sequence[Place]]) -> tupl
     written = set()
     for series, images in join_series(folder, key, found, search.policy):
         assert series.stored is not None
-        if series.stored[0] not in written:
+        if series.stored[0] not in written:  # several scans of one series share a list
             output.write(series.stored[0], listing_to_bytes(images))
             written.add(series.stored[0])
         scans.append(series if search.below else replace(series, members=()))

@@ -67,6 +67,7 @@ def recall(folder: str, manifest: Manifest) -> SourceLocations | None:
     """Return where the sources of a data set are; None where this user did not convert its current version here."""
     try:
         with open_regular(_file(folder)) as stream:
+            # In a shared state folder, another user's entry could lead a report to files that this user can read.
             if os.fstat(stream.fileno()).st_uid != os.geteuid():
                 return None
             document = check_json_checksum(json.loads(stream.read(_MOST_BYTES)))

@@ -89,7 +89,7 @@ ONLY_IN_FILES = {
 
 TOP_PACKAGES = {
     **dict.fromkeys(("numpy", "PIL"), ANYWHERE),
-    **dict.fromkeys(("setuptools", "build", "nibabel", "pydicom", "tensorflow_datasets"), INSIDE_FUNCTIONS),
+    **dict.fromkeys(("setuptools", "build", "nibabel", "pydicom", "shtab", "tensorflow_datasets"), INSIDE_FUNCTIONS),
 }
 """What halofeed/*.py may import; parts of halofeed only inside functions, but for the light ones."""
 LIGHT = {

@@ -234,27 +234,24 @@ class TrainConfig:
             raise UsageError(f"{unknown[0]}: no such setting; {near}known: {', '.join(_FIELDS)}")
         return cls(**{name: _check_type(name, value) for name, value in document.items()})
 
-    def changed(self, settings: Sequence[str] = (), **changes: Any) -> TrainConfig:
-        """Return this config with `name=value` settings, as --set takes them, and with changed fields.
+    def changed(self, settings: Sequence[str | tuple[str, Any]] = (), **changes: Any) -> TrainConfig:
+        """Return this config with settings, `name=value` as --set takes them or (name, value), and with changed fields.
 
-        Values are TOML (numbers, true, [1, 2], "text"); any other value is text. `model.NAME` and `task.NAME` set
-        one option of the model or the task.
+        The value of a text is TOML (numbers, true, [1, 2], "text"); any other one is text. `model.NAME` and
+        `task.NAME` set one option of the model or the task.
 
         >>> TrainConfig().changed(["steps=20", "model.features=[8, 8]"], batch_size=4).model_options
         {'features': [8, 8]}
         """
         document = {name: getattr(self, name) for name in _FIELDS}
         for setting in settings:
-            name, equals, text = setting.partition("=")
-            name = name.strip().replace("-", "_")
-            if not equals:
-                raise UsageError(f"--set {setting}: expected name=value, e.g. steps=1000 or model.width=16")
+            name, value = _parse_setting(setting) if isinstance(setting, str) else setting
             part, dot, key = name.partition(".")
             if dot and part in ("model", "task"):
                 options = f"{part}_options"
-                document[options] = {**document[options], key: _value(text)}
+                document[options] = {**document[options], key: value}
             else:
-                document[name] = _value(text)
+                document[name] = value
         return TrainConfig.from_json({**document, **changes})
 
 
@@ -335,7 +332,7 @@ def read_config(name: str) -> tuple[TrainConfig, list[str]]:
         raise UsageError(f"--config {name}: {error}") from error
 
 
-def configure(name: str, settings: Sequence[str], **changes: Any) -> TrainConfig:
+def configure(name: str, settings: Sequence[str | tuple[str, Any]], **changes: Any) -> TrainConfig:
     """Return a config by its name with changes, as `TrainConfig.changed` makes them, and print what follows from them.
 
     Where a change makes the run shorter than the warm-up of a cosine, the warm-up becomes a fifth of the run.
@@ -396,6 +393,13 @@ _TYPE_WORDS: dict[type, str] = {
 }
 _ITEM_TYPES: dict[str, Any] = {"image_shape": int, "boundaries": int, "rates": (int, float)}
 """Types of the items of lists of numbers."""
+
+
+def _parse_setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--set {text}: expected name=value, e.g. steps=1000 or model.width=16")
+    return name.strip().replace("-", "_"), _value(value)
 
 
 def _value(text: str) -> Any:

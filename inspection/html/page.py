@@ -62,10 +62,10 @@ def setting_text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        value = [f"{key} {setting_text(entry)}" for key, entry in value.items()]
     if isinstance(value, list | tuple):
         return ", ".join(map(setting_text, value)) or "none"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {setting_text(entry)}" for key, entry in value.items()) or "none"
     return str(value)
 
 

@@ -31,6 +31,15 @@ class Suggestion:
         return f"say {shlex.join(self.words)}, which {self.effect}"
 
 
+def option_values(words: Sequence[str]) -> dict[str, str]:
+    """Return the value of each option among the words of a suggestion.
+
+    >>> option_values(("--layout", "pairs", "--image-pattern", "{id}.png"))
+    {'--layout': 'pairs', '--image-pattern': '{id}.png'}
+    """
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
 def suggest(
     candidates: Iterable[Sequence[str]], try_words: Callable[[Sequence[str]], str | None], most: int = 1
 ) -> tuple[Suggestion, ...]:

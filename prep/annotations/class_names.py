@@ -20,7 +20,9 @@ _LATIN_LOOKALIKES = str.maketrans(
     "abekmhopctyxijshdqw" + "abezhikmnoptyx" + "agix" + "'''''" + '""',
 )
 _INVISIBLE_CATEGORIES = ("Cf", "Cc")
+"""Format and control characters, such as a zero width space and a byte order mark within a file."""
 _INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+"""Default ignorable characters of other categories: grapheme joiner, Hangul fillers, Khmer inherent vowels."""
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 BACKGROUND = "background"
 
@@ -35,8 +37,10 @@ def _visual_form(name: str) -> str:
     >>> _visual_form("caf\\u00e9") == _visual_form("cafe\\u0301") != _visual_form("cafe")
     True
     """
+    # 1 and 1.0 are one number in two spellings, which `labels` refuses; as texts "-1" would look like "1".
     if class_number(name) is not None:
         return name
+    # Case folding can undo the normal form, so it is between two of them (Unicode 3.13, compatibility caseless match).
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(
         _LATIN_LOOKALIKES
     )
@@ -44,15 +48,15 @@ def _visual_form(name: str) -> str:
 
 
 def _visible_form(character: str) -> str:
+    """Return a character as its reader sees it: a blank for every kind of blank and dash, "" for invisible ones."""
     category = unicodedata.category(character)
+    # Names of one class differ in "_", "-" and " " from tool to tool; U+2212 is the minus sign.
     if character.isspace() or category == "Pd" or character in "_\u2212":
         return " "
+    # Variation selectors choose between forms of the character before them (Unicode 23.4).
     is_variation = 0xFE00 <= ord(character) <= 0xFE0F
-    return (
-        ""
-        if category in _INVISIBLE_CATEGORIES or character in _INVISIBLE_LETTERS or is_variation
-        else character
-    )
+    is_invisible = category in _INVISIBLE_CATEGORIES or character in _INVISIBLE_LETTERS
+    return "" if is_invisible or is_variation else character
 
 
 def _find_similar_names(names: Iterable[str]) -> list[list[str]]:
@@ -89,6 +93,7 @@ def similar_class_notes(found: Iterable[str]) -> dict[str, str]:
     """Return a note for each class that looks like another."""
     messages = {}
     for labels in _find_similar_names(found):
+        # Code points help only where characters of other alphabets, or invisible ones, make the difference.
         plain = len({" ".join(label.casefold().split()) for label in labels}) == 1
         differ = "differ in case or blanks alone" if plain and all(map(str.isascii, labels)) else "look alike"
         messages.update(
@@ -183,17 +188,8 @@ class ClassChoice:
 
     def problems(self) -> Iterator[str]:
         """Yield a message for each contradiction within the choice."""
-        names = [name for name, _ in self.renamed if name]
-        for name, target in self.renamed:
-            if not name or not target:
-                written = f"{name}={target}" if name else target
-                likely = "=".join(written.split(":")) if written.count(":") == 1 and not name else "500=1"
-                yield (
-                    f"--map-classes {written}: expected FROM=TO, such as 'kidney left=kidney' or {likely}; "
-                    f"TO {BACKGROUND} leaves the class out"
-                )
-        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-            yield f"--map-classes: {', '.join(twice)} comes twice; say once what becomes of it"
+        yield from self._renaming_problems()
+        # A kept class may itself be what a renaming makes: then another source class is left out, not this one.
         targets = {target for _, target in self.renamed}
         if both := [name for name in self.keep if (name, BACKGROUND) in self.renamed and name not in targets]:
             yield f"--classes: {', '.join(both)} is left out by --map-classes; take it out of --classes or of that"
@@ -201,6 +197,20 @@ class ClassChoice:
             yield f"--classes: expected different names, got {','.join(self.keep)}"
         if BACKGROUND in self.keep:
             yield f"--classes: {BACKGROUND} is always there, with id 0; leave it out"
+
+    def _renaming_problems(self) -> Iterator[str]:
+        for name, target in self.renamed:
+            if not name or not target:
+                written = f"{name}={target}" if name else target
+                # Other tools write 500:1; the answer is the same pair in the form that is read.
+                likely = "=".join(written.split(":")) if written.count(":") == 1 and not name else "500=1"
+                yield (
+                    f"--map-classes {written}: expected FROM=TO, such as 'kidney left=kidney' or {likely}; "
+                    f"TO {BACKGROUND} leaves the class out"
+                )
+        counts = Counter(name for name, _ in self.renamed if name)
+        if twice := sorted(name for name, count in counts.items() if count > 1):
+            yield f"--map-classes: {', '.join(twice)} comes twice; say once what becomes of it"
 
     def target(self, name: str, value: int | None = None) -> str | None:
         """Return the data set class of a source class; None if the choice leaves it out.
@@ -229,6 +239,7 @@ class ClassChoice:
         if self.target(name) is not None:
             return True
         renamed = self._renamed
+        # A named class that no option mentions is left out, which would be silent for "Kidney" beside "kidney".
         if name not in renamed:
             chosen = {kept: kept for kept in self.keep} | renamed
             if twin := next(
@@ -338,6 +349,7 @@ class LabelCoding:
         if not self.colors:
             return {}
         named = {int(code, 16): ids[name] for code, name in self._pairs()}
+        # Ignored colors need numbers of their own until the label map drops them; black is 0 unless it is named.
         colors = (parse_color(one) for one in self.ignored)
         more = dict.fromkeys(color for color in colors if color is not None and color not in named)
         return {0: 0, **named, **{color: len(self.names) + at for at, color in enumerate(more, start=1)}}

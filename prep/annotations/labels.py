@@ -12,16 +12,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.class_documents import read_class_document, xml_entries
 from halofeed.prep.annotations.class_names import BACKGROUND, class_number, shorten_list, sort_class_names
-from halofeed.prep.annotations.class_tables import (
-    ClassRow,
-    ClassTable,
-    is_background,
-    is_ignored,
-    read_class_document,
-    read_class_table,
-    xml_entries,
-)
+from halofeed.prep.annotations.class_rows import ClassRow, ClassTable, is_background, is_ignored
+from halofeed.prep.annotations.class_tables import read_class_table
 from halofeed.prep.annotations.documents import parse_xml_document, parse_yaml
 from halofeed.schemas.fields import channel_ids, set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
@@ -81,34 +75,31 @@ class LabelMap:
             raise AnnotationsError(f"{self.where}: {problems[0]}{more}")
 
     def _problems(self) -> Iterator[str]:
-        ids: dict[int, str] = {}
-        names: dict[str, int] = {}
         if len(self.entries) > LABELS:
             yield f"{plural(len(self.entries), 'class', 'classes')}; a data set has at most {LABELS:,}"
+        ids: dict[int, str] = {}
+        names: dict[str, int] = {}
         for identity, name in self.entries:
-            if len(name) > LABEL_LENGTH:
-                yield f"id {identity} is {name[:40]!r}..., a name of {len(name):,} characters; shorten it"
             if identity in ids:
                 yield f"id {identity} belongs to {ids[identity]!r} and to {name!r}; give each name its own id"
             if name in names:
                 yield f"name {name!r} comes twice, with ids {names[name]} and {identity}; keep one"
-            if name != name.encode("utf-8", "replace").decode():
-                yield f"id {identity} is {name!r}, which is not UTF-8; rename the folder or class"
-            if "\0" in name:
-                yield f"id {identity} is {name!r}, which holds a NUL character; rename the folder or class"
-            if not name.strip():
-                yield f"id {identity} has an empty name; name it or remove it"
-            if self.first_id == 1 and (identity == 0 or is_background(name)):
-                yield (
-                    f"id {identity} is {name!r}: in detection id 0 is the background and has no entry; "
-                    "remove it, and let classes start at 1"
-                )
-            elif not self.first_id <= identity < 2**31:
-                yield f"id {identity} ({name!r}): expected {self.first_id} to {2**31 - 1}"
+            yield from _name_problems(identity, name)
+            yield from self._id_problems(identity, name)
             ids[identity], names[name] = name, identity
         for alias, identity in self.aliases:
             if names.setdefault(alias, identity) != identity:
                 yield f"display name {alias!r} of id {identity} also means id {names[alias]}; keep one"
+
+    def _id_problems(self, identity: int, name: str) -> Iterator[str]:
+        # The Object Detection API's detectors have class 0 for the background; ids are int32 in TensorFlow's graphs.
+        if self.first_id == 1 and (identity == 0 or is_background(name)):
+            yield (
+                f"id {identity} is {name!r}: in detection id 0 is the background and has no entry; "
+                "remove it, and let classes start at 1"
+            )
+        elif not self.first_id <= identity < 2**31:
+            yield f"id {identity} ({name!r}): expected {self.first_id} to {2**31 - 1}"
 
     @cached_property
     def names(self) -> dict[int, str]:
@@ -165,26 +156,22 @@ class LabelMap:
         >>> one.ignoring(2).names, one.ignoring(2).ignore, one.ignoring(0).ignore
         ({0: 'background', 1: 'liver'}, (2, 2), (0, 255))
         """
-        values = (
-            None if self.values is None else tuple(pair for pair in self.values if pair[0] not in ignored)
-        )
-        of_values = dict.fromkeys(ignored, 0) | {
-            one: identity for one, identity in self.values or () if one in ignored
-        }
-        lost = {*ignored} if self.values is None else {*of_values.values()}
-        kept = lost - {identity for _, identity in values or ()} - {0}
-        entries = tuple(entry for entry in self.entries if entry[0] not in kept)
-        aliases = tuple(alias for alias in self.aliases if alias[1] not in kept)
-        taken = {0, *(identity for identity, _ in entries)}
+        pairs = self.values
+        values = None if pairs is None else tuple(pair for pair in pairs if pair[0] not in ignored)
+        lost = self._ids_of_ignored(ignored).difference(identity for _, identity in values or ())
+        entries = tuple(entry for entry in self.entries if entry[0] not in lost)
+        aliases = tuple(alias for alias in self.aliases if alias[1] not in lost)
         wanted = ignored if stored is None else (stored, *ignored)
-        stored = next(
-            one
-            for one in (*wanted, 255, LARGEST_LABEL, *range(1, LARGEST_LABEL))
-            if one not in taken and 0 < one <= LARGEST_LABEL
-        )
+        kept_value = _free_value(wanted, {0, *(identity for identity, _ in entries)})
         return dataclasses.replace(
-            self, entries=entries, aliases=aliases, values=values, ignore=(*ignored, stored)
+            self, entries=entries, aliases=aliases, values=values, ignore=(*ignored, kept_value)
         )
+
+    def _ids_of_ignored(self, ignored: Collection[int]) -> set[int]:
+        """Return the classes of ignored values, but for the background, which always is a class."""
+        if self.values is None:
+            return {*ignored} - {0}
+        return {identity for value, identity in self.values if value in ignored} - {0}
 
     @property
     def channels(self) -> tuple[int, ...]:
@@ -254,9 +241,14 @@ class LabelMap:
         {0: 0, 7: 0, 300: 1}
         """
         present = [int(value) for value in values]
-        if self.stored_ignore is not None and not {*present}.isdisjoint(self.ignored_values):
+        if self.stored_ignore is not None:
             ignored = {value: self.stored_ignore for value in present if value in self.ignored_values}
-            return {**self.ids_of_values(value for value in present if value not in ignored), **ignored}
+            others = [value for value in present if value not in ignored]
+            return {**self._ids_of_classes(others, may_ignore=may_ignore), **ignored}
+        return self._ids_of_classes(present, may_ignore=may_ignore)
+
+    def _ids_of_classes(self, present: Sequence[int], *, may_ignore: bool) -> dict[int, int]:
+        """Return the id of each value that is not ignored; see `ids_of_values`."""
         if self.values is None:
             self.check_values(present, may_ignore=may_ignore)
             return {value: value for value in present}
@@ -280,31 +272,30 @@ class LabelMap:
 
     def to_json(self) -> dict[str, Any]:
         """Return the map as a JSON object: first_id, names by decimal id, and optional entries."""
-        document: dict[str, Any] = {
-            "first_id": self.first_id,
-            "names": {str(identity): name for identity, name in self.entries},
+        # Manifests of maps without an entry have no key for it, so that older versions read them.
+        optional = {
+            "aliases": dict(self.aliases),
+            "is_open": self.is_open,
+            "values": None if self.values is None else self._ids_by_value(),
+            "ignore": None if self.ignore is None else list(self.ignore),
+            "colors": [list(pair) for pair in self.colors],
+            "shown_bits": self.shown_bits,
+            "forms": list(self.forms),
+            "drops_others": self.drops_others,
+            "by_names": self.by_names,
         }
-        if self.aliases:
-            document["aliases"] = dict(self.aliases)
-        if self.is_open:
-            document["is_open"] = True
-        if self.values is not None:
-            ids: dict[int, list[int]] = {}
-            for value, identity in self.values:
-                ids.setdefault(value, []).append(identity)
-            document["values"] = {
-                str(value): found if len(found) > 1 else found[0] for value, found in ids.items()
-            }
-        flags = {"drops_others": self.drops_others, "by_names": self.by_names}
-        if self.ignore is not None:
-            document["ignore"] = list(self.ignore)
-        if self.colors:
-            document["colors"] = [list(pair) for pair in self.colors]
-        if self.shown_bits:
-            document["shown_bits"] = self.shown_bits
-        if self.forms:
-            document["forms"] = list(self.forms)
-        return document | {name: True for name, is_set in flags.items() if is_set}
+        kept = {
+            key: value for key, value in optional.items() if value or (key == "values" and value is not None)
+        }
+        names = {str(identity): name for identity, name in self.entries}
+        return {"first_id": self.first_id, "names": names, **kept}
+
+    def _ids_by_value(self) -> dict[str, int | list[int]]:
+        """Return the id of each value, or a list of the ids of a value of several classes."""
+        ids: dict[int, list[int]] = {}
+        for value, identity in self.values or ():
+            ids.setdefault(value, []).append(identity)
+        return {str(value): found if len(found) > 1 else found[0] for value, found in ids.items()}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LabelMap:
@@ -330,6 +321,18 @@ class LabelMap:
         )
 
 
+def _name_problems(identity: int, name: str) -> Iterator[str]:
+    """Yield a message for each reason for which records cannot store a name as it is."""
+    if len(name) > LABEL_LENGTH:
+        yield f"id {identity} is {name[:40]!r}..., a name of {len(name):,} characters; shorten it"
+    if name != name.encode("utf-8", "replace").decode():  # names of folders may be any bytes
+        yield f"id {identity} is {name!r}, which is not UTF-8; rename the folder or class"
+    if "\0" in name:
+        yield f"id {identity} is {name!r}, which holds a NUL character; rename the folder or class"
+    if not name.strip():
+        yield f"id {identity} has an empty name; name it or remove it"
+
+
 def _fixes(unknown: Sequence[int], *, may_ignore: bool) -> str:
     """Return what to do with values of label files that no table names; "" without any or with too many."""
     if not 0 < len(unknown) <= _MOST_FIXED:
@@ -340,6 +343,17 @@ def _fixes(unknown: Sequence[int], *, may_ignore: bool) -> str:
     what = "leaves it out" if len(unknown) == 1 else "leaves them out"
     ignoring = f", --ignore-label{space}{listed} ignores their pixels" if may_ignore else ""
     return f"; --map-classes{space}{mapped} {what}{ignoring}"
+
+
+def _free_value(wanted: Iterable[int], taken: Collection[int]) -> int:
+    """Return the first of some values, or else of all values, that a record can hold and that is no class.
+
+    255 and 65535 come first of all: they are what -1 becomes in label images of 8 and 16 bits.
+    """
+    for one in (*wanted, VOC_VOID, LARGEST_LABEL):
+        if one not in taken and 0 < one <= LARGEST_LABEL:
+            return one
+    return next(one for one in range(1, LARGEST_LABEL) if one not in taken)
 
 
 def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:
@@ -484,31 +498,38 @@ def _read_xml(name: str, text: str, first_id: int) -> ClassTable:
 
 def _read_pbtxt(name: str, text: str, first_id: int) -> ClassTable:
     """Read the `item` messages of a StringIntLabelMap; other fields, such as keypoints, are skipped."""
-    rows = []
     try:
         fields = parse_text_proto(text)
     except ValueError as error:
         raise AnnotationsError(f"{name}{error}") from error
     if others := [key for key in fields if key != "item"]:
         raise AnnotationsError(f"{name}: expected `item {{ ... }}`, got {others[0]!r}")
-    for message in fields.get("item", ()):
-        if isinstance(message, str):
-            raise AnnotationsError(f"{name}: expected {{ after the name of a message, got {message!r}")
-        item: dict[str, str] = {}
-        for key in ("id", "name", "display_name"):
-            values = [value for value in message.get(key, ()) if isinstance(value, str)]
-            if len(values) > 1:
-                raise AnnotationsError(f"{name}: {key} comes twice in one item: {values[0]!r}, {values[1]!r}")
-            if values:
-                item[key] = values[0]
-        identity, label = item.get("id"), item.get("name", item.get("display_name"))
-        if identity is None or label is None or not re.fullmatch(r"[+-]?[0-9]+", identity):
-            raise AnnotationsError(f"{name}: an item needs an integer id and a name; got {item}")
-        other = item.get("display_name", label)
-        rows.append(
-            ClassRow(value=int(identity), name=label, alias=None if other == label else other, place=name)
-        )
+    rows = [_row_of_item(name, message) for message in fields.get("item", ())]
     return ClassTable(where=name, rows=tuple(rows), is_numbered=True)
+
+
+def _row_of_item(name: str, message: Any) -> ClassRow:
+    """Return the class of an `item`, which needs an id and a name; the display name may take the name's place."""
+    if isinstance(message, str):
+        raise AnnotationsError(f"{name}: expected {{ after the name of a message, got {message!r}")
+    item = _texts_of_item(name, message)
+    identity, label = item.get("id"), item.get("name", item.get("display_name"))
+    if identity is None or label is None or not re.fullmatch(r"[+-]?[0-9]+", identity):
+        raise AnnotationsError(f"{name}: an item needs an integer id and a name; got {item}")
+    other = item.get("display_name", label)
+    return ClassRow(value=int(identity), name=label, alias=None if other == label else other, place=name)
+
+
+def _texts_of_item(name: str, message: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """Return the fields of an `item` that are read; raise AnnotationsError for one that comes twice."""
+    item: dict[str, str] = {}
+    for key in ("id", "name", "display_name"):
+        values = [value for value in message.get(key, ()) if isinstance(value, str)]
+        if len(values) > 1:
+            raise AnnotationsError(f"{name}: {key} comes twice in one item: {values[0]!r}, {values[1]!r}")
+        if values:
+            item[key] = values[0]
+    return item
 
 
 TEXT_TABLES = (".txt", ".csv", ".tsv", ".ctbl", ".lut", ".label", ".names", ".labels", ".dat")

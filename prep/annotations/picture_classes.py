@@ -89,30 +89,43 @@ def settle_classes(
             pictures with boxes of other classes have as well.
     """
     boxed = {box.label for one, *_ in listed for box in one.boxes or ()}
-    beside_boxes = {name for one, names, _ in listed if one.boxes for name in names}
+    # An attribute such as night is on pictures with boxes, and is never the class of a box.
+    attributes = {name for one, names, _ in listed if one.boxes for name in names} - boxed
+    if are_objects:
+        attributes = set()
     settled = []
     for example, names, where in listed:
         own = {box.label for box in example.boxes or ()}
         others = [
             name for name in dict.fromkeys(names) if name not in own and not _means_empty(name, options)
         ]
-        attributes = [
-            name for name in others if name not in boxed and name in beside_boxes and not are_objects
-        ]
         lacking = [name for name in others if name not in attributes]
-        if lacking and example.problem is None and example.boxes is not None:
-            never = next((name for name in lacking if name not in boxed), None)
-            fix = (
-                "" if never is None else f"; if {never} means no object: --empty-classes {shlex.quote(never)}"
-            )
-            detail = f"{where}: {', '.join(lacking[:3])}: draw its box, or take the picture out{fix}"
-            example = replace(
-                example, boxes=None, declared_size=None, problem=("annotation", _NO_BOX, detail)
-            )
-        elif attributes and example.boxes is not None:
-            example = replace(example, notes=(*example.notes, _NOT_READ + ", ".join(sorted(attributes)[:3])))
-        settled.append(example)
+        unread = [name for name in others if name in attributes]
+        if example.boxes is None:
+            settled.append(example)
+        elif lacking and example.problem is None:
+            settled.append(_without_box(example, lacking, boxed, where))
+        else:
+            settled.append(_with_unread(example, unread))
     return settled
+
+
+def _without_box(
+    example: SourceExample, lacking: Sequence[str], boxed: Collection[str], where: str
+) -> SourceExample:
+    """Return the example with the problem that it has no box of some of its classes."""
+    never = next((name for name in lacking if name not in boxed), None)
+    # A class that has a box in another picture is one of objects.
+    fix = "" if never is None else f"; if {never} means no object: --empty-classes {shlex.quote(never)}"
+    detail = f"{where}: {', '.join(lacking[:3])}: draw its box, or take the picture out{fix}"
+    return replace(example, boxes=None, declared_size=None, problem=("annotation", _NO_BOX, detail))
+
+
+def _with_unread(example: SourceExample, unread: Sequence[str]) -> SourceExample:
+    """Return the example with a note on classes that are not read."""
+    if not unread:
+        return example
+    return replace(example, notes=(*example.notes, _NOT_READ + ", ".join(sorted(unread)[:3])))
 
 
 def _means_empty(name: str, options: LayoutOptions) -> bool:

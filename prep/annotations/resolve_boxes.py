@@ -9,7 +9,7 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.written_boxes import is_mostly_bad
+from halofeed.prep.annotations.written_boxes import PNG_HEAD_BYTES, is_mostly_bad, size_of_png
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
@@ -18,7 +18,7 @@ from halofeed.system.wording import plural
 _HEADER_BYTES = (1 << 12, 1 << 16)
 """Bytes to read from an image to find its orientation; the first few hundred suffice for most files."""
 _THREADS = 16
-_PNG_HEAD = 24
+
 NEITHER = "neither"
 Size = tuple[int, int]
 _NORMALIZED = "boxes taken as shares of the picture's sides, as all of their file lie within 0 to 1"
@@ -42,6 +42,11 @@ _IN_FIRST_PIXEL = (
     "its file has boxes in pixels as well; --box-units says what all of them are",
 )
 _NOT_NORMALIZED = ("box is no share of the picture", "--box-units normalized expects 0 to 1")
+_EXCHANGED = "with x and y exchanged all fit: exchange those columns"
+_OTHER_BOXES = (
+    "correct the boxes, say with --box-form how they are written, or name with --images the pictures that were "
+    "annotated, if these were scaled since"
+)
 _DUPLICATE_OBJECT = "an object stands there twice, with one class and one box; both are kept"
 _SAMPLE = 200
 """Number of images without a declared size to open, evenly spaced over the file."""
@@ -89,14 +94,13 @@ def note_changed_objects(listed: Sequence[SourceExample]) -> list[SourceExample]
         f"{plural(sum(lost), 'part')} without an area, such as lines, left out of {plural(len(lost), 'object')}, whose "
         "other parts stay"
     )
+    return [replace(one, notes=(*one.notes, *_notes_of_changes(one, turned, parts))) for one in listed]
 
-    def notes_of(example: SourceExample) -> tuple[str, ...]:
-        own = example.boxes or ()
-        return (turned,) * any(box.turned_share for box in own) + (parts,) * any(
-            box.lost_parts for box in own
-        )
 
-    return [replace(one, notes=(*one.notes, *notes_of(one))) for one in listed]
+def _notes_of_changes(example: SourceExample, turned: str, parts: str) -> tuple[str, ...]:
+    boxes = example.boxes or ()
+    has_turned, has_lost = any(box.turned_share for box in boxes), any(box.lost_parts for box in boxes)
+    return (turned,) * has_turned + (parts,) * has_lost
 
 
 def _check_boxes_fit(
@@ -119,12 +123,7 @@ def _check_boxes_fit(
             fitting += any(_fits_exchanged(box, size) for size in sizes)
     if not is_mostly_bad(leaving, boxes):
         return
-    fix = (
-        "with x and y exchanged all fit: exchange those columns"
-        if fitting == boxes
-        else "correct the boxes, say with --box-form how they are written, or name with --images the pictures that "
-        "were annotated, if these were scaled since"
-    )
+    fix = _EXCHANGED if fitting == boxes else _OTHER_BOXES
     raise AnnotationsError(
         f"{file}: {leaving:,} of {boxes:,} boxes leave their pictures, the first in {first}; {fix}; "
         "--box-units pixels takes them all the same"
@@ -179,17 +178,20 @@ def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file
     small = [box for box in boxes if _is_small(box)]
     if not small:
         return list(listed)
+    # Some boxes are beyond 1, so that the file is in pixels: a box within the first pixel is a slip.
     if len(small) < len(boxes):
-        return [
-            one if _is_tiny(one) else _drop_faulty_boxes(one, options, _is_small, _IN_FIRST_PIXEL)
-            for one in listed
-        ]
+        return [_without_first_pixel(one, options) for one in listed]
     if not any(map(_has_fractions, small)):
         raise AnnotationsError(
             f"{file}: every box runs from 0 to 1, which is one pixel or the whole picture; say --box-units pixels or "
             "--box-units normalized"
         )
     return [_mark_normalized(one, options, _NORMALIZED) for one in listed]
+
+
+def _without_first_pixel(example: SourceExample, options: LayoutOptions) -> SourceExample:
+    """Return the example of a file in pixels without its boxes within the first pixel, unless its image is tiny."""
+    return example if _is_tiny(example) else _drop_faulty_boxes(example, options, _is_small, _IN_FIRST_PIXEL)
 
 
 def _mark_normalized(example: SourceExample, options: LayoutOptions, note: str) -> SourceExample:
@@ -253,36 +255,57 @@ def _resolve_origin(
         AnnotationsError: the user chose no origin and the share of boxes with fractions is inconclusive, or too many
             boxes begin below the first pixel.
     """
-    origin = options.box_origin
-    if (default if origin is None else origin) == 0:
+    is_open = options.box_origin is None
+    if (default if is_open else options.box_origin) == 0:
         return list(listed)
-    counted = [one for one in listed if one.boxes and not one.normalized]
-    proving = [(one.source, box) for one in counted for box in one.boxes or ()]
-    # The upright box around a turned one has fractions even if the numbers of the file are whole.
-    proving = [(source, box) for source, box in proving if box.turned_share is None] or proving
+    if is_open and _count_from_zero(listed, file):
+        return [
+            replace(one, notes=(*one.notes, _WITH_FRACTIONS)) if _is_in_pixels(one) else one for one in listed
+        ]
+    # Of two corners in pixel numbers, both pixels belong to the box; a width already counts both of them.
+    shift = _from_one if options.box_form in ("auto", "corners") else _size_from_one
+    few = _FEW_FRACTIONS if is_open else ""
+    return [_shift_example(one, shift, few) if _is_in_pixels(one) else one for one in listed]
+
+
+def _count_from_zero(listed: Sequence[SourceExample], file: str) -> bool:
+    """Return whether fractions prove that the numbers of a file are positions from 0, against the rule of its layout.
+
+    Raises:
+        AnnotationsError: the numbers fit neither rule.
+    """
+    proving = _proving_boxes(listed)
     boxes = len(proving)
     fractions = [source for source, box in proving if _has_fractions(box)]
-    if origin is None and len(fractions) > _SHARE_WITH_FRACTIONS * boxes:
-        return [
-            replace(one, notes=(*one.notes, _WITH_FRACTIONS)) if one.boxes and not one.normalized else one
-            for one in listed
-        ]
-    if origin is None and len(fractions) > _MAX_SHARE_BELOW_ONE * boxes:
+    if len(fractions) > _SHARE_WITH_FRACTIONS * boxes:
+        return True
+    if len(fractions) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(fractions):,} of {boxes:,} boxes have fractions, the first in {fractions[0]}: VOC counts "
             "whole pixels from 1, and fractions count from 0; say --box-origin 0 to take all numbers as they stand, or "
             "--box-origin 1 to shift them all"
         )
     below = [source for source, box in proving if _begins_below_one(box)]
-    if origin is None and len(below) > _MAX_SHARE_BELOW_ONE * boxes:
+    if len(below) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(below):,} of {plural(boxes, 'box', 'boxes')} begin below 1, the first in "
             f"{below[0]}: VOC counts pixels "
             "from 1, these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
         )
-    shift = _from_one if options.box_form in ("auto", "corners") else _size_from_one
-    few = _FEW_FRACTIONS if origin is None else ""
-    return [_shift_example(one, shift, few) if one.boxes and not one.normalized else one for one in listed]
+    return False
+
+
+def _proving_boxes(listed: Sequence[SourceExample]) -> list[tuple[str, Box]]:
+    """Return the boxes whose numbers are those of the file, with the paths of their images.
+
+    The upright box around a turned one has fractions even if the numbers of the file are whole.
+    """
+    boxes = [(one.source, box) for one in listed if _is_in_pixels(one) for box in one.boxes or ()]
+    return [(source, box) for source, box in boxes if box.turned_share is None] or boxes
+
+
+def _is_in_pixels(example: SourceExample) -> bool:
+    return bool(example.boxes) and not example.normalized
 
 
 def _begins_below_one(box: Box) -> bool:
@@ -376,8 +399,7 @@ def _proven_grid(example: SourceExample, images: SourceFiles) -> str | None:
         if len(set(sizes)) < 2:
             return None
         if example.mask is not None:
-            header = images.head(example.mask, _PNG_HEAD)
-            declared = (int.from_bytes(header[20:24], "big"), int.from_bytes(header[16:20], "big"))
+            declared = size_of_png(images.head(example.mask, PNG_HEAD_BYTES))
     except SourceError:
         return None
     return dict(zip(sizes, ("stored", "displayed"), strict=True)).get(declared or (0, 0))

@@ -33,6 +33,7 @@ SHAPE_IS_NO_BOX = "shape is no box"
 _NO_AREA = frozenset((LINE_IS_NO_POLYGON, SHAPE_IS_NO_BOX))
 """Reasons for which a part of an object has no area."""
 _PNG = b"\x89PNG\r\n\x1a\n"
+PNG_HEAD_BYTES = 24
 
 
 def make_box(label: str, corners: Sequence[float], what: str, **flags: Any) -> Box:
@@ -197,22 +198,14 @@ def share_of_turned_rectangle(numbers: Sequence[float]) -> float | None:
     >>> share_of_turned_rectangle([0, 0, 4, 0, 4, 2, 0, 2]), share_of_turned_rectangle([0, 0, 4, 1, 4, 3, 0, 2])
     (None, None)
     """
-    if len(numbers) == 2 * _CORNERS + 2 and list(numbers[:2]) == list(
-        numbers[-2:]
-    ):  # closed by its first point
+    # Some tools close a polygon by repeating its first point.
+    if len(numbers) == 2 * _CORNERS + 2 and list(numbers[:2]) == list(numbers[-2:]):
         numbers = numbers[:-2]
     if len(numbers) != 2 * _CORNERS:
         return None
     x, y = numbers[::2], numbers[1::2]
     width, height = max(x) - min(x), max(y) - min(y)
-    if not width or not height:
-        return None
-    gap_x, gap_y = x[0] + x[2] - x[1] - x[3], y[0] + y[2] - y[1] - y[3]
-    # Each of four corners in whole pixels is up to half a pixel off.
-    rounded = _MOST_ROUNDED if all(float(side).is_integer() for side in numbers) else 0.0
-    if abs(gap_x) > max(_ROUNDED_CORNER * width, rounded) or abs(gap_y) > max(
-        _ROUNDED_CORNER * height, rounded
-    ):
+    if not width or not height or not _is_parallelogram(numbers, width, height):
         return None
     first, second = (x[1] - x[0], y[1] - y[0]), (x[2] - x[1], y[2] - y[1])
     across, down = first[0] * second[0] / width**2, first[1] * second[1] / height**2
@@ -220,6 +213,16 @@ def share_of_turned_rectangle(numbers: Sequence[float]) -> float | None:
     if across * down >= 0 or min(abs(across), abs(down)) < _ROUNDED_CORNER**2:
         return None
     return polygon_area(numbers) / (width * height)
+
+
+def _is_parallelogram(numbers: Sequence[float], width: float, height: float) -> bool:
+    """Return whether opposite sides of four corners are equal, but for the rounding of the corners."""
+    x, y = numbers[::2], numbers[1::2]
+    gap_x, gap_y = x[0] + x[2] - x[1] - x[3], y[0] + y[2] - y[1] - y[3]
+    # Each of four corners in whole pixels is up to half a pixel off.
+    rounded = _MOST_ROUNDED if all(float(side).is_integer() for side in numbers) else 0.0
+    limit_x, limit_y = max(_ROUNDED_CORNER * width, rounded), max(_ROUNDED_CORNER * height, rounded)
+    return abs(gap_x) <= limit_x and abs(gap_y) <= limit_y
 
 
 def ellipse_of(label: str, numbers: Sequence[float], what: str, options: LayoutOptions, **flags: Any) -> Box:
@@ -245,10 +248,15 @@ def ellipse_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
 
 def bitmap_of(label: str, corner: Sequence[float], head: bytes, what: str, options: LayoutOptions) -> Box:
     """Return the box of a bitmap whose first pixel is at (x, y), by the size in the head of its PNG file."""
-    if not head.startswith(_PNG) or len(head) < 24:
+    if not head.startswith(_PNG) or len(head) < PNG_HEAD_BYTES:
         raise SourceError("annotation", "bitmap is no PNG", what)
-    sides = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    return rectangle_of(label, [*corner, *sides], what, replace(options, box_form="corner-size"))
+    height, width = size_of_png(head)
+    return rectangle_of(label, [*corner, width, height], what, replace(options, box_form="corner-size"))
+
+
+def size_of_png(head: bytes) -> tuple[int, int]:
+    """Return (height, width) from the first `PNG_HEAD_BYTES` of a PNG file, whose first chunk is IHDR."""
+    return int.from_bytes(head[20:24], "big"), int.from_bytes(head[16:20], "big")
 
 
 def no_box(kind: object, what: str) -> SourceError:
@@ -274,15 +282,18 @@ def unite_parts(parts: Sequence[T], box_of: Callable[[T], Box], options: LayoutO
             faults.append(error)
     if not boxes:
         raise faults[0]
-    if len(parts) == 1:
-        return boxes[0]
+    return boxes[0] if len(parts) == 1 else _box_around(boxes, lost_parts=len(faults))
+
+
+def _box_around(boxes: Sequence[Box], lost_parts: int) -> Box:
+    """Return the box around boxes, with the fields of the first one."""
     masks = [polygon for box in boxes for polygon in box.mask or ()]
     areas = [box.area for box in boxes if box.area is not None]
     return replace(
         boxes[0],
         area=math.fsum(areas) if len(areas) == len(boxes) else None,
         turned_share=boxes[0].turned_share if len(boxes) == 1 else None,
-        lost_parts=len(faults),
+        lost_parts=lost_parts,
         ymin=min(box.ymin for box in boxes),
         xmin=min(box.xmin for box in boxes),
         ymax=max(box.ymax for box in boxes),

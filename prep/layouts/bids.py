@@ -13,15 +13,17 @@ import csv
 import io
 import re
 import shlex
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 
 from halofeed.errors import AnnotationsError, Problem
-from halofeed.prep.annotations.advice import advise, suggest
+from halofeed.prep.annotations.advice import advise, option_values, suggest
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    grouped,
     read_required,
     refuse_annotation_file,
     rejected_example,
@@ -49,6 +51,8 @@ from halofeed.prep.sources.file_names import extension_of, iterate_scans, missin
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
+# BIDS, "Filesystem structure" and "Entities": sub-<label>[_ses-<label>][_<key>-<value>]..._<suffix>. `drawn_on` is
+# outside the standard: the suffix of the image within the name of its label, as in sub-01_T1w_dseg.
 _VALUE = "[A-Za-z0-9+]+"
 _NAME = re.compile(
     rf"(?P<subject>sub-{_VALUE})(?:_(?P<session>ses-{_VALUE}))?(?P<entities>(?:_[A-Za-z]+-{_VALUE})*)"
@@ -104,6 +108,16 @@ class _BidsFile:
         return self.entities.get("label") if self.suffix == "mask" else None
 
     @property
+    def has_label_name(self) -> bool:
+        """Whether it is a label volume or the mask of a class (BIDS Derivatives, "Imaging", "Segmentations")."""
+        return self.suffix == "dseg" or self.class_name is not None
+
+    @property
+    def has_image_name(self) -> bool:
+        """Whether it is an image as acquired; preprocessed images in derivatives are taken by a pattern only."""
+        return not self.is_derived and self.suffix not in _NO_IMAGES
+
+    @property
     def is_derived(self) -> bool:
         return "derivatives" in self.place.split("/")
 
@@ -111,12 +125,31 @@ class _BidsFile:
     def data_set(self) -> str:
         """Folder of the data set; rawdata and derivatives may lie side by side in it."""
         folders = self.place.split("/") if self.place else []
+        # BIDS, "Storage of raw and derived datasets": ds/rawdata/sub-01 and ds/derivatives/x/sub-01 are one data set.
         end = folders.index("derivatives") if self.is_derived else len(folders)
         return "/".join(folders[: end - 1 if end and folders[end - 1] == "rawdata" else end])
 
     def like(self, name: str) -> str:
         """Return a pattern for the files of all subjects and sessions below `place` with this name."""
         return f"{self.place or 'sub-*'}/**/{{id}}_{name}{extension_of(self.path)}"
+
+
+class _Role(Enum):
+    """What a file with a BIDS name is for this conversion."""
+
+    IMAGE = "image"
+    LABEL = "label"
+    ELSEWHERE = "image outside the folders `anat`"
+    OTHER_IMAGE = "image that --image-pattern leaves out"
+    OTHER_LABEL = "label that --label-pattern leaves out"
+    OTHER = "neither image nor label"
+
+
+_PROBLEMS_OF_ROLES = {
+    _Role.OTHER_IMAGE: _NOT_CHOSEN,
+    _Role.OTHER_LABEL: _NOT_CHOSEN,
+    _Role.OTHER: NEITHER,
+}
 
 
 @dataclass(kw_only=True)
@@ -135,8 +168,8 @@ class _Found:
     images: list[tuple[PairKey, SourceExample]] = field(default_factory=list)
     labels: dict[PairKey, list[_BidsFile]] = field(default_factory=dict)
     problems: dict[PairKey, Problem] = field(default_factory=dict)
-    passed_over: dict[PairKey, list[_BidsFile]] = field(default_factory=lambda: defaultdict(list))
-    derived: dict[PairKey, list[_BidsFile]] = field(default_factory=lambda: defaultdict(list))
+    passed_over: dict[PairKey, list[_BidsFile]] = field(default_factory=dict)
+    derived: dict[PairKey, list[_BidsFile]] = field(default_factory=dict)
     left_out: list[SourceExample] = field(default_factory=list)
 
     @property
@@ -195,18 +228,28 @@ def label_values(
     found = _find(images, annotation_file, options)
     if names := [label.class_name for label in found.masks if label.class_name]:
         return class_values(target_classes(names, images.root, options), options)
-    tables: dict[str, list[str]] = defaultdict(list)
-    for path in images.sizes():
-        folder, _, name = path.rpartition("/")
-        if name == "dseg.tsv" or name.endswith("_dseg.tsv"):
-            tables[folder].append(path)
     named: dict[str, Mapping[int, str]] = {}
+    tables = _tables_of_names(images.sizes())
     for label in found.masks:
         table = _table_of(label, tables)
-        if table not in named:
-            data = None if table is None else read_required(images, table)
-            named[table or label.path] = {} if data is None else from_file(table or "", data, 0).names
+        if table is None:
+            named[label.path] = {}
+        elif table not in named:
+            named[table] = from_file(table, read_required(images, table), 0).names
     return {value: name for value, name in shared_names(named).items() if value}
+
+
+def _tables_of_names(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Return the tables of the names of values in each folder: dseg.tsv, or one that is named after its labels.
+
+    Source: BIDS Derivatives, "Imaging data types", "Common image-derived labels".
+    """
+    parts = (path.rpartition("/") for path in paths)
+    return grouped(
+        (folder, f"{folder}{slash}{name}")
+        for folder, slash, name in parts
+        if f"_{name}".endswith("_dseg.tsv")
+    )
 
 
 def _table_of(label: _BidsFile, tables: Mapping[str, Sequence[str]]) -> str | None:
@@ -228,7 +271,12 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
     """Sort the files into images and labels, select the channels, and assign labels to the images that they fit."""
     refuse_annotation_file(annotation_file, "BIDS has no annotation file; name the folder of the data set")
     found = _Found()
-    scans, labels = _sort(images, found, options)
+    by_role = _sort(images, found, options)
+    labels, elsewhere = by_role[_Role.LABEL], by_role[_Role.ELSEWHERE]
+    _check_one_data_set([*labels, *elsewhere, *by_role[_Role.IMAGE]], images.root)
+    if not by_role[_Role.IMAGE]:
+        raise AnnotationsError(_no_image_message(images, elsewhere, options.image_pattern))
+    scans = _by_case(by_role[_Role.IMAGE])
     chosen = _join(scans, labels, found, images.root, options)
     for label in labels:
         _assign(label, scans.get(label.case, []), chosen.get(label.case, []), found, options)
@@ -236,64 +284,74 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
     return found
 
 
-def _sort(
-    images: SourceFiles, found: _Found, options: LayoutOptions
-) -> tuple[dict[PairKey, list[_BidsFile]], list[_BidsFile]]:
-    """Return the images of each subject and session, and all labels; `found` gets the other files."""
-    patterns = [
-        None if text is None else compile_pattern(text, name, ("id",))
-        for name, text in (("image_pattern", options.image_pattern), ("label_pattern", options.label_pattern))
-    ]
-    scans: dict[PairKey, list[_BidsFile]] = defaultdict(list)
-    labels: list[_BidsFile] = []
-    elsewhere: list[_BidsFile] = []
+def _role_of(file: _BidsFile, image_pattern: Pattern | None, label_pattern: Pattern | None) -> _Role:
+    """Return the role of a file: the user's patterns decide before its name."""
+    if file.has_label_name if label_pattern is None else _matches(label_pattern, file):
+        return _Role.LABEL
+    if file.has_image_name if image_pattern is None else _matches(image_pattern, file):
+        # BIDS, "Magnetic Resonance Imaging": structural images are in anat. Those of func or dwi are no inputs for a
+        # segmentation unless the user's pattern takes them.
+        is_structural = image_pattern is not None or file.path.split("/")[-2] == "anat"
+        return _Role.IMAGE if is_structural else _Role.ELSEWHERE
+    if file.has_image_name:
+        return _Role.OTHER_IMAGE
+    return _Role.OTHER_LABEL if file.has_label_name else _Role.OTHER
+
+
+def _by_case(files: Iterable[_BidsFile]) -> dict[PairKey, list[_BidsFile]]:
+    """Return the files of each subject and session."""
+    return grouped((file.case, file) for file in files)
+
+
+def _sort(images: SourceFiles, found: _Found, options: LayoutOptions) -> dict[_Role, list[_BidsFile]]:
+    """Return the files with valid BIDS names by role; `found` gets the examples of the files that are not taken."""
+    image_pattern = _compiled("image_pattern", options.image_pattern)
+    label_pattern = _compiled("label_pattern", options.label_pattern)
+    by_role: dict[_Role, list[_BidsFile]] = {role: [] for role in _Role}
     paths, unnamed = images.sizes(), list[str]()
     for path in iterate_scans(paths, options.takes_scan):
         file, problem = _read_name(path)
-        if file is None and problem is None:
+        if file is None:
             unnamed.append(path)
-            continue
-        if file is None or (problem := problem or missing_part(path, paths)):
-            found.leave_out(path, problem or NEITHER)
-            continue
-        takes_image, takes_label = (pattern and _matches(pattern, file) for pattern in patterns)
-        is_label = file.suffix == "dseg" or file.class_name is not None
-        is_image = not file.is_derived and file.suffix not in _NO_IMAGES
-        if takes_label or (is_label and takes_label is None):
-            labels.append(file)
-        elif takes_image or (is_image and takes_image is None and path.split("/")[-2] == "anat"):
-            scans[file.case].append(file)
-        elif is_image and takes_image is None:
-            elsewhere.append(file)
-            found.passed_over[file.case].append(file)
+        elif problem := problem or missing_part(path, paths):
+            found.leave_out(path, problem)
         else:
-            if is_image:
-                found.passed_over[file.case].append(file)
-            elif not is_label and takes_label is None:
-                found.derived[file.case].append(file)
-            found.leave_out(path, _NOT_CHOSEN if is_label or is_image else NEITHER)
-    stems = {stem_of(one.path): one.path for case in scans.values() for one in case}
+            role = _role_of(file, image_pattern, label_pattern)
+            by_role[role].append(file)
+            if role in _PROBLEMS_OF_ROLES:
+                found.leave_out(path, _PROBLEMS_OF_ROLES[role])
+    found.passed_over = _by_case([*by_role[_Role.ELSEWHERE], *by_role[_Role.OTHER_IMAGE]])
+    # With a pattern the user has named the labels; without one, any other derived file may be one.
+    found.derived = _by_case(by_role[_Role.OTHER]) if label_pattern is None else {}
+    stems = {stem_of(one.path): one.path for one in by_role[_Role.IMAGE]}
     for path in unnamed:
         found.leave_out(path, _named_after(path, stems))
     for path in other_scans(images, options):
         found.leave_out(path, NEITHER)
-    for file in elsewhere:
-        problem = ("selection", "image is not in a folder anat", _image_advice(file))
-        found.leave_out(file.path, problem)
-    _check_one_data_set([*labels, *elsewhere, *(one for case in scans.values() for one in case)], images.root)
-    if not scans:
-        there = f"; there is {elsewhere[0].path}; {_image_advice(elsewhere[0])}" if elsewhere else ""
-        expected = options.image_pattern or "sub-LABEL/[ses-LABEL/]anat/sub-LABEL_[ses-LABEL_]SUFFIX.nii.gz"
-        folder = Path(images.root).absolute()
-        if _IN_DATA_SET.fullmatch(folder.name):
-            data_set = next(
-                one.parent for one in (folder, *folder.parents) if not _IN_DATA_SET.fullmatch(one.parent.name)
-            )
-            there = f"; it is a part of a data set, whose folder is --source {data_set}"
-        raise AnnotationsError(
-            f"{images.root}: no image {expected} lies below it{there or layout_hint(images, 'bids')}"
+    for file in by_role[_Role.ELSEWHERE]:
+        found.leave_out(file.path, ("selection", "image is not in a folder anat", _image_advice(file)))
+    return by_role
+
+
+def _compiled(option: str, text: str | None) -> Pattern | None:
+    return None if text is None else compile_pattern(text, option, ("id",))
+
+
+def _no_image_message(images: SourceFiles, elsewhere: Sequence[_BidsFile], image_pattern: str | None) -> str:
+    """Return the message for a source without an image, with what is there instead."""
+    expected = image_pattern or "sub-LABEL/[ses-LABEL/]anat/sub-LABEL_[ses-LABEL_]SUFFIX.nii.gz"
+    folder = Path(images.root).absolute()
+    # Names are read from the folder of the subject on, so the source must be the data set, not a part of it.
+    if _IN_DATA_SET.fullmatch(folder.name):
+        data_set = next(
+            one.parent for one in (folder, *folder.parents) if not _IN_DATA_SET.fullmatch(one.parent.name)
         )
-    return scans, labels
+        there = f"; it is a part of a data set, whose folder is --source {data_set}"
+    elif elsewhere:
+        there = f"; there is {elsewhere[0].path}; {_image_advice(elsewhere[0])}"
+    else:
+        there = layout_hint(images, "bids")
+    return f"{images.root}: no image {expected} lies below it{there}"
 
 
 def _read_name(path: str) -> tuple[_BidsFile | None, Problem | None]:
@@ -303,23 +361,29 @@ def _read_name(path: str) -> tuple[_BidsFile | None, Problem | None]:
     at = next((at for at, folder in enumerate(folders) if folder.startswith("sub-")), None)
     if match is None or at is None or _OTHER_FOLDERS.intersection(folders[:at]):
         return None, None
-    subject, session = match["subject"], match["session"] or ""
     entities = [part.split("-") for part in (match["entities"] + match["more"]).split("_") if part]
     file = _BidsFile(
         path=path,
         place="/".join(folders[:at]),
-        case=(subject, session),
+        case=(match["subject"], match["session"] or ""),
         entities=dict(entities),
         drawn_on=match["drawn_on"] or "",
         suffix=match["suffix"],
     )
-    named = [folder for folder in folders[at:] if folder.startswith(("sub-", "ses-"))]
-    if wrong := [folder for folder in named if folder not in file.case]:
-        detail = (
-            f"the folder {wrong[0]} holds a file of {'_'.join(filter(None, file.case))}; move or rename it"
-        )
-        return file, ("annotation", "folder and file name differ in subject or session", detail)
-    return file, None
+    return file, _misplaced(file, folders[at:])
+
+
+def _misplaced(file: _BidsFile, folders: Sequence[str]) -> Problem | None:
+    """Return the problem of a file whose folders name another subject or session; None if they agree.
+
+    BIDS repeats both in every file name ("Filesystem structure"), so a difference means a moved or renamed file.
+    """
+    named = (folder for folder in folders if folder.startswith(("sub-", "ses-")))
+    wrong = next((folder for folder in named if folder not in file.case), None)
+    if wrong is None:
+        return None
+    detail = f"the folder {wrong} holds a file of {'_'.join(filter(None, file.case))}; move or rename it"
+    return ("annotation", "folder and file name differ in subject or session", detail)
 
 
 def _matches(pattern: Pattern, file: _BidsFile) -> bool:
@@ -359,21 +423,9 @@ def _advise_on_labels(found: _Found, images: SourceFiles, options: LayoutOptions
 
     Candidates are the masks without a class (desc-lesion_mask) and files that are named after an image.
     """
-    paths = [one.source for one in found.left_out]
-    masks = [
-        file for file, problem in map(_read_name, paths) if file and not problem and file.suffix == "mask"
-    ]
-    passed_over = (one.path for files in found.passed_over.values() for one in files)
-    stems = {stem_of(path): path for path in [*(one.source for _, one in found.images), *passed_over]}
-    named = [
-        words
-        for path in paths
-        if _read_name(path)[0] is None and (words := _patterns_of_pair(path, stems)[0])
-    ]
-    candidates = [("--label-pattern", mask.like(mask.name)) for mask in masks]
 
     def try_words(words: Sequence[str]) -> str | None:
-        given = dict(zip(words[::2], words[1::2], strict=True))
+        given = option_values(words)
         tried = replace(
             options,
             image_pattern=given.get("--image-pattern", options.image_pattern),
@@ -383,7 +435,21 @@ def _advise_on_labels(found: _Found, images: SourceFiles, options: LayoutOptions
         count = sum(one.problem is None and one.is_labelled for one in listing(images, images, None, tried))
         return f"pairs {plural(count, 'image')} with labels" if count else None
 
-    return advise(suggest(dict.fromkeys([*candidates, *named]), try_words, most=_MOST_ADVISED), "")
+    return advise(suggest(_label_candidates(found), try_words, most=_MOST_ADVISED), "")
+
+
+def _label_candidates(found: _Found) -> list[tuple[str, ...]]:
+    """Return options that may take labels, the best first: patterns of masks, then pairs by the names of images."""
+    passed_over = (one.path for files in found.passed_over.values() for one in files)
+    stems = {stem_of(path): path for path in [*(one.source for _, one in found.images), *passed_over]}
+    of_masks, of_pairs = list[tuple[str, ...]](), list[tuple[str, ...]]()
+    for example in found.left_out:
+        file, problem = _read_name(example.source)
+        if file is None:
+            of_pairs.append(_patterns_of_pair(example.source, stems)[0])
+        elif problem is None and file.suffix == "mask":
+            of_masks.append(("--label-pattern", file.like(file.name)))
+    return list(dict.fromkeys(filter(None, [*of_masks, *of_pairs])))
 
 
 def _image_advice(file: _BidsFile) -> str:
@@ -414,42 +480,50 @@ def _join(
 ) -> dict[PairKey, list[_BidsFile]]:
     """Add the images with their channels to `found`; return the files of the channels of each case."""
     order = options.channel_order or _common_suffixes(scans, labels, root)
-    chosen: dict[PairKey, list[_BidsFile]] = defaultdict(list)
+    may_be_labels = {} if labels else found.derived
+    other: Problem = ("selection", _NOT_IN_CHANNELS, f"channels are {', '.join(order)}")
+    chosen: dict[PairKey, list[_BidsFile]] = {}
     joined: list[tuple[PairKey, Mapping[str, str], SourceExample]] = []
-    ambiguous: dict[PairKey, Problem] = {}
+    ambiguous: dict[PairKey, Problem | None] = {}
     for case, files in scans.items():
         channels = {name: _files_of(name, files, bool(options.channel_order)) for name in order}
         channel_of = {file.path: name for name, taken in channels.items() for file in taken}
+        chosen[case] = [file for file in files if file.path in channel_of]
+        ambiguous[case] = _several_images(channels, may_be_labels.get(case, ()))
         for file in files:
-            example = SourceExample(source=file.path, key=file.path, group=case[0])
-            if (name := channel_of.get(file.path)) is not None:
-                chosen[case].append(file)
-            elif not options.channel_order:
-                found.leave_out(
-                    file.path, ("selection", _NOT_IN_CHANNELS, f"channels are {', '.join(order)}")
-                )
+            if file.path not in channel_of and not options.channel_order:
+                found.leave_out(file.path, other)
                 continue
-            joined.append((case, {"case": "/".join(case), "channel": name or file.name}, example))
-        if several := next((taken for taken in channels.values() if len(taken) > 1), None):
-            names = ",".join(taken[0].name if len(taken) > 1 else name for name, taken in channels.items())
-            listed = ", ".join(file.path for file in several[:_MOST_LISTED])
-            advice = f"--channel-order {names} takes one" if len(channels) > 1 else _image_advice(several[0])
-            if not labels and (derived := found.derived[case]):
-                # The first option alone would lead to images without labels.
-                advice = advice.partition(" takes ")[0]
-                pattern = derived[0].like(derived[0].name)
-                advice += f" --label-pattern '{pattern}' takes one with its label, if that is one"
-            ambiguous[case] = (
-                "annotation",
-                "several images of one suffix in a session",
-                f"{listed}; {advice}",
-            )
+            # join_channels reports the files that --channel-order leaves out, under their own names.
+            values = {"case": "/".join(case), "channel": channel_of.get(file.path, file.name)}
+            example = SourceExample(source=file.path, key=file.path, group=case[0])
+            joined.append((case, values, example))
     examples, left_out = join_channels(joined, options.channel_order, root)
     found.left_out += left_out
-    found.images = [
-        (case, replace(example, problem=ambiguous.get(case) or example.problem)) for case, example in examples
-    ]
+    found.images = [(case, replace(one, problem=ambiguous[case] or one.problem)) for case, one in examples]
     return chosen
+
+
+def _several_images(
+    channels: Mapping[str, Sequence[_BidsFile]], derived: Sequence[_BidsFile]
+) -> Problem | None:
+    """Return the problem of a session with several images for one channel, with options that take one; else None.
+
+    Args:
+        derived: files of the session that may be labels, if the data set has no other labels.
+    """
+    several = next((taken for taken in channels.values() if len(taken) > 1), None)
+    if several is None:
+        return None
+    names = ",".join(taken[0].name if len(taken) > 1 else name for name, taken in channels.items())
+    listed = ", ".join(file.path for file in several[:_MOST_LISTED])
+    advice = f"--channel-order {names} takes one" if len(channels) > 1 else _image_advice(several[0])
+    if derived:
+        # The first option alone would lead to images without labels.
+        advice = advice.partition(" takes ")[0]
+        pattern = derived[0].like(derived[0].name)
+        advice += f" --label-pattern '{pattern}' takes one with its label, if that is one"
+    return ("annotation", "several images of one suffix in a session", f"{listed}; {advice}")
 
 
 def _common_suffixes(
@@ -458,6 +532,7 @@ def _common_suffixes(
     """Return the suffixes after which all labels are named, else those that all subjects and sessions have."""
     drawn_on = {label.drawn_on for label in labels if label.case in scans}
     counts = Counter(suffix for files in scans.values() for suffix in {file.suffix for file in files})
+    # The grid of a label is that of the image in its name, so other suffixes would need to be resampled.
     if drawn_on and drawn_on <= counts.keys():
         return tuple(sorted(drawn_on))
     if common := [suffix for suffix, count in counts.items() if count == len(scans)]:
@@ -497,34 +572,55 @@ def _assign(
     in_space = [image for image in related if options.label_pattern or _is_same_space(label, image)]
     fitting = [image for image in in_space if image in chosen]
     if not fitting:
-        problem = NO_IMAGE
-        if related and not in_space:
-            space, image = label.entities.get("space"), related[0]
-            detail = (
-                f"space {space or 'not named'}; {image.path}: {image.entities.get('space') or 'not named'}"
-            )
-            advice = f"{_label_advice(label.like(label.name))} if its grid is that of the image"
-            problem = ("selection", "label lies in another space than its image", f"{detail}; {advice}")
-        elif not_taken := in_space or [
-            image for image in found.passed_over.get(label.case, ()) if _is_made_from(label, image)
-        ]:
-            problem = ("selection", "label is of an image that is not taken", not_taken[0].path)
-        found.leave_out(label.path, problem)
+        passed_over = found.passed_over.get(label.case, ())
+        found.leave_out(label.path, _unfit_label(label, related, in_space, passed_over))
         return
     found.labels.setdefault(label.case, []).append(label)
-    exact = [image for image in fitting if image.of_source == label.of_source]
-    several = [one for one in in_space if one not in fitting and any(one.suffix == i.suffix for i in fitting)]
-    if several and not exact:
+    suffixes = {image.suffix for image in fitting}
+    several = [image for image in in_space if image not in fitting and image.suffix in suffixes]
+    # The image with exactly the label's entities is meant, even if run-2 of it was not chosen.
+    is_exact = any(image.of_source == label.of_source for image in fitting)
+    if several and not is_exact:
         detail = f"{label.path}: {fitting[0].path} or {several[0].path}; {_image_advice(fitting[0])} alone"
         found.problems[label.case] = ("annotation", "label may be of several images", detail)
 
 
+def _unfit_label(
+    label: _BidsFile,
+    related: Sequence[_BidsFile],
+    in_space: Sequence[_BidsFile],
+    passed_over: Sequence[_BidsFile],
+) -> Problem:
+    """Return why a label fits no chosen image: its space, its image was not taken, or it has none.
+
+    Args:
+        related: images of its session with its entities.
+        in_space: those among them in the label's space.
+        passed_over: images of its session that are in another folder or that a pattern leaves out.
+    """
+    if related and not in_space:
+        # BIDS Derivatives: `space` names the grid. A label of a template's grid does not fit the image's voxels.
+        space, image = label.entities.get("space"), related[0]
+        detail = f"space {space or 'not named'}; {image.path}: {image.entities.get('space') or 'not named'}"
+        advice = f"{_label_advice(label.like(label.name))} if its grid is that of the image"
+        return ("selection", "label lies in another space than its image", f"{detail}; {advice}")
+    not_taken = in_space or [image for image in passed_over if _is_made_from(label, image)]
+    if not_taken:
+        return ("selection", "label is of an image that is not taken", not_taken[0].path)
+    return NO_IMAGE
+
+
 def _is_made_from(label: _BidsFile, image: _BidsFile) -> bool:
+    # BIDS Derivatives, "Filename": a derivative keeps the entities of its source. Labels often leave some out.
     return label.drawn_on in ("", image.suffix) and label.of_source <= image.of_source
 
 
 def _is_same_space(label: _BidsFile, image: _BidsFile) -> bool:
-    """Return whether `space` shows no other space: that of the image, none, "orig", or the suffix of the image."""
+    """Return whether `space` shows no other space: that of the image, none, "orig", or the suffix of the image.
+
+    Source: BIDS Derivatives, "Spatial references": `orig` is the space of the image itself; fMRIPrep and others write
+    the suffix of the image, as in space-T1w.
+    """
     space, of_image = label.entities.get("space"), image.entities.get("space")
     return space == of_image or (of_image is None and space in ("orig", image.suffix))
 
@@ -549,18 +645,8 @@ def _labels_of_cases(found: _Found, root: str, options: LayoutOptions) -> list[t
     classes = target_classes(names, root, options) if names else {}
     labels = []
     for case, files in found.labels.items():
-        by_class: dict[str | None, list[_BidsFile]] = defaultdict(list)
-        for file in files:
-            by_class[file.class_name].append(file)
-        problem = found.problems.get(case)
-        if several := next((same for same in by_class.values() if len(same) > 1), None):
-            listed = ", ".join(file.path for file in several[:_MOST_LISTED])
-            name = re.sub(r"(?<=label-)[^_]+", "*", several[0].name) if classes else several[0].name
-            problem = problem or (
-                "annotation",
-                "several labels for one image",
-                f"{listed}; {_label_advice(several[0].like(name))}",
-            )
+        by_class = grouped((file.class_name, file) for file in files)
+        problem = found.problems.get(case) or _several_labels(by_class, bool(classes))
         if problem is not None or not classes:
             labels.append((case, single_file_label(files[0].path, problem)))
         else:
@@ -569,35 +655,53 @@ def _labels_of_cases(found: _Found, root: str, options: LayoutOptions) -> list[t
     return labels
 
 
+def _several_labels(by_class: Mapping[str | None, Sequence[_BidsFile]], are_masks: bool) -> Problem | None:
+    """Return the problem of a session with several labels of one class, or several label volumes; else None."""
+    several = next((same for same in by_class.values() if len(same) > 1), None)
+    if several is None:
+        return None
+    listed = ", ".join(file.path for file in several[:_MOST_LISTED])
+    # One pattern must take the masks of all classes.
+    name = re.sub(r"(?<=label-)[^_]+", "*", several[0].name) if are_masks else several[0].name
+    advice = _label_advice(several[0].like(name))
+    return ("annotation", "several labels for one image", f"{listed}; {advice}")
+
+
 def _split_by_participants(
     cases: Sequence[tuple[PairKey, SourceExample]], images: SourceFiles
 ) -> list[tuple[PairKey, SourceExample]]:
     """Return the images with the splits of the column `split` in participants.tsv, if it has one."""
     first, _ = _read_name(cases[0][1].source)
+    # BIDS, "Participants file": it is in the folder of the subjects. Images from derivatives have that of their raw
+    # data set, which may be in rawdata/ ("Storage of raw and derived datasets").
     folders = (first.place, f"{first.data_set}/rawdata", first.data_set) if first else ()
     paths = [f"{folder}/participants.tsv".lstrip("/") for folder in folders]
     path = next((path for path in paths if images.size(path) is not None), None)
-    if path is None:
-        return list(cases)
-    text = read_required(images, path).decode("utf-8-sig", "replace")
-    splits: dict[str, str] = {}
-    for row in csv.DictReader(io.StringIO(text), delimiter="\t"):
-        split = (row.get("split") or "").strip()
-        subject = f"sub-{(row.get('participant_id') or '').strip().removeprefix('sub-')}"
-        if "split" in row and splits.setdefault(subject, split) != split:
-            raise AnnotationsError(
-                f"{path}: {subject} has the splits {splits[subject]!r} and {split!r}; keep one"
-            )
+    splits = {} if path is None else _splits_of_subjects(path, images)
     if not splits:
         return list(cases)
-    absent: Problem = (
-        "annotation",
-        "subject has no split",
-        f"{path} has the column split; fill it for this subject",
-    )
+    detail = f"{path} has the column split; fill it for this subject"
+    absent: Problem = ("annotation", "subject has no split", detail)
     return [
-        (case, replace(example, split=split))
-        if (split := splits.get(case[0], "")) not in ("", "n/a")
+        (case, replace(example, split=splits[case[0]]))
+        # BIDS, "Tabular files": a missing value is n/a.
+        if splits.get(case[0], "") not in ("", "n/a")
         else (case, replace(example, problem=example.problem or absent))
         for case, example in cases
     ]
+
+
+def _splits_of_subjects(path: str, images: SourceFiles) -> dict[str, str]:
+    """Return the split of each subject, "" for a subject without one; {} if the table has no column `split`."""
+    text = read_required(images, path).decode("utf-8-sig", "replace")
+    splits: dict[str, str] = {}
+    for row in csv.DictReader(io.StringIO(text), delimiter="\t"):
+        if "split" not in row:
+            return {}
+        split = (row["split"] or "").strip()
+        subject = f"sub-{(row.get('participant_id') or '').strip().removeprefix('sub-')}"
+        if splits.setdefault(subject, split) != split:
+            raise AnnotationsError(
+                f"{path}: {subject} has the splits {splits[subject]!r} and {split!r}; keep one"
+            )
+    return splits

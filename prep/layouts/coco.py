@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import note_similar_classes, shorten_list
@@ -14,6 +15,7 @@ from halofeed.prep.annotations.columns import is_geometry, normalize_name
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     attributes_of,
+    grouped,
     rejected_example,
     sort_examples,
 )
@@ -54,9 +56,11 @@ _KNOWN_KEYS = frozenset(
 _IMAGE_KEYS = frozenset(("id", "file_name", "height", "width"))
 """Keys of an image entry that the reader uses; the others may name its group."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
+# COCO's key is iscrowd; LVIS, Objects365 and scripts have other spellings, such as is_crowd.
 _CROWD = ("iscrowd", "crowd")
 _FLAGS = {0: False, 1: True}
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
+"""Keys that have words of geometry in their names; --keep reads them, and without it no box is lost."""
 _CORNER_SIZE_MODES = (None, 1, "XYWH_ABS", "XYWH")
 UNLABELED = 0
 """Value of pixels without a segment; classes have the values from 1."""
@@ -76,70 +80,120 @@ def list_references(
         AnnotationsError: a file is not COCO instances, or an image id occurs twice in it; a category has no
             definition or shares its name with another; or an image is in two splits.
     """
-    wants_labels = options.wants_label_images
-    documents = read_files(annotations, annotation_file, outlines=options.masks, label_images=wants_labels)
+    documents = read_files(
+        annotations, annotation_file, outlines=options.masks, label_images=options.wants_label_images
+    )
     index = ImageIndex(images, annotations.root)
-    ids = Counter(normalize_id(entry["id"]) for document in documents for entry in document.images)
-    ids_restart = any(count > 1 for count in ids.values())
-    found = index.match(
-        {
-            (document.file, entry["id"]): _image_query(entry["file_name"], document)
-            for document in documents
-            for entry in document.images
-        }
-    )
-    drawn = index.match(
-        {
-            (document.file, identity): _label_image_query(document.file, written)
-            for document in documents
-            for identity, written in document.label_images.items()
-        }
-    )
-    if found and not any(isinstance(one, ImageMatch) for one in found.values()):
+    named = _match_images(documents, index)
+    if named.of_entry and not named.paths:
         index.check_any_image(documents[0].file)
-    if "occluded" in options.keep and not any(
-        "occluded" in one or "attributes" in one for document in documents for one in document.annotations
-    ):
-        raise AnnotationsError(f"{documents[0].file}: --keep occluded: no annotation says it; leave it out")
-    skeletons = None
-    if "keypoints" in options.keep:
-        skeletons = _skeletons_of(documents)
+    _check_occluded(documents, options)
+    skeletons = _skeletons_of(documents) if "keypoints" in options.keep else None
     listed: list[SourceExample] = []
-    for document in documents if wants_labels else ():
+    if options.wants_label_images:
         values = {name: value for value, name in _values_of_classes(documents).items()}
-        listed += (
-            replace(one, source=index.relative(one.source))
-            for one in _label_image_examples(document, found, drawn, values, options)
-        )
-    of_classes = _are_of_classes(documents, options)
-    if of_classes:
-        listed += (
-            replace(one, source=index.relative(one.source))
-            for document in documents
-            for one in _classified_images(document, found, options)
-        )
-    for document in () if wants_labels or of_classes else documents:
-        _check_form(document, options)
-        notes = _unread_keys(document, options)
-        if document.outlined:
-            count = plural(document.outlined, "annotation has", "annotations have")
-            notes += (f"{document.file}: {count} no bbox: the box is that of the outline",)
-        if skeletons is not None:
-            are_pixel_numbers = _are_pixel_numbers_in(document.annotations)
-            skeletons = replace(skeletons, shift=_MIDDLE if are_pixel_numbers else 0.0)
-            notes += () if are_pixel_numbers else (_WITH_FRACTIONS,)
-        examples = _document_examples(document, found, options, skeletons)
-        examples = (replace(one, notes=(*one.notes, *notes)) if one.boxes else one for one in examples)
-        examples = (replace(one, source=index.relative(one.source)) for one in examples)
-        listed += resolve_boxes(list(examples), images, options, document.file)
-    if ids_restart:
+        for document in documents:
+            listed += _label_image_examples(document, named, values, options)
+    elif _are_of_classes(documents, options):
+        for document in documents:
+            listed += _classified_images(document, named, options)
+    else:
+        for document in documents:
+            examples = list(_object_examples(document, named, options, skeletons))
+            listed += resolve_boxes(examples, images, options, document.file)
+    if _ids_restart(documents):
         listed = [replace(example, key=example.source) for example in listed]
     listed = _check_sources(listed)
-    known = {one.path for one in found.values() if isinstance(one, ImageMatch)}
-    used = {example.source: example.split for example in listed if example.source in known}
-    used |= {one.path: "train" for one in drawn.values() if isinstance(one, ImageMatch)}
+    used = {example.source: example.split for example in listed if example.source in named.paths}
+    used |= dict.fromkeys(named.label_images, "train")
     listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
     yield from sort_examples(note_similar_classes(listed))
+
+
+def _ids_restart(documents: Sequence[InstancesFile]) -> bool:
+    """Return whether an image id occurs twice, as in exports that count images from 1 in the file of each split."""
+    counts = Counter(normalize_id(entry["id"]) for document in documents for entry in document.images)
+    return any(count > 1 for count in counts.values())
+
+
+def _check_occluded(documents: Sequence[InstancesFile], options: LayoutOptions) -> None:
+    """Raise AnnotationsError if occlusion is to be kept and no file has it: COCO itself has no such key."""
+    annotations = (one for document in documents for one in document.annotations)
+    if "occluded" in options.keep and not any(
+        "occluded" in one or "attributes" in one for one in annotations
+    ):
+        raise AnnotationsError(f"{documents[0].file}: --keep occluded: no annotation says it; leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NamedImages:
+    """Files that the entries of all documents name.
+
+    Args:
+        index: images of the source.
+        of_entry: image by document and id of its entry.
+        of_label: panoptic files: label image by document and normalized id of its entry.
+    """
+
+    index: ImageIndex
+    of_entry: Mapping[tuple[str, int | str], ImageMatch | SourceError]
+    of_label: Mapping[tuple[str, int | str | None], ImageMatch | SourceError]
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        """Paths of the images that exist."""
+        return frozenset(one.path for one in self.of_entry.values() if isinstance(one, ImageMatch))
+
+    @property
+    def label_images(self) -> list[str]:
+        """Paths of the label images that exist."""
+        return [one.path for one in self.of_label.values() if isinstance(one, ImageMatch)]
+
+
+def _match_images(documents: Sequence[InstancesFile], index: ImageIndex) -> _NamedImages:
+    """Return the files that the entries of all documents name; all are matched at once, since names may be partial."""
+    of_entry = {
+        (document.file, entry["id"]): _image_query(entry["file_name"], document)
+        for document in documents
+        for entry in document.images
+    }
+    of_label = {
+        (document.file, identity): _label_image_query(document.file, written)
+        for document in documents
+        for identity, written in document.label_images.items()
+    }
+    return _NamedImages(index=index, of_entry=index.match(of_entry), of_label=index.match(of_label))
+
+
+def _entry_example(
+    document: InstancesFile, entry: Mapping[str, Any], named: _NamedImages, options: LayoutOptions
+) -> SourceExample:
+    """Return the example of an image entry without its annotations; it has a problem if its file is missing."""
+    image = named.of_entry[document.file, entry["id"]]
+    example = SourceExample(
+        source=named.index.relative(entry["file_name"]),  # an entry without a file is listed by its name
+        # Tools that go through a table of floats write ids as 1.0; keys are whole numbers or texts.
+        key=int(entry["id"]) if isinstance(entry["id"], float) else entry["id"],
+        split=document.split,
+        attributes=attributes_of(entry, _IMAGE_KEYS) if options.needs_groups else (),
+    )
+    if isinstance(image, SourceError):
+        return replace(example, problem=image.args)
+    return replace(example, source=image.path, notes=(image.note,) if image.note else ())
+
+
+def _annotations_by_image(
+    document: InstancesFile,
+) -> tuple[Mapping[int | str | None, Sequence[dict[str, Any]]], list[SourceExample]]:
+    """Return the annotations of each image, and an example with a problem for each id that no image has."""
+    of_id = grouped((normalize_id(one.get("image_id")), one) for one in document.annotations)
+    by_image = {
+        identity: of_id.pop(identity, [])
+        for identity in dict.fromkeys(normalize_id(entry["id"]) for entry in document.images)
+    }
+    orphans = grouped((repr(one.get("image_id")), one.get("id")) for lost in of_id.values() for one in lost)
+    _refuse_lost_annotations(document, by_image, orphans)
+    return by_image, list(_orphaned(document, orphans))
 
 
 def _are_of_classes(documents: Sequence[InstancesFile], options: LayoutOptions) -> bool:
@@ -164,39 +218,21 @@ def _are_of_classes(documents: Sequence[InstancesFile], options: LayoutOptions) 
 
 
 def _classified_images(
-    document: InstancesFile,
-    found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
-    options: LayoutOptions,
+    document: InstancesFile, named: _NamedImages, options: LayoutOptions
 ) -> Iterator[SourceExample]:
     """Yield an example with its class, or its classes, for each image of a file whose annotations are classes."""
-    by_image: dict[int | str | None, list[Any]] = {normalize_id(one["id"]): [] for one in document.images}
-    orphans: dict[str, list[object]] = {}
-    for annotation in document.annotations:
-        image_id = normalize_id(annotation.get("image_id"))
-        if image_id in by_image:
-            by_image[image_id].append(annotation)
-        else:
-            orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
-    _refuse_lost_annotations(document, by_image, orphans)
+    by_image, orphaned = _annotations_by_image(document)
     for entry in document.images:
-        image = found[document.file, entry["id"]]
-        key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
-        known: dict[str, Any] = {"source": entry["file_name"], "key": key, "split": document.split}
+        example = _entry_example(document, entry, named, options)
         numbers = dict.fromkeys(one["category_id"] for one in by_image[normalize_id(entry["id"])])
-        names = tuple(document.names_by_id[one] for one in numbers if one in document.names_by_id)
-        try:
-            if isinstance(image, SourceError):
-                raise image
-            known |= {"source": image.path, "notes": (image.note,) if image.note else ()}
-            if unknown := [one for one in numbers if one not in document.names_by_id]:
-                detail = f"category_id {unknown[0]!r} is no category of {document.file}"
-                raise SourceError("annotation", "image has no class", detail)
-        except SourceError as error:
-            yield SourceExample(**known, problem=error.args)
-            continue
-        yield with_classes(SourceExample(**known), names, document.file, options)
+        unknown = [one for one in numbers if one not in document.names_by_id]
+        if unknown and example.problem is None:
+            detail = f"category_id {unknown[0]!r} is no category of {document.file}"
+            example = replace(example, problem=("annotation", "image has no class", detail))
+        names = [document.names_by_id[one] for one in numbers if one not in unknown]
+        yield with_classes(example, names, document.file, options)
     yield from document.faulty
-    yield from _orphaned(document, orphans)
+    yield from orphaned
 
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
@@ -217,51 +253,51 @@ def _values_of_classes(documents: Sequence[InstancesFile]) -> dict[int, str]:
 
 def _image_query(file_name: str, document: InstancesFile) -> ImageQuery:
     """Return the possible locations of an entry's image: the folder of the document's split, the root, or images/."""
+    # COCO's archives unpack to val2017/; converters write images/val2017/. Roboflow's pictures are beside their file.
     split, common = document.split, ("", "images")
     own = (split, f"images/{split}", f"{split}/images")
     return ImageQuery(name=file_name, places=(own, common) if document.names_split else ((*common, *own),))
 
 
 def _label_image_examples(
-    document: InstancesFile,
-    found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
-    drawn: Mapping[tuple[str, int | str | None], ImageMatch | SourceError],
-    values: Mapping[str, int],
-    options: LayoutOptions,
+    document: InstancesFile, named: _NamedImages, values: Mapping[str, int], options: LayoutOptions
 ) -> Iterator[SourceExample]:
     """Yield the examples of one panoptic file, each with its label image and the class of each segment."""
     value_of_category = {identity: values[name] for identity, name in document.names_by_id.items()}
-    segments: dict[int | str | None, list[dict[str, Any]]] = {}
-    for one in document.annotations:
-        segments.setdefault(normalize_id(one["image_id"]), []).append(one)
+    segments = grouped((normalize_id(one["image_id"]), one) for one in document.annotations)
     for entry in document.images:
-        image, identity = found[document.file, entry["id"]], normalize_id(entry["id"])
-        known: dict[str, Any] = {"source": entry["file_name"], "key": identity, "split": document.split}
-        if options.needs_groups:
-            known["attributes"] = attributes_of(entry, _IMAGE_KEYS)
-        try:
-            if isinstance(image, SourceError):
-                raise image
-            known["source"] = image.path
-            label = drawn.get((document.file, identity))
-            if label is None:
-                raise SourceError("annotation", "image has no label", f"{document.file}: image_id {identity}")
-            if isinstance(label, SourceError):
-                raise SourceError("annotation", "label image file not found", label.detail)
-            known |= {
-                "mask": label.path,
-                "segments": _segment_values(segments.get(identity, ()), value_of_category),
-            }
-        except SourceError as error:
-            yield SourceExample(**known, problem=error.args)
-            continue
-        yield SourceExample(**known)
+        identity = cast("int | str", normalize_id(entry["id"]))  # entries with other ids are faulty
+        label = named.of_label.get(
+            (document.file, identity),
+            SourceError("annotation", "image has no label", f"{document.file}: image_id {identity}"),
+        )
+        example = replace(_entry_example(document, entry, named, options), key=identity)
+        if example.problem is None:
+            example = _with_label_image(example, label, segments.get(identity, ()), value_of_category)
+        yield example
     yield from document.faulty
+
+
+def _with_label_image(
+    example: SourceExample,
+    label: ImageMatch | SourceError,
+    segments: Sequence[Mapping[str, Any]],
+    value_of_category: Mapping[Any, int],
+) -> SourceExample:
+    """Return the example with its label image and the class of each segment, or with a problem."""
+    try:
+        if isinstance(label, SourceError):
+            raise label
+        of_segments = _segment_values(segments, value_of_category)
+    except SourceError as error:
+        return replace(example, problem=error.args)
+    return replace(example, mask=label.path, segments=of_segments)
 
 
 def _label_image_query(name: str, written: str) -> ImageQuery:
     """Return the possible locations of a label image: the folder with the name of the file, or that file's folder."""
     folder, _, file = name.rpartition("/")
+    # COCO's archives have annotations/panoptic_val2017.json beside the folder annotations/panoptic_val2017.
     stem = file.removesuffix(".json")
     beside = f"{folder}/{stem}" if folder else stem
     return ImageQuery(name=written, places=((beside, stem), (folder,)), beside=(beside, stem))
@@ -281,6 +317,7 @@ def _segment_values(
     found: dict[int, int] = {}
     for one in segments:
         identity, category = one.get("id"), one.get("category_id")
+        # COCO's panoptic format: a pixel's segment is R + 256 G + 65536 B, so ids have 24 bits; 0 is no segment.
         if not isinstance(identity, int) or not 0 < identity <= _LARGEST_SEGMENT or identity in found:
             detail = f"{identity!r}; expected different whole numbers from 1 to {_LARGEST_SEGMENT}"
             raise SourceError("annotation", "segment id is invalid or comes twice", detail)
@@ -291,62 +328,67 @@ def _segment_values(
     return tuple(found.items())
 
 
-def _document_examples(
-    document: InstancesFile,
-    found: Mapping[tuple[str, int | str], ImageMatch | SourceError],
-    options: LayoutOptions,
-    skeletons: _Skeletons | None,
+def _object_examples(
+    document: InstancesFile, named: _NamedImages, options: LayoutOptions, skeletons: _Skeletons | None
 ) -> Iterator[SourceExample]:
     """Yield the examples of one file in the order of its images, followed by those of its faulty entries."""
-
-    def box_of(annotation: dict[str, Any]) -> Box:
-        box = _box(annotation, document.names_by_id, options)
-        if skeletons is None:
-            return box
-        what = f"annotation {annotation.get('id')}"
-        return replace(box, keypoints=_keypoints_of(annotation, skeletons, what))
-
-    by_image: dict[int | str | None, list[dict[str, Any]]] = {
-        normalize_id(entry["id"]): [] for entry in document.images
-    }
-    orphans: dict[str, list[object]] = {}
-    for annotation in document.annotations:
-        image_id = normalize_id(annotation.get("image_id"))
-        if image_id in by_image:
-            by_image[image_id].append(annotation)
-        else:
-            orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
-    _refuse_lost_annotations(document, by_image, orphans)
-    read: list[tuple[SourceExample, list[str], str]] = []
+    _check_form(document, options)
+    notes = _unread_keys(document, options)
+    if document.outlined:
+        count = plural(document.outlined, "annotation has", "annotations have")
+        notes += (f"{document.file}: {count} no bbox: the box is that of the outline",)
+    if skeletons is not None:
+        are_pixel_numbers = _are_pixel_numbers_in(document.annotations)
+        skeletons = replace(skeletons, shift=_MIDDLE if are_pixel_numbers else 0.0)
+        notes += () if are_pixel_numbers else (_WITH_FRACTIONS,)
+    reader = _ObjectReader(document=document, options=options, skeletons=skeletons)
+    by_image, orphaned = _annotations_by_image(document)
+    read = []
     for entry in document.images:
-        image, annotations = found[document.file, entry["id"]], by_image[normalize_id(entry["id"])]
+        annotations = by_image[normalize_id(entry["id"])]
+        example = _entry_example(document, entry, named, options)
+        if example.problem is None:
+            example = reader.with_objects(example, entry, annotations)
+        read.append((example, reader.classes_alone(annotations), document.file))
+    for example in (*settle_classes(read, options, are_objects=True), *document.faulty, *orphaned):
+        yield replace(example, notes=(*example.notes, *notes)) if example.boxes else example
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ObjectReader:
+    """Reader of the annotations of one file; with `skeletons`, objects have keypoints."""
+
+    document: InstancesFile
+    options: LayoutOptions
+    skeletons: _Skeletons | None
+
+    def with_objects(
+        self, example: SourceExample, entry: Mapping[str, Any], annotations: Sequence[dict[str, Any]]
+    ) -> SourceExample:
+        """Return the example with the objects of its image, or with the problem of one of them."""
         placed = [one for one in annotations if not is_class_alone(one)]
-        names = [
-            document.names_by_id[one["category_id"]]
-            for one in annotations
-            if is_class_alone(one) and one["category_id"] in document.names_by_id
-        ]
-        key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
-        known: dict[str, Any] = {"source": entry["file_name"], "key": key, "split": document.split}
-        if options.needs_groups:
-            known["attributes"] = attributes_of(entry, _IMAGE_KEYS)
         try:
-            if isinstance(image, SourceError):
-                raise image
-            known["source"] = image.path
-            boxes, bad = usable_boxes(placed, box_of, options)
+            boxes, bad = usable_boxes(placed, self._box, self.options)
             size = declared_size(entry.get("height"), entry.get("width"))
         except SourceError as error:
-            read.append((SourceExample(**known, problem=error.args), names, document.file))
-            continue
-        notes: tuple[str, ...] = (image.note,) if image.note else ()
-        if skeletons is not None and boxes:
-            notes += _notes_of(annotations, skeletons)
-        example = SourceExample(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
-        read.append((example, names, document.file))
-    yield from settle_classes(read, options, are_objects=True)
-    yield from document.faulty
-    yield from _orphaned(document, orphans)
+            return replace(example, problem=error.args)
+        notes = example.notes
+        if self.skeletons is not None and boxes:
+            notes += _notes_of(annotations, self.skeletons)
+        return replace(example, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
+
+    def classes_alone(self, annotations: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return the classes that annotations give an image without a place in it, as in COCO Camera Traps."""
+        names = self.document.names_by_id
+        numbers = [one["category_id"] for one in annotations if is_class_alone(one)]
+        return [names[number] for number in numbers if number in names]
+
+    def _box(self, annotation: dict[str, Any]) -> Box:
+        box = _box(annotation, self.document.names_by_id, self.options)
+        if self.skeletons is None:
+            return box
+        what = f"annotation {annotation.get('id')}"
+        return replace(box, keypoints=_keypoints_of(annotation, self.skeletons, what))
 
 
 def _orphaned(document: InstancesFile, orphans: Mapping[str, Sequence[object]]) -> Iterator[SourceExample]:
@@ -379,23 +421,19 @@ def _refuse_lost_annotations(
 
 def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: LayoutOptions) -> Box:
     what = f"annotation {annotation.get('id')}"
-    bbox = annotation.get("bbox")
-    if isinstance(bbox, list) and len(bbox) == 5:
-        # Detectron2 and others write an angle, in degrees or radians, after a center or a corner.
-        detail = f"{what}: {bbox!r:.80} has an angle; write the upright box as x, y, width, height"
-        raise SourceError("annotation", BOX_IS_ORIENTED, detail)
-    if not isinstance(bbox, list) or len(bbox) != 4:
-        raise SourceError("annotation", "bbox is not four numbers", f"{what}: {bbox!r}"[:200])
+    bbox = _four_numbers(annotation.get("bbox"), what)
     if annotation["category_id"] not in names_by_id:
         detail = f"{what}: category_id {annotation['category_id']!r} is no category of the file"
         raise SourceError("annotation", "object has no class", detail)
     values = [parse_number(value, f"{what} bbox") for value in bbox]
-    attributes = annotation.get("attributes")
-    attributes = attributes if isinstance(attributes, dict) else {}  # from CVAT
+    # CVAT's COCO export puts the rotation of a box and its occlusion into `attributes`.
+    written = annotation.get("attributes")
+    attributes = written if isinstance(written, dict) else {}
     turn = angle_of(attributes.get("rotation"), what, options)
     is_crowd = parse_flag(_crowd_of(annotation), f"{what} iscrowd", _FLAGS)
     occluded = annotation.get("occluded", attributes.get("occluded", 0))
     area = annotation.get("area")
+    # A mask shows a turned object as it is, so only boxes need to be upright.
     share = None if options.masks else annotation.get(TURNED_SHARE)
     check_oriented(share, what, options)
     mask, lost = _mask(annotation.get("segmentation"), what, options) if options.masks else (None, 0)
@@ -407,8 +445,8 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
         form="corner-size",
         turn=turn,
         is_crowd=is_crowd,
-        difficult=parse_flag(annotation.get("difficult") or 0, f"{what} difficult", _FLAGS),
-        truncated=parse_flag(annotation.get("truncated") or 0, f"{what} truncated", _FLAGS),
+        difficult=_flag(annotation, "difficult", what),
+        truncated=_flag(annotation, "truncated", what),
         occluded="occluded" in options.keep and parse_flag(occluded, f"{what} occluded", _FLAGS),
         category_id=annotation["category_id"] if "category_id" in options.keep else None,
         area=None if area is None else parse_number(area, f"{what} area"),
@@ -418,11 +456,30 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
     return box if share is None else replace(box, turned_share=share)
 
 
+def _four_numbers(bbox: Any, what: str) -> list[Any]:
+    """Return a written bbox; raise SourceError if it is no list of four values."""
+    values = bbox if isinstance(bbox, list) else []
+    if len(values) == 5:
+        # Detectron2 and others write an angle, in degrees or radians, after a center or a corner.
+        detail = f"{what}: {bbox!r:.80} has an angle; write the upright box as x, y, width, height"
+        raise SourceError("annotation", BOX_IS_ORIENTED, detail)
+    if len(values) != 4:
+        raise SourceError("annotation", "bbox is not four numbers", f"{what}: {bbox!r}"[:200])
+    return values
+
+
+def _flag(annotation: Mapping[str, Any], name: str, what: str) -> bool:
+    """Return a flag of VOC that converters and halofeed's own exports write; COCO itself has none."""
+    return parse_flag(annotation.get(name) or 0, f"{what} {name}", _FLAGS)
+
+
 def _mask(segmentation: Any, what: str, options: LayoutOptions) -> tuple[Any, int]:
     """Return the polygons or the run-length code of a segmentation, and the number of polygons that are left out."""
     if segmentation is None or segmentation == []:
         raise SourceError("annotation", "object has no segmentation", what)
     if isinstance(segmentation, dict):
+        # COCO's data format: crowds have run lengths {"size": [height, width], "counts": ...}, as a list or, encoded
+        # by pycocotools, as a text; other objects have polygons.
         size, counts = segmentation.get("size"), segmentation.get("counts")
         if isinstance(size, list) and len(size) == 2 and isinstance(counts, list | str):
             return segmentation, 0
@@ -443,6 +500,7 @@ def _check_sources(listed: Sequence[SourceExample]) -> list[SourceExample]:
             raise AnnotationsError(
                 f"{example.source}: lies in two splits, {other.split} and {example.split}; an image has one split"
             )
+        # Either entry may lack objects of the other, and a part of the objects trains on a wrong background.
         if counts[example.source] > 1 and example.problem is None:
             fault = ("annotation", "several image entries name one file", f"key {example.key!r}")
             example = replace(example, boxes=None, problem=fault)
@@ -451,30 +509,40 @@ def _check_sources(listed: Sequence[SourceExample]) -> list[SourceExample]:
 
 
 def _unread_keys(document: InstancesFile, options: LayoutOptions) -> tuple[str, ...]:
-    """Return a note if the annotations of an instances file have keys that the reader ignores."""
-    file, annotations = document.file, document.annotations
+    """Return a note if the annotations of an instances file have keys that the reader ignores.
+
+    Raises:
+        AnnotationsError: a key that may hold boxes or outlines would be ignored, or bbox has another form.
+    """
+    _check_bbox_mode(document, options)
     read = set(_KNOWN_KEYS).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
-    unread = {
-        key for one in annotations for key in one if key not in read and normalize_name(key) not in _CROWD
-    }
-    modes = [one["bbox_mode"] for one in annotations if one.get("bbox_mode") not in _CORNER_SIZE_MODES]
+    ignored = {*_CROWD, *map(normalize_name, options.ignore_columns)}
+    # By spelling first: a file has millions of keys, and few spellings.
+    spellings = {key for one in document.annotations for key in one} - read
+    unread = sorted(key for key in spellings if normalize_name(key) not in ignored)
+    if geometry := [key for key in unread if key not in _NO_OUTLINE and is_geometry(key)]:
+        raise AnnotationsError(
+            f"{document.file}: annotations have {', '.join(geometry)}, which would not be read and may hold boxes or "
+            f"outlines; --ignore-columns {','.join(geometry)} ignores them"
+        )
+    named = [key for key in unread if key != "bbox_mode"]
+    return (f"keys of annotations in {document.file} that are not read: {', '.join(named)}",) if named else ()
+
+
+def _check_bbox_mode(document: InstancesFile, options: LayoutOptions) -> None:
+    """Raise AnnotationsError for a form of boxes that only --box-form reads.
+
+    Detectron2's dicts have the key bbox_mode, an entry of its `BoxMode`: 0 is corners, 1 is a corner and a size, as
+    COCO has it.
+    """
+    modes = [
+        one["bbox_mode"] for one in document.annotations if one.get("bbox_mode") not in _CORNER_SIZE_MODES
+    ]
     if modes and options.box_form == "auto":
         raise AnnotationsError(
-            f"{file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; say with --box-form what bbox has"
+            f"{document.file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; say with --box-form what "
+            "bbox has"
         )
-    ignored = {normalize_name(key) for key in options.ignore_columns}
-    geometry = [
-        key for key in sorted(unread - _NO_OUTLINE) if is_geometry(key) and normalize_name(key) not in ignored
-    ]
-    if geometry:
-        raise AnnotationsError(
-            f"{file}: annotations have {', '.join(geometry)}, which would not be read and may hold boxes or outlines; "
-            f"--ignore-columns {','.join(geometry)} ignores them"
-        )
-    unread = {key for key in unread if normalize_name(key) not in ignored} - {"bbox_mode"}
-    return (
-        (f"keys of annotations in {file} that are not read: {', '.join(sorted(unread))}",) if unread else ()
-    )
 
 
 def _crowd_of(annotation: Mapping[str, Any]) -> Any:
@@ -486,20 +554,16 @@ def _crowd_of(annotation: Mapping[str, Any]) -> Any:
 
 
 def _check_form(document: InstancesFile, options: LayoutOptions) -> None:
-    """Raise AnnotationsError if all bboxes fit their images as two corners, but many do not as corner and size."""
+    """Raise AnnotationsError if all bboxes fit their images as two corners, but many do not as corner and size.
+
+    Scripts write corners into COCO files by mistake. A file of corners has boxes that leave their image when they are
+    read as a corner and a size; one box that does not fit as corners proves COCO's form.
+    """
     if options.box_form != "auto":
         return
-    sizes: dict[Any, tuple[Any, Any]] = {
-        normalize_id(one.get("id")): (one.get("height"), one.get("width")) for one in document.images
-    }
     boxes = outside = 0
-    for one in document.annotations:
-        box, size = one.get("bbox"), sizes.get(normalize_id(one.get("image_id")), (None, None))
-        if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
-            continue
-        if not all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in box):
-            continue
-        (height, width), (x, y, third, fourth) = size, box
+    for height, width, (x, y, third, fourth) in _boxes_with_sizes(document):
+        # One pixel more than the size, for tools that count the last pixel.
         if not (x < third <= width + 1 and y < fourth <= height + 1):
             return
         boxes += 1
@@ -509,6 +573,20 @@ def _check_form(document: InstancesFile, options: LayoutOptions) -> None:
             f"{document.file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as "
             "corners; say --box-form corners, or corner-size if that is meant all the same"
         )
+
+
+def _boxes_with_sizes(document: InstancesFile) -> Iterator[tuple[float, float, list[float]]]:
+    """Yield the height and the width of its image with each bbox of four numbers; others are judged one by one."""
+    sizes: dict[Any, tuple[Any, Any]] = {
+        normalize_id(one.get("id")): (one.get("height"), one.get("width")) for one in document.images
+    }
+    for one in document.annotations:
+        box, size = one.get("bbox"), sizes.get(normalize_id(one.get("image_id")), (None, None))
+        if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
+            continue
+        # JSON integers may be too large for a float.
+        if all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in box):
+            yield *size, box
 
 
 def _is_length(value: Any) -> bool:
@@ -546,57 +624,58 @@ class _Skeletons:
 
 def _named_keypoints(file: str, categories: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
     """Return the keypoint names by category id, for the categories that have keypoints."""
-    found: dict[int, tuple[str, ...]] = {}
-    for category in categories:
-        names, identity = category.get("keypoints") or [], category.get("id")
-        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-            raise AnnotationsError(
-                f"{file}: keypoints of category {category.get('name')!r}: expected a list of names, got {names!r:.80}"
-            )
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise AnnotationsError(
-                f"{file}: keypoints of category {category.get('name')!r}: {twice!r} comes twice; give each its own name"
-            )
-        if names and isinstance(identity, int):
-            found[identity] = tuple(names)
-    return found
+    named = [(category.get("id"), _keypoint_names(file, category)) for category in categories]
+    return {identity: names for identity, names in named if names and isinstance(identity, int)}
 
 
-def _skeletons_of(documents: Iterable[InstancesFile]) -> _Skeletons:
+def _keypoint_names(file: str, category: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names that COCO's format keeps in the list `keypoints` of a category; () without one."""
+    names, what = category.get("keypoints") or [], f"{file}: keypoints of category {category.get('name')!r}"
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise AnnotationsError(f"{what}: expected a list of names, got {names!r:.80}")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise AnnotationsError(f"{what}: {twice[0]!r} comes twice; give each its own name")
+    return tuple(names)
+
+
+def _skeletons_of(documents: Sequence[InstancesFile]) -> _Skeletons:
     """Return the keypoint names of all files."""
     by_category: dict[int, tuple[str, ...]] = {}
-    first = ""
-    has_keypoints = False
     for document in documents:
-        file = document.file
-        first = first or file
-        named = _named_keypoints(file, document.categories)
-        nameless = {category.get("id") for category in document.categories} - set(named)
-        for identity, names in named.items():
+        for identity, names in _named_keypoints(document.file, document.categories).items():
             if by_category.setdefault(identity, names) != names:
                 raise AnnotationsError(
-                    f"{file}: keypoints of category {identity} have other names than in a file before; convert the "
-                    "files one by one, or make their categories agree"
+                    f"{document.file}: keypoints of category {identity} have other names than in a file before; "
+                    "convert the files one by one, or make their categories agree"
                 )
-        for annotation in document.annotations:
-            if not annotation.get("keypoints"):
-                continue
-            has_keypoints = True
-            if annotation["category_id"] in nameless and _is_any_set(annotation["keypoints"]):
-                raise AnnotationsError(
-                    f"{file}: --keep keypoints: annotation {annotation.get('id')} has keypoints, and its category "
-                    f'{annotation["category_id"]} no list of their names; add it to the category as "keypoints", or '
-                    "leave --keep keypoints out"
-                )
-    if not has_keypoints:
-        raise AnnotationsError(f"{first}: --keep keypoints: no annotation says it; leave it out")
+        _refuse_nameless_keypoints(document)
+    if not any(one.get("keypoints") for document in documents for one in document.annotations):
+        raise AnnotationsError(f"{documents[0].file}: --keep keypoints: no annotation says it; leave it out")
     each = dict.fromkeys(name for identity in sorted(by_category) for name in by_category[identity])
     return _Skeletons(names=tuple(each), by_category=by_category)
 
 
+def _refuse_nameless_keypoints(document: InstancesFile) -> None:
+    """Raise AnnotationsError if an annotation has keypoints, and its category no names for them.
+
+    Lists of zeros are placeholders that exporters write for objects without keypoints.
+    """
+    named = _named_keypoints(document.file, document.categories)
+    nameless = {category.get("id") for category in document.categories} - set(named)
+    for annotation in document.annotations:
+        written = annotation.get("keypoints")
+        if written and annotation["category_id"] in nameless and _is_any_set(written):
+            raise AnnotationsError(
+                f"{document.file}: --keep keypoints: annotation {annotation.get('id')} has keypoints, and its category "
+                f'{annotation["category_id"]} no list of their names; add it to the category as "keypoints", or leave '
+                "--keep keypoints out"
+            )
+
+
 def _are_pixel_numbers_in(annotations: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether all keypoints of a file are whole numbers, so that they count pixels as COCO's own do.
+
+    COCO's data format gives a keypoint as a "0-indexed location", which is the number of a pixel.
 
     >>> _are_pixel_numbers_in([{"keypoints": [3, 4.0, 2]}]), _are_pixel_numbers_in([{"keypoints": [3, 4.5, 2]}])
     (True, False)
@@ -618,17 +697,24 @@ def _keypoints_of(annotation: Mapping[str, Any], skeletons: _Skeletons, what: st
         got = f"{len(written)} numbers" if isinstance(written, list) else repr(written)[:60]
         detail = f"{what}: {got} for {plural(len(own), 'name')}"
         raise SourceError("annotation", "keypoints are not three numbers for each name", detail)
-    points = {}
-    for name, (x, y, visibility) in zip(own, _triples(written), strict=False):
-        if visibility not in (0, 1, 2):
-            detail = f"{what} {name}: {visibility!r}"
-            raise SourceError("annotation", "visibility of a keypoint is not 0, 1 or 2", detail)
-        x, y = parse_number(x, f"{what} {name}"), parse_number(y, f"{what} {name}")
-        if visibility or x or y:
-            points[name] = Keypoint(
-                name=name, y=y + skeletons.shift, x=x + skeletons.shift, visibility=int(visibility)
-            )
+    points = {
+        name: _keypoint(name, triple, skeletons.shift, what)
+        for name, triple in zip(own, _triples(written), strict=False)
+    }
     return tuple(points.get(name, Keypoint(name=name)) for name in skeletons.names)
+
+
+def _keypoint(name: str, triple: tuple[Any, Any, Any], shift: float, what: str) -> Keypoint:
+    """Return the point of an x, a y and a visibility: 0 is not labeled, 1 labeled and not visible, 2 visible."""
+    x, y, visibility = triple
+    if visibility not in (0, 1, 2):
+        detail = f"{what} {name}: {visibility!r}"
+        raise SourceError("annotation", "visibility of a keypoint is not 0, 1 or 2", detail)
+    x, y = parse_number(x, f"{what} {name}"), parse_number(y, f"{what} {name}")
+    # COCO's data format: a keypoint that is not labeled has v=0 and x=y=0, which is no place to shift.
+    if not (visibility or x or y):
+        return Keypoint(name=name)
+    return Keypoint(name=name, y=y + shift, x=x + shift, visibility=int(visibility))
 
 
 def _notes_of(annotations: Sequence[Mapping[str, Any]], skeletons: _Skeletons) -> tuple[str, ...]:

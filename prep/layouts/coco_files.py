@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import posixpath
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -93,25 +94,39 @@ def _instance_files(
     if annotation_file is not None:
         return [annotation_file]
     found = [path for path in annotations.sizes() if path.lower().endswith(".json")]
-    near = [path for path in found if "/" not in path or path.rpartition("/")[0] == "annotations"]
-    instances = [path for path in near if path.rsplit("/", 1)[-1].startswith("instances")]
-    roboflow = [path for path in found if path.endswith(_ROBOFLOW) and path.count("/") <= 1]
-    panoptic = [path for path in near if path.rsplit("/", 1)[-1].startswith("panoptic")]
-    splits = {split_in_file_name(path) for path in near}
-    alone = near if len(near) == 1 or (None not in splits and len(splits) == len(near)) else []
-    chosen = panoptic or alone if label_images else instances or roboflow or alone or panoptic
-    if label_images and not chosen:
+    candidates = _candidates(found)
+    kinds = ("panoptic", "alone") if label_images else ("instances", "roboflow", "alone", "panoptic")
+    chosen = next((candidates[kind] for kind in kinds if candidates[kind]), None)
+    if chosen is not None:
+        return chosen
+    listed = ", ".join(found[:5]) or "no .json file"
+    if label_images:
         raise AnnotationsError(
             f"{annotations.root}: expected panoptic*.json or annotations/panoptic*.json with classes of pixels; found "
-            f"{', '.join(found[:5]) or 'no .json file'}; name the file itself, or take --task detection"
+            f"{listed}; name the file itself, or take --task detection"
         )
-    if not chosen:
-        raise AnnotationsError(
-            f"{annotations.root}: expected instances*.json, annotations/instances*.json, */{_ROBOFLOW}, or a file per "
-            f"split such as train.json and val.json; found {', '.join(found[:5]) or 'no .json file'}; name the file "
-            f"itself{layout_hint(annotations, 'coco')}"
-        )
-    return chosen
+    raise AnnotationsError(
+        f"{annotations.root}: expected instances*.json, annotations/instances*.json, */{_ROBOFLOW}, or a file per "
+        f"split such as train.json and val.json; found {listed}; name the file itself"
+        f"{layout_hint(annotations, 'coco')}"
+    )
+
+
+def _candidates(paths: Sequence[str]) -> dict[str, list[str]]:
+    """Return the JSON files that may belong together, by the reason.
+
+    COCO's own archives hold annotations/instances_val2017.json beside files of captions and person keypoints, which
+    describe the same images. Roboflow writes valid/_annotations.coco.json. Other tools write a file for each split.
+    """
+    near = [path for path in paths if posixpath.dirname(path) in ("", "annotations")]
+    splits = {split_in_file_name(path) for path in near}
+    is_file_per_split = None not in splits and len(splits) == len(near)
+    return {
+        "instances": [path for path in near if posixpath.basename(path).startswith("instances")],
+        "panoptic": [path for path in near if posixpath.basename(path).startswith("panoptic")],
+        "roboflow": [path for path in paths if path.endswith(_ROBOFLOW) and path.count("/") <= 1],
+        "alone": near if len(near) == 1 or is_file_per_split else [],
+    }
 
 
 def _with_box(entry: dict[str, Any]) -> dict[str, Any]:
@@ -126,6 +141,7 @@ def _with_box(entry: dict[str, Any]) -> dict[str, Any]:
             polygons = [part for part in outline if isinstance(part, list) and len(part) >= 6]
             if entry.get("area") is None:
                 entry["area"] = sum(map(polygon_area, polygons))
+            # The upright box of a turned rectangle is too large; --oriented-boxes says what to do with it.
             if len(polygons) == 1 and (share := share_of_turned_rectangle(polygons[0])):
                 entry[TURNED_SHARE] = share
     return entry
@@ -144,14 +160,21 @@ def _box_of(outline: Any) -> list[float] | None:
             return [*run_length_box(outline)]
         except SourceError:
             return None
-    parts = outline if isinstance(outline, list) else []
-    parts = [part for part in parts if isinstance(part, list) and len(part) >= 6 and len(part) % 2 == 0]
-    values = [value for part in parts for value in part]
-    if not parts or not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
-        return None
+    return _box_of_polygons(outline) if isinstance(outline, list) else None
+
+
+def _box_of_polygons(outline: Sequence[Any]) -> list[float] | None:
+    """Return the x, y, width and height around polygons; None without one, or if a side is no number."""
+    parts = [part for part in outline if isinstance(part, list) and len(part) >= 6 and len(part) % 2 == 0]
     across = [value for part in parts for value in part[::2]]
     down = [value for part in parts for value in part[1::2]]
+    if not parts or not all(map(_is_finite, [*across, *down])):
+        return None
     return [min(across), min(down), max(across) - min(across), max(down) - min(down)]
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
@@ -166,56 +189,16 @@ def _read_document(
     annotations: SourceFiles, name: str, *, outlines: bool, label_images: bool
 ) -> InstancesFile:
     """Return the content of one file, see `read_files`."""
-    data = read_required(annotations, name)
-    try:
-        content = json.loads(
-            data.decode("utf-8-sig"), object_hook=_with_box if outlines else _without_outline
-        )
-    except (ValueError, RecursionError) as error:
-        fix = "correct it" if data.rstrip().endswith((b"}", b"]")) else "it ends early, so copy it again"
-        raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}; {fix}") from error
-    lists: dict[str, list[dict[str, Any]]] = {}
-    for part in ("images", "annotations", "categories"):
-        entries = content.get(part) if isinstance(content, dict) else None
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            found = ", ".join(content) if isinstance(content, dict) else type(content).__name__
-            # Captions have no categories, so their keys tell more than the missing list.
-            if part == "categories" and lists["annotations"]:
-                keys = ", ".join(sorted(lists["annotations"][0]))
-                found = f"{found}; annotations with {keys}"
-            raise AnnotationsError(
-                f"{name}: expected COCO instances with the lists images, annotations and categories; "
-                f"{part} is no list of objects (found {found}); name an instances file"
-                f"{layout_hint(annotations, 'coco', name)}"
-            )
-        lists[part] = entries
+    lists = _read_lists(annotations, name, outlines=outlines)
     images, faulty = _valid_images(name, lists["images"])
-    pictures = {}
-    if any("segments_info" in one for one in lists["annotations"]):
-        if outlines:
-            raise AnnotationsError(
-                f"{name}: a panoptic file, whose masks are pictures: take --task segmentation in place of --masks"
-            )
-        pictures = {
-            normalize_id(one.get("image_id")): written
-            for one in lists["annotations"]
-            if isinstance(written := one.get("file_name"), str)
-        }
+    pictures: dict[int | str | None, str] = {}
+    if _is_panoptic(name, lists["annotations"], outlines=outlines, label_images=label_images):
+        pictures = _label_images(lists["annotations"])
         lists = _segments_as_objects(name, lists, things_only=not label_images)
-    elif label_images:
-        raise AnnotationsError(
-            f"{name}: segmentation takes a panoptic file, whose annotations have segments_info; this one has objects: "
-            "take --task detection without options for labels, such as --classes and --map-classes"
-        )
-    classes_only = is_of_classes(lists["annotations"])
-    if lists["annotations"] and not classes_only and not any("bbox" in one for one in lists["annotations"]):
-        keys = ", ".join(sorted(lists["annotations"][0]))
-        raise AnnotationsError(
-            f"{name}: no annotation has a bbox, a segmentation or a category_id alone (found {keys}); name an "
-            "instances file"
-        )
     objects, split = lists["annotations"], _split_of(name) or "train"
+    _check_any_place(name, objects)
     outlined = sum(entry.pop(_FROM_OUTLINE, False) for entry in objects)
+    classes_only = is_of_classes(objects)
     written = [entry.get("category_id") for entry in objects]
     for entry in objects:
         entry["category_id"] = normalize_id(entry.get("category_id"))
@@ -238,6 +221,75 @@ def _read_document(
         outlined=outlined,
         classes_only=classes_only,
     )
+
+
+def _read_lists(annotations: SourceFiles, name: str, *, outlines: bool) -> Lists:
+    """Return the images, annotations and categories of a file; raise AnnotationsError if it lacks one of the lists."""
+    data = read_required(annotations, name)
+    try:
+        # The hook drops outlines while the file is parsed, since they are most of its memory.
+        content = json.loads(
+            data.decode("utf-8-sig"), object_hook=_with_box if outlines else _without_outline
+        )
+    except (ValueError, RecursionError) as error:
+        fix = "correct it" if data.rstrip().endswith((b"}", b"]")) else "it ends early, so copy it again"
+        raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}; {fix}") from error
+    lists: Lists = {}
+    for part in ("images", "annotations", "categories"):
+        entries = content.get(part) if isinstance(content, dict) else None
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise AnnotationsError(
+                f"{name}: expected COCO instances with the lists images, annotations and categories; {part} is no list "
+                f"of objects (found {_content_found(content, lists)}); name an instances file"
+                f"{layout_hint(annotations, 'coco', name)}"
+            )
+        lists[part] = entries
+    return lists
+
+
+def _content_found(content: Any, lists: Lists) -> str:
+    """Return what a file holds that lacks one of COCO's lists; `lists` are those that were found."""
+    found = ", ".join(content) if isinstance(content, dict) else type(content).__name__
+    # Captions have no categories, so their keys tell more than the missing list.
+    if lists.get("annotations"):
+        found = f"{found}; annotations with {', '.join(sorted(lists['annotations'][0]))}"
+    return found
+
+
+def _is_panoptic(
+    name: str, annotations: Sequence[Mapping[str, Any]], *, outlines: bool, label_images: bool
+) -> bool:
+    """Return whether a file is panoptic; raise AnnotationsError if it cannot serve the task."""
+    is_panoptic = any("segments_info" in one for one in annotations)
+    if is_panoptic and outlines:
+        raise AnnotationsError(
+            f"{name}: a panoptic file, whose masks are pictures: take --task segmentation in place of --masks"
+        )
+    if label_images and not is_panoptic:
+        raise AnnotationsError(
+            f"{name}: segmentation takes a panoptic file, whose annotations have segments_info; this one has objects: "
+            "take --task detection without options for labels, such as --classes and --map-classes"
+        )
+    return is_panoptic
+
+
+def _label_images(annotations: Sequence[Mapping[str, Any]]) -> dict[int | str | None, str]:
+    """Return the name of the PNG of each image of a panoptic file."""
+    return {
+        normalize_id(one.get("image_id")): written
+        for one in annotations
+        if isinstance(written := one.get("file_name"), str)
+    }
+
+
+def _check_any_place(name: str, annotations: Sequence[Mapping[str, Any]]) -> None:
+    """Raise AnnotationsError for annotations of another kind, such as captions, which have neither box nor class."""
+    if annotations and not is_of_classes(annotations) and not any("bbox" in one for one in annotations):
+        keys = ", ".join(sorted(annotations[0]))
+        raise AnnotationsError(
+            f"{name}: no annotation has a bbox, a segmentation or a category_id alone (found {keys}); name an "
+            "instances file"
+        )
 
 
 def is_of_classes(annotations: Sequence[Mapping[str, Any]]) -> bool:
@@ -279,31 +331,42 @@ def _segments_as_objects(name: str, lists: Lists, *, things_only: bool) -> Lists
     halofeed.errors.AnnotationsError: a.json: category 'cat': expected isthing 0 or 1, got None; ...
     """
     categories = lists["categories"]
-    if unclear := [one for one in categories if things_only and one.get("isthing") not in (0, 1)]:
-        raise AnnotationsError(
-            f"{name}: category {unclear[0].get('name')!r}: expected isthing 0 or 1, got {unclear[0].get('isthing')!r}; "
-            "add it: things have boxes"
-        )
-    stuff = {repr(one.get("id")) for one in categories if things_only and not one["isthing"]}
-    objects = []
-    for entry in lists["annotations"]:
-        segments = entry.get("segments_info")
-        if not isinstance(segments, list) or not all(isinstance(one, dict) for one in segments):
-            raise AnnotationsError(
-                f"{name}: annotation of image {entry.get('image_id')!r}: expected a list segments_info, got "
-                f"{segments!r:.60}"
-            )
-        objects += [
-            {**one, "image_id": entry.get("image_id")}
-            for one in segments
-            if repr(one.get("category_id")) not in stuff
-        ]
+    stuff = _ids_of_stuff(name, categories) if things_only else set()
+    objects = [
+        {**one, "image_id": entry.get("image_id")}
+        for entry in lists["annotations"]
+        for one in _segments_of(name, entry)
+        if repr(one.get("category_id")) not in stuff
+    ]
     kept = [one for one in categories if repr(one.get("id")) not in stuff]
     return {**lists, "annotations": objects, "categories": kept}
 
 
+def _ids_of_stuff(name: str, categories: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the ids, as written, of the categories that are no things: COCO's panoptic format marks them isthing 0."""
+    for one in categories:
+        if one.get("isthing") not in (0, 1):
+            raise AnnotationsError(
+                f"{name}: category {one.get('name')!r}: expected isthing 0 or 1, got {one.get('isthing')!r}; add it: "
+                "things have boxes"
+            )
+    return {repr(one.get("id")) for one in categories if not one["isthing"]}
+
+
+def _segments_of(name: str, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the segments of an image; raise AnnotationsError if they are no list of objects."""
+    segments = entry.get("segments_info")
+    if not isinstance(segments, list) or not all(isinstance(one, dict) for one in segments):
+        raise AnnotationsError(
+            f"{name}: annotation of image {entry.get('image_id')!r}: expected a list segments_info, got "
+            f"{segments!r:.60}"
+        )
+    return segments
+
+
 def _split_of(name: str) -> str | None:
     folder, _, file = name.rpartition("/")
+    # Roboflow names the file alike in each split's folder: train/_annotations.coco.json.
     if file == _ROBOFLOW and folder:
         return folder
     return split_in_file_name(file)
@@ -315,12 +378,9 @@ def _valid_images(
     """Return the image entries with an unambiguous image, and (place, reason, detail) of all others."""
     by_id: dict[int | str, dict[str, dict[str, Any]]] = {}
     faulty: list[tuple[str, str, str]] = []
-    for place, entry in enumerate(entries):
+    for place, written in enumerate(entries):
+        entry = _with_file_name(written)
         identity, file_name = normalize_id(entry.get("id")), entry.get("file_name")
-        if file_name is None and isinstance(url := entry.get("coco_url"), str):
-            # LVIS: http://images.cocodataset.org/val2017/000000000009.jpg means val2017/000000000009.jpg.
-            file_name = "/".join(url.partition("?")[0].split("/")[-2:])
-            entry = {**entry, "file_name": file_name}
         if identity is None or not isinstance(file_name, str):
             detail = f"expected a whole number or a text, and a file name; got {entry!r:.100}"
             faulty.append((f"{name}#images[{place}]", "image entry has no id or no file_name", detail))
@@ -330,12 +390,24 @@ def _valid_images(
         raise AnnotationsError(f"{name}: each image needs an id and a file_name; {faulty[0][2]}")
     valid: list[dict[str, Any]] = []
     for identity, named in by_id.items():
-        if len(named) == 1:
+        if len(named) == 1:  # an entry that is there twice is harmless
             valid += named.values()
             continue
+        # Annotations point to an image by its id, so those of these images cannot be assigned.
         detail = f"{name}: id {identity!r} is {' and '.join(list(named)[:3])}; give each its own"
         faulty += [(file_name, "image id comes twice", detail) for file_name in named]
     return tuple(valid), tuple(faulty)
+
+
+def _with_file_name(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an image entry with its file name; LVIS has addresses of COCO's images in its place.
+
+    Source: lvisdataset.org: http://images.cocodataset.org/val2017/000000000009.jpg is val2017/000000000009.jpg.
+    """
+    url = entry.get("coco_url")
+    if entry.get("file_name") is not None or not isinstance(url, str):
+        return entry
+    return {**entry, "file_name": "/".join(url.partition("?")[0].split("/")[-2:])}
 
 
 def _refuse_lost_categories(
@@ -364,6 +436,8 @@ def _names_by_id(
 ) -> dict[int, str]:
     """Return the category names by id, without unused categories that conflict with others."""
     names_by_id: dict[int, str] = {}
+    # Used ones first, so that they keep their names. Unused ones may repeat a name: Roboflow adds a category 0 with the
+    # name of the project.
     for in_use in (True, False):
         for category in categories:
             identity, label = normalize_id(category.get("id")), category.get("name")
@@ -401,6 +475,9 @@ def category_names(documents: Sequence[InstancesFile]) -> tuple[str, ...]:
 
 def normalize_id(value: object) -> int | str | None:
     """Return an id for comparisons: 1.0 and "1" are 1, other texts are unchanged, anything else is None.
+
+    COCO's ids are integers. pandas writes those of a column with gaps as floats, and some tools write all values as
+    texts, in one list of the file or in all.
 
     >>> normalize_id(1.0), normalize_id("1"), normalize_id("a1"), normalize_id("01")
     (1, 1, 'a1', '01')

@@ -6,13 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from posixpath import basename, splitext
 
 from halofeed.errors import AnnotationsError, UsageError
-from halofeed.prep.annotations.advice import Suggestion, advise, suggest
-from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
-from halofeed.prep.annotations.suggest_layout import Hint, describe_annotations, find_hints, read_heads
+from halofeed.prep.annotations.advice import Suggestion, advise, option_values, suggest
+from halofeed.prep.annotations.contract import LayoutOptions, grouped, is_split_name
+from halofeed.prep.annotations.layout_hints import Hint, read_heads
+from halofeed.prep.annotations.suggest_layout import find_hints
 from halofeed.prep.annotations.suggest_patterns import (
     LayoutError,
     find_drawings,
@@ -21,6 +23,7 @@ from halofeed.prep.annotations.suggest_patterns import (
     suggest_patterns,
 )
 from halofeed.prep.annotations.table_forms import METADATA_NAMES
+from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAX_FOLDERS, MAY_SHOW_ONE_THING
 from halofeed.prep.sources.example import SourceExample
@@ -43,6 +46,21 @@ class DetectedLayout:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """Source of a conversion; `options_of` maps the name of a layout to the user's options for it."""
+
+    annotations: SourceFiles
+    images: SourceFiles
+    annotation_file: str | None
+    options_of: Callable[[str], LayoutOptions]
+
+    def list_by(self, name: str, options: LayoutOptions) -> list[SourceExample]:
+        """Return the examples that a layout finds."""
+        found = LAYOUTS[name].list_references(self.annotations, self.images, self.annotation_file, options)
+        return list(found)
+
+
 def detect_layout(
     annotations: SourceFiles,
     images: SourceFiles,
@@ -60,167 +78,192 @@ def detect_layout(
     Raises:
         AnnotationsError: no layout fits, or several do; names them and the option that chooses one.
     """
+    source = _Source(
+        annotations=annotations, images=images, annotation_file=annotation_file, options_of=options_of
+    )
     hints = list(find_hints(annotations, annotation_file))
+    if (shown := _by_content(hints, annotations.root)) is not None:
+        return shown
+    extension = (annotation_file or "").rpartition(".")[2].lower()
+    if extension in _TABLES:
+        return DetectedLayout(name=extension, reason=f"{annotation_file} is a table by its name")
+    candidates = next((hint.layouts for hint in hints if hint.layouts), None)
+    return _by_listing(source, candidates or (*_BY_NAMES, *_metadata_layout(annotations)), hints)
+
+
+def _by_content(hints: Sequence[Hint], root: str) -> DetectedLayout | None:
+    """Return the layout that the contents of files show; None if they show none or leave a choice."""
     certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
-    if not certain.keys() <= _TABLES:  # a table beside the files of a tool is usually made from them
-        for name in _TABLES & certain.keys():
-            hints.append(certain.pop(name))
+    # A table beside the files of a tool is usually made from them.
+    certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
     if len(certain) > 1:
         raise AnnotationsError(
-            f"{annotations.root}: files of several layouts: {'; '.join(hint.what for hint in certain.values())}. "
+            f"{root}: files of several layouts: {'; '.join(hint.what for hint in certain.values())}. "
             f"Choose {_choices(certain)}"
         )
-    if certain:
-        (name, hint), *_ = certain.items()
-        others = [one for one in hints if one.layouts and set(one.layouts) <= _TABLES - {name}]
-        beside = f"; {others[0].what} too: --layout {others[0].layouts[0]} reads that" if others else ""
-        return DetectedLayout(name=name, reason=f"{hint.what}{beside}")
-    if annotation_file is not None:
-        extension = annotation_file.rpartition(".")[2].lower()
-        if extension in _TABLES:
-            return DetectedLayout(name=extension, reason=f"{annotation_file} is a table by its name")
-    tables = {basename(path) for path in annotations.sizes()} & set(
-        METADATA_NAMES
-    )  # without classes, such as captions
-    named = ("csv" if any(name.endswith(".csv") for name in tables) else "jsonl",) if tables else ()
-    candidates = next((hint.layouts for hint in hints if hint.layouts), (*_BY_NAMES, *named))
-    return _by_listing(annotations, images, annotation_file, options_of, candidates, hints)
+    if not certain:
+        return None
+    ((name, hint),) = certain.items()
+    tables = (one for one in hints if one.layouts and set(one.layouts) <= _TABLES - {name})
+    other = next(tables, None)
+    beside = f"; {other.what} too: --layout {other.layouts[0]} reads that" if other else ""
+    return DetectedLayout(name=name, reason=f"{hint.what}{beside}")
 
 
-def _by_listing(
-    annotations: SourceFiles,
-    images: SourceFiles,
-    annotation_file: str | None,
-    options_of: Callable[[str], LayoutOptions],
-    candidates: Sequence[str],
-    hints: Sequence[Hint],
-) -> DetectedLayout:
+def _metadata_layout(annotations: SourceFiles) -> tuple[str, ...]:
+    """Return the layout of Hugging Face's metadata.csv or metadata.jsonl; () without one.
+
+    Their contents gave no hint, so they have no classes: captions, such as those of ImageFolder's documentation.
+    """
+    tables = {basename(path) for path in annotations.sizes()} & set(METADATA_NAMES)
+    if not tables:
+        return ()
+    return ("csv" if any(name.endswith(".csv") for name in tables) else "jsonl",)
+
+
+def _by_listing(source: _Source, candidates: Sequence[str], hints: Sequence[Hint]) -> DetectedLayout:
     """Return the only one of some layouts whose listing has labels for most images."""
-    fitting, tried = {}, list[str]()
-    _check_options(options_of, candidates)
-    for name in candidates:
-        try:
-            options = options_of(name)
-            listed = list(LAYOUTS[name].list_references(annotations, images, annotation_file, options))
-        except (AnnotationsError, UsageError) as error:
-            why = error.brief if isinstance(error, LayoutError) else str(error)
-            tried.append(f"  {name}: {why.removeprefix(f'{annotations.root}: ')}")
-            continue
-        good = [one for one in listed if one.problem is None]
-        count = sum(one.has_annotation for one in good)
-        labels = {one.label for one in good if one.label}
-        is_guess = name == "folders" and len(labels) > 1 and not options.folders_are_classes
-        doubt = (
-            _doubt_classes(annotations, good) or _doubt_contents(images, good, options) if is_guess else None
-        )
-        if name == "folders" and len(labels) == 1:  # any folder with pictures would be a class
-            tried.append(f"  {name}: all images have one class, {labels.pop()!r}")
-        elif doubt:
-            tried.append(f"  {name}: {doubt}; if each folder is a class: --layout folders")
-        elif count >= _SHARES.get(name, 0.5) * len(listed) > 0:
-            fitting[name] = f"it finds labels for {count:,} of {len(listed):,} inputs"
-        else:
-            tried.append(
-                f"  {name}: labels for {count:,} of {len(listed):,} inputs; without labels: --layout {name}"
-            )
-    if len(fitting) > 1 and "folders" in fitting and _explains(annotations, images, options_of, fitting):
+    _check_options(source.options_of, candidates)
+    trials = [_try_layout(source, name) for name in candidates]
+    fitting = {trial.name: trial for trial in trials if trial.fits}
+    if len(fitting) > 1 and "folders" in fitting and _explains(source, fitting):
         del fitting["folders"]
-    if len(fitting) == 1:
-        (name, reason), *_ = fitting.items()
-        return DetectedLayout(name=name, reason=reason)
+    if len(fitting) > 1:
+        found = "; ".join(f"{name}: {trial.reason}" for name, trial in fitting.items())
+        raise AnnotationsError(
+            f"{source.annotations.root}: several layouts fit ({found}). Choose {_choices(fitting)}"
+        )
     if fitting:
-        found = "; ".join(f"{name}: {reason}" for name, reason in fitting.items())
-        raise AnnotationsError(
-            f"{annotations.root}: several layouts fit ({found}). Choose {_choices(fitting)}"
-        )
+        ((name, trial),) = fitting.items()
+        return DetectedLayout(name=name, reason=trial.reason)
+    # A hint without a layout names a format that no layout reads; listings would only tell that they failed.
     if hints and not hints[0].layouts:
-        raise AnnotationsError(f"{annotations.root}: {hints[0]}")
-    suggested: tuple[Suggestion, ...] = ()
-    if not hints:
-        suggested = _suggest_tables(annotations, images, annotation_file, options_of)
-        if suggested and len(suggested[0].words) == 2:
-            (_, name), reason = suggested[0].words, suggested[0].effect
-            return DetectedLayout(name=name, reason=f"it {reason}")
+        raise AnnotationsError(f"{source.annotations.root}: {hints[0]}")
+    tables = () if hints else _suggest_tables(source)
+    if tables and "--task" not in tables[0].words:
+        name = option_values(tables[0].words)["--layout"]
+        return DetectedLayout(name=name, reason=f"it {tables[0].effect}")
+    raise AnnotationsError(_no_layout_message(source, hints, tables, trials))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    """Whether a layout fits by its listing, and why, or why not."""
+
+    name: str
+    fits: bool
+    reason: str
+
+
+def _try_layout(source: _Source, name: str) -> _Trial:
+    """List the source by a layout; it fits if most of its inputs have labels."""
+    try:
+        options = source.options_of(name)
+        listed = source.list_by(name, options)
+    except (AnnotationsError, UsageError) as error:
+        why = error.brief if isinstance(error, LayoutError) else str(error)
+        return _Trial(name=name, fits=False, reason=why.removeprefix(f"{source.annotations.root}: "))
+    good = [one for one in listed if one.problem is None]
+    if name == "folders" and (doubt := _doubt_folders(source, good, options)) is not None:
+        return _Trial(name=name, fits=False, reason=doubt)
+    count = sum(one.has_annotation for one in good)
+    found = f"labels for {count:,} of {len(listed):,} inputs"
+    if count >= _SHARES.get(name, 0.5) * len(listed) > 0:
+        return _Trial(name=name, fits=True, reason=f"it finds {found}")
+    return _Trial(name=name, fits=False, reason=f"{found}; without labels: --layout {name}")
+
+
+def _doubt_folders(source: _Source, good: Sequence[SourceExample], options: LayoutOptions) -> str | None:
+    """Return why the folders of pictures may be no classes; None if they may be guessed to be."""
+    by_class = grouped((one.label, one.source) for one in good if one.label is not None)
+    # Any folder with pictures would be a class, so one class shows nothing.
+    if len(by_class) == 1:
+        return f"all images have one class, {next(iter(by_class))!r}"
+    if not by_class or options.folders_are_classes:
+        return None
+    notes = [note for one in good for note in one.notes if MAY_SHOW_ONE_THING in note]
+    doubt = _doubt_classes(source.annotations, by_class, notes)
+    doubt = doubt or _doubt_contents(source.images, by_class, options)
+    return f"{doubt}; if each folder is a class: --layout folders" if doubt else None
+
+
+def _no_layout_message(
+    source: _Source, hints: Sequence[Hint], tables: Sequence[Suggestion], trials: Sequence[_Trial]
+) -> str:
+    """Return the message for a source that no layout fits, with what was tried and what to say."""
+    images, root = source.images, source.annotations.root
     if not any(extension_of(path) for path in images.sizes()):
-        raise AnnotationsError(
-            f"{images.root}: no picture, volume or video lies below it{_others(images)}; name the folder "
-            "that holds them"
+        return (
+            f"{images.root}: no picture, volume or video lies below it{_others(images)}; name the folder that holds "
+            "them"
         )
-    suggested = suggested or _suggest_pairs(images, options_of)
-    shown = describe_annotations(annotations, annotation_file)
-    if suggested:
+    shown = describe_annotations(source.annotations, source.annotation_file)
+    if suggested := tables or _suggest_pairs(source):
         head = f"its files show no layout; {advise(suggested, '')}"
     elif hints and len(hints[0].layouts) > 1:  # names of volumes show no layout, and each of these was tried
         head = f"{hints[0].what}, and no layout of volumes fits; {no_pattern(images)}"
     elif hints:
         head = str(hints[0])
     else:
-        several = "" if shown else several_labels(images, list(images.sizes()))
-        others = f"; {shown or several}" if shown or several else ""
+        found = shown or several_labels(images, list(images.sizes()))
+        others = f"; {found}" if found else ""
         head = f"its files show no layout{others}; name one of {', '.join(LAYOUTS)} with --layout"
-    said = [f"; {hint}" for hint in (*hints, shown) if hint]
-    for text in said:  # once is enough
-        tried = [line.replace(text, "") for line in tried]
-    raise AnnotationsError("\n".join([f"{annotations.root}: {head}. Tried:", *tried]))
+    lines = [f"  {trial.name}: {trial.reason}" for trial in trials if not trial.fits]
+    for text in [f"; {hint}" for hint in (*hints, shown) if hint]:  # once is enough
+        lines = [line.replace(text, "") for line in lines]
+    return "\n".join([f"{root}: {head}. Tried:", *lines])
 
 
-def _suggest_pairs(images: SourceFiles, options_of: Callable[[str], LayoutOptions]) -> tuple[Suggestion, ...]:
+def _suggest_pairs(source: _Source) -> tuple[Suggestion, ...]:
     """Return patterns that were tried, if the user's options leave room for label images."""
     try:
-        options = options_of("pairs")
+        options = source.options_of("pairs")
     except UsageError:
         return ()
     if options.task not in (None, "segmentation") or options.image_pattern or options.label_pattern:
         return ()
-    return suggest_patterns(images, options)
+    return suggest_patterns(source.images, options)
 
 
-def _explains(
-    annotations: SourceFiles,
-    images: SourceFiles,
-    options_of: Callable[[str], LayoutOptions],
-    fitting: Iterable[str],
-) -> bool:
+def _explains(source: _Source, fitting: Iterable[str]) -> bool:
     """Return whether another layout takes all pictures of class folders for images and labels of others.
 
     Then class folders would make samples of label images.
     """
-    pictures = sum(map(is_image_name, images.sizes()))
+    pictures = sum(map(is_image_name, source.images.sizes()))
     for name in (name for name in ("pairs", "class-masks") if name in fitting):
-        listed = LAYOUTS[name].list_references(annotations, images, None, options_of(name))
+        listed = LAYOUTS[name].list_references(
+            source.annotations, source.images, None, source.options_of(name)
+        )
         taken = sum(1 + len(one.mask_paths) for one in listed if one.is_labelled)
+        # A tenth may be other pictures, such as previews.
         if 10 * taken >= 9 * pictures:
             return True
     return False
 
 
-def _suggest_tables(
-    annotations: SourceFiles,
-    images: SourceFiles,
-    annotation_file: str | None,
-    options_of: Callable[[str], LayoutOptions],
-) -> tuple[Suggestion, ...]:
+def _suggest_tables(source: _Source) -> tuple[Suggestion, ...]:
     """Return the layout of a table, and the task if it needs one, with which a table beside the pictures is read."""
     endings = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}
-    paths = annotations.sizes() if annotation_file is None else [annotation_file]
+    paths = [source.annotation_file] if source.annotation_file else source.annotations.sizes()
     forms = [form for form, ends in endings.items() if any(path.lower().endswith(ends) for path in paths)]
     tasks: list[tuple[str, ...]] = [(), ("--task", "classification"), ("--task", "segmentation")]
+    return suggest(
+        (("--layout", form, *task) for task in tasks for form in forms), partial(_try_table, source)
+    )
 
-    def try_words(words: Sequence[str]) -> str | None:
-        given = dict(zip(words[::2], words[1::2], strict=True))
-        options = options_of(given["--layout"])
-        if "--task" in given:
-            if options.task is not None:
-                return None
-            options = replace(options, task=given["--task"])
-        found = LAYOUTS[given["--layout"]].list_references(annotations, images, annotation_file, options)
-        listed = list(found)
-        good = sum(one.problem is None and one.has_annotation for one in listed)
-        return (
-            f"finds labels for {good:,} of {plural(len(listed), 'input')}" if 2 * good > len(listed) else None
-        )
 
-    return suggest((("--layout", form, *task) for task in tasks for form in forms), try_words)
+def _try_table(source: _Source, words: Sequence[str]) -> str | None:
+    """Return how many labels a table gives with the words of a suggestion; None if it is not most of them."""
+    given = option_values(words)
+    options = source.options_of(given["--layout"])
+    if "--task" in given:
+        if options.task is not None:  # the user has named the task
+            return None
+        options = replace(options, task=given["--task"])
+    listed = source.list_by(given["--layout"], options)
+    good = sum(one.problem is None and one.has_annotation for one in listed)
+    return f"finds labels for {good:,} of {plural(len(listed), 'input')}" if 2 * good > len(listed) else None
 
 
 def _check_options(options_of: Callable[[str], LayoutOptions], layouts: Sequence[str]) -> None:
@@ -292,29 +335,25 @@ _SAYS_NOTHING = re.compile(r"[0-9a-f]{32,}|.*://.*|", re.I)
 """Values that are no annotation: digests, addresses, blanks."""
 
 
-def _doubt_classes(files: SourceFiles, examples: Sequence[SourceExample]) -> str | None:
-    """Return why the folders that a listing took for classes may be none, as a clause, or None."""
-    by_class: dict[str, list[str]] = {}
-    for one in examples:
-        if one.label is not None:
-            by_class.setdefault(one.label, []).append(one.source)
-    reasons = (
-        _doubtful_name(by_class),
-        _kinds_inside(by_class),
-        _continued_numbers(by_class),
-        next((note for one in examples for note in one.notes if MAY_SHOW_ONE_THING in note), None),
-    )
+def _doubt_classes(
+    files: SourceFiles, by_class: Mapping[str, Sequence[str]], notes: Sequence[str]
+) -> str | None:
+    """Return why the folders that a listing took for classes may be none, as a clause, or None.
+
+    Args:
+        by_class: pictures of each folder.
+        notes: notes of the listing on folders that may show one thing.
+    """
+    reasons = (_doubtful_name(by_class), _kinds_inside(by_class), _continued_numbers(by_class), *notes[:1])
     return next(filter(None, reasons), None) or _telling_list(files, by_class)
 
 
 def _doubt_contents(
-    files: SourceFiles, examples: Sequence[SourceExample], options: LayoutOptions
+    files: SourceFiles, by_class: Mapping[str, Sequence[str]], options: LayoutOptions
 ) -> str | None:
     """Return why folders may be no classes if one holds drawings of few colors of the size of another's pictures."""
-    by_class: dict[str, list[str]] = {}
-    for one in examples:
-        by_class.setdefault(one.label or "", []).append(one.source)
-    if len(by_class) > MAX_FOLDERS or set(map(str.isdecimal, by_class)) == {True}:
+    # Numbers are classes, as in MNIST, or chunks, which `_continued_numbers` finds.
+    if len(by_class) > MAX_FOLDERS or all(map(str.isdecimal, by_class)):
         return None
     paths = sorted(path for found in by_class.values() for path in sorted(found)[:_MAX_COMPARED])
     found = find_drawings(files, options, paths)
@@ -336,15 +375,18 @@ def _doubtful_name(names: Iterable[str]) -> str | None:
     True
     """
     names = sorted(names)
+    # label_0 and label_1 are classes; one folder called label beside images is not.
     are_numbered = all(map(_LABEL_NUMBER.fullmatch, names))
-    for name in names:
-        for pattern, what in _NO_CLASSES:
-            if pattern.fullmatch(name) and not are_numbered:
-                return f"a folder named {name} {what}"
+    for name in () if are_numbered else names:
+        what = next((what for pattern, what in _NO_CLASSES if pattern.fullmatch(name)), None)
+        if what is not None:
+            return f"a folder named {name} {what}"
+    # CycleGAN's data sets have trainA and trainB, of which one is not the other's class.
     begin = {found[1].lower(): name for name in names if (found := _SPLIT.match(name))}
     if len(begin) > 1:
         first, last = sorted(begin.values())[:: len(begin) - 1]
         return f"{first} and {last} may be parts of a split, train or test"
+    # One such name may be a class (a video, a left shoe); all of them together are no classes.
     for pattern, what in ((_VIEWS, "views, or kinds, of the same things"), (_PARTS, "parts of a set")):
         if all(map(pattern.fullmatch, names)):
             return f"{', '.join(names[:3])} may be {what}"
@@ -360,14 +402,16 @@ def _kinds_inside(by_class: Mapping[str, Sequence[str]]) -> str | None:
     for name, paths in by_class.items():
         below = [path.split("/")[path.split("/").index(name) + 1 : -1] for path in paths]
         inside = sorted({folders[0] for folders in below if folders})
-        if len(inside) > 1 and all(
-            any(pattern.fullmatch(one) for pattern in (_VIEWS, IMAGE_FOLDER, MASK_FOLDER)) for one in inside
-        ):
+        if len(inside) > 1 and all(map(_is_kind, inside)):
             first, last = inside[:2]
             return (
                 f"{name} has the folders {first} and {last}, which may be views, or kinds, of the same things"
             )
     return None
+
+
+def _is_kind(folder: str) -> bool:
+    return any(pattern.fullmatch(folder) for pattern in (_VIEWS, IMAGE_FOLDER, MASK_FOLDER))
 
 
 def _continued_numbers(by_class: Mapping[str, Sequence[str]]) -> str | None:
@@ -379,31 +423,60 @@ def _continued_numbers(by_class: Mapping[str, Sequence[str]]) -> str | None:
     True
     """
     stems = {name: [splitext(basename(path))[0] for path in paths] for name, paths in by_class.items()}
-    if all(re.fullmatch("[0-9a-f]{1,3}", name) for name in stems) and all(
-        re.fullmatch(f"{name}[0-9a-f]{{8,}}", stem) for name, found in stems.items() for stem in found
-    ):
+    if all(_are_digests(name, found) for name, found in stems.items()):
         return f"the names of the files begin with those of their folders, as {next(iter(stems))} does"
-    if len(stems) < 2 or not all(name.isdecimal() for name in stems):
+    if not all(map(str.isdecimal, stems)):
         return None
     ordered = sorted(stems, key=int)
-    numbers = [
-        [int(found[-1]) for stem in stems[name] if (found := re.findall(r"\d+", stem))] for name in ordered
-    ]
-    sizes = {len(found) for found in numbers[:-1]}
-    if not all(numbers) or len(sizes) > 1 or sizes == {1} or len(numbers[-1]) > max(sizes):
+    numbers = [_last_numbers(stems[name]) for name in ordered]
+    if not _are_chunks([len(found) for found in numbers]):
         return None
     if all(max(one) < min(following) for one, following in pairwise(numbers)):
         return f"the numbers of the files continue from {ordered[0]} to {ordered[1]}"
     return None
 
 
+def _are_digests(folder: str, stems: Iterable[str]) -> bool:
+    """Return whether files are named by hexadecimal digests that begin with the name of their folder.
+
+    Sets are stored so to keep folders small: 0/0000059611c7d079.jpg.
+    """
+    if not re.fullmatch("[0-9a-f]{1,3}", folder):
+        return False
+    return all(re.fullmatch(f"{folder}[0-9a-f]{{8,}}", stem) for stem in stems)
+
+
+def _last_numbers(stems: Iterable[str]) -> list[int]:
+    """Return the last number in each name that has one."""
+    return [int(found[-1]) for stem in stems if (found := re.findall(r"\d+", stem))]
+
+
+def _are_chunks(sizes: Sequence[int]) -> bool:
+    """Return whether folders have as many files as each chunk of a list: all equally many, and the last at most so.
+
+    Folders of one file each show nothing: 0/1.jpg and 1/2.jpg may be classes.
+    """
+    if len(sizes) < 2:
+        return False
+    *full, last = sizes
+    return len(set(full)) == 1 and full[0] > 1 and 0 < last <= full[0]
+
+
 def _telling_list(files: SourceFiles, by_class: Mapping[str, Sequence[str]]) -> str | None:
     """Return a reason if a text file or a table says something of single pictures, unless it says their folders."""
     classes = {path: name for name, paths in by_class.items() for path in paths}
-    by_name: dict[str, list[str]] = {}
-    for path in classes:
-        by_name.setdefault(basename(path), []).append(path)
-    rows: dict[int, list[tuple[str, str, str, list[str]]]] = {}
+    by_name = grouped((basename(path), path) for path in classes)
+    return _telling_table(files, classes, by_name) or _telling_text(files, classes, by_name)
+
+
+def _telling_table(
+    files: SourceFiles, classes: Mapping[str, str], by_name: Mapping[str, Sequence[str]]
+) -> str | None:
+    """Return a reason if the rows of lists have columns beside the pictures and their folders.
+
+    Rows of equally many cells are one table, whichever file they are in: lists of splits are.
+    """
+    rows: dict[int, list[_Row]] = {}
     for file, text in read_heads(files, files.sizes(), *_LISTS):
         for line in text.splitlines()[:_MAX_ROWS]:
             cells, found = _split_row(line, file, by_name)
@@ -414,6 +487,13 @@ def _telling_list(files: SourceFiles, by_class: Mapping[str, Sequence[str]]) -> 
         if (told := _columns_beside_classes(same)) and len(same) > 1:
             file, path, _, _ = same[0]
             return f"{file} says more of {path} than its folder: {told}"
+    return None
+
+
+def _telling_text(
+    files: SourceFiles, classes: Mapping[str, str], by_name: Mapping[str, Sequence[str]]
+) -> str | None:
+    """Return a reason if a JSON document names several pictures, and neither their folders nor their classes."""
     for file, text in read_heads(files, files.sizes(), *_TEXTS):
         named = {name: one for name in _NAME.findall(text) if (one := _picture(name, file, by_name))}
         plain = [path for name, path in named.items() if f"{classes[path]}/" not in name]
@@ -449,22 +529,31 @@ def _picture(name: str, file: str, by_name: Mapping[str, Sequence[str]]) -> str 
     return nearest[-1] if len(set(map(shared, nearest))) == len(nearest) > 0 else None
 
 
-def _columns_beside_classes(rows: Sequence[tuple[str, str, str, list[str]]]) -> str:
+_Row = tuple[str, str, str, list[str]]
+"""A file, a picture that it names, the folder of that, and the cells of the row; the cell of the picture is empty."""
+
+
+def _columns_beside_classes(rows: Sequence[_Row]) -> str:
     """Return the first values of rows in which no column is the class; "" if one is, or no column says anything."""
-    telling = []
-    for column in zip(*(said for *_, said in rows), strict=True):
-        values: dict[str, set[str]] = {}
-        for (_, _, label, _), value in zip(rows, column, strict=True):
-            values.setdefault(label, set()).add(value)
-        known = {next(iter(found)) for found in values.values()}
-        if all(found == {label} for label, found in values.items()) or (
-            len(values) == len(known) > 1 and all(len(found) == 1 for found in values.values())
-        ):
-            return ""
-        counts = [int(value) for value in column if value.isdecimal() and len(value) < 10]
-        is_counter = len(counts) == len(column) and all(b - a == 1 for a, b in pairwise(counts))
-        if not is_counter and not all(
-            _SAYS_NOTHING.fullmatch(value) or is_split_name(value) for value in column
-        ):
-            telling.append(column[0])
-    return " ".join(telling[:4])
+    labels = [label for _, _, label, _ in rows]
+    columns = list(zip(*(said for *_, said in rows), strict=True))
+    if any(_is_class_column(labels, column) for column in columns):
+        return ""
+    return " ".join([column[0] for column in columns if not _says_nothing(column)][:4])
+
+
+def _is_class_column(labels: Sequence[str], column: Sequence[str]) -> bool:
+    """Return whether a column is the class of each picture, by its name or by a number that stands for it."""
+    values = {label: set(found) for label, found in grouped(zip(labels, column, strict=True)).items()}
+    if all(found == {label} for label, found in values.items()):
+        return True
+    known = set().union(*values.values())
+    return len(values) == len(known) > 1 and all(len(found) == 1 for found in values.values())
+
+
+def _says_nothing(column: Sequence[str]) -> bool:
+    """Return whether a column only counts its rows, or has only splits, digests, addresses or blanks."""
+    counts = [int(value) for value in column if value.isdecimal() and len(value) < 10]
+    if len(counts) == len(column) and all(b - a == 1 for a, b in pairwise(counts)):
+        return True
+    return all(_SAYS_NOTHING.fullmatch(value) or is_split_name(value) for value in column)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from halofeed.errors import AnnotationsError, Problem, SourceError
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    grouped,
     refuse_annotation_file,
     rejected_example,
     sort_examples,
@@ -158,58 +160,130 @@ def list_references(
         annotation_file,
         "series are found in a folder, not in a file; say --source FOLDER, or for a table --layout csv",
     )
-    listing = series_below(images, (), options)["."]
-    scans = list(iterate_scans(listing.named))
-    found, apart = _find_series(images, listing, options), listing.apart
-    if not found:
-        raise AnnotationsError(_no_series_message(images.root, apart, scans))
-    label_pattern = _label_pattern(options)
-    drawn = [series for series in found if _is_label(series, label_pattern, options)]
-    found = [series for series in found if series not in drawn]
-    if not found:
-        raise AnnotationsError(
-            f"--label-pattern {options.label_pattern}: every series fits it, such as {drawn[0].source!r}; say with "
-            "--image-pattern which folders hold the images"
-        )
-    taken = [series for series in found if not series.is_left_out] or found
-    place = find_split_folder([series.folders for series in taken], options.split_folders, images.root)
-    listed = [
-        ((series.source,), replace(series.example, split=split_at(series.folders, place))) for series in found
-    ]
-    masks = [path for path in scans if is_volume_name(path)]
-    drawn_masks = [one for one in apart if one.is_mask]
-    chosen = [one for one in drawn_masks if fits_pattern(label_pattern, one.path)]
-    labels = [_label_of_mask(one, taken, found, label_pattern, options) for one in chosen]
-    left_out = [rejected_example(one.path, _NOT_CHOSEN) for one in drawn_masks if one not in chosen]
-    pictures = [path for path in scans if not is_volume_name(path)]
-    stacks = _label_stacks(pictures, drawn, label_pattern, images)
-    labels += _labels_by_pattern(
-        masks, stacks, listing.named, taken, label_pattern, options, is_needed=not chosen
+    pattern = _label_pattern(options)
+    content = _sort_content(images, series_below(images, (), options)["."], pattern, options)
+    place = find_split_folder(
+        [series.folders for series in content.taken], options.split_folders, images.root
     )
-    damaged = {one.source: one.problem for one in drawn if not one.is_left_out}
-    labels = [
-        (fits, replace(label, problem=label.problem or damaged.get(label.path))) for fits, label in labels
+    listed = [
+        ((series.source,), replace(series.example, split=split_at(series.folders, place)))
+        for series in content.found
     ]
-    labels += [([], single_file_label(one.path, _UNREAD)) for one in apart if _is_array(one)]
+    labels, left_out = _find_labels(content, pattern, options)
     fitting, unfit = _sort_labels(labels)
-    if "class" in (label_pattern.names if label_pattern else ()):
+    if pattern is not None and "class" in pattern.names:
         fitting = join_class_masks(fitting, images.root, options)
-    expected = bool(labels) or options.label_pattern is not None or bool(unlisted_folders(images))
+    # Where nothing could be a label, the source is a set of scans for prediction; a folder that could not be listed
+    # may hold the labels.
+    expected = bool(labels) or pattern is not None or bool(unlisted_folders(images))
     pairs = pair_up(
         listed,
         fitting,
         options.missing_masks,
         lambda key: not expected,
         options.several_masks,
-        _several_fix(fitting, {one.path: one.kind for one in drawn_masks}),
+        _several_fix(fitting, {one.path: one.kind for one in content.masks}),
     )
-    pairs = [
-        replace(one, mask_members=tuple((path, stacks[path]) for path in one.mask_paths if path in stacks))
-        for one in pairs
+    yield from sort_examples(
+        [*(_with_stacks(one, content.stacks) for one in pairs), *unfit, *left_out, *_other_files(content)]
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Content:
+    """Series and other files of a source, sorted into images and labels.
+
+    Args:
+        listing: series and files as they were found.
+        scans: paths of volumes in files and of pictures, by their names.
+        found: series that are images.
+        drawn: series whose slices are labels.
+        stacks: files of each label of several files: a series of label slices, or a folder of pictures.
+    """
+
+    listing: SeriesListing
+    scans: Sequence[str]
+    found: Sequence[FoundSeries]
+    drawn: Sequence[FoundSeries]
+    stacks: Mapping[str, tuple[str, ...]]
+
+    @property
+    def taken(self) -> Sequence[FoundSeries]:
+        """Images that the options choose; all if they choose none, so that messages can name them."""
+        return [series for series in self.found if not series.is_left_out] or self.found
+
+    @property
+    def masks(self) -> list[OtherFile]:
+        """SEG and RTSTRUCT files."""
+        return [one for one in self.listing.apart if one.is_mask]
+
+    @property
+    def volumes(self) -> list[str]:
+        """NIfTI files and other volumes, which can only be labels beside DICOM series."""
+        return [path for path in self.scans if is_volume_name(path)]
+
+    @property
+    def pictures(self) -> list[str]:
+        """Pictures, which are labels if the label pattern takes them."""
+        return [path for path in self.scans if not is_volume_name(path)]
+
+
+def _sort_content(
+    images: SourceFiles, listing: SeriesListing, pattern: Pattern | None, options: LayoutOptions
+) -> _Content:
+    """Return the sorted content of a source; raise AnnotationsError if no series is an image."""
+    scans = list(iterate_scans(listing.named))
+    series = _find_series(images, listing, options)
+    if not series:
+        raise AnnotationsError(_no_series_message(images.root, listing.apart, scans))
+    drawn = [one for one in series if _is_label(one, pattern, options)]
+    if len(drawn) == len(series):
+        raise AnnotationsError(
+            f"--label-pattern {options.label_pattern}: every series fits it, such as {drawn[0].source!r}; say with "
+            "--image-pattern which folders hold the images"
+        )
+    pictures = [path for path in scans if not is_volume_name(path)]
+    return _Content(
+        listing=listing,
+        scans=scans,
+        found=[one for one in series if one not in drawn],
+        drawn=drawn,
+        stacks=_label_stacks(pictures, drawn, pattern, images),
+    )
+
+
+def _find_labels(
+    content: _Content, pattern: Pattern | None, options: LayoutOptions
+) -> tuple[list[tuple[list[str], LabelFiles]], list[SourceExample]]:
+    """Return each label with the series that it may belong to, and an example for each mask that is not chosen."""
+    chosen = [one for one in content.masks if fits_pattern(pattern, one.path)]
+    labels = [_label_of_mask(one, content, pattern, options) for one in chosen]
+    if pattern is not None:
+        labels += _labels_by_pattern(content, pattern, options, is_needed=not chosen)
+    elif options.image_pattern is not None:
+        raise AnnotationsError(
+            f"--image-pattern {options.image_pattern}: series are found by their headers; with --label-pattern it says "
+            "what of a series' folder {id} is"
+        )
+    else:
+        paths = set(content.listing.named)
+        labels += [
+            (_by_place(path, content.taken), single_file_label(path, missing_part(path, paths)))
+            for path in content.volumes
+        ]
+    damaged = {one.source: one.problem for one in content.drawn if not one.is_left_out}
+    labels = [
+        (fits, replace(label, problem=label.problem or damaged.get(label.path))) for fits, label in labels
     ]
-    known = {file for files in stacks.values() for file in files}
-    neither = [rejected_example(path, NEITHER) for path in pictures if path not in known]
-    yield from sort_examples([*pairs, *unfit, *left_out, *_other_files(apart, [*found, *drawn]), *neither])
+    labels += [([], single_file_label(one.path, _UNREAD)) for one in content.listing.apart if _is_array(one)]
+    left_out = [rejected_example(one.path, _NOT_CHOSEN) for one in content.masks if one not in chosen]
+    return labels, left_out
+
+
+def _with_stacks(example: SourceExample, stacks: Mapping[str, tuple[str, ...]]) -> SourceExample:
+    """Return the example with the files of each of its labels that has several."""
+    of_example = tuple((path, stacks[path]) for path in example.mask_paths if path in stacks)
+    return replace(example, mask_members=of_example)
 
 
 def label_values(
@@ -230,7 +304,10 @@ def _label_pattern(options: LayoutOptions) -> Pattern | None:
 
 
 def _is_label(series: FoundSeries, pattern: Pattern | None, options: LayoutOptions) -> bool:
-    """Return whether the slices of a series are labels: the label pattern, and not the image pattern, fits it."""
+    """Return whether the slices of a series are labels: the label pattern, and not the image pattern, fits it.
+
+    Tools that save label maps as CT or MR slices give no sign of it in the header, so only the user can say it.
+    """
     if pattern is None or _match_series(pattern, series) is None:
         return False
     return options.image_pattern is None or not _identities([series], options.image_pattern, needed=False)
@@ -249,11 +326,11 @@ def _label_stacks(
     pictures: Iterable[str], drawn: Iterable[FoundSeries], pattern: Pattern | None, images: SourceFiles
 ) -> dict[str, tuple[str, ...]]:
     """Return the files of each label of several files: a series of label slices, or a folder of pictures."""
+    if pattern is None:
+        return {}
+    # A series without members has all files of its folder.
     stacks = {one.source: one.scan.members or tuple(images.files_in(one.scan.folder)) for one in drawn}
-    folders: dict[str, list[str]] = defaultdict(list)
-    for path in pictures:
-        if pattern is not None and pattern.match(path) is not None:
-            folders[folder_of(path)].append(path)
+    folders = grouped((folder_of(path), path) for path in pictures if pattern.match(path) is not None)
     return stacks | {folder: tuple(sorted(files)) for folder, files in folders.items()}
 
 
@@ -278,42 +355,43 @@ def find_series(
     Raises:
         SourceError: there is no such series, there are several, or a file in its folder is damaged.
     """
-    listing = listings[source if source in listings else source.rpartition("#")[0]]
+    is_folder = source in listings
+    listing = listings[source if is_folder else source.rpartition("#")[0]]
     found = _find_series(images, listing, options)
-    if source not in listings:
-        chosen = [series for series in found if series.source == source]
-    else:
+    if is_folder:
         chosen = [series for series in found if not series.is_left_out] or found
-    if not chosen:
-        there = [series.source for series in found[:8]] or _count_kinds(one.kind for one in listing.apart)
-        detail = f"{source}: found {', '.join(there) or 'no file'}"
-        raise SourceError("annotation", "folder holds no such DICOM series", detail)
-    left_out = [f"{one.source}: {one.problem[1]} ({one.problem[2]})" for one in chosen if one.problem]
-    if len(chosen) > 1 and all(series.is_left_out for series in chosen):
-        raise SourceError("selection", "no series of the folder is taken", ", ".join(left_out[:8]))
-    if len(chosen) > 1:
-        listed = ", ".join(f"{series.source} ({series.description})" for series in chosen[:8])
-        raise SourceError("annotation", "folder holds several DICOM series", f"write one of {listed}")
+    else:
+        chosen = [series for series in found if series.source == source]
+    if len(chosen) != 1:
+        raise _several_series(chosen) if chosen else _no_such_series(source, found, listing)
     if chosen[0].problem is not None:
         raise SourceError(*chosen[0].problem)
     return chosen[0].example
 
 
+def _no_such_series(source: str, found: Sequence[FoundSeries], listing: SeriesListing) -> SourceError:
+    """Return the error for a folder of a table without the series, with what it holds."""
+    there = [series.source for series in found[:8]] or _count_kinds(one.kind for one in listing.apart)
+    detail = f"{source}: found {', '.join(there) or 'no file'}"
+    return SourceError("annotation", "folder holds no such DICOM series", detail)
+
+
+def _several_series(chosen: Sequence[FoundSeries]) -> SourceError:
+    """Return the error for a folder of a table with several series: no option takes any of them, or several do."""
+    if all(series.is_left_out for series in chosen):
+        left_out = [f"{one.source}: {one.problem[1]} ({one.problem[2]})" for one in chosen if one.problem]
+        return SourceError("selection", "no series of the folder is taken", ", ".join(left_out[:8]))
+    listed = ", ".join(f"{series.source} ({series.description})" for series in chosen[:8])
+    return SourceError("annotation", "folder holds several DICOM series", f"write one of {listed}")
+
+
 def _find_series(images: SourceFiles, listing: SeriesListing, options: LayoutOptions) -> list[FoundSeries]:
+    """Return the series of a listing, each with its name in the data set and the reason for not taking it."""
     from halofeed.prep.formats.dicom.grouping import too_few_slices
 
     policy = options.series
-    damaged: dict[str, list[str]] = defaultdict(list)
-    unread = {}
-    for one in listing.apart:
-        if one.may_be_slice:
-            damaged[folder_of(one.path)].append(one.path)
-            if one.error is not None and one.error.reason == UNREADABLE_FILE:
-                unread[one.path] = f"{one.path}: {one.error.detail}"
-    for folder in unlisted_folders(images):
-        damaged[folder_of(folder)].append(folder)
-        unread[folder] = f"{folder}: {images.faults()[folder][1]}"
-    beside_all = _damaged_beside(listing.series, damaged)
+    beside_all = _damaged_beside(listing.series, _possible_slices(images, listing))
+    faults = _read_faults(images, listing)
     counts = Counter(scan.folder for scan in listing.series)
     small = Counter(scan.folder for scan in listing.series if scan.places < policy.min_slices)
     found = []
@@ -321,11 +399,30 @@ def _find_series(images: SourceFiles, listing: SeriesListing, options: LayoutOpt
         problem = _selection_problem(scan, policy) or scan.problem
         problem = problem or too_few_slices(scan.places, policy, small[scan.folder])
         if beside is not None:
-            problem = (*_DAMAGED, f"{unread.get(beside, beside)}; {_DAMAGED_FIX}")
+            problem = (*_DAMAGED, f"{faults.get(beside, beside)}; {_DAMAGED_FIX}")
+        # A folder is a stable name; the hash of the series' UID is needed only beside others.
         source = scan.folder if counts[scan.folder] == 1 else f"{scan.folder}#{scan.key}"
         found.append(FoundSeries(source=source, scan=scan, problem=problem, damaged=beside))
     found = _largest_of_studies(found) if policy.series == "largest" else found
     return sorted(found, key=lambda one: one.source)
+
+
+def _possible_slices(images: SourceFiles, listing: SeriesListing) -> dict[str, list[str]]:
+    """Return, for each folder, the damaged files and unlisted folders in it that may be or hold slices."""
+    unlisted = ((folder_of(folder), folder) for folder in unlisted_folders(images))
+    return grouped(
+        [*((folder_of(one.path), one.path) for one in listing.apart if one.may_be_slice), *unlisted]
+    )
+
+
+def _read_faults(images: SourceFiles, listing: SeriesListing) -> dict[str, str]:
+    """Return the message of the operating system for each file and folder that could not be read."""
+    files = {
+        one.path: f"{one.path}: {one.error.detail}"
+        for one in listing.apart
+        if one.may_be_slice and one.error is not None and one.error.reason == UNREADABLE_FILE
+    }
+    return files | {folder: f"{folder}: {images.faults()[folder][1]}" for folder in unlisted_folders(images)}
 
 
 def _damaged_beside(series: Sequence[DicomSeries], damaged: Mapping[str, Sequence[str]]) -> list[str | None]:
@@ -334,10 +431,7 @@ def _damaged_beside(series: Sequence[DicomSeries], damaged: Mapping[str, Sequenc
     A damaged file may belong to any series with files in its folder. If the series lack as many slices as files are
     damaged, it belongs to one that lacks slices.
     """
-    series_in: dict[str, list[int]] = defaultdict(list)
-    for index, one in enumerate(series):
-        for name in one.folders:
-            series_in[name].append(index)
+    series_in = grouped((name, index) for index, one in enumerate(series) for name in one.folders)
     found: list[str | None] = [None] * len(series)
     for name in sorted(damaged.keys() & series_in.keys()):
         lacking = [index for index in series_in[name] if series[index].lacking]
@@ -348,27 +442,34 @@ def _damaged_beside(series: Sequence[DicomSeries], damaged: Mapping[str, Sequenc
 
 
 def _largest_of_studies(found: Sequence[FoundSeries]) -> list[FoundSeries]:
-    """Return the series, with a problem for all except the largest of each study, and for several of equal size."""
-    studies: dict[str, list[FoundSeries]] = defaultdict(list)
-    for one in found:
-        if one.problem is None and one.scan.study is not None:
-            studies[one.scan.study].append(one)
-    largest: dict[str | None, list[FoundSeries]] = {}
-    for study, members in studies.items():
-        most = max(one.voxels for one in members)
-        largest[study] = [one for one in members if one.voxels == most]
-    result = []
-    for one in found:
-        best, problem = largest.get(one.scan.study, [one]), one.problem
-        if problem is None and one.voxels < best[0].voxels:
-            detail = f"{one.description}; {best[0].description} is"
-            problem = ("selection", "series is not the largest of its study", detail)
-        elif problem is None and len({other.scan.series for other in best}) > 1:
-            listed = ", ".join(other.source for other in best[:8])
-            fix = "choose by --series-modality or --series-description"
-            problem = ("selection", "several series of a study are the largest", f"{listed}; {fix}")
-        result.append(replace(one, problem=problem))
-    return result
+    """Return the series, with a problem for all except the largest of each study, and for several of equal size.
+
+    A study has a scout, reconstructions with other kernels and so on; the most voxels are the usual choice.
+    """
+    studies = grouped(
+        (one.scan.study, one) for one in found if one.problem is None and one.scan.study is not None
+    )
+    return [
+        replace(one, problem=_size_problem(one, studies[one.scan.study]))
+        if one.problem is None and one.scan.study in studies
+        else one
+        for one in found
+    ]
+
+
+def _size_problem(one: FoundSeries, study: Sequence[FoundSeries]) -> Problem | None:
+    """Return the problem of a series that is not the only largest of its study; else None."""
+    most = max(other.voxels for other in study)
+    best = [other for other in study if other.voxels == most]
+    if one.voxels < most:
+        detail = f"{one.description}; {best[0].description} is"
+        return ("selection", "series is not the largest of its study", detail)
+    # Several volumes of one series, such as the phases of a cardiac CT, are taken together.
+    if len({other.scan.series for other in best}) > 1:
+        listed = ", ".join(other.source for other in best[:8])
+        fix = "choose by --series-modality or --series-description"
+        return ("selection", "several series of a study are the largest", f"{listed}; {fix}")
+    return None
 
 
 def _is_array(one: OtherFile) -> bool:
@@ -385,26 +486,25 @@ def _selection_problem(series: DicomSeries, policy: SeriesPolicy) -> Problem | N
 
 
 def _referenced_series(one: OtherFile, found: Sequence[FoundSeries]) -> list[str]:
-    """Return the series that a SEG or RTSTRUCT refers to."""
-    if one.refers_to:
-        fits = [series for series in found if series.scan.series in one.refers_to]
-        if one.group is not None and len({series.scan.group for series in fits}) > 1:
-            # Two patients can have the same series UID.
-            fits = [series for series in fits if series.scan.group in (None, one.group)]
-        # If a series contains several volumes, the mask belongs to the one whose images it references.
-        named = [series for series in fits if one.path in series.scan.masks]
-        return [series.source for series in (named if len(fits) > 1 and named else fits)]
-    if one.frame_of_reference is None:
-        return []
-    return [series.source for series in found if series.scan.frame_of_reference == one.frame_of_reference]
+    """Return the series that a SEG or RTSTRUCT refers to.
+
+    Source: DICOM PS3.3 C.12.2 (a SEG's Referenced Series Sequence) and C.8.8.5 (an RTSTRUCT's RT Referenced Series
+    Sequence). Without either, PS3.3 C.7.4.1: images in one frame of reference share their coordinates.
+    """
+    if not one.refers_to:
+        fits = [series for series in found if series.scan.frame_of_reference == one.frame_of_reference]
+        return [series.source for series in fits if one.frame_of_reference is not None]
+    fits = [series for series in found if series.scan.series in one.refers_to]
+    if one.group is not None and len({series.scan.group for series in fits}) > 1:
+        # Two patients can have the same series UID.
+        fits = [series for series in fits if series.scan.group in (None, one.group)]
+    # If a series contains several volumes, the mask belongs to the one whose images it references.
+    named = [series for series in fits if one.path in series.scan.masks]
+    return [series.source for series in (named if len(fits) > 1 and named else fits)]
 
 
 def _label_of_mask(
-    one: OtherFile,
-    taken: Sequence[FoundSeries],
-    found: Sequence[FoundSeries],
-    pattern: Pattern | None,
-    options: LayoutOptions,
+    one: OtherFile, content: _Content, pattern: Pattern | None, options: LayoutOptions
 ) -> tuple[list[str], LabelFiles]:
     """Return a SEG or RTSTRUCT with the series that it may belong to.
 
@@ -414,14 +514,16 @@ def _label_of_mask(
     """
     values = (pattern.match(one.path) if pattern else None) or {}
     label = single_file_label(one.path, None, values.get("class"))
-    fits = _referenced_series(one, taken) or _referenced_series(one, found)
+    # A mask of a series that is left out is no error, and names that series.
+    fits = _referenced_series(one, content.taken) or _referenced_series(one, content.found)
     if fits:
         return fits, label
-    near = _nearest_series(one, taken)
-    if options.mask_references == "ignore" and "id" in values:
-        identities = _identities(taken, options.image_pattern)
-        near = [source for source, identity in identities.items() if identity == values["id"]]
+    near = _nearest_series(one, content.taken)
     if options.mask_references == "ignore":
+        # Anonymizers give series new UIDs and leave those within masks as they were.
+        if "id" in values:
+            identities = _identities(content.taken, options.image_pattern)
+            near = [source for source, identity in identities.items() if identity == values["id"]]
         return near, replace(label, problem=None if near else (*NO_IMAGE[:2], _NOT_IN_FOLDER))
     cure = (
         f"; --mask-references ignore uses it for {near[0]}, which lies nearest, at its position"
@@ -433,78 +535,67 @@ def _label_of_mask(
 
 def _nearest_series(one: OtherFile, taken: Sequence[FoundSeries]) -> list[str]:
     near = series_near(one.path, {series.source: series.scan.folder for series in taken})
+    if len(near) < 2 or one.group is None:
+        return near
     of_patient = [
-        series.source
-        for series in taken
-        if series.source in near and one.group is not None and series.scan.group == one.group
+        series.source for series in taken if series.source in near and series.scan.group == one.group
     ]
-    return of_patient if len(near) > 1 and len(of_patient) == 1 else near
+    return of_patient if len(of_patient) == 1 else near
 
 
 def _several_fix(fitting: Sequence[tuple[PairKey, LabelFiles]], kinds: Mapping[str, str]) -> str:
     """Return the advice for series with several labels; "" if there is none."""
-    paths: dict[PairKey, list[str]] = defaultdict(list)
-    for key, label in fitting:
-        paths[key].append(label.path)
-    several = [found for found in paths.values() if len(found) > 1]
+    paths = grouped((key, label.path) for key, label in fitting).values()
+    several = [found for found in paths if len(found) > 1]
     return (
-        describe_choice(several, [found[0] for found in paths.values() if len(found) == 1], kinds)
-        if several
-        else ""
+        describe_choice(several, [found[0] for found in paths if len(found) == 1], kinds) if several else ""
     )
 
 
 def _labels_by_pattern(
-    masks: Sequence[str],
-    stacks: Mapping[str, tuple[str, ...]],
-    named: Sequence[str],
-    found: Sequence[FoundSeries],
-    pattern: Pattern | None,
-    options: LayoutOptions,
-    *,
-    is_needed: bool,
+    content: _Content, pattern: Pattern, options: LayoutOptions, *, is_needed: bool
 ) -> list[tuple[list[str], LabelFiles]]:
     """Return each NIfTI file and each label of several files, with the series that it may belong to.
 
     Args:
         is_needed: whether the pattern must fit one of them, since no SEG or RTSTRUCT fits it.
     """
-    paths = set(named)
-    match = {path: pattern.match(path) for path in masks} if pattern else {}
-    if pattern:
-        match |= {path: _match_any(pattern, (path, files[0])) for path, files in stacks.items()}
-    identities: Mapping[str, str] = {}
-    if options.image_pattern is not None and options.label_pattern is None:
+    match = {path: pattern.match(path) for path in content.volumes}
+    # A stack is known by its folder, or by its first file where the pattern names files.
+    match |= {path: _match_any(pattern, (path, files[0])) for path, files in content.stacks.items()}
+    identities = _identities(content.taken, options.image_pattern)
+    if is_needed and all(values is None for values in match.values()):
+        known = next(iter(identities.values()), ".")
         raise AnnotationsError(
-            f"--image-pattern {options.image_pattern}: series are found by their headers; with --label-pattern it says "
-            "what of a series' folder {id} is"
+            f"--label-pattern {options.label_pattern}: no volume file fits it, and no SEG, RTSTRUCT, series or "
+            f"picture; {{id}} is a series' folder, such as {known!r}; found {', '.join(content.volumes[:3]) or 'none'}"
         )
-    if pattern is not None:
-        identities = _identities(found, options.image_pattern)
-        if is_needed and all(values is None for values in match.values()):
-            known = next(iter(identities.values()), ".")
-            raise AnnotationsError(
-                f"--label-pattern {options.label_pattern}: no volume file fits it, and no SEG, RTSTRUCT, series or "
-                f"picture; {{id}} is a series' folder, such as {known!r}; found {', '.join(masks[:3]) or 'none'}"
-            )
-    labels = []
-    for path in [*masks, *stacks]:
-        problem = missing_part(path, paths)
-        if pattern is None:
-            labels.append((_by_place(path, found), single_file_label(path, problem)))
-            continue
-        values = match[path]
+    paths, labels = set(content.listing.named), []
+    for path, values in match.items():
+        class_name = None if values is None else values.get("class")
         if values is not None and "id" not in values and options.image_pattern is None:
-            labels.append((_by_place(path, found), single_file_label(path, problem, values.get("class"))))
-            continue
-        wanted = None if values is None else values.get("id", ".")
-        fits = [source for source, identity in identities.items() if identity == wanted]
-        if not fits and wanted is not None:
-            known = ", ".join(repr(identity) for identity in list(identities.values())[:3])
-            detail = f"{{id}} is {wanted!r}, and that of a series {known}; --image-pattern '{{id}}/**' says which part"
-            problem = problem or (*NO_IMAGE[:2], f"{detail} of a series' folder it is")
-        labels.append((fits, single_file_label(path, problem, (values or {}).get("class"))))
+            fits, problem = _by_place(path, content.taken), None
+        else:
+            fits, problem = _by_identity(values, identities)
+        labels.append((fits, single_file_label(path, missing_part(path, paths) or problem, class_name)))
     return labels
+
+
+def _by_identity(
+    values: Mapping[str, str] | None, identities: Mapping[str, str]
+) -> tuple[list[str], Problem | None]:
+    """Return the series with the {id} of a label, and the problem if there is none; no series without values."""
+    if values is None:
+        return [], None
+    wanted = values.get("id", ".")
+    fits = [source for source, identity in identities.items() if identity == wanted]
+    if fits:
+        return fits, None
+    known = ", ".join(repr(identity) for identity in list(identities.values())[:3])
+    detail = (
+        f"{{id}} is {wanted!r}, and that of a series {known}; --image-pattern '{{id}}/**' says which part"
+    )
+    return [], (*NO_IMAGE[:2], f"{detail} of a series' folder it is")
 
 
 def _identities(
@@ -535,6 +626,7 @@ def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:
     ]
     if len(beside) == 1:
         return beside
+    # Several series share a parent: masks/p1.nii.gz belongs to the series in .../p1.
     named = [source for source, folder in folders.items() if folder.rpartition("/")[2] == stem_of(path)]
     return named or beside
 
@@ -557,21 +649,21 @@ def _sort_labels(
     return fitting, unfit
 
 
-def _other_files(apart: Iterable[OtherFile], found: Iterable[FoundSeries]) -> Iterator[SourceExample]:
+def _other_files(content: _Content) -> Iterator[SourceExample]:
     """Yield an example for each file that is neither slice nor mask, unless a series already names it as damaged."""
-    folders = {folder_of(series.damaged) for series in found if series.damaged is not None}
-    for one in apart:
+    series = (*content.found, *content.drawn)
+    folders = {folder_of(one.damaged) for one in series if one.damaged is not None}
+    for one in content.listing.apart:
         accounted = one.is_mask or _is_array(one)
         if accounted or (one.may_be_slice and folder_of(one.path) in folders):
             continue
-        problem: Problem = (
-            "selection",
-            "file is no slice of a volume",
-            describe_kind(one.kind, is_flat=one.is_flat),
-        )
+        kind = describe_kind(one.kind, is_flat=one.is_flat)
+        problem: Problem = ("selection", "file is no slice of a volume", kind)
         if one.may_be_slice and one.error is not None:
             problem = one.error.args
         yield rejected_example(one.path, problem)
+    used = set(chain(*content.stacks.values()))
+    yield from (rejected_example(path, NEITHER) for path in content.pictures if path not in used)
 
 
 def describe_kind(kind: str, *, is_flat: bool = False) -> str:
@@ -594,7 +686,8 @@ def _fix(kind: str, *, is_flat: bool) -> str:
     """Return the advice for a folder without a series, in which files of a kind are; "" if there is none.
 
     A secondary capture without a position is no slice, whatever option is given; a CT, MR or PET image without one is a
-    slice that has lost it, or a picture.
+    slice that has lost it, or a picture. Their types require a position (DICOM PS3.3 C.7.6.2, Image Plane Module); a
+    secondary capture has none by its type (PS3.3 A.8.1).
     """
     if not is_flat or (kind in _FIXES and kind not in _FLAT_KINDS):
         return _FIXES.get(kind, "")
@@ -614,21 +707,28 @@ def _no_series_message(root: str, apart: Sequence[OtherFile], named: Sequence[st
         apart: files that are no slices.
         named: paths of volumes and pictures, detected by their names.
     """
-    kinds = [one.kind for one in apart]
-    found = [*_count_kinds(kinds), *_count_kinds(extension_of(path).lower() for path in named)]
+    found = [
+        *_count_kinds(one.kind for one in apart),
+        *_count_kinds(extension_of(path).lower() for path in named),
+    ]
+    fixes = [*_fixes_of_kinds(apart), *_other_layouts(named)]
+    archive = next((one.path for one in apart if one.path.lower().endswith(ARCHIVE_EXTENSIONS)), None)
+    if archive is not None:
+        fixes.append(f"{archive} is an archive: unpack it, and name the folder of its files")
+    cure = "; ".join(fixes) or "name with --source the folder that holds the series' files"
+    return f"{root}: no DICOM series lies below it; found {', '.join(found) or 'no file'}; {cure}"
+
+
+def _fixes_of_kinds(apart: Sequence[OtherFile]) -> list[str]:
+    """Return the advice for each kind of file that is no slice, and for the first damaged file."""
     flat = {(one.kind, one.is_flat) for one in apart}
     fixes = [f"{kind}: {fix}" for kind, is_flat in sorted(flat) if (fix := _fix(kind, is_flat=is_flat))]
     damaged = [(one.path, one.error) for one in apart if one.kind == "damaged" and one.error is not None]
-    fixes += [f"damaged: {path}: {error.reason}; copy it again" for path, error in damaged[:1]]
+    return fixes + [f"damaged: {path}: {error.reason}; copy it again" for path, error in damaged[:1]]
+
+
+def _other_layouts(named: Sequence[str]) -> list[str]:
+    """Return the layouts that read a folder's volumes, else those that read its pictures."""
     if any(map(is_volume_name, named)):
-        fixes.append(
-            "NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet, bids or class-masks"
-        )
-    elif named:
-        fixes.append("pictures: take --layout folders, coco, voc or csv, without --depth")
-    archives = [one.path for one in apart if one.path.lower().endswith(ARCHIVE_EXTENSIONS)]
-    if archives:
-        fixes.append(f"{archives[0]} is an archive: unpack it, and name the folder of its files")
-    if not fixes:
-        fixes.append("name with --source the folder that holds the series' files")
-    return f"{root}: no DICOM series lies below it; found {', '.join(found) or 'no file'}; {'; '.join(fixes)}"
+        return ["NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet, bids or class-masks"]
+    return ["pictures: take --layout folders, coco, voc or csv, without --depth"] if named else []

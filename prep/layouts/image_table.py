@@ -10,11 +10,10 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, groupby
+from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.errors import AnnotationsError, Problem, SourceError, UsageError
 from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.class_names import (
     add_class_notes,
@@ -28,6 +27,7 @@ from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, parse_literal,
 from halofeed.prep.annotations.container_rows import parquet_class_names
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    grouped,
     sort_examples,
     sort_key,
     split_in_file_name,
@@ -42,17 +42,9 @@ from halofeed.prep.annotations.image_index import (
 )
 from halofeed.prep.annotations.picture_classes import settle_classes
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
+from halofeed.prep.annotations.table_files import container_files, described_folder, is_container
 from halofeed.prep.annotations.table_forms import is_metadata
-from halofeed.prep.annotations.tables import (
-    ColumnRules,
-    Table,
-    TableRow,
-    container_files,
-    described_folder,
-    is_container,
-    read_tables,
-    shared_attributes,
-)
+from halofeed.prep.annotations.tables import ColumnRules, Table, TableRow, read_tables, shared_attributes
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names
 from halofeed.prep.annotations.written_boxes import (
     declared_size,
@@ -81,6 +73,8 @@ _FLAG_COLUMNS = ("is_crowd", "difficult", "truncated", "occluded", "group_of")
 _FLAGS = {**dict.fromkeys(("", "-1", "0", "false", "no"), False), **dict.fromkeys(("1", "true", "yes"), True)}
 _Name = tuple[str, str]
 """Split folder of a table, and the name of an image in it."""
+_Described = tuple[SourceExample, list[str], str]
+"""Example with boxes, the classes of its rows without one, and where these are."""
 
 
 def list_references(
@@ -128,14 +122,56 @@ def _list_references(
     options: LayoutOptions,
 ) -> Iterator[SourceExample]:
     """Yield the examples of `list_references`."""
-    if form == "tfrecord":
-        options = replace(
-            options, box_units="normalized" if options.box_units == "auto" else options.box_units
-        )
+    # The TF Object Detection API's create_*_tf_record.py write boxes as shares of the picture's sides.
+    if form == "tfrecord" and options.box_units == "auto":
+        options = replace(options, box_units="normalized")
     if options.wants_label_images:
         yield from segmentation_table.list_references(form, annotations, images, annotation_file, options)
         return
-    columns = ColumnRules(
+    tables = _read_tables(form, annotations, images, annotation_file, options)
+    with_boxes = _has_boxes(tables, options.wants_boxes)
+    _check_tables(tables, options, with_boxes=with_boxes)
+    one_file = annotation_file is not None
+    index = ImageIndex(images, annotations.root, options.takes)
+    rows = _by_source(tables, index, options)
+    if not with_boxes:
+        _check_separators(rows.classes, options)
+    if not rows.has_image():
+        index.check_any_image(tables[0].file)
+    others = []
+    if not index.all_images_are_named(rows.named, only_used_folders=one_file):
+        others = sort_examples(list(index.without_annotation(rows.splits, only_used_folders=one_file)))
+    if with_boxes:
+        resolved = _resolve_tables(rows.images(), images, options)
+        yield from sort_examples(note_similar_classes([*resolved, *others]))
+        return
+    similar = similar_class_notes(name for cell in rows.classes for name in _classes(cell, options))
+    if similar:  # `classes` includes those of rejected images
+        similar = similar_class_notes(
+            label for one in _classified(rows, options) for label in classes_in(one)
+        )
+    yield from add_class_notes(heapq.merge(_classified(rows, options), others, key=sort_key), similar)
+
+
+def _read_tables(
+    form: str,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options: LayoutOptions,
+) -> list[Table]:
+    """Return the tables of a form; those of container files with the names of class numbers."""
+    # A .cls member of WebDataset is a number; its name is in a list of classes beside the tar files.
+    if form == "webdataset" and not options.class_names:
+        found = container_files(form, annotations, annotation_file)
+        options = replace(options, class_names=classes_beside(annotations, [*found, ""]))
+    tables = read_tables(form, annotations, annotation_file, _column_rules(options), images)
+    return [_with_class_names(table, options) if is_container(table.file) else table for table in tables]
+
+
+def _column_rules(options: LayoutOptions) -> ColumnRules:
+    """Return how the columns of a table of classes or boxes are found."""
+    return ColumnRules(
         required=_IMAGE_COLUMNS,
         together=CORNERS,
         text=(*_IMAGE_COLUMNS, "split", "group", "id"),
@@ -148,16 +184,10 @@ def _list_references(
         ),
         options=options,
     )
-    if form == "webdataset" and not options.class_names:
-        found = container_files(form, annotations, annotation_file)
-        options = replace(options, class_names=classes_beside(annotations, [*found, ""]))
-    tables = [
-        _with_class_names(table, options) if is_container(table.file) else table
-        for table in read_tables(form, annotations, annotation_file, columns, images)
-    ]
-    one_file = annotation_file is not None
-    index = ImageIndex(images, annotations.root, options.takes)
-    with_boxes = _has_boxes(tables, options.wants_boxes)
+
+
+def _check_tables(tables: Sequence[Table], options: LayoutOptions, *, with_boxes: bool) -> None:
+    """Raise an error if tables have no rows, or an option has no effect on them."""
     if missing := [name for name in options.keep if not any(name in table.columns for table in tables)]:
         found_columns = ", ".join(dict.fromkeys(column for table in tables for column in table.header))
         raise AnnotationsError(
@@ -171,36 +201,14 @@ def _list_references(
         )
     if not any(True for table in tables for _ in table.rows):
         raise AnnotationsError(f"{tables[0].file}: a header and no rows; name a table that has rows")
-    by_source, classes, named = _by_source(tables, index, options)
-    if not with_boxes:
-        _check_separators(classes, options)
-    if all(payload[0] is not None for _, _, payload in by_source):
-        index.check_any_image(tables[0].file)
 
-    def images_of_rows() -> Iterator[_Image]:
-        return (_image(source, records) for source, records in groupby(by_source, itemgetter(0)))
 
-    def examples() -> Iterator[SourceExample]:
-        for image in images_of_rows():
-            found = [_example(image, with_boxes, options)] if image.rows else []
-            found += [_missing_image_example(image, image.error)] if image.error else []
-            yield from sort_examples(found)
-
-    def splits() -> Iterator[tuple[str, str]]:
-        found = ((source, payload[-2]) for source, _, payload in by_source if payload[0] is None)
-        return (next(records) for _, records in groupby(found, itemgetter(0)))
-
-    others = []
-    if not index.all_images_are_named(named, only_used_folders=one_file):
-        others = sort_examples(list(index.without_annotation(splits, only_used_folders=one_file)))
-    if with_boxes:
-        resolved = _resolve_tables(images_of_rows(), images, options)
-        yield from sort_examples(note_similar_classes([*resolved, *others]))
-        return
-    similar = similar_class_notes(name for cell in classes for name in _classes(cell, options))
-    if similar:  # `classes` includes those of rejected images
-        similar = similar_class_notes(label for one in examples() for label in classes_in(one))
-    yield from add_class_notes(heapq.merge(examples(), others, key=sort_key), similar)
+def _classified(rows: _SortedRows, options: LayoutOptions) -> Iterator[SourceExample]:
+    """Yield the examples of a table of classes, sorted."""
+    for image in rows.images():
+        found = [_with_classes(_plain_example(image, options), image, options)] if image.rows else []
+        found += [_missing_image_example(image, image.error)] if image.error else []
+        yield from sort_examples(found)
 
 
 def _suggest_task(
@@ -306,52 +314,117 @@ def _image(source: str, records: Iterable[SortedRecord]) -> _Image:
     )
 
 
-def _by_source(
-    tables: Sequence[Table], index: ImageIndex, options: LayoutOptions
-) -> tuple[ExternalSort, dict[str, str], PathComparison]:
-    """Return the rows of all tables sorted by image, the first location of each class, and the comparison of images.
+@dataclass(frozen=True, kw_only=True)
+class _SortedRows:
+    """Rows of all tables, sorted by image on disk; each pass over them reads them again.
 
-    A row is (fault, file, line, cells, fault of its form, split, notes). A row whose image is missing is sorted by
-    the written name and has a fault.
+    Args:
+        records: image, number of the row, and (fault, file, line, cells, fault of its form, split, notes). A row whose
+            image is missing is sorted by the written name and has a fault.
+        classes: first location of each class, as written.
+        named: comparison of the images that rows name with those that exist.
     """
+
+    records: ExternalSort
+    classes: Mapping[str, str]
+    named: PathComparison
+
+    def has_image(self) -> bool:
+        """Return whether the image of any row exists."""
+        return any(payload[0] is None for _, _, payload in self.records)
+
+    def images(self) -> Iterator[_Image]:
+        """Yield the rows of each image."""
+        return (_image(source, records) for source, records in groupby(self.records, itemgetter(0)))
+
+    def splits(self) -> Iterator[tuple[str, str]]:
+        """Yield each image that exists, and the split of its first row."""
+        found = ((source, payload[-2]) for source, _, payload in self.records if payload[0] is None)
+        return (next(records) for _, records in groupby(found, itemgetter(0)))
+
+
+def _by_source(tables: Sequence[Table], index: ImageIndex, options: LayoutOptions) -> _SortedRows:
+    """Return the rows of all tables, sorted by image."""
     found, others = ExternalSort(), ExternalSort()
     matcher: ImageMatcher[_Name] = ImageMatcher(index)
     classes: dict[str, str] = {}
-    comparison, places = PathComparison(), count()
+    comparison, place = PathComparison(), 0
     for table in tables:
-        folder = described_folder(table.file)
-        # Hugging Face: the folder of a picture is its split, wherever the metadata are.
-        table_split = "" if is_metadata(table.file) else folder or split_in_file_name(table.file) or "train"
-        if is_container(table.file):
-            folder, table_split = "", split_in_file_name(table.file) or splits_by_folders([table.file])[0]
-        notes = (*table.notes, *_left_note(table, options))
+        facts = _facts_of(table, options)
         for row in table.rows:
-            if (written := row.cell("class")) not in classes:
+            if (written := row.cell("class")) not in classes:  # `place` is formatted only once a class
                 classes[written] = row.place
             named = row.cell("filename")
-            split = row.cell("split") or table_split or splits_by_folders([posixpath.join(folder, named)])[0]
-            query = _image_query(folder, named)
-            inside = row.fault is not None or container_of(named) == table.file
-            is_path = bool(named) and (inside or matcher.is_path((folder, named), query))
-            payload = (None, row.file, row.line, row.cells, row.fault, split, notes)
-            if is_path:
-                if not inside:
-                    comparison.add(query.name, -1)
-                found.add((named if inside else query.name, next(places), payload))
+            query = _image_query(facts.folder, named)
+            payload = (None, row.file, row.line, row.cells, row.fault, facts.split_of(row), facts.notes)
+            # Pictures inside of the container are its own. A damaged row keeps its name, wherever the file is.
+            if named and (row.fault is not None or container_of(named) == table.file):
+                found.add((named, place, payload))
+            elif named and matcher.is_path((facts.folder, named), query):
+                comparison.add(query.name, -1)
+                found.add((query.name, place, payload))
             else:
-                others.add((named, next(places), payload))
+                others.add((named, place, payload))
+            place += 1
+    for record in _located(others, found, matcher, index):
+        # A row without a fault has an image, which the tables name.
+        if record[2][0] is None:
+            comparison.add(record[0], -1)
+        found.add(record)
+    return _SortedRows(records=found, classes=classes, named=comparison)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TableFacts:
+    """What the rows of a table share.
+
+    Args:
+        folder: split folder that the table describes; "" if it describes all of the source.
+        split: split of its rows; "" if that is in each path.
+        notes: notes, as one object for all rows, of which marshal writes references.
+    """
+
+    folder: str
+    split: str
+    notes: tuple[str, ...]
+
+    def split_of(self, row: TableRow) -> str:
+        """Return the split of a row: its own, the table's, or that of its path's folders."""
+        if split := row.cell("split") or self.split:
+            return split
+        return splits_by_folders([posixpath.join(self.folder, row.cell("filename"))])[0]
+
+
+def _facts_of(table: Table, options: LayoutOptions) -> _TableFacts:
+    """Return the split folder, the split and the notes of a table."""
+    file, notes = table.file, (*table.notes, *_left_note(table, options))
+    if is_container(file):
+        split = split_in_file_name(file) or splits_by_folders([file])[0]
+        return _TableFacts(folder="", split=split, notes=notes)
+    folder = described_folder(file)
+    # Hugging Face: the folder of a picture is its split, wherever the metadata are.
+    split = "" if is_metadata(file) else folder or split_in_file_name(file) or "train"
+    return _TableFacts(folder=folder, split=split, notes=notes)
+
+
+def _located(
+    others: ExternalSort, found: ExternalSort, matcher: ImageMatcher[_Name], index: ImageIndex
+) -> Iterator[SortedRecord]:
+    """Yield the records of rows whose names are no paths, under their images, or under their names with a fault.
+
+    Args:
+        found: records of the other rows: an image that they name is not meant by a partial name.
+    """
     images = matcher.match_remaining(lambda: (source for source, _, _ in found))
     for named, place, (_, file, line, cells, row_fault, split, notes) in others:
         folder = described_folder(file)
         image = images[folder, named] if named else _NO_NAME
         if isinstance(image, ImageMatch):
             source, fault, notes = image.path, None, (*notes, image.note) if image.note else notes
-            comparison.add(source, -1)
         else:
             source = index.relative(posixpath.join(folder, named)) if named else f"{file}:{line}"
             fault, notes = image.args, ()
-        found.add((source, place, (fault, file, line, cells, row_fault, split, notes)))
-    return found, classes, comparison
+        yield source, place, (fault, file, line, cells, row_fault, split, notes)
 
 
 def _resolve_tables(
@@ -359,18 +432,14 @@ def _resolve_tables(
 ) -> list[SourceExample]:
     """Return the examples of images with boxes; all images of a table determine the meaning of its numbers."""
     examples: list[SourceExample] = []
-    found: list[tuple[int, str, tuple[SourceExample, list[str], str]]] = []
+    found: list[tuple[int, str, _Described]] = []
     for image in listed:
         if image.rows:
-            alone = [row for row, _ in image.rows if _is_class_alone(row)]
-            names, where = [row.cell("class") for row in alone], alone[0].place if alone else ""
-            given = (_example(image, True, options), names, where)
-            found.append((image.number, image.rows[0][0].file, given))
+            found.append((image.number, image.rows[0][0].file, _with_boxes(image, options)))
         if image.error:
             examples.append(_missing_image_example(image, image.error))
-    by_table: dict[str, list[tuple[SourceExample, list[str], str]]] = {}
-    for _, file, described in sorted(found, key=itemgetter(0)):
-        by_table.setdefault(file, []).append(described)
+    # In the order of the rows, so that messages name the first one.
+    by_table = grouped((file, described) for _, file, described in sorted(found, key=itemgetter(0)))
     for file, of_table in by_table.items():
         has_places = any(one.boxes or one.bad_objects for one, *_ in of_table)
         if not has_places and any(names for _, names, _ in of_table):
@@ -445,33 +514,61 @@ def _agree(source: str, rows: Sequence[TableRow], column: str, values: Sequence[
     return values[0]
 
 
-def _example(image: _Image, with_boxes: bool, options: LayoutOptions) -> SourceExample:
-    source, rows, notes = image.source, [row for row, _ in image.rows], image.notes
+def _plain_example(image: _Image, options: LayoutOptions) -> SourceExample:
+    """Return the example of an image without its classes or boxes; it has a problem if the form of a row is wrong."""
+    source, rows = image.source, [row for row, _ in image.rows]
     if faulty := next((row for row in rows if row.fault), None):
-        reason, detail = faulty.fault or ("", "")
-        fault = ("annotation", reason, f"{faulty.place}: {detail}")
         return SourceExample(
-            source=source, key=member_key(source), split=image.rows[0][1], problem=fault, notes=notes
+            source=source,
+            key=member_key(source),
+            split=image.rows[0][1],
+            problem=_row_problem(faulty),
+            notes=image.notes,
         )
-    known: dict[str, Any] = {
-        "source": source,
-        "split": _agree(source, rows, "split", [split for _, split in image.rows]),
-        "group": _agree(source, rows, "group", [row.cell("group") for row in rows]) or None,
-        "key": _agree(source, rows, "id", [row.cell("id") for row in rows]) or member_key(source),
-        "notes": notes,
-        "attributes": shared_attributes(rows) if options.needs_groups else (),
-    }
+    return SourceExample(
+        source=source,
+        split=_agree(source, rows, "split", [split for _, split in image.rows]),
+        group=_agree(source, rows, "group", [row.cell("group") for row in rows]) or None,
+        key=_agree(source, rows, "id", [row.cell("id") for row in rows]) or member_key(source),
+        notes=image.notes,
+        attributes=shared_attributes(rows) if options.needs_groups else (),
+    )
+
+
+def _row_problem(row: TableRow) -> Problem:
+    """Return the problem of a row with a wrong form."""
+    reason, detail = row.fault or ("", "")
+    return ("annotation", reason, f"{row.place}: {detail}")
+
+
+def _with_classes(example: SourceExample, image: _Image, options: LayoutOptions) -> SourceExample:
+    """Return the example with the class, or the classes, of the rows of its image."""
+    if example.problem is not None:
+        return example
     try:
-        if with_boxes:
-            placed = [row for row in rows if not _is_class_alone(row)]
-            boxes, bad = usable_boxes(placed, lambda row: _box(row, options), options)
-            return SourceExample(**known, boxes=boxes, declared_size=_size(rows), bad_objects=bad)
-        classes = classes_of(source, rows, options)
-        if options.several_classes == "keep":
-            return SourceExample(**known, labels=classes)
-        return SourceExample(**known, label=classes[0])
+        classes = classes_of(example.source, [row for row, _ in image.rows], options)
     except SourceError as error:
-        return SourceExample(**known, problem=error.args)
+        return replace(example, problem=error.args)
+    if options.several_classes == "keep":
+        return replace(example, labels=classes)
+    return replace(example, label=classes[0])
+
+
+def _with_boxes(image: _Image, options: LayoutOptions) -> _Described:
+    """Return the example of an image with its boxes, the classes of its rows without one, and where these are."""
+    rows = [row for row, _ in image.rows]
+    alone = [row for row in rows if _is_class_alone(row)]
+    names, where = [row.cell("class") for row in alone], alone[0].place if alone else ""
+    example = _plain_example(image, options)
+    if example.problem is not None:
+        return example, names, where
+    try:
+        placed = [row for row in rows if not _is_class_alone(row)]
+        boxes, bad = usable_boxes(placed, lambda row: _box(row, options), options)
+        example = replace(example, boxes=boxes, declared_size=_size(rows), bad_objects=bad)
+    except SourceError as error:
+        example = replace(example, problem=error.args)
+    return example, names, where
 
 
 def _size(rows: Sequence[TableRow]) -> tuple[int, int] | None:
@@ -485,13 +582,10 @@ def _size(rows: Sequence[TableRow]) -> tuple[int, int] | None:
 def _box(row: TableRow, options: LayoutOptions) -> Box | None:
     """Return the box of a row; None if the row means that the image has no objects."""
     coordinates = [row.cell(column) for column in CORNERS]
+    # keras-retinanet's CSV format: a row with the name alone is a picture without objects.
     if not row.cell("class") and not any(coordinates):
         return None
-    if not row.cell("class"):
-        raise SourceError("annotation", "box has no class", row.place)
-    classes = _listed_classes(row.cell("class")) or (row.cell("class"),)
-    if len(classes) != 1 or _listed_classes(row.cell("class")) == ():
-        raise SourceError("annotation", "box has no class or several", f"{row.place}: {row.cell('class')}")
+    label = _class_of_box(row)
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
     sides = [parse_number(row.cell(side), f"{row.place} {side}") for side in CORNERS]
@@ -500,9 +594,20 @@ def _box(row: TableRow, options: LayoutOptions) -> Box | None:
     }
     area = parse_number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
     mask, lost = (json.loads(row.cell("mask")) if row.cell("mask") else None), 0
-    if isinstance(mask, list):
+    if isinstance(mask, list):  # polygons; a run-length code is an object
         mask, lost = usable_parts(mask, row.place, options)
-    return make_box(classes[0], sides, row.place, area=area, mask=mask, lost_parts=lost, **flags)
+    return make_box(label, sides, row.place, area=area, mask=mask, lost_parts=lost, **flags)
+
+
+def _class_of_box(row: TableRow) -> str:
+    """Return the class of a row with a box: a text, or the only one of a list."""
+    written = row.cell("class")
+    if not written:
+        raise SourceError("annotation", "box has no class", row.place)
+    listed = _listed_classes(written)
+    if listed is not None and len(listed) != 1:
+        raise SourceError("annotation", "box has no class or several", f"{row.place}: {written}")
+    return listed[0] if listed else written
 
 
 def _listed_classes(cell: str) -> tuple[str, ...] | None:
@@ -525,9 +630,29 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
     """
     if options.class_separator != "auto":
         return
+    # A word, as in "scab and rust", comes before the blank, which would make a class of it.
+    by_separator = sorted(_parts_of_cells(places).items(), key=lambda item: (item[0] == " ", item[0]))
+    for separator, cells in by_separator:
+        combined = next((cell for cell, parts in cells.items() if all(part in places for part in parts)), "")
+        reason = "as each part is a class of other rows"
+        if not combined and _are_combinations(cells, places):
+            combined, reason = next(iter(cells)), "as its parts come in other cells in other combinations"
+        if combined:
+            raise AnnotationsError(
+                f"{places[combined]}: class {combined!r} looks like "
+                f"{plural(len(cells[combined]), 'class', 'classes')}, {reason}; say "
+                f"{_separator_words(separator, options)} for several classes, or --class-separator none if it is one "
+                "class"
+            )
+
+
+def _parts_of_cells(cells: Iterable[str]) -> dict[str, dict[str, list[str]]]:
+    """Return the parts of each cell that a separator divides, for all signs and words that may be separators."""
+    cells = list(cells)
+    joining = _joining_words(cells)
     by_separator: dict[str, dict[str, list[str]]] = {}
-    joining = _joining_words(places)
-    for cell in places:
+    for cell in cells:
+        # A list says itself what its parts are, and the parts of a number are no classes.
         if _listed_classes(cell) is not None or class_number(cell) is not None:
             continue
         # Blanks around a sign belong to it: "a, b" is separated by the comma.
@@ -536,22 +661,15 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
             parts = [part.strip() for part in cell.split(None if separator == " " else separator)]
             if len(parts) > 1 and all(parts):
                 by_separator.setdefault(separator, {})[cell] = parts
-    # A word, as in "scab and rust", comes before the blank, which would make a class of it.
-    for separator, cells in sorted(by_separator.items(), key=lambda item: (item[0] == " ", item[0])):
-        combined = next((cell for cell, parts in cells.items() if all(part in places for part in parts)), "")
-        reason = "as each part is a class of other rows"
-        if not combined and _are_combinations(cells, places):
-            combined, reason = next(iter(cells)), "as its parts come in other cells in other combinations"
-        if combined:
-            more = () if options.several_classes == "keep" else ("--several-classes", "keep")
-            words = shlex.join(["--class-separator", separator, *more])
-            if separator.startswith("--"):  # the command line takes it for an option
-                words = shlex.join([f"--class-separator={separator}", *more])
-            raise AnnotationsError(
-                f"{places[combined]}: class {combined!r} looks like "
-                f"{plural(len(cells[combined]), 'class', 'classes')}, {reason}; say {words} for several classes, or "
-                "--class-separator none if it is one class"
-            )
+    return by_separator
+
+
+def _separator_words(separator: str, options: LayoutOptions) -> str:
+    """Return the words of a command line that divide the cells of a table by a separator."""
+    more = () if options.several_classes == "keep" else ("--several-classes", "keep")
+    if separator.startswith("--"):  # argparse takes a separate word for an option
+        return shlex.join([f"--class-separator={separator}", *more])
+    return shlex.join(["--class-separator", separator, *more])
 
 
 def _joining_words(cells: Iterable[str]) -> set[str]:
@@ -572,12 +690,12 @@ def _are_combinations(cells: Mapping[str, Sequence[str]], places: Mapping[str, s
     "clear primary", "clear road primary", "haze primary" and so on are sets, while "red car", "red bus", "blue car" and
     "Tomato___healthy" are names.
     """
-    parts = Counter(part for found in cells.values() for part in set(found))
+    parts = Counter(chain(*map(set, cells.values())))
     whole = [cell for cell in places if cell and cell not in cells]
     parts.update(whole)
     positions = {(part, place) for found in cells.values() for place, part in enumerate(found)}
-    used = {part for part, _ in positions}
-    if any(parts[part] < 2 for part in used) or len(positions) == len(used):
+    used = set(chain(*cells.values()))
+    if len(positions) == len(used) or any(parts[part] < 2 for part in used):
         return False
     return len(cells) + len(whole) > len(parts)
 
@@ -589,7 +707,7 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
         AnnotationsError: there are several, and the options do not keep them.
         SourceError: a row has no class. An empty list means no class if the options keep several.
     """
-    if len(rows) == 1 and len(only := _written_classes(rows[0], options)) == 1:
+    if len(rows) == 1 and len(only := _written_classes(rows[0], options)) == 1:  # nearly all images
         return (only[0],)
     places: dict[str, str] = {}
     lacking = None
@@ -598,19 +716,28 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
         lacking = lacking or (None if found else row)
         for name in found:
             places.setdefault(name, row.place)
-    if lacking is not None and (
-        places or options.several_classes == "refuse" or _listed_classes(lacking.cell("class")) != ()
-    ):
+    if lacking is not None and not _means_no_class(lacking, places, options):
         raise SourceError("annotation", "row has no class", lacking.place)
     if len(places) > 1 and options.several_classes == "refuse":
-        count = "two" if len(places) == 2 else f"{len(places)}"
-        named = " and ".join(f"{name!r} ({place})" for name, place in [*places.items()][:_MAX_NAMED])
-        more = ", ..." if len(places) > _MAX_NAMED else ""
-        raise AnnotationsError(
-            f"{source}: {count} values of class: {named}{more}; an image has one class; --several-classes keep keeps "
-            "them all"
-        )
+        raise _several_classes(source, places)
     return tuple(places)
+
+
+def _several_classes(source: str, places: Mapping[str, str]) -> AnnotationsError:
+    """Return the error for an image with several classes, each with its first location."""
+    count = "two" if len(places) == 2 else f"{len(places)}"
+    named = " and ".join(f"{name!r} ({place})" for name, place in [*places.items()][:_MAX_NAMED])
+    more = ", ..." if len(places) > _MAX_NAMED else ""
+    return AnnotationsError(
+        f"{source}: {count} values of class: {named}{more}; an image has one class; --several-classes keep keeps "
+        "them all"
+    )
+
+
+def _means_no_class(row: TableRow, places: Mapping[str, str], options: LayoutOptions) -> bool:
+    """Return whether an image may have no class: `[]` in a table of several classes says so, an empty cell does not."""
+    is_empty_list = _listed_classes(row.cell("class")) == ()
+    return is_empty_list and not places and options.several_classes != "refuse"
 
 
 def _written_classes(row: TableRow, options: LayoutOptions) -> list[str]:

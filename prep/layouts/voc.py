@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import PurePosixPath
 from typing import Any
@@ -20,6 +20,7 @@ from halofeed.prep.annotations.classes_beside import classes_beside, ordered_cla
 from halofeed.prep.annotations.columns import CORNERS
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    grouped,
     is_split_name,
     read_required,
     rejected_example,
@@ -84,6 +85,54 @@ def list_references(
     """
     check_ignored_columns(options, "VOC")
     index = ImageIndex(images, annotations.root)
+    files = _read_files(annotations, annotation_file, options)
+    paths = [file.path for file in files]
+    queries = _image_queries({file.path: file.filename for file in files})
+    sizes = {file.path: file.example.declared_size for file in files}
+    found = _resolve_names(index, queries, sizes, images, options)
+    if not any(isinstance(one, ImageMatch) for one in found.values()):
+        index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
+    listed = [_with_image(file.example, found[file.path]) for file in files]
+    listed = refuse_shared_images(listed, paths)
+    # VOC devkit: the first pixel of a picture has the number 1.
+    listed = resolve_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
+    if annotation_file is None:
+        others = list(_other_images(index, listed))
+        listed, paths = [*listed, *others], [*paths, *(one.source for one in others)]
+        lists = _read_image_sets(annotations, options) if options.image_sets or options.source_splits else {}
+        listed = _split_by_lists(listed, paths, lists) if lists else _split_by_folders(listed, paths)
+    yield from sort_examples(note_similar_classes(listed))
+
+
+def _other_images(index: ImageIndex, listed: Sequence[SourceExample]) -> Iterator[SourceExample]:
+    """Yield an example for each image without an XML file, except VOC's label images for segmentation."""
+    used = {example.source: example.split for example in listed}
+    for example in index.without_annotation(used.items, only_used_folders=False):
+        if not set(example.source.split("/")[:-1]).intersection(_MASK_FOLDERS):
+            yield example
+
+
+@dataclass(frozen=True, kw_only=True)
+class _XmlFile:
+    """Content of an XML file.
+
+    Args:
+        path: path of the file.
+        filename: its <filename>; "" without one.
+        example: example under the file's own path, with its boxes or its problem.
+        classes: classes of objects without a place.
+    """
+
+    path: str
+    filename: str
+    example: SourceExample
+    classes: tuple[str, ...] = ()
+
+
+def _read_files(
+    annotations: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> list[_XmlFile]:
+    """Return the content of the named XML file or of all; raise AnnotationsError if none is Pascal VOC's."""
     paths = [path for path in annotations.sizes() if path.lower().endswith(".xml")]
     if annotation_file is not None:
         paths = [annotation_file]
@@ -92,35 +141,16 @@ def list_references(
             f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations"
             f"{layout_hint(annotations, 'voc')}"
         )
-    listings = {path: _read(path, annotations, options) for path in paths}
+    files = [_read(path, annotations, options) for path in paths]
     settled = settle_classes(
-        [(one, names, path) for path, (_, one, names) in listings.items()], options, are_objects=True
+        [(one.example, one.classes, one.path) for one in files], options, are_objects=True
     )
-    read = {path: (name, one) for (path, (name, *_)), one in zip(listings.items(), settled, strict=True)}
-    problems = {example.problem[1] for _, example in read.values() if example.problem is not None}
+    problems = {example.problem[1] for example in settled if example.problem is not None}
     if problems == {_NOT_VOC} and (other := layout_hint(annotations, "voc", annotation_file)):
         raise AnnotationsError(
             f"{annotations.root}: none of its {len(paths)} .xml files is Pascal VOC's{other}"
         )
-    queries = _image_queries({path: name for path, (name, _) in read.items()})
-    sizes = {path: example.declared_size for path, (_, example) in read.items()}
-    found = _resolve_names(index, queries, sizes, images, options)
-    if not any(isinstance(one, ImageMatch) for one in found.values()):
-        index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
-    listed = [_with_image(example, found[path]) for path, (_, example) in read.items()]
-    listed = refuse_shared_images(listed, paths)
-    listed = resolve_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
-    used = {example.source: example.split for example in listed}
-    if annotation_file is None:
-        listed += [
-            example
-            for example in index.without_annotation(used.items, only_used_folders=False)
-            if not set(example.source.split("/")[:-1]).intersection(_MASK_FOLDERS)
-        ]
-        paths += [example.source for example in listed[len(paths) :]]
-        lists = _read_image_sets(annotations, options) if options.image_sets or options.source_splits else {}
-        listed = _split_by_lists(listed, paths, lists) if lists else _split_by_folders(listed, paths)
-    yield from sort_examples(note_similar_classes(listed))
+    return [replace(file, example=example) for file, example in zip(files, settled, strict=True)]
 
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
@@ -128,10 +158,8 @@ def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[
     return ordered_classes(classes_beside(annotations, [""]))
 
 
-def _read(
-    path: str, annotations: SourceFiles, options: LayoutOptions
-) -> tuple[str, SourceExample, list[str]]:
-    """Return the <filename> of an XML file, an example under its path, and the classes of objects without a place."""
+def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> _XmlFile:
+    """Return the content of one XML file."""
     name = ""
     try:
         root = parse_xml_document(read_limited(annotations, path, "XML", _MAX_XML_BYTES))
@@ -150,9 +178,10 @@ def _read(
             path,
         )
     except SourceError as error:
-        return name, rejected_example(path, error.at(path).args), []
+        return _XmlFile(path=path, filename=name, example=rejected_example(path, error.at(path).args))
     example = SourceExample(source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad)
-    return name, example, [_text(one, "name") for one in alone]
+    classes = tuple(_text(one, "name") for one in alone)
+    return _XmlFile(path=path, filename=name, example=example, classes=classes)
 
 
 def _is_class_alone(element: ElementTree.Element) -> bool:
@@ -178,27 +207,33 @@ def _image_queries(names: Mapping[str, str]) -> dict[str, ImageQuery]:
     common = common_folder(names)
     result = {}
     for path, written in names.items():
-        xml = PurePosixPath(path)
-        folder = "" if str(xml.parent) == "." else str(xml.parent)
-        above = "" if str(xml.parent.parent) == "." else f"{xml.parent.parent}/"
+        folder = posixpath.dirname(path)
+        images = [posixpath.join(posixpath.dirname(folder), one) for one in _IMAGE_FOLDERS]
         below = folder.removeprefix("" if common == "." else common).strip("/")
-        images = [posixpath.join(above, one) for one in _IMAGE_FOLDERS]
-        parallel = [
-            "/".join([*xml.parts[:place], one, *xml.parts[place + 1 : -1]])
-            for place, part in enumerate(xml.parts[:-1])
-            if part.lower() == "annotations"
-            for one in _IMAGE_FOLDERS
-        ]
+        # Tools on Windows write backslashes.
         name = written.replace("\\", "/")
         if below and name and "/" not in name:
             name = f"{below}/{name}"
         result[path] = ImageQuery(
             name=name,
             places=((folder,), tuple(images), ("",)),
-            beside=(folder, *parallel, *images),
-            stem=str(xml.with_suffix("")),
+            beside=(folder, *_parallel_folders(path), *images),
+            stem=str(PurePosixPath(path).with_suffix("")),
         )
     return result
+
+
+def _parallel_folders(path: str) -> list[str]:
+    """Return the folders of images that correspond to the folder of an XML file.
+
+    >>> _parallel_folders("voc/Annotations/cam1/a.xml")
+    ['voc/JPEGImages/cam1', 'voc/images/cam1']
+    """
+    folders = path.split("/")[:-1]
+    places = [place for place, folder in enumerate(folders) if folder.lower() == "annotations"]
+    return [
+        "/".join([*folders[:place], one, *folders[place + 1 :]]) for place in places for one in _IMAGE_FOLDERS
+    ]
 
 
 def _text(element: ElementTree.Element, path: str) -> str:
@@ -218,23 +253,28 @@ def _turned_box(element: ElementTree.Element, what: str) -> tuple[list[float], f
 
 def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box:
     label = class_of(_text(element, "name"), what)
-    is_turned = element.find("bndbox") is None and element.find("robndbox") is not None
-    if element.find("bndbox") is None and not is_turned:
-        raise SourceError("annotation", "object has no box", f"{what} {label!r}")
-    turn = 0.0
-    for attribute in element.iterfind("attributes/attribute"):
-        if _text(attribute, "name").lower() == "rotation":
-            turn = angle_of(_text(attribute, "value"), what, options)
-    if is_turned:
+    if element.find("bndbox") is not None:
+        turn = _rotation_of_cvat(element, what, options)
+        sides = [parse_number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
+    elif element.find("robndbox") is not None:
         sides, degrees = _turned_box(element, what)
         turn = angle_of(degrees, what, options)
     else:
-        sides = [parse_number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
+        raise SourceError("annotation", "object has no box", f"{what} {label!r}")
     flags: dict[str, Any] = {
         name: parse_flag(_text(element, name).lower(), f"{what} {name}", _FLAG_TEXTS) for name in _FLAGS
     }
     view = (_text(element, "pose") or None) if "view" in options.keep else None
     return rectangle_of(label, sides, what, options, turn=turn, view=view, **flags)
+
+
+def _rotation_of_cvat(element: ElementTree.Element, what: str, options: LayoutOptions) -> float:
+    """Return the angle that CVAT's export to VOC writes as an attribute `rotation`; 0 without one."""
+    turn = 0.0
+    for attribute in element.iterfind("attributes/attribute"):
+        if _text(attribute, "name").lower() == "rotation":
+            turn = angle_of(_text(attribute, "value"), what, options)
+    return turn
 
 
 def _read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[str, dict[str, str]]:
@@ -244,27 +284,35 @@ def _read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[s
     them, unless the user assigns the splits.
     """
     chosen = options.image_sets
-    found: dict[str, dict[str, str]] = {}
-    for path in annotations.sizes():
-        if match := _LIST_PATH.fullmatch(path):
-            found.setdefault(match["prefix"] or "", {})[match["name"]] = path
+    matches = [(path, match) for path in annotations.sizes() if (match := _LIST_PATH.fullmatch(path))]
+    found = grouped((match["prefix"] or "", (match["name"], path)) for path, match in matches)
     if chosen and not found:
         raise AnnotationsError(
             f"{annotations.root}: image sets {', '.join(chosen)} asked for; no ImageSets/Main; leave --image-sets out"
         )
     splits = {}
-    for prefix, files in found.items():
-        if missing := [name for name in chosen if name not in files]:
-            raise AnnotationsError(
-                f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; found {', '.join(sorted(files))}"
-            )
-        names = tuple(dict.fromkeys(chosen)) or _choose_image_sets(files)
-        entries = {name: dict.fromkeys(_entries(read_required(annotations, files[name]))) for name in names}
-        if options.source_splits:
-            _refuse_shared_names(f"{prefix}/ImageSets/Main".lstrip("/"), entries, files)
-        if names:
-            splits[prefix] = {entry: name for name, listed in entries.items() for entry in listed}
+    # Archives of several years unpack to VOC2007/ImageSets/Main and VOC2012/ImageSets/Main.
+    for prefix, listed in found.items():
+        names = _names_of_lists(prefix, dict(listed), annotations, options)
+        if names is not None:
+            splits[prefix] = names
     return splits
+
+
+def _names_of_lists(
+    prefix: str, files: Mapping[str, str], annotations: SourceFiles, options: LayoutOptions
+) -> dict[str, str] | None:
+    """Return the split of each name in the lists of one folder; None if none of its lists defines a split."""
+    chosen = options.image_sets
+    if missing := [name for name in chosen if name not in files]:
+        raise AnnotationsError(
+            f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; found {', '.join(sorted(files))}"
+        )
+    names = tuple(dict.fromkeys(chosen)) or _choose_image_sets(files)
+    entries = {name: dict.fromkeys(_entries(read_required(annotations, files[name]))) for name in names}
+    if options.source_splits:
+        _refuse_shared_names(f"{prefix}/ImageSets/Main".lstrip("/"), entries, files)
+    return {entry: name for name, listed in entries.items() for entry in listed} if names else None
 
 
 def _refuse_shared_names(
@@ -290,6 +338,9 @@ def _refuse_shared_names(
 def _choose_image_sets(names: Iterable[str]) -> tuple[str, ...]:
     """Return the lists that define the splits.
 
+    Source: VOC devkit: ImageSets/Main has train, val, trainval (their union) and test, and for each class
+    CLASS_train and so on, which list the same images with a flag.
+
     >>> _choose_image_sets(["aeroplane_train", "test", "train", "trainval", "val"])
     ('test', 'train', 'val')
     >>> _choose_image_sets(["test", "trainval"])
@@ -308,6 +359,7 @@ def _choose_image_sets(names: Iterable[str]) -> tuple[str, ...]:
 def _entries(data: bytes) -> Iterator[str]:
     for line in data.decode("utf-8-sig", "surrogateescape").splitlines():
         if line.strip():
+            # Per-class lists, which --image-sets may name, have a flag: -1 absent, 1 present, 0 difficult.
             yield _entry_name(_LIST_FLAG.sub("", line.strip()))
 
 
@@ -334,38 +386,53 @@ def _split_by_lists(
     seen: dict[tuple[str, str], str] = {}
     result = []
     for example, path in zip(listed, paths, strict=True):
-        under = [prefix for prefix in lists if path.startswith(f"{prefix}/" if prefix else "")]
-        under = under or (list(lists) if len(lists) == 1 else [])
-        prefix = max(under, key=len, default="")
-        splits = lists[prefix] if under else {}
-        below = _path_below_first_folder(path, prefix)
-        # An entry names a file by its path below the first folder, or by its file name.
-        name = next((name for name in (below, PurePosixPath(below).name) if name in splits), None)
-        if name is not None:
-            other = seen.setdefault((prefix, name), path)
-            if other != path and path.lower().endswith(".xml") and other.lower().endswith(".xml"):
-                raise AnnotationsError(
-                    f"{prefix}/ImageSets/Main/{splits[name]}.txt".lstrip("/")
-                    + f": {name} means {other} and {path}; write the folder into the list, such as {below}, or let "
-                    "--split-shares make the splits"
-                )
-            result.append(replace(example, split=splits[name]))
+        entry = _entry_of(path, lists)
+        if entry is not None:
+            prefix, name = entry
+            _refuse_two_files(seen.setdefault(entry, path), path, entry, lists[prefix][name])
+            result.append(replace(example, split=lists[prefix][name]))
         elif example.problem is None or example.problem[0] == "selection":
             fault = ("selection", "in no ImageSets list", "")
             result.append(replace(example, boxes=None, declared_size=None, problem=fault))
         else:
             result.append(example)
-    for prefix, splits in lists.items():
-        for name, split in splits.items():
-            if (prefix, name) not in seen:
-                place = f"{prefix}/ImageSets/Main/{split}.txt#{name}".lstrip("/")
-                fault = (
-                    "annotation",
-                    "listed image has no annotation",
-                    "add its XML file, or remove the line",
-                )
-                result.append(rejected_example(place, fault, split))
-    return result
+    fault = ("annotation", "listed image has no annotation", "add its XML file, or remove the line")
+    unused = (
+        (f"{_list_file(prefix, split)}#{name}", split)
+        for prefix, splits in lists.items()
+        for name, split in splits.items()
+        if (prefix, name) not in seen
+    )
+    return result + [rejected_example(place, fault, split) for place, split in unused]
+
+
+def _list_file(prefix: str, name: str) -> str:
+    return f"{prefix}/ImageSets/Main/{name}.txt".lstrip("/")
+
+
+def _entry_of(path: str, lists: Mapping[str, Mapping[str, str]]) -> tuple[str, str] | None:
+    """Return the folder with ImageSets/Main and the name in its lists that mean a file; None if none does."""
+    under = [prefix for prefix in lists if path.startswith(f"{prefix}/" if prefix else "")]
+    # Lists may be beside the images: lists/ImageSets/Main with data/JPEGImages.
+    under = under or (list(lists) if len(lists) == 1 else [])
+    if not under:
+        return None
+    prefix = max(under, key=len)
+    below = _path_below_first_folder(path, prefix)
+    # An entry names a file by its path below the first folder, or by its file name.
+    name = next((name for name in (below, PurePosixPath(below).name) if name in lists[prefix]), None)
+    return None if name is None else (prefix, name)
+
+
+def _refuse_two_files(other: str, path: str, entry: tuple[str, str], split: str) -> None:
+    """Raise AnnotationsError if an entry means two XML files, so that either may belong to another split."""
+    prefix, name = entry
+    if other != path and path.lower().endswith(".xml") and other.lower().endswith(".xml"):
+        below = _path_below_first_folder(path, prefix)
+        raise AnnotationsError(
+            f"{_list_file(prefix, split)}: {name} means {other} and {path}; write the folder into the list, such as "
+            f"{below}, or let --split-shares make the splits"
+        )
 
 
 def _path_below_first_folder(path: str, prefix: str) -> str:
@@ -376,12 +443,8 @@ def _path_below_first_folder(path: str, prefix: str) -> str:
 
 
 def _split_by_folders(listed: Sequence[SourceExample], paths: Sequence[str]) -> list[SourceExample]:
-    firsts = []
-    for path in paths:
-        folders = path.split("/")[:-1]
-        if folders and folders[0].lower() == "annotations":
-            folders = folders[1:]
-        firsts.append(folders[0] if folders else "")
+    """Return the examples with their first folders as splits if all XML files are in folders with split names."""
+    firsts = [_first_folder(path) for path in paths]
     xml_firsts = {first for first, path in zip(firsts, paths, strict=True) if path.lower().endswith(".xml")}
     if not all(is_split_name(first) for first in xml_firsts):
         return list(listed)
@@ -389,6 +452,14 @@ def _split_by_folders(listed: Sequence[SourceExample], paths: Sequence[str]) -> 
         replace(example, split=first if is_split_name(first) else "train")
         for example, first in zip(listed, firsts, strict=True)
     ]
+
+
+def _first_folder(path: str) -> str:
+    """Return the first folder of a path, or the one below Annotations/; "" in the root."""
+    folders = path.split("/")[:-1]
+    if folders and folders[0].lower() == "annotations":
+        folders = folders[1:]
+    return folders[0] if folders else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,42 +485,20 @@ def _resolve_names(
     2. One of them is the image of another XML file.
     3. Other XML files with two different names have an image under only one of these names, the same for all files.
 
+    Files are renamed and copied after they were annotated, so either name may be the old one.
+
     Args:
         declared: size that each XML file declares.
     """
-    found = index.match(queries)
-    conflicts: dict[str, _Conflict] = {}
-    taken: set[str] = set()
-    alone: set[str] = set()
-    lost: dict[str, str] = {}  # XML files whose <filename> matches no image
-    for path, answer in found.items():
-        differ = _names_differ(path, queries[path].name)
-        beside = tuple(index.neighbors(queries[path])) if differ else ()
-        if isinstance(answer, SourceError):
-            if len(beside) == 1 and answer.reason == "image file not found":
-                lost[path] = beside[0]
-        elif beside and answer.path not in beside:
-            conflicts[path] = _Conflict(written=answer, beside=beside)
-        else:
-            taken.add(answer.path)
-            if beside:
-                found[path] = replace(answer, note=answer.note or _NO_SUCH_FILE)
-            if differ:
-                alone.add("xml-name" if beside else "filename")
-    if lost:
-        alone.add("xml-name")
-        taken.update(lost.values())
+    names = _find_names(index, queries)
+    found, conflicts = names.found, names.conflicts
     if not conflicts:
         return found
     chosen = dict.fromkeys(conflicts, options.voc_images)
     if options.voc_images == "auto":
-        chosen = _resolve_by_size(conflicts, declared, images)
-        if len(proven := set(chosen.values())) == 1:
-            chosen = dict.fromkeys(conflicts, proven.pop())
-        chosen = _resolve_by_other_files(conflicts, chosen, taken)
-        if len(alone) == 1:
-            chosen = dict.fromkeys(conflicts, *alone) | chosen
+        chosen = _prove_names(names, declared, images)
     remaining = [path for path in conflicts if path not in chosen]
+    # A few open conflicts are problems of their images; many mean that the user must say which name counts.
     if 2 * len(remaining) > len(found):
         one = conflicts[remaining[0]]
         raise AnnotationsError(
@@ -460,10 +509,64 @@ def _resolve_names(
     claimed = {answer.path for answer in (found | answers).values() if isinstance(answer, ImageMatch)}
     own = {
         path: ImageMatch(path=image, note=_NO_SUCH_FILE)
-        for path, image in lost.items()
+        for path, image in names.lost.items()
         if image not in claimed
     }
     return found | answers | own
+
+
+@dataclass(kw_only=True)
+class _Names:
+    """Images that <filename> and the XML files' own names match.
+
+    Args:
+        found: answer to <filename> of each XML file.
+        conflicts: XML files with two images.
+        lost: image of the own name of XML files whose <filename> matches no image.
+        taken: images of the XML files without a conflict.
+        alone: "filename" or "xml-name", for XML files with two names of which only this one has an image.
+    """
+
+    found: dict[str, ImageMatch | SourceError]
+    conflicts: dict[str, _Conflict] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    alone: set[str] = field(default_factory=set)
+
+
+def _find_names(index: ImageIndex, queries: Mapping[str, ImageQuery]) -> _Names:
+    """Return the images of both names of all XML files."""
+    names = _Names(found=index.match(queries))
+    for path, answer in names.found.items():
+        if not _names_differ(path, queries[path].name):
+            names.taken.update([answer.path] if isinstance(answer, ImageMatch) else [])
+            continue
+        beside = tuple(index.neighbors(queries[path]))
+        if isinstance(answer, SourceError):
+            if len(beside) == 1 and answer.reason == "image file not found":
+                names.lost[path] = beside[0]
+                names.taken.add(beside[0])
+                names.alone.add("xml-name")
+        elif beside and answer.path not in beside:
+            names.conflicts[path] = _Conflict(written=answer, beside=beside)
+        else:
+            names.taken.add(answer.path)
+            names.alone.add("xml-name" if beside else "filename")
+            if beside:
+                names.found[path] = replace(answer, note=answer.note or _NO_SUCH_FILE)
+    return names
+
+
+def _prove_names(names: _Names, declared: Mapping[str, Size | None], images: SourceFiles) -> dict[str, str]:
+    """Return which name counts in each conflict that one of the three rules of `_resolve_names` decides."""
+    conflicts = names.conflicts
+    chosen = _resolve_by_size(conflicts, declared, images)
+    if len(proven := set(chosen.values())) == 1:
+        chosen = dict.fromkeys(conflicts, proven.pop())
+    chosen = _resolve_by_other_files(conflicts, chosen, names.taken)
+    if len(names.alone) == 1:
+        chosen = dict.fromkeys(conflicts, *names.alone) | chosen
+    return chosen
 
 
 def _names_differ(path: str, written: str) -> bool:
@@ -508,16 +611,23 @@ def _resolve_by_other_files(
     taken = taken | {_path(conflicts[path], what) for path, what in chosen.items()}
     while True:
         remaining = {path: one for path, one in conflicts.items() if path not in chosen}
-        claims = Counter(one.written.path for one in remaining.values())
-        found = {}
-        for path, one in remaining.items():
-            is_written_taken = one.written.path in taken or claims[one.written.path] > 1
-            if is_written_taken is not (one.beside[0] in taken):
-                found[path] = "xml-name" if is_written_taken else "filename"
+        found = _resolve_by_taken(remaining, taken)
         if not found:
             return chosen
         chosen |= found
         taken |= {_path(remaining[path], what) for path, what in found.items()}
+
+
+def _resolve_by_taken(conflicts: Mapping[str, _Conflict], taken: set[str]) -> dict[str, str]:
+    """Return the correct name of each conflict in which only one of the two images is another file's."""
+    # Several files with one <filename>, such as copies of a template, cannot all mean it.
+    claims = Counter(one.written.path for one in conflicts.values())
+    found = {}
+    for path, one in conflicts.items():
+        is_written_taken = one.written.path in taken or claims[one.written.path] > 1
+        if is_written_taken is not (one.beside[0] in taken):
+            found[path] = "xml-name" if is_written_taken else "filename"
+    return found
 
 
 def _path(one: _Conflict, what: str) -> str:

@@ -29,7 +29,7 @@ from halofeed.prep.annotations.contract import (
     splits_by_folders,
 )
 from halofeed.prep.annotations.documents import MAX_YAML_BYTES, parse_yaml, read_limited
-from halofeed.prep.annotations.image_index import ImageIndex, ImageMatch, ImageQuery
+from halofeed.prep.annotations.image_index import ImageIndex, ImageQuery
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import (
@@ -65,6 +65,7 @@ _UNKNOWN_ID = "class id is not in names"
 _OBB_NUMBERS = 9
 """Class and four corners, the rows of oriented boxes (`yolo obb`)."""
 _FILLED = 0.97
+"""Least share of its box that four corners enclose if they are upright; corners drawn by hand are not exact."""
 _NO_IMAGE = ("annotation", "label file has no image", "delete it, or add the image")
 _IN_NO_SPLIT = ("selection", "image is in no split of data.yaml", "")
 
@@ -88,6 +89,11 @@ class _Description:
     root: str = ""
     keypoints: tuple[str, ...] = ()
     dimensions: int = 0
+
+    @property
+    def is_yaml(self) -> bool:
+        """Whether its paths are those of a data.yaml. Darknet's begin with data/, the folder beside its program."""
+        return self.file.lower().endswith(_YAML)
 
 
 def list_references(
@@ -121,15 +127,7 @@ def list_references(
             f"{_label_paths(first)[0]} for {first}. For a folder per class, as in YOLO's classification, take --layout "
             f"folders --folders-are-classes{layout_hint(annotations, 'yolo', annotation_file)}"
         )
-    read = [
-        (one, frozenset[int]())
-        if one.problem
-        else _with_objects(one, labels[one.source], described, images, options)
-        for one in listed
-    ]
-    listed = [one for one, _ in read]
-    if not options.masks and frozenset[int]().union(*(lengths for _, lengths in read)) == {_OBB_NUMBERS}:
-        listed = [_with_oriented_boxes(one, options) for one in listed]
+    listed = _read_objects(listed, labels, described, images, options)
     _check_first_number(listed, described)
     listed = resolve_boxes(listed, images, replace(options, box_units="normalized"), described.file)
     if options.annotation_grid == "auto":  # Ultralytics reads pictures as displayed, so people label them so
@@ -141,6 +139,28 @@ def list_references(
     of_others = (_label_file(one.source, images) for one in others)
     listed += _labels_without_image(filter(None, (*labels.values(), *of_others)), images)
     yield from sort_examples(note_similar_classes(listed))
+
+
+def _read_objects(
+    listed: Sequence[SourceExample],
+    labels: Mapping[str, str | None],
+    described: _Description,
+    images: SourceFiles,
+    options: LayoutOptions,
+) -> list[SourceExample]:
+    """Return the examples with the objects of their label files; `labels` has the file of each image."""
+    read = [
+        (one, frozenset[int]())
+        if one.problem
+        else _with_objects(one, labels[one.source], described, images, options)
+        for one in listed
+    ]
+    lengths = frozenset[int]().union(*(lengths for _, lengths in read))
+    # Ultralytics' oriented boxes and polygons have one form. A set whose rows all have four corners is of oriented
+    # boxes; with --masks they are polygons.
+    if lengths == {_OBB_NUMBERS} and not options.masks:
+        return [_with_oriented_boxes(one, options) for one, _ in read]
+    return [one for one, _ in read]
 
 
 def _refuse_lists_of_nothing(described: _Description, listed: Sequence[SourceExample]) -> None:
@@ -173,24 +193,34 @@ def _read_description(annotations: SourceFiles, annotation_file: str | None) -> 
                 f"{annotation_file}: expected YOLO's data.yaml; name that, or the folder of the data set"
             )
         return _parse_description(annotation_file, _read_yaml(annotations, annotation_file))
-    paths = [path for path in annotations.sizes() if path.lower().endswith(_YAML)]
-    documents: dict[str, Any] = {}
-    described: list[str] = []
-    while paths and not described:  # the topmost folder that has one
-        nearest = _nearest(paths)
-        paths = [path for path in paths if path not in nearest]
-        documents |= {path: _read_any_yaml(annotations, path) for path in nearest}
-        described = [path for path in nearest if _describes(documents[path])]
+    documents = _topmost_documents(annotations)
+    described = [path for path, document in documents.items() if _describes(document)]
     if len(described) > 1:
         raise AnnotationsError(
             f"{annotations.root}: {' and '.join(described[:3])} each describe a data set; name one of them: "
             f"--source {annotations.root.rstrip('/')}/{described[0]}"
         )
-    if described:
-        return _parse_description(described[0], documents[described[0]])
-    named = [path for path in documents if isinstance(documents[path], dict) and "names" in documents[path]]
-    if len(named) == 1:
-        return _parse_description(named[0], documents[named[0]])
+    # A file of names alone describes the classes; folders then say what the splits are.
+    named = [path for path, one in documents.items() if isinstance(one, dict) and "names" in one]
+    for chosen in (described, named):
+        if len(chosen) == 1:
+            return _parse_description(chosen[0], documents[chosen[0]])
+    return _read_name_file(annotations)
+
+
+def _topmost_documents(annotations: SourceFiles) -> dict[str, Any]:
+    """Return the YAML documents down to the topmost folder that has one of a data set: copies may be below it."""
+    paths = [path for path in annotations.sizes() if path.lower().endswith(_YAML)]
+    documents: dict[str, Any] = {}
+    while paths and not any(map(_describes, documents.values())):
+        nearest = _nearest(paths)
+        paths = [path for path in paths if path not in nearest]
+        documents |= {path: _read_any_yaml(annotations, path) for path in nearest}
+    return documents
+
+
+def _read_name_file(annotations: SourceFiles) -> _Description:
+    """Return the class names of a text file, such as labelImg's classes.txt or Darknet's obj.names."""
     found = _nearest([path for path in annotations.sizes() if posixpath.basename(path) in _NAME_FILES])
     texts = {read_required(annotations, path).decode("utf-8-sig", "replace") for path in found}
     if len(texts) != 1:
@@ -225,11 +255,13 @@ def _nearest(paths: Sequence[str]) -> list[str]:
 
 
 def _describes(document: Any) -> bool:
-    return (
-        isinstance(document, dict)
-        and bool({"names", "nc"} & document.keys())
-        and bool({*_SPLITS, "path"} & document.keys())
-    )
+    """Return whether a document is a data.yaml: it has classes, and a split or a root.
+
+    Ultralytics' files of models, such as yolov8.yaml, have nc too, and neither split nor root.
+    """
+    if not isinstance(document, dict):
+        return False
+    return bool({"names", "nc"} & document.keys()) and bool({*_SPLITS, "path"} & document.keys())
 
 
 def _read_any_yaml(annotations: SourceFiles, path: str) -> Any:
@@ -243,7 +275,10 @@ def _read_any_yaml(annotations: SourceFiles, path: str) -> Any:
 
 
 def _read_yaml(annotations: SourceFiles, path: str) -> Any:
-    """Return a YAML document of dicts, lists and texts; every scalar as it is written, such as `no`."""
+    """Return a YAML document of dicts, lists and texts; every scalar as it is written, such as `no`.
+
+    YAML 1.1 makes booleans of the class names yes, no, on and off, and a number of 1_000.
+    """
     try:
         if (annotations.size(path) or 0) > MAX_YAML_BYTES:
             raise ValueError(f"expected at most {MAX_YAML_BYTES:,} bytes of YAML; shorten it")
@@ -257,13 +292,7 @@ def _parse_description(file: str, document: Any) -> _Description:
         raise AnnotationsError(f"{file}: expected YOLO's keys names (or nc), train and val; {_FIX_NAMES}")
     splits: dict[str, tuple[str, ...]] = {}
     for key, split in _SPLITS.items():
-        value = document.get(key)
-        written = [value] if isinstance(value, str) else value
-        if written is not None and not (
-            isinstance(written, list) and all(isinstance(one, str) for one in written)
-        ):
-            raise AnnotationsError(f"{file}: {key}: expected a path or a list of paths, got {value!r:.80}")
-        if named := tuple(one for one in written or () if one not in ("", "~", "null")):
+        if named := _paths_of_split(file, key, document.get(key)):
             splits.setdefault(split, named)
     root = document.get("path") or ""
     if not isinstance(root, str):
@@ -279,6 +308,14 @@ def _parse_description(file: str, document: Any) -> _Description:
     )
 
 
+def _paths_of_split(file: str, key: str, value: Any) -> tuple[str, ...]:
+    """Return the paths of a split: a folder, a list of images, or several of them; () for a key without a value."""
+    written = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(written, list) or not all(isinstance(one, str) for one in written):
+        raise AnnotationsError(f"{file}: {key}: expected a path or a list of paths, got {value!r:.80}")
+    return tuple(one for one in written if one not in ("", "~", "null"))
+
+
 def _whole(file: str, key: str, text: Any) -> int:
     if not isinstance(text, str) or not text.strip().isdecimal() or len(text) > len(str(_MAX_NUMBER)):
         raise AnnotationsError(
@@ -292,6 +329,7 @@ def _parse_names(file: str, document: Mapping[str, Any]) -> Mapping[int, str]:
     count = None if "nc" not in document else _whole(file, "nc", document["nc"])
     written = document.get("names")
     if written is None:
+        # `check_det_dataset` in ultralytics/data/utils.py calls them class_0, class_1, ... too.
         return _check_names(file, {identity: f"class_{identity}" for identity in range(count or 0)})
     if isinstance(written, dict):
         names = {_whole(file, "names", key): name for key, name in written.items()}
@@ -318,17 +356,28 @@ def _check_names(file: str, names: Mapping[int, Any]) -> Mapping[int, str]:
 
 
 def _parse_keypoints(file: str, document: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
+    """Return the names of the keypoints and the numbers of each: 3 with a visibility, else 2; ((), 0) without any."""
     shape = document.get("kpt_shape")
     if shape is None:
         return (), 0
     numbers = [_whole(file, "kpt_shape", one) for one in shape] if isinstance(shape, list) else []
     if len(numbers) != 2 or numbers[1] not in (2, 3):
         raise AnnotationsError(f"{file}: kpt_shape: expected [number, 2 or 3], got {shape!r:.80}; correct it")
-    named = document.get("kpt_names")
-    lists = [one for one in named.values() if isinstance(one, list)] if isinstance(named, dict) else []
-    if lists and all(one == lists[0] for one in lists) and len(set(lists[0])) == numbers[0]:
-        return tuple(lists[0]), numbers[1]
+    names = _common_keypoints(document.get("kpt_names"))
+    if len(set(names)) == numbers[0]:
+        return names, numbers[1]
     return tuple(f"keypoint_{number}" for number in range(1, numbers[0] + 1)), numbers[1]
+
+
+def _common_keypoints(written: Any) -> tuple[str, ...]:
+    """Return the names in kpt_names if all classes have the same; () otherwise.
+
+    Ultralytics' kpt_names has a list for each class id; kpt_shape is one for all classes.
+    """
+    lists = [one for one in written.values() if isinstance(one, list)] if isinstance(written, dict) else []
+    if not lists or any(one != lists[0] for one in lists):
+        return ()
+    return tuple(lists[0])
 
 
 # The images -----------------------------------------------------------------------------------------------
@@ -345,44 +394,46 @@ def _list_images(
     if not described.splits:
         yield from _images_by_folders(images)
         return
-    found = [
-        (split, path, *_find_path(path, described, annotations, images))
+    places = [
+        _find_place(split, written, described, annotations, images)
         for split, paths in described.splits.items()
-        for path in paths
+        for written in paths
     ]
-    missing = [f"{split}: {written}" for split, written, path, _ in found if path is None]
-    # Darknet's paths begin with data/, the folder beside its program.
-    is_guess = described.file.lower().endswith(_YAML) and any(by_end for *_, by_end in found)
-    note = (_BY_ITS_END,) if is_guess else ()
-    splits: dict[str, str] = {}
-    notes: dict[str, tuple[str, ...]] = {}
-    faulty: list[SourceExample] = []
-    for split, path in ((split, path) for split, _, path, _ in found if path is not None):
-        for image in _images_of(path, described, images, index):
-            if isinstance(image, SourceExample):
-                faulty.append(replace(image, split=split))
-                continue
-            # Darknet's paths begin with data/, the folder beside its program.
-            if image.note and described.file.lower().endswith(_YAML):
-                notes[image.path] = (image.note,)
-            if splits.setdefault(image.path, split) != split and options.source_splits:
-                raise AnnotationsError(
-                    f"{described.file}: {image.path} is in the splits {splits[image.path]} and {split}; leave one of "
-                    "them out, or divide the images anew: --split-shares train=0.8,val=0.2"
-                )
-    if not splits and not faulty:
+    listed = [image for place in places for image in _images_at(place, described, images, index)]
+    if not listed:
+        missing = ", ".join(f"{one.split}: {one.written}" for one in places if one.path is None)
         raise AnnotationsError(
-            f"{described.file}: no image lies at {', '.join(missing) or 'its paths'}; correct the paths, which are "
-            f"relative to path: or to the file's own folder, below {images.root}"
+            f"{described.file}: no image lies at {missing or 'its paths'}; correct the paths, which are relative to "
+            f"path: or to the file's own folder, below {images.root}"
         )
-    if missing:
-        note = (
-            *note,
-            f"data.yaml names images that are missing ({'; '.join(missing)}); the other splits are taken",
-        )
-    for source, split in splits.items():
-        yield SourceExample(source=source, key=source, split=split, notes=(*note, *notes.get(source, ())))
-    yield from faulty
+    notes = _notes_on_places(places, described)
+    for image in _each_once(listed, described, options):
+        yield replace(image, notes=(*notes, *image.notes)) if image.problem is None else image
+
+
+def _each_once(
+    listed: Sequence[SourceExample], described: _Description, options: LayoutOptions
+) -> Iterator[SourceExample]:
+    """Yield each image once, and all lines without an image; raise AnnotationsError for an image of two splits."""
+    found: dict[str, SourceExample] = {}
+    for image in listed:
+        other = image if image.problem is not None else found.setdefault(image.source, image)
+        if other.split != image.split and options.source_splits:
+            raise AnnotationsError(
+                f"{described.file}: {image.source} is in the splits {other.split} and {image.split}; leave one of "
+                "them out, or divide the images anew: --split-shares train=0.8,val=0.2"
+            )
+    yield from found.values()
+    yield from (image for image in listed if image.problem is not None)
+
+
+def _notes_on_places(places: Sequence[_Place], described: _Description) -> tuple[str, ...]:
+    """Return notes on paths of data.yaml that were found by their ends, and on those that were not found."""
+    notes = (_BY_ITS_END,) if described.is_yaml and any(one.by_end for one in places) else ()
+    missing = "; ".join(f"{one.split}: {one.written}" for one in places if one.path is None)
+    if not missing:
+        return notes
+    return (*notes, f"data.yaml names images that are missing ({missing}); the other splits are taken")
 
 
 def _images_by_folders(images: SourceFiles) -> Iterator[SourceExample]:
@@ -391,51 +442,81 @@ def _images_by_folders(images: SourceFiles) -> Iterator[SourceExample]:
         yield SourceExample(source=path, key=path, split=split)
 
 
-def _find_path(
-    written: str, described: _Description, annotations: SourceFiles, images: SourceFiles
-) -> tuple[str | None, bool]:
-    """Return the path below the images' root that data.yaml names, and whether only its end was found.
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Path of a split in data.yaml.
+
+    Args:
+        split: the split.
+        written: path as written.
+        path: path below the images' root; None if nothing is there.
+        by_end: whether only the end of the written path was found.
+    """
+
+    split: str
+    written: str
+    path: str | None
+    by_end: bool = False
+
+
+def _find_place(
+    split: str, written: str, described: _Description, annotations: SourceFiles, images: SourceFiles
+) -> _Place:
+    """Return the folder, list or image that data.yaml names for a split.
 
     Paths are relative to `path`, then to the file's folder. Roboflow writes ../train/images for train/images, which
     Ultralytics accepts too. A path of another machine is found by its end.
     """
-    written, root = (text.strip().replace("\\", "/") for text in (written, described.root))
-    folder = posixpath.dirname(described.file)
-    candidates = []
+    plain, root = (text.strip().replace("\\", "/") for text in (written, described.root))
+    candidates = [path_below(images.root, plain)]
     if annotations.root == images.root:
-        relative = [root, ""] if root and path_below(images.root, root) is None else [""]
-        relative += [path_below(images.root, root) or ""]
-        candidates = [posixpath.join(folder, above, written) for above in relative]
-        if written.startswith("../"):
-            candidates += [posixpath.join(folder, above, written[3:]) for above in relative]
-    candidates += filter(None, [path_below(images.root, written)])
-    for one in candidates:
-        path = posixpath.normpath(one)
+        candidates = [*_relative_paths(plain, root, described.file, images.root), *candidates]
+    for path in (posixpath.normpath(one) for one in candidates if one):
         if not path.startswith(("../", "/")) and _exists(path, images):
-            return path, False
-    parts = [part for part in f"{root}/{written}".split("/") if part not in ("", ".", "..")]
+            return _Place(split=split, written=written, path=path)
+    folder = posixpath.dirname(described.file)
+    parts = [part for part in f"{root}/{plain}".split("/") if part not in ("", ".", "..")]
     ends = ("/".join(parts[start:]) for start in range(len(parts)))
     below = (path for end in ends for path in dict.fromkeys((posixpath.join(folder, end), end)))
     found = next((path for path in below if _exists(path, images)), None)
-    return found, found is not None
+    return _Place(split=split, written=written, path=found, by_end=found is not None)
+
+
+def _relative_paths(written: str, root: str, file: str, images_root: str) -> list[str]:
+    """Return the paths that a relative one may mean: below `path` of data.yaml, or below the folder of that file."""
+    below = path_below(images_root, root)
+    above = [root, "", ""] if root and below is None else ["", below or ""]
+    # `check_det_dataset` in ultralytics/data/utils.py takes "../train/images" without "../" if that exists.
+    names = [written, written.removeprefix("../")] if written.startswith("../") else [written]
+    return [posixpath.join(posixpath.dirname(file), one, name) for name in names for one in above]
 
 
 def _exists(path: str, images: SourceFiles) -> bool:
     return path == "." or images.has_folder(path) or images.size(path) is not None
 
 
-def _images_of(
-    path: str, described: _Description, images: SourceFiles, index: ImageIndex
-) -> Iterator[ImageMatch | SourceExample]:
-    """Yield the images below a folder or in a list; an example with a problem for a line that names none."""
+def _images_at(
+    place: _Place, described: _Description, images: SourceFiles, index: ImageIndex
+) -> Iterator[SourceExample]:
+    """Yield the images in a folder or a list; an example with a problem for a line of a list that names none."""
+    path = place.path
+    if path is None:
+        return
     if images.size(path) is None:
         start = "" if path == "." else f"{path}/"
-        found = (one for one in images.sizes() if one.startswith(start) and is_image_name(one))
-        yield from (ImageMatch(path=one) for one in found)
+        found = [one for one in images.sizes() if one.startswith(start) and is_image_name(one)]
+    elif is_image_name(path):
+        found = [path]
+    else:
+        yield from _images_in_list(path, place.split, described, images, index)
         return
-    if is_image_name(path):
-        yield ImageMatch(path=path)
-        return
+    yield from (SourceExample(source=one, key=one, split=place.split) for one in found)
+
+
+def _images_in_list(
+    path: str, split: str, described: _Description, images: SourceFiles, index: ImageIndex
+) -> Iterator[SourceExample]:
+    """Yield the image of each line of a list, relative to the list, to data.yaml or to the root."""
     text = read_required(images, path).decode("utf-8-sig", "surrogateescape")
     lines = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
     places = tuple(dict.fromkeys((posixpath.dirname(path), posixpath.dirname(described.file), "")))
@@ -444,10 +525,11 @@ def _images_of(
         for line in lines
     }
     for line, match in index.match(queries).items():
-        if isinstance(match, ImageMatch):
-            yield match
+        if isinstance(match, SourceError):
+            yield rejected_example(line, match.at(path).args, split)
         else:
-            yield rejected_example(line, match.at(path).args)
+            notes = (match.note,) if match.note and described.is_yaml else ()
+            yield SourceExample(source=match.path, key=match.path, split=split, notes=notes)
 
 
 # The objects ----------------------------------------------------------------------------------------------
@@ -455,6 +537,8 @@ def _images_of(
 
 def _label_paths(image: str) -> list[str]:
     """Return where an image's label file may be, by preference.
+
+    Source: `img2label_paths` in ultralytics/data/utils.py, which replaces the last folder `images`.
 
     >>> _label_paths("a/images/train/1.jpg")
     ['a/labels/train/1.txt', 'a/images/train/1.txt']
@@ -486,6 +570,7 @@ def _with_objects(
 ) -> tuple[SourceExample, frozenset[int]]:
     """Return the example with the boxes of its label file, and the numbers of values in its rows."""
     lengths = frozenset[int]()
+    # Ultralytics: background pictures need no label file, so a missing one cannot be told from a forgotten one.
     if file is None:
         return replace(example, boxes=(), notes=(*example.notes, _NO_LABEL_FILE)), lengths
     try:
@@ -505,19 +590,24 @@ def _with_oriented_boxes(example: SourceExample, options: LayoutOptions) -> Sour
 
     Corners that people drew, as in DOTA, are no exact rectangles, which `polygon_of` recognizes.
     """
-    oriented = [
-        replace(box, turned_share=share)
-        if box.area and (share := box.area / ((box.xmax - box.xmin) * (box.ymax - box.ymin))) < _FILLED
-        else box
-        for box in example.boxes or ()
-    ]
-    if example.problem or options.oriented_boxes == "upright" or not example.boxes:
-        return replace(example, boxes=tuple(oriented)) if example.boxes else example
-    bad = [(BOX_IS_ORIENTED, f"{box.label!r}: four corners") for box in oriented if box.turned_share]
+    if not example.boxes:
+        return example
+    boxes = tuple(map(_with_filled_share, example.boxes))
+    if example.problem or options.oriented_boxes == "upright":
+        return replace(example, boxes=boxes)
+    bad = [(BOX_IS_ORIENTED, f"{box.label!r}: four corners") for box in boxes if box.turned_share]
     if bad and options.on_bad_object == "reject":
         return replace(example, boxes=None, problem=("annotation", *bad[0]))
-    kept = tuple(box for box in oriented if not box.turned_share)
+    kept = tuple(box for box in boxes if not box.turned_share)
     return replace(example, boxes=kept, bad_objects=(*example.bad_objects, *bad))
+
+
+def _with_filled_share(box: Box) -> Box:
+    """Return a box, with the share of it that its four corners enclose if they do not fill it."""
+    if not box.area:
+        return box
+    share = box.area / ((box.xmax - box.xmin) * (box.ymax - box.ymin))
+    return replace(box, turned_share=share) if share < _FILLED else box
 
 
 def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, list[str]]) -> Box:
@@ -530,7 +620,8 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
         raise SourceError("annotation", _UNKNOWN_ID, detail)
     label, values = described.names[int(numbers[0])], numbers[1:]
     posed = 4 + len(described.keypoints) * described.dimensions
-    if len(values) == 4 or (described.keypoints and len(values) == posed):
+    # The number of values tells the form: posed is 4 without keypoints, and a polygon has at least three points.
+    if len(values) in (4, posed):
         kept = "keypoints" in options.keep
         flags: dict[str, Any] = {"keypoints": _keypoints(described, values[4:])} if kept else {}
         return rectangle_of(label, values[:4], what, options, form="center-size", **flags)
@@ -551,6 +642,7 @@ def _check_first_number(listed: Sequence[SourceExample], described: _Description
         for why, detail in one.bad_objects
         if why == _UNKNOWN_ID
     }
+    # The last class of a numbering from 1 is unknown, and nothing uses the first of one from 0.
     if (
         unknown == {str(len(names))}
         and [*names] == [*range(len(names))]
@@ -571,6 +663,8 @@ def _keypoints(described: _Description, values: Sequence[float]) -> tuple[Keypoi
         return tuple(Keypoint(name=name) for name in described.keypoints)
     found = []
     for name, (x, y, *seen) in zip(described.keypoints, points, strict=True):
+        # `verify_image_label` in ultralytics/data/utils.py masks points with a negative side where rows have no
+        # visibility.
         visibility = seen[0] if seen else 2 * (x >= 0 and y >= 0)
         if visibility not in (0, 1, 2):
             detail = f"{name}: {visibility:g}; expected 0, 1 or 2"

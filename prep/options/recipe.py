@@ -18,7 +18,14 @@ from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.splits import compile_group_pattern
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.kind_rules import CLIP_RULES, PICTURE_RULES, VOLUME_RULES, KindRules
-from halofeed.prep.options.option import copy_options, fields_by_class, flag, refusal, unmet_need
+from halofeed.prep.options.option import (
+    copy_options,
+    fields_by_class,
+    flag,
+    problems_of,
+    refusal,
+    unmet_need,
+)
 from halofeed.prep.options.recipe_options import RecipeOptions
 from halofeed.prep.sources.example import FileSelection
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name, is_scan_or_array_name
@@ -47,6 +54,7 @@ class Recipe(RecipeOptions):
     def __post_init__(self) -> None:
         if isinstance(self.ignore_label, int):  # programs may name one value as a number
             object.__setattr__(self, "ignore_label", (str(self.ignore_label),))
+        # Defaults differ by kind of image, which the other options decide: they are settled once all are known.
         for name, value in self.rules.defaults(self).items():
             object.__setattr__(self, name, getattr(self, name) or value)
         if problems := self._problems():
@@ -58,23 +66,31 @@ class Recipe(RecipeOptions):
             value = getattr(self, field.name)
             if problem := _value_problem(field, value):
                 found.append(f"{flag(field.name)} {value!r}: {problem}")
-        found += [*self.volume_problems(), *self.clip_problems()]
-        found += self.rules.problems(self)
-        if self.shards > 99_999:
-            found.append(
-                f"--shards {self.shards}: expected at most 99,999, which is what fits the file names"
-            )
-        if not self.class_separator:
-            found.append("--class-separator: expected a text, none or auto, got an empty one")
-        if unknown := [name for name in self.keep if name not in OPTIONAL_ATTRIBUTES]:
-            found.append(f"--keep {','.join(unknown)}: expected some of {', '.join(OPTIONAL_ATTRIBUTES)}")
+        unknown = [name for name in self.keep if name not in OPTIONAL_ATTRIBUTES]
+        found += [*self.volume_problems(), *self.clip_problems(), *self.rules.problems(self)]
+        found += problems_of(
+            (
+                self.shards > 99_999,
+                f"--shards {self.shards}: expected at most 99,999, which is what fits the file names",
+            ),
+            (
+                not self.class_separator,
+                "--class-separator: expected a text, none or auto, got an empty one",
+            ),
+            (unknown, f"--keep {','.join(unknown)}: expected some of {', '.join(OPTIONAL_ATTRIBUTES)}"),
+        )
         if (pattern := self.group_pattern) is not None:
             found += refusal(lambda: compile_group_pattern(pattern))
-        if self.folds is not None and self.split_shares:
-            found.append("--split-shares and --folds both assign splits; give one of them")
-        if self.group_pattern is not None and self.group_column is not None:
-            found.append("--group-pattern and --group-column both name groups; give one of them")
-        return found
+        return found + problems_of(
+            (
+                self.folds is not None and self.split_shares,
+                "--split-shares and --folds both assign splits; give one of them",
+            ),
+            (
+                self.group_pattern is not None and self.group_column is not None,
+                "--group-pattern and --group-column both name groups; give one of them",
+            ),
+        )
 
     def check_used(self, names: Container[str] | None = None) -> None:
         """Refuse options that differ from their defaults and have no effect.
@@ -279,6 +295,7 @@ def _has_type(value: Any, expected: Any) -> bool:
         return isinstance(value, str)
     if isinstance(expected, UnionType):
         return any(_has_type(value, one) for one in get_args(expected))
+    # JSON has one kind of number, so that 1 is a float too; True is no number, though Python's bool is an int.
     if expected in (int, float):
         return type(value) in (int, expected) and abs(value) < _LARGEST_NUMBER
     return type(value) is expected

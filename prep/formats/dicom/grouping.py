@@ -188,6 +188,7 @@ def _read_fields(
         file_bytes=files.size(path),
         header_checksum=checksum_before(header.pixels, body),
     )
+    # The elements that place the slices of a mosaic are Siemens' own, and not kept in the header fields.
     if MOSAIC in fields.image_words:
         return split_mosaic(header.elements, fields) or fields
     return fields
@@ -199,25 +200,35 @@ def _kind_of(fields: HeaderFields) -> str:
         return fields.kind
     if fields.stored.samples != 1 or fields.stored.photometric == "color":
         return "color image"
+    # `split_mosaic` found no positions for its slices.
     if MOSAIC in fields.image_words and fields.tiles is None:
         return "mosaic"
+    # GE scanners write screenshots beside the scan, as images with this word in their type.
     if "SCREEN SAVE" in fields.image_words:
         return SECONDARY_CAPTURE
+    # PS3.3 C.8.2.1.1.1: value 3 of the image type tells localizers from axial images.
     if LOCALIZER_WORDS.intersection(fields.image_words):
         return LOCALIZER
     if fields.is_survey:
         return "survey by its description"
     if any(frame.position_mm is None or frame.orientation is None for frame in fields.frames):
-        if fields.modality != "NM":
-            return "image without position"
-        kinds = (NUCLEAR_KINDS[word] for word in fields.image_words if word in NUCLEAR_KINDS)
-        return next(kinds, "nuclear medicine image")
+        return _kind_without_position(fields)
     return IMAGE
+
+
+def _kind_without_position(fields: HeaderFields) -> str:
+    """Return the kind of an image that has no position in the patient."""
+    if fields.modality != "NM":
+        return "image without position"
+    # PS3.3 C.8.4.9: the image type tells projections from planar images.
+    kinds = (NUCLEAR_KINDS[word] for word in fields.image_words if word in NUCLEAR_KINDS)
+    return next(kinds, "nuclear medicine image")
 
 
 def _kind_of_damaged(head: bytes, policy: SeriesPolicy) -> str:
     """Return the kind of an unreadable file: "damaged", unless its first bytes show that it is not a slice."""
     kind = sop_class_kind(media_sop_class(head))
+    # A damaged slice or mask must not disappear; a damaged report, for example, is none of the scan's.
     if kind is None or kind in (IMAGE, *MASK_KINDS):
         return "damaged"
     return "damaged" if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" else kind
@@ -235,39 +246,57 @@ def read_headers(
     by_series: dict[str, Images] = {}
     apart = []
     for path in sorted(set(paths)):
-        head = b""
-        try:
-            stamp = settled_stamp(files, path)
-            start = read_dicom_start(files, path, HEAD_BYTES)
-            head = start[0]
-            fields = replace(_read_fields(files, path, start, policy), stamp=stamp)
-        except SourceError as error:
-            not_dicom = error.reason == "file is not DICOM"
-            kind = "not DICOM" if not_dicom else _kind_of_damaged(head, policy)
-            apart.append(OtherFile(path=path, kind=kind, error=error, file_bytes=files.size(path)))
+        read = _read_file(files, path, policy)
+        if isinstance(read, OtherFile):
+            apart.append(read)
             continue
-        kind = _kind_of(fields)
-        keys: Iterable[str] = fields.refers_to if kind in MASK_KINDS else ()
-        if kind == IMAGE:
-            folder = path.rpartition("/")[0].encode("utf-8", "surrogateescape")
-            series = None if policy.identity == "folder" else fields.series
-            keys = (series or policy.key(b"folder " + folder) or "",)
-        else:
-            apart.append(
-                OtherFile(
-                    path=path,
-                    kind=kind,
-                    refers_to=fields.refers_to,
-                    series=fields.series,
-                    group=fields.group,
-                    frame_of_reference=fields.frame_of_reference,
-                    file_bytes=fields.file_bytes,
-                    is_flat=fields.is_flat,
-                )
-            )
-        for key in keys:
-            by_series.setdefault(key, []).append((path, fields))
+        kind = _kind_of(read)
+        if kind != IMAGE:
+            apart.append(_other_file(path, kind, read))
+        for key in _series_keys(path, kind, read, policy):
+            by_series.setdefault(key, []).append((path, read))
     return by_series, apart
+
+
+def _read_file(files: SourceFiles, path: str, policy: SeriesPolicy) -> HeaderFields | OtherFile:
+    """Return the header fields of a file; or the file as another one if it is not DICOM, or damaged."""
+    head = b""
+    try:
+        # The stamp comes first, so that a change while the file is read does not match it.
+        stamp = settled_stamp(files, path)
+        start = read_dicom_start(files, path, HEAD_BYTES)
+        head = start[0]
+        return replace(_read_fields(files, path, start, policy), stamp=stamp)
+    except SourceError as error:
+        not_dicom = error.reason == "file is not DICOM"
+        kind = "not DICOM" if not_dicom else _kind_of_damaged(head, policy)
+        return OtherFile(path=path, kind=kind, error=error, file_bytes=files.size(path))
+
+
+def _series_keys(path: str, kind: str, fields: HeaderFields, policy: SeriesPolicy) -> tuple[str, ...]:
+    """Return the keys of the series to which a file belongs: those on which a mask was drawn, or that of an image."""
+    if kind in MASK_KINDS:
+        return fields.refers_to
+    if kind != IMAGE:
+        return ()
+    folder = path.rpartition("/")[0].encode("utf-8", "surrogateescape")
+    # Files that lost their UIDs, or whose UIDs the user distrusts, are a series by their folder.
+    series = None if policy.identity == "folder" else fields.series
+    return (series or policy.key(b"folder " + folder) or "",)
+
+
+def _other_file(path: str, kind: str, fields: HeaderFields) -> OtherFile:
+    """Return a file that is not a slice, with what pairs a mask with its scan."""
+    return OtherFile(
+        path=path,
+        kind=kind,
+        refers_to=fields.refers_to,
+        series=fields.series,
+        group=fields.group,
+        frame_of_reference=fields.frame_of_reference,
+        file_bytes=fields.file_bytes,
+        is_flat=fields.is_flat,
+    )
 
 
 def select_images(found: Iterable[tuple[str, HeaderFields]]) -> Images:
@@ -277,6 +306,7 @@ def select_images(found: Iterable[tuple[str, HeaderFields]]) -> Images:
 
 def _can_stack(first: Slice, second: Slice) -> bool:
     """Return whether two images have the same size, orientation and pixel spacing."""
+    # A series may hold several stacks, such as the three directions of a survey, or reformats beside the slices.
     if first.fields.stored.size != second.fields.stored.size:
         return False
     if not is_same_orientation(first.orientation, second.orientation):
@@ -305,12 +335,14 @@ def find_scans(images: Sequence[tuple[str, HeaderFields]], policy: SeriesPolicy)
     scans = []
     for group in split_contradictions(images, policy):
         stacks = _stacks(group.images)
+        # Refused files are one scan, so that the listing has one entry for them.
         if group.problem is not None:
             slices = tuple(chain.from_iterable(part for stack in stacks for part in stack.parts))
             scans.append(FoundScan(parts=(slices,), by="", problem=group.problem))
             continue
         for stack in stacks:
             stack_by = stack.by
+            # The scans of a series need something that distinguishes them, by which a person can name one.
             if not stack_by and len(stacks) > 1:
                 stack_by = ("orientation, size or pixel spacing",)
             by = " and ".join((*group.by, *stack_by))
@@ -340,6 +372,7 @@ def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Proble
     if places >= policy.min_slices:
         return None
     cure = f"--min-slices {places} takes it"
+    # Some programs give each file a series UID of its own; the folder then shows what belongs together.
     if beside >= policy.min_slices and policy.identity != "folder":
         cure = (
             f"{beside} series of its folder are as small: if these are one scan, say --series-identity folder; if each "
@@ -400,34 +433,60 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
     uses = Counter(path for scan in scans for path in scan.paths)
     described, count = [], len(scans)
     for number, scan in enumerate(scans, start=1):
-        slices = scan.slices
-        own = _sort_paths(slices)
-        is_shared = any(uses[path] > 1 for path in own)
-        members = tuple(path for path, _ in images) if is_shared else own
-        first = slices[0].fields
-        instances = {part.fields.instance for part in slices if count > 1}
-        series = DicomSeries(
-            key=key if count == 1 else f"{key}-{number}",
-            series=first.series,
-            study=first.study,
-            group=next((part.fields.group for part in slices if part.fields.group), None),
-            frame_of_reference=first.frame_of_reference,
-            members=members,
-            first=min(members),
-            folder=common_folder(members),
-            folders=tuple(sorted(set(map(folder_of, members)))),
-            volume=(number, count, scan.by) if count > 1 and scan.by else None,
-            masks=frozenset(path for path, fields in found if not instances.isdisjoint(fields.images)),
-            modality=first.modality,
-            size=first.stored.size,
-            slices=len(slices),
-            places=min(map(_places, scan.parts)),
-            lacking=sum(map(_count_missing, scan.parts)),
-            chosen=first.chosen,
-            problem=scan_problem(scan, policy),
-        )
+        # A file with slices of several scans belongs to each of them; then each gets all files of the series.
+        is_shared = any(uses[path] > 1 for path in scan.paths)
+        members = tuple(path for path, _ in images) if is_shared else _sort_paths(scan.slices)
+        series = _describe_scan(scan, members, policy)
+        # A series that is one scan keeps its key, whatever the number of its files is.
+        if count > 1:
+            series = replace(
+                series,
+                key=f"{key}-{number}",
+                volume=(number, count, scan.by) if scan.by else None,
+                masks=_masks_of(scan, found),
+            )
+        else:
+            series = replace(series, key=key)
         described.append((series, [one for one in images if is_shared or one[0] in scan.paths]))
     return described
+
+
+def _describe_scan(scan: FoundScan, members: tuple[str, ...], policy: SeriesPolicy) -> DicomSeries:
+    """Return the description of the only scan of a series, without its key.
+
+    Args:
+        scan: the scan.
+        members: paths of its files, in order.
+        policy: rules that define a scan.
+    """
+    slices = scan.slices
+    first = slices[0].fields
+    return DicomSeries(
+        key="",
+        series=first.series,
+        study=first.study,
+        group=next((part.fields.group for part in slices if part.fields.group), None),
+        frame_of_reference=first.frame_of_reference,
+        members=members,
+        first=min(members),
+        folder=common_folder(members),
+        folders=tuple(sorted(set(map(folder_of, members)))),
+        volume=None,
+        masks=frozenset(),
+        modality=first.modality,
+        size=first.stored.size,
+        slices=len(slices),
+        places=min(map(_places, scan.parts)),
+        lacking=sum(map(_count_missing, scan.parts)),
+        chosen=first.chosen,
+        problem=scan_problem(scan, policy),
+    )
+
+
+def _masks_of(scan: FoundScan, found: Images) -> frozenset[str]:
+    """Return the paths of the masks among the files of a series that name images of a scan."""
+    instances = {part.fields.instance for part in scan.slices}
+    return frozenset(path for path, fields in found if not instances.isdisjoint(fields.images))
 
 
 def _places(slices: Sequence[Slice]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ def open_label_series(files: SourceFiles, members: Iterable[str], policy: Series
     return MaskScan(
         grid=scan.grid,
         names={},
-        # Every series of labels of modality CT has this one.
+        # Labels keep no rescale (`_label_slice`), so that every series of labels of modality CT has this one.
         findings=tuple(one for one in scan.findings if one.name is not FindingName.NO_RESCALE_SLOPE),
         files=scan.files,
         read=read,
@@ -119,6 +119,7 @@ def _parse_mask(files: SourceFiles, path: str, reserve: ReserveMemory) -> tuple[
     if kind not in MASK_KINDS:
         detail = f"it is {uid_name(sop_class, 'an unknown kind of object')}"
         raise SourceError("read", "DICOM file is neither a segmentation nor a structure set", detail)
+    # A retired transfer syntax (PS3.5 A.3). How writers order one-bit pixels in its swapped words is not known.
     if mask.syntax == headers.EXPLICIT_BIG:
         raise SourceError("read", "mask in big-endian DICOM is not supported", "save it little-endian")
     return mask, kind
@@ -127,25 +128,36 @@ def _parse_mask(files: SourceFiles, path: str, reserve: ReserveMemory) -> tuple[
 def _check_references(elements: Elements, scan: ScanIdentity) -> None:
     """Refuse a mask that refers to another scan.
 
+    The most exact statement counts: images, then series, then frame of reference. Archives that replace UIDs may leave
+    out any of them, so that one which the mask or the scan lacks proves nothing.
+
     Raises:
         SourceError: the mask names images, a series or a frame of reference that the scan does not have.
     """
     series = referenced_series(elements)
-    images = set(map(uid_digest, _image_uids(elements, series))) - {b""}
+    images = _digests(_image_uids(elements, series))
     if images and scan.images:
-        if not images & scan.images:
-            detail = (
-                f"none of the {plural(len(images), 'image')} that it names (ReferencedSOPInstanceUID) "
-                "is the scan's"
-            )
+        if images.isdisjoint(scan.images):
+            named = plural(len(images), "image")
+            detail = f"none of the {named} that it names (ReferencedSOPInstanceUID) is the scan's"
             raise _wrong_scan(detail)
         return
-    named_series = {uid_digest(raw_value(item, headers.SERIES_UID)) for item in series} - {b""}
-    if named_series and scan.series and not scan.series & named_series:
+    named_series = _digests(raw_value(item, headers.SERIES_UID) for item in series)
+    if _contradict(named_series, scan.series):
         raise _wrong_scan("the series that it names (SeriesInstanceUID) is not the scan's")
-    frames = set(map(uid_digest, _frame_uids(elements))) - {b""}
-    if not named_series and frames and scan.frames and not frames & scan.frames:
+    # Two series of a study share a frame of reference, so that the series decides where the mask names one.
+    if not named_series and _contradict(_digests(_frame_uids(elements)), scan.frames):
         raise _wrong_scan("its frame of reference (FrameOfReferenceUID) is not the scan's")
+
+
+def _digests(uids: Iterable[bytes]) -> set[bytes]:
+    """Return the digests of UIDs, without that of an empty one."""
+    return set(map(uid_digest, uids)) - {b""}
+
+
+def _contradict(named: Set[bytes], own: Set[bytes]) -> bool:
+    """Return whether both the mask and the scan state UIDs, and none of them is the same."""
+    return bool(named and own) and named.isdisjoint(own)
 
 
 def _wrong_scan(detail: str) -> SourceError:
@@ -157,6 +169,7 @@ def _image_uids(elements: Elements, series: Iterable[Elements]) -> set[bytes]:
     uids = set(referenced_images(series))
     if uids:
         return uids
+    # Some writers leave the series out, and name the images at each frame (PS3.3 C.7.6.16.2.6) or contour (C.8.8.6).
     groups = [*items(elements, headers.SHARED_GROUPS), *items(elements, headers.FRAME_GROUPS)]
     derivations = [item for group in (elements, *groups) for item in items(group, headers.DERIVATIONS)]
     uids.update(referenced_images((elements, *derivations), headers.SOURCE_IMAGES))

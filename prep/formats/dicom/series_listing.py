@@ -163,6 +163,7 @@ def join_series(
     count = len(select_images(ordered))
     below = hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     for series, images in scans_of_series(key, ordered, policy):
+        # Scans with all files of the series share one stored listing of these.
         name = key if len(images) == count else series.key
         records = ListingRecords(images=images)
         stored = (f"{below}-{name}", records.digest, records.stamp)
@@ -184,6 +185,7 @@ def _split_by_name(
 
 def _is_dicom(files: SourceFiles, path: str) -> bool:
     """Return whether a file is DICOM although its name is that of the voxels of a missing header file."""
+    # Analyze and NIfTI pairs keep voxels in .img; DICOM exports of some programs have this extension too.
     header = volume_files(path)[0]
     if header == path or files.size(header) is not None:
         return False

@@ -84,6 +84,26 @@ def test_panoptic_things_are_boxes_and_all_segments_are_classes_of_pixels(tmp_pa
             read(tmp_path, **options)
 
 
+def test_panoptic_segments_need_no_boxes(tmp_path):
+    """COCO's panoptic format has a bbox in each segment, and other tools leave it out."""
+    categories = [{"id": 9, "name": "cat", "isthing": 1}]
+    drawn = {"image_id": 7, "file_name": "a.png", "segments_info": [{"id": 5, "category_id": 9}]}
+    content = document(annotations=[drawn], categories=categories)
+    write(tmp_path, content, "images/a.jpg", "images/b.jpg", name="annotations/panoptic_val.json")
+    make(tmp_path, "annotations/panoptic_val/a.png")
+    one, _ = read(tmp_path, task="segmentation")
+    assert (one.problem, one.mask, one.segments) == (None, "annotations/panoptic_val/a.png", ((5, 1),))
+
+
+def test_keys_of_image_entries_may_name_groups_of_classified_images_too(tmp_path):
+    """COCO Camera Traps has the sequence of an image in seq_id; pictures of one sequence are nearly equal."""
+    images = [{"id": 7, "file_name": "a.jpg", "seq_id": "s1", "frame_num": 1}]
+    content = document(images=images, annotations=[{"id": 1, "image_id": 7, "category_id": 3}])
+    write(tmp_path, content, "a.jpg")
+    (one,) = read(tmp_path, task="classification", needs_groups=True)
+    assert one.label and one.attributes == (("seq_id", "s1"), ("frame_num", "1"))
+
+
 def test_images_without_annotations_are_negatives_and_those_of_lvis_are_found_by_their_address(tmp_path):
     write(tmp_path, document(), "a.jpg", "b.jpg")
     first, second = read(tmp_path)
