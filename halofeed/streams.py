@@ -30,7 +30,7 @@ def open_closed_streams() -> None:
             else:
                 os.dup2(opened, descriptor)
                 os.close(opened)
-        # Python sets a stream to None whose descriptor was closed when the interpreter started.
+        # Python sets a stream such as sys.stdout to None if its descriptor was closed when the interpreter started.
         if getattr(sys, name) is None:
             stream = open(descriptor, mode, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)

@@ -339,7 +339,7 @@ def _is_counter(column: Sequence[str], other: Sequence[str], counts: Counter[str
     """Return whether numbers repeat over the groups or are neighbors within them."""
     within: dict[str, list[int]] = {}
     for value, text in zip(column, other, strict=True):
-        # Hashes and words do not count.
+        # A counter has one number, as in frame12b; hashes and words do not.
         if (match := re.fullmatch(r"[^\W\d_]*(\d+)[^\W\d_]*", text)) is None:
             return False
         if counts[value] > 1:

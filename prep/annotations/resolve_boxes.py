@@ -171,7 +171,7 @@ def _describe_box(example: SourceExample, box: Box, size: Size) -> str:
 
 def _has_duplicate(example: SourceExample) -> bool:
     boxes = example.boxes or ()
-    # Annotators draw an object twice; merging tools write it twice. Both may be meant, so that both stay.
+    # Annotators draw an object twice; merging tools write it twice. Either may be intended, so both stay.
     if example.problem is not None or len(boxes) < 2:
         return False
     seen = {(box.label, box.ymin, box.xmin, box.ymax, box.xmax, repr(box.mask)) for box in boxes}
@@ -186,10 +186,10 @@ def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file
         return [_mark_normalized(one, options, "") for one in listed]
     boxes = _telling_boxes(listed)
     small = [box for box in boxes if _is_small(box)]
-    # No box is within 0 to 1.5, so that all are in pixels.
+    # No box is within 0 to 1.5, so all boxes are in pixels.
     if not small:
         return list(listed)
-    # Some boxes are beyond 1, so that the file is in pixels: a box within the first pixel is a slip.
+    # Some boxes exceed 1, so the file is in pixels, and a box within the first pixel is an error of annotation.
     if len(small) < len(boxes):
         return [_without_first_pixel(one, options) for one in listed]
     if not any(map(_has_fractions, small)):

@@ -293,6 +293,7 @@ def _open_images(
     # Image-level labels say with confidence 0 that a person looked and found no such object
     # (https://storage.googleapis.com/openimages/web/download_v7.html); boxes have a confidence too, which is 1.
     may_be_absent = confidence is not None and "xmin" not in known
+    # Without names and absent objects there is nothing to convert, and the codes are the classes.
     if not names and not may_be_absent:
         return None
 
@@ -365,7 +366,7 @@ def _are_yes_or_no(rows: Iterable[tuple[int, list[str]]], width: int, places: Se
     found = False
     for _, cells in rows:
         found = True
-        # One other value shows a measure and no class.
+        # A column with any other value is a measure and not a class.
         if len(cells) < width or any(cells[place].strip().lower() not in _YES_NO for place in places):
             return False
     return found

@@ -152,7 +152,7 @@ class LabelReader:
         A picture belongs to the slice of the same name. Without such names, both are taken in order of their names if
         the slices lie in that order.
         """
-        # One more or less would shift all that follow it.
+        # Pictures are paired with slices in order, so one more or less would shift all that follow.
         if len(members) != len(self.slices):
             detail = (
                 f"{plural(len(members), 'picture')} in {path}, {plural(len(self.slices), 'slice')} in "
@@ -371,9 +371,9 @@ class LabelReader:
             fix = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
             if same_shape and not _may_be_taken_by_voxels(mask.grid, self.grid):
                 fix = "its axes run otherwise than the image's; --mask-grid resample takes it where its affine puts it"
-            # A mask of the scan's shape may have lost its affine; one of another shape was drawn on another grid.
             if self.recipe.mask_grid == "resample":
                 return _resample(turned.target, values, self.canonical, fix)
+            # A mask of the scan's shape may have lost its affine; one of another shape was drawn on another grid.
             if self.recipe.mask_grid == "voxels" and same_shape:
                 finding = Finding.corrected(FindingName.MASK_AFFINE_DIFFERS, "taken voxel for voxel")
                 return view_of(plan_canonical(self.grid), stored), (finding,)

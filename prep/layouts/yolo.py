@@ -325,7 +325,7 @@ def _paths_of_split(file: str, key: str, value: Any) -> tuple[str, ...]:
 
 
 def _whole(file: str, key: str, text: Any) -> int:
-    # YAML is read as texts, and a number of any length would be a list of so many names.
+    # The YAML reader returns texts. A huge number would make a list of as many names.
     if not isinstance(text, str) or not text.strip().isdecimal() or len(text) > len(str(_MAX_NUMBER)):
         raise AnnotationsError(
             f"{file}: {key}: expected a whole number of at most {_MAX_NUMBER:,}, got {text!r:.80}; correct it"

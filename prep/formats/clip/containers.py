@@ -325,7 +325,7 @@ class _WholeElements:
                 if is_complete:
                     raise damaged_error(f"the element at byte {element.start} is longer than the file")
                 self.is_cut = True
-                # These contain others, of which the first ones are complete.
+                # These elements contain others, whose first ones are complete even if the parent is cut off.
                 if element.identifier not in (SEGMENT, CLUSTER, GROUP):
                     self.end = element.start
                     return

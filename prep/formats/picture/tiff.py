@@ -578,7 +578,7 @@ def open_tiff(data: bytes) -> OpenedImage:
                 notes = [GRAY_BANDS] * layout.are_bands + [MORE_BANDS] * layout.has_more_bands
                 return replace(raster, notes=(*raster.notes, *notes))
             except SourceError as error:
-                # Pillow's own message does not tell that its libtiff was built without the codec.
+                # Pillow's own message does not mention that its libtiff was built without the codec.
                 if any("not configured" in message for message in messages):
                     raise _unsupported_compression(compression) from error
                 raise
