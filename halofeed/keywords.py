@@ -116,7 +116,7 @@ def _refuse_both(parser: CommandParser, values: Mapping[str, Any]) -> None:
 
 
 def check_value(option: Option, value: Any) -> Any:
-    """Return a keyword's value as its command has it; raise UsageError for a value that its option cannot have.
+    """Return a keyword's value in the form of its command; raise UsageError for a value that its option cannot have.
 
     >>> check_value(Option(name="spacing_mm", type=float, is_list=True), (2, 1.5, 1.5))
     (2.0, 1.5, 1.5)

@@ -89,7 +89,7 @@ def mesh_specs(
 def needed_rows(
     mesh: Mesh, specs: Mapping[str, PartitionSpec], shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[int, int]:
-    """Return the rows [start, stop) of the global batch of which this process's devices hold a part.
+    """Return the rows [start, stop) of the global batch that this process's devices hold in part or completely.
 
     Args:
         mesh, specs, shapes: as of `place_batch`.

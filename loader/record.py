@@ -102,8 +102,8 @@ class StoredRecord:
         Args:
             keys: names of the values to decode.
             into: memory for complete raw values, by key.
-            outlives: return bytes values in memory of their own. Otherwise they are views of the thread's scratch and
-                are valid until this thread reads another record.
+            outlives: whether bytes values are copied to separate memory. Otherwise they are views of the thread's
+                scratch and are valid until this thread reads another record.
 
         Raises:
             CorruptFileError: names file, offset, id and the cure.

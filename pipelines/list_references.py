@@ -120,7 +120,7 @@ def list_references(
 def _assigned(
     references: Iterable[SourceExample], layout_input: LayoutInput, warn: Callable[[str], None]
 ) -> Iterator[SourceExample]:
-    """Yield the references in their splits; images without a label get splits of their own for segmentation.
+    """Yield the references in their splits; for segmentation, images without a label get separate splits.
 
     For other tasks an example without a mask lacks nothing.
     """

@@ -124,7 +124,7 @@ class _Naming:
         return {**_names_of(self.given), **self.named}
 
     def with_background(self) -> _Naming:
-        """Return the naming in which value 0 is the background, if the user's choice says so of its name.
+        """Return the naming in which value 0 is the background, if the user's choice makes its name the background.
 
         Then --map-classes BG=background says what value 0 means, and it selects nothing.
         """
@@ -167,7 +167,7 @@ def _label_map_of_images(
     """Return the classes of label images: those `given` in a table, of the layout's files, or of the values."""
     _check_zero_is_background(given, totals)
     recipe, images = layout_input.recipe, layout_input.selection.files
-    # Where each class has masks of its own, the layout has applied the user's choice.
+    # If each class has separate masks, the layout has applied the user's choice.
     choice = ClassChoice() if totals.labels else recipe.class_choice()
     if (regions := _classes_of_regions(layout_input, given, choice)) is not None:
         return regions
@@ -367,10 +367,10 @@ def _with_ignored(
     """Return the classes with the ignore label, or with 255 as foreground in masks of 0 and 255."""
     ignored = ignored or _ignored_by_custom(layout_input, totals, choice, classes)
     if ignored:
-        # The number of a color is halofeed's own choice; 255 is what palette images of the same classes hold.
+        # halofeed chooses the number of a color. It takes 255, which palette images of the same classes store.
         has_colors = layout_input.recipe.label_colors or classes.colors
         return classes.ignoring(*ignored, stored=VOC_VOID if has_colors else None)
-    # Named classes say what 255 is, or that it is none.
+    # A table of names shows whether 255 is a class.
     if not classes.is_open or classes.id_of_value(VOC_VOID) is not None:
         return classes
     return _with_foreground(layout_input, totals, choice, classes)
@@ -382,7 +382,7 @@ def _ignored_by_custom(
     """Return the value that the layout or PASCAL VOC's custom makes the ignore label; () without one."""
     if layout_input.layout.unlabeled is not None:
         return (layout_input.layout.unlabeled,)
-    # Label images of --label-colors and --label-channels have no value of their own that could be void.
+    # Label images of --label-colors and --label-channels store no class numbers, so no value can be void.
     if layout_input.recipe.label_coding():
         return ()
     if not _is_void(layout_input.selection.files, totals.label_images, classes, choice):

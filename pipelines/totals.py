@@ -246,7 +246,7 @@ class Totals:
         raise JobError("\n".join([head, *listed]))
 
     def check_objects(self) -> None:
-        """Refuse annotations of which most objects are unusable, because this is a systematic mistake."""
+        """Refuse annotations if most of their objects are unusable, because this is a systematic mistake."""
         bad = sum(self.bad_objects.values())
         inverted = self.bad_objects[BOX_IS_INVERTED]
         many_inverted = inverted >= MIN_BAD_OBJECTS and inverted > SHARE_INVERTED * self.objects

@@ -111,7 +111,7 @@ def is_background(name: str) -> bool:
 
 
 def is_ignored(value: int, name: str) -> bool:
-    """Return whether a class of a table is none: pixels that no loss may count.
+    """Return whether a row of a table is not a class but ignored pixels, which no loss may count.
 
     >>> is_ignored(-1, "other"), is_ignored(3, "ignore"), is_ignored(255, "void"), is_ignored(11, "void")
     (True, True, True, False)

@@ -98,7 +98,7 @@ class GroupsFound:
         what: description of what repeats.
         is_named: whether a standard word names the group.
         all_groups: number of groups that the option makes of all images.
-        alone: number of images whose names have none of the forms, so that each is a group of its own.
+        alone: number of images whose names have none of the forms, so that each is a separate group.
     """
 
     option: tuple[str, str]
@@ -317,7 +317,7 @@ def _base_of(stem: str, stems: Container[str], whole: Container[tuple[int, int]]
 def _hashed_copies(classes: Mapping[str, str]) -> list[GroupsFound]:
     """Return the groups of pictures that differ in a hash at the end alone: apple pie_png.rf.f052e38f658a2d34.jpg.
 
-    Roboflow names the copies that it makes of a picture like this. What stands before the hash may have any form.
+    Roboflow names the copies that it makes of a picture like this. The text before the hash may have any form.
     """
     matches = {source: match for source in classes if (match := _HASH_END.fullmatch(source))}
     grouping = _Grouping({source: match[1] for source, match in matches.items()})

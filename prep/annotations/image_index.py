@@ -451,7 +451,7 @@ class ImageMatcher(Generic[ImageKey]):
         """Return the file of a candidate unless another annotation contradicts it."""
         if candidate.is_complete:
             return ImageMatch(path=candidate.path)
-        # A guess by the end of a path: two names for one file mean two images, of which one is missing.
+        # A guess by the end of a path: two names for one file mean two images, one of which is missing.
         others = sorted(name for name, is_complete in names.items() if is_complete or name != candidate.name)
         if others:
             against = f"{candidate.path} is the image of {others[0]!r}"

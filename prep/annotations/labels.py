@@ -175,7 +175,7 @@ class LabelMap:
         )
 
     def _ids_of_ignored(self, ignored: Collection[int]) -> set[int]:
-        """Return the classes of ignored values, but for the background, which always is a class."""
+        """Return the classes of ignored values except the background, which is always a class."""
         # Then the values are the ids.
         if self.values is None:
             return {*ignored} - {0}

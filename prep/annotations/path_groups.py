@@ -15,7 +15,7 @@ from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.path_forms import IMAGE_SIZE, PathForm, are_whole_numbers
 
 _COUNTER = re.compile(r"(frame|frm|slice|slc|tile|crop|layer|z|t)\d*", re.IGNORECASE)
-"""Hints: a number behind such a word counts within a group, although it stands first in the path."""
+"""Hints: a number behind such a word counts within a group, although it is first in the path."""
 _SIDES = frozenset({"left", "right", "l", "r", "od", "os", "lt", "rt"})
 """Hints: two pictures of one person, the same numbers of which are no chance."""
 _DATE = re.compile(

@@ -107,7 +107,7 @@ def _hugging_face_rows(place: str, row: Row, column: str) -> Iterator[Row]:
     for values in zip(*objects.values(), strict=True):
         own = dict(zip(objects, values, strict=True))
         box, label = own.pop(box_key), own.pop(class_key)
-        # An object may have an id and a width of its own; those of the row are the picture's.
+        # An object may also have an id and a width; those of the row are the picture's.
         more = {f"object_{key}" if key in _PICTURE_KEYS else key: value for key, value in own.items()}
         yield {**more, **rest, BOX_LIST: box, "class": label}
     if not objects[box_key]:  # a picture without objects still is a row
@@ -125,7 +125,7 @@ def _by_key(objects: Any) -> Any:
 
 
 def _are_no_objects(objects: Any) -> bool:
-    """Return whether a cell says that there are none: it is empty, or null for each key, as Parquet has it."""
+    """Return whether a cell says that there are none: it is empty, or null for each key, as in Parquet."""
     if objects in (None, "", {}):
         return True
     return isinstance(objects, dict) and all(one is None for one in objects.values())

@@ -150,7 +150,7 @@ class LabelReader:
         """Open the label of a DICOM series that has a picture for each slice.
 
         A picture belongs to the slice of the same name. Without such names, both are taken in order of their names if
-        the slices lie in that order.
+        the slices have that order.
         """
         # Pictures are paired with slices in order, so one more or less would shift all that follow.
         if len(members) != len(self.slices):
@@ -474,7 +474,7 @@ def _may_be_taken_by_voxels(mask: Grid, image: Grid) -> bool:
 
 
 def _resample(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Voxels, tuple[Finding, ...]]:
-    """Resample a mask to its scan's grid; refuse one that lies completely outside, with `fix` as the detail."""
+    """Resample a mask to its scan's grid; refuse one that is completely outside, with `fix` as the detail."""
     onto = plan_onto(source, target)
     on_scan = apply_mask(onto, values)
     # A label that leaves nothing on its scan belongs to another one, or its affine was lost.

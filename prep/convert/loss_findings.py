@@ -328,7 +328,7 @@ def _stored_objects(converted: Converted) -> int:
 def _without_objects(converted: Converted) -> tuple[int, int]:
     by_count = converted.statistics.boxes_per_image or {}
     images = sum(by_count.values())
-    # Objects that were there and were dropped have findings of their own.
+    # Other findings cover objects that existed and were dropped.
     has_cause = _dropped(converted)[0] or _dropped_flagged(converted)[0] or _emptied_pictures(converted)[0]
     return images if set(map(str, by_count)) == {"0"} and not has_cause else 0, images
 

@@ -314,7 +314,7 @@ def _body_cut_share(
 ) -> float:
     """Return the share of the body's voxels that no record shows, from evenly spaced samples of large scans.
 
-    The body is what lies above -500 HU, or above the mean of a scan without values below that.
+    The body is the part above -500 HU, or above the mean of a scan without values below that.
     """
     step = _sampling_step(image.size)
     sample = image[::step, ::step, ::step]

@@ -420,7 +420,7 @@ def _refuse_lost_annotations(
     """
     lost, count = sum(map(len, orphans.values())), len(document.annotations)
     bare = sum(not annotations for annotations in by_image.values())
-    # Single orphans are slips. Many, with images that lack objects, mean that image_id has other ids than images.
+    # Single orphans are errors. Many, with images that lack objects, mean that image_id has other ids than images.
     if lost and (lost == count or (is_mostly_bad(lost, count) and 2 * bare >= len(by_image))):
         raise AnnotationsError(
             f"{document.file}: {lost} of {count} annotations belong to no image, the first has image_id "
@@ -584,7 +584,7 @@ def _check_form(document: InstancesFile, options: LayoutOptions) -> None:
             return
         boxes += 1
         outside += x + third > width + 1 or y + fourth > height + 1
-    # Small boxes near the upper left fit both ways; a third outside is too many for slips.
+    # Small boxes near the upper left fit both ways; a third outside is too many for single errors.
     if boxes and 3 * outside >= boxes:
         raise AnnotationsError(
             f"{document.file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as "

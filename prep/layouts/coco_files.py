@@ -31,7 +31,7 @@ _FROM_OUTLINE, TURNED_SHARE = "\0box of the outline", "\0share of the turned box
 """Keys that the reader adds to annotations; no JSON file has them by chance."""
 _ROBOFLOW = "_annotations.coco.json"
 _SHARE_LOST = 0.1
-"""Share of annotations with an undefined category. More show that a class was lost; fewer are slips."""
+"""Share of annotations with an undefined category. More show that a class was lost; fewer are single errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,7 +385,7 @@ def _split_of(name: str) -> str | None:
 def _valid_images(
     name: str, entries: Sequence[dict[str, Any]]
 ) -> tuple[tuple[dict[str, Any], ...], tuple[tuple[str, str, str], ...]]:
-    """Return the image entries with an unambiguous image, and (place, reason, detail) of all others."""
+    """Return the image entries with an unambiguous image, and (place, reason, detail) of the others."""
     by_id: dict[int | str, dict[str, dict[str, Any]]] = {}
     faulty: list[tuple[str, str, str]] = []
     for place, written in enumerate(entries):

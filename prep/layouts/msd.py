@@ -97,7 +97,7 @@ def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
             # Paths of another machine say nothing of the names here.
             if path.startswith(("/", "..")):
                 continue
-            # The Decathlon lists files as they are called.
+            # The Decathlon lists the real names of files.
             if files.size(path) is not None:
                 return False
             # nnU-Net's version 1 lists CASE.nii.gz for the files CASE_0000.nii.gz, ...

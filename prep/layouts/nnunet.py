@@ -293,7 +293,7 @@ def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[st
     found: dict[str, tuple[int, ...]] = {}
     for name, written in labels.items():
         values = written if isinstance(written, list) else [written]
-        # The background, whatever its name.
+        # Value 0 is the background under any name.
         if values == [0]:
             continue
         checked = check_label_values(document.path, ((value, f"{name} {value}") for value in values))
@@ -365,7 +365,7 @@ def _version_2(document: DatasetJson, files: SourceFiles) -> DatasetJson:
 
 
 def _check_not_decathlon(document: DatasetJson, files: SourceFiles) -> None:
-    # Version 1 and the Decathlon have the same keys; the files of the lists tell them apart.
+    # Version 1 and the Decathlon have the same keys; the files in the lists distinguish them.
     if "modality" in document.content and names_cases(document, files) is False:
         raise AnnotationsError(
             f"{document.path}: training: its images are files without the number of a channel, as the Medical "
