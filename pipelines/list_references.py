@@ -54,7 +54,7 @@ def list_here(layout_input: LayoutInput, writer: ReferenceWriter | None) -> Tota
         for reference in list_references(layout_input, print_warning):
             _check_channel_files(reference, recipe)
             if reference.problem is None:
-                # Once for each split; shares and lists of the user's own explain themselves.
+                # Print it once per split. With shares or lists of the user, the names of splits need no explanation.
                 if layout_input.options.source_splits and reference.split not in totals.splits:
                     _print_other_name(reference)
                 if has_choice:
@@ -79,7 +79,7 @@ def _check_channel_files(reference: SourceExample, recipe: Recipe) -> None:
 
 
 def print_warning(text: str) -> None:
-    """Print a sentence about the splits."""
+    """Print a warning about the splits."""
     print_status(f"halofeed convert: {text}")
 
 

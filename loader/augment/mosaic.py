@@ -181,6 +181,7 @@ class Mosaic:
         self, example: Example, quarter: tuple[int, int], point: Sequence[int]
     ) -> tuple[Example, int, int]:
         """Return the part of a picture in a quarter (0 or 1 from the top, and from the left), and its top and left."""
+        # Along each axis, the picture ends at the point in the first half of the frame and begins there in the second.
         starts, shape, begins = [], [], []
         for after, at, side, size in zip(
             quarter, point, (self.height, self.width), example.view.shape, strict=True
@@ -193,7 +194,7 @@ class Mosaic:
 
 
 def collage(placed: Sequence[tuple[Example, int, int]], frame: ImageShape) -> Example:
-    """Place pictures on one frame, each at its (top, left); fill and everything else are the first one's."""
+    """Place pictures on one frame, each at its (top, left); all other fields are those of the first picture."""
     first = placed[0][0]
     objects = [_move_objects(example, top, left, frame) for example, top, left in placed]
 

@@ -114,6 +114,7 @@ def _plan_padding(slices: Sequence[Slice], unit: str, policy: SeriesPolicy) -> _
     if why := _why_padding_stays(ends, slices[0].fields.modality, unit):
         return _keep_padding(f"{span}{why}")
     air = PADDING_AIR_HU if unit else 0.0
+    # The padding already has the value that would replace it.
     if ends == {air}:
         return _PaddingPlan()
     if policy.padding == "refuse":
