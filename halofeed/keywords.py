@@ -1,6 +1,6 @@
-"""Keywords of the Python API: values of a command's options, checked and handed over without words in between.
+"""Keywords of the Python API: values of a command's options, which are checked without becoming words first.
 
-A value has the type of its option. A text is also read as the command line reads it, so that "train=0.8,test=0.2" and
+A value has the type of its option. A text is parsed as on the command line, so "train=0.8,test=0.2" and
 {"train": 0.8, "test": 0.2} are the same.
 """
 
