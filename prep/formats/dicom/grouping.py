@@ -4,7 +4,7 @@ files --(read_headers)--> images and masks by series, and other files
 series --(find_scans)--> scans: stacks of slices, or the volumes of a stack
 scans --(scans_of_series)--> `DicomSeries`, the description of a scan in a listing
 
-`find_image_series` and `find_scans` open files that a user names. `series_listing` lists whole folders: `list_series` in
+`find_image_series` and `find_scans` open files that a user names. `series_listing` lists folders: `list_series` in
 one process, and in several the same steps on parts of the files, which `halofeed.pipelines.run_distributed`
 distributes. Layouts only choose among listed scans.
 """
