@@ -17,7 +17,6 @@ import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from io import BufferedReader
 from typing import Any
 
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.storage.base import ANY, Entry, FileInfo, Files
+from halofeed.storage.paths import scan_folder
 from halofeed.system.atomic_files import copy_mode, create_replacing, open_regular, read_regular
 from halofeed.system.memory import machine_memory
 
@@ -37,21 +37,6 @@ BUFFER_BYTES = 8 << 20
 """Size of a buffer, a multiple of every device's block size."""
 _BLOCK_BYTES = 4096
 """Unit of direct writes at the end of a file. A device with larger blocks refuses them, and the end is cached."""
-
-
-def scan_folder(folder: str) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
-    """Return the entries of a folder, as the system lists them, within a block."""
-    return os.scandir(folder)
-
-
-def folder_names(folder: str | os.PathLike[str]) -> list[str]:
-    """Return the names of what is in a folder, in the order of the system."""
-    return os.listdir(folder)
-
-
-def walk_folders(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield each folder below a folder with the names of its folders and files, as `os.walk` does."""
-    return os.walk(folder)
 
 
 class LocalDisk(Files):

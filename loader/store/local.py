@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import resource
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from halofeed.schemas.limits import INDEX_BYTES
 from halofeed.schemas.manifest import Manifest, Shard, read_manifest
 from halofeed.schemas.shard_file import CURE, ShardFile, read_small_file
 from halofeed.storage.local import LocalDisk
+from halofeed.storage.paths import advise_reads
 from halofeed.system.console import human_bytes
 from halofeed.system.memory import available_memory
 
@@ -108,7 +108,7 @@ class LocalStore:
         for name, places in by_file.items():
             # This is only advice: the read itself reports a file's problems.
             with contextlib.suppress(OSError):
-                _read_ahead(self._folder / name, sorted(places))
+                advise_reads(self._folder / name, sorted(places))
 
     @contextlib.contextmanager
     def window(self, key: bytes, spans: Callable[[], list[Span]]) -> Iterator[None]:
@@ -130,15 +130,6 @@ class LocalStore:
         except OSError as error:
             raise CorruptFileError(f"{path}: cannot be read: {error.strerror or error}; {CURE}") from error
         check_size(str(path), found, size)
-
-
-def _read_ahead(path: Path, places: Sequence[tuple[int, int]]) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        for start, stop in places:
-            os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
-    finally:
-        os.close(descriptor)
 
 
 def _disk_reads() -> int:

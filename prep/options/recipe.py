@@ -8,6 +8,7 @@ Recipe (here)                       options that passed the rules of their kind
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
@@ -275,7 +276,7 @@ def recipe_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     >>> list(recipe_problems({"height": "300", "pad_value": [0, None], "another": {}}))
     [('height', "expected int, got '300'"), ('pad_value', 'expected several int, got [0, None]')]
     """
-    types = get_type_hints(Recipe)
+    types = _types()
     for name, value in document.items():
         if name in types and not _has_type(value, types[name]):
             expected = types[name]
@@ -286,6 +287,12 @@ def recipe_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 else getattr(expected, "__name__", expected)
             )
             yield name, f"expected {words}, got {value!r:.60}"
+
+
+@functools.cache
+def _types() -> Mapping[str, Any]:
+    # Resolving the annotations of 100 options takes longer than checking a recipe.
+    return get_type_hints(Recipe)
 
 
 def _has_type(value: Any, expected: Any) -> bool:

@@ -30,7 +30,8 @@ from halofeed.prep.sources.walk import (
     list_below,
     list_part,
 )
-from halofeed.storage.local import LocalDisk, folder_names, scan_folder, walk_folders
+from halofeed.storage.local import LocalDisk
+from halofeed.storage.paths import names_in, scan_folder, walk_folders
 from halofeed.system.addresses import is_remote
 from halofeed.system.atomic_files import decode_name, encode_name, file_type, open_regular
 from halofeed.system.memory import machine_memory
@@ -220,7 +221,7 @@ def meant_path(path: str) -> str:
     if any(character in name for character in "*?["):
         return f"{name} is taken as it is written: name the folder above, {above or '.'}"
     with contextlib.suppress(OSError):
-        if near := nearest_name(name, folder_names(above or ".")):
+        if near := nearest_name(name, names_in(above or ".")):
             return f"did you mean {os.path.join(above, near)}?"
     return (
         f"{above or 'the working directory'} holds no {name}; name a path that is there, and download a data set of a "

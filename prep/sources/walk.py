@@ -20,7 +20,7 @@ import numpy as np
 
 from halofeed.errors import Problem
 from halofeed.schemas.files import SELECTION
-from halofeed.storage.local import scan_folder
+from halofeed.storage.paths import scan_folder
 from halofeed.system import owned_files
 from halofeed.system.atomic_files import decode_name, encode_name
 
