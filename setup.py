@@ -36,7 +36,7 @@ setup(
         )
     ],
     package_data={
-        "halofeed": ["py.typed", "*.pyi"],
+        "halofeed": ["py.typed", "*.pyi", "help.json"],
         "halofeed.inspection.html": ["*.css", "templates/**/*.html"],
         "halofeed.trainer": ["configs/*.toml"],
     },

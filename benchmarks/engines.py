@@ -37,7 +37,8 @@ from unittest import mock
 
 from halofeed.pipelines import listing
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.plan import Sources, make_plan
+from halofeed.pipelines.opened_sources import Sources
+from halofeed.pipelines.plan import make_plan
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles

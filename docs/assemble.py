@@ -14,7 +14,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/dataflow/README.md")
+_TOP = (
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/dataflow/README.md"),
+    *("tests/readings.md", "tests/guarantees.md"),
+)
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)#\s]+)((?:#[^)\s]*)?\))")
 _FENCE = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
 

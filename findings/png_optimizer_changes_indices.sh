@@ -2,7 +2,7 @@
 # A lossless PNG optimizer turns a gray mask into a gray palette: np.array(Pillow image) then has 1 where the mask had 2; OpenCV still has 2.
 # pyoxipng 9.1.1, Pillow 12.3.0, OpenCV 4.14. It depends on the size: 256 x 256 pixels change, 64 x 64 stay 8-bit gray.
 # Source: oxipng reduces gray to palette where that is smaller; Pillow returns indices of palettes.
-# Why here: masks of one folder have several forms, and classes change file by file; see docs/ambiguity.md.
+# Why here: masks of one folder have several forms, and classes change file by file; see docs/how-halofeed-decides.md.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -16,8 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halofeed.errors import HalofeedError, UsageError
+from halofeed.errors import CorruptFileError, HalofeedError, UsageError
+from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
 from halofeed.system.arguments import explains_calls, path_text
+from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
     from halofeed.inspection.verify import VerifyReport
@@ -31,16 +34,20 @@ StrPath = str | os.PathLike[str]
 
 
 class Dataset:
-    """A converted data set: its splits and classes, and loaders of its batches.
+    """A converted data set: its splits and classes, what was rejected, and loaders of its batches.
 
     Attributes:
         path: folder or address of the version.
         manifest: everything that is known of the data set.
         splits: number of records by split.
         class_names: `class_names[label]`; 0 is the background if labels begin at 1.
+        rejected: number of inputs that are not in the data set by reason, such as {"decode: file is truncated": 2}.
+            "object: ..." counts dropped objects of inputs that are in it, and "selection: ..." other files that were
+            left out on purpose.
 
-    >>> halofeed.Dataset("data/photos/1.0.0").splits
-    {'train': 8}
+    >>> data = halofeed.Dataset("data/photos/1.0.0")
+    >>> data.splits, data.rejected
+    ({'train': 8}, {})
     """
 
     def __init__(self, path: StrPath) -> None:
@@ -51,6 +58,32 @@ class Dataset:
         self.manifest = open_manifest(self.path)
         self.splits = {name: split.records for name, split in self.manifest.splits.items()}
         self.class_names = class_names_of(self.manifest)
+        self.rejected = dict(self.manifest.rejected)
+
+    def rejected_sources(self, limit: int = 1000) -> list[dict[str, str]]:
+        """Return the source, stage, reason and detail of each entry that `rejected` counts, up to a limit.
+
+        Args:
+            limit: number of entries to read at most. The file PATH/rejected.jsonl has all of them.
+
+        Raises:
+            CorruptFileError: the list is damaged.
+
+        >>> halofeed.open("data/photos").rejected_sources()
+        []
+        """
+        from halofeed.inspection.dataset_files import open_files
+
+        if not self.rejected:
+            return []
+        files = open_files(self.path)
+        try:
+            lines = itertools.islice(files.lines(REJECTED), limit)
+            return [json.loads(line.decode("utf-8", "surrogateescape")) for line in lines]
+        except (OSError, ValueError) as error:
+            raise CorruptFileError(
+                f"{files.path(REJECTED)}: cannot be read: {error}; run `halofeed verify {files}`"
+            ) from error
 
     @explains_calls
     def loader(self, split: str = "train", *, batch_size: int, **options: Any) -> Loader:
@@ -72,6 +105,7 @@ class Dataset:
         builder = tfds.builder_from_directory(self.path)
         features = {key: builder.info.features[key] for key in builder.info.features}
         image = features[ENCODED]
+        # TFDS takes axes in any number and type, but its Image feature those of pictures alone.
         if not isinstance(image, tfds.features.Image) and self.manifest.kind.name == "picture":
             features[ENCODED] = tfds.features.Image(shape=image.shape, dtype=image.np_dtype)
         return tfds.core.DatasetInfo(
@@ -90,7 +124,11 @@ class Dataset:
     def __repr__(self) -> str:
         splits = ", ".join(f"{name}: {records:,}" for name, records in self.splits.items())
         known = self.manifest
-        return f"<{known.name} {known.version}: {known.task}, {splits} records, in {self.path}>"
+        # Neither dropped objects nor files that were left out on purpose are failures.
+        kept = (f"{OBJECT}: ", f"{SELECTION}: ")
+        failed = sum(count for reason, count in self.rejected.items() if not reason.startswith(kept))
+        told = f", {plural(failed, 'input')} rejected" if failed else ""
+        return f"<{known.name} {known.version}: {known.task}, {splits} records{told}, in {self.path}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the first batch of the first split that has records."""
@@ -152,12 +190,13 @@ def convert(
         raise UsageError(
             f"beam_options: expected a list with a text for each option, got one text; write {beam_options.split()}"
         )
+    # A dry run commits nothing that could be opened.
     if options.get("dry_run"):
         raise UsageError(
             "dry_run: halofeed.convert opens what it wrote; call halofeed.dry_run with the same parameters"
         )
     given = {"layout": layout or None, "recipe": recipe, **_places(source, out, name), **options}
-    parsed, _ = _run("convert", (), given, beam_options)
+    parsed, _ = _run("convert", {}, given, beam_options)
     return Dataset(os.path.join(parsed.out, parsed.name, getattr(parsed, "version", JobOptions.version)))
 
 
@@ -168,10 +207,16 @@ def dry_run(source: StrPath, out: StrPath, *, name: str = "", **options: Any) ->
     The text has inputs by split, classes, record sizes, rejects and a converted sample; for volumes a shape, a spacing
     and a window. `preview="sample.png"` draws the sample.
 
+    Args:
+        source: as for `convert`.
+        out: folder below which `convert` would make NAME/VERSION.
+        name: name of the data set.
+        options: options of `halofeed convert`.
+
     >>> print(halofeed.dry_run("photos", "data", height=16, width=24).splitlines()[1].strip())
     train        8 inputs
     """
-    return _run("convert", (), {**_places(source, out, name), "dry_run": True, **options})[1].rstrip("\n")
+    return _run("convert", {}, {**_places(source, out, name), "dry_run": True, **options})[1].rstrip("\n")
 
 
 def _places(source: StrPath, out: StrPath, name: str) -> dict[str, str]:
@@ -179,6 +224,7 @@ def _places(source: StrPath, out: StrPath, name: str) -> dict[str, str]:
     fix = (
         "save pictures as PNG files in a folder for each class, or a table as CSV, and name the folder above"
     )
+    # Other loaders take a list of files.
     if isinstance(source, list | tuple) and all(isinstance(one, str) for one in source):
         fix = "name the folder that holds them; limit=N takes a part"
     given = {
@@ -188,27 +234,6 @@ def _places(source: StrPath, out: StrPath, name: str) -> dict[str, str]:
     stem = re.sub(r"[^a-z0-9_]+", "_", Path(given["source"].rstrip("/")).stem.lower()).strip("_")
     stem = stem if re.match("[a-z]", stem) else f"data_{stem}".rstrip("_")
     return {**given, "name": name or stem}
-
-
-def _check_value(name: str, value: Any, action: argparse.Action) -> Any:
-    """Return a parameter's value; raise UsageError for a value of a type that its option cannot have."""
-    from halofeed.options import meaning_of
-    from halofeed.system.arguments import truth_value, whole_number
-
-    if value is None or value is False:
-        return value
-    if action.nargs == 0:
-        return truth_value(name, value)
-    meaning = meaning_of(action)
-    if value is True or (name == "recipe" and not isinstance(value, str | os.PathLike)):
-        raise UsageError(f"{name}: expected a value, got {value!r:.80}{meaning}")
-    if isinstance(value, Mapping | list | tuple | set) and action.type in (int, float, str):
-        if name == "label_map":
-            meaning = "; write a file, json.dump(names, open('labels.json', 'w')), and give its path"
-        raise UsageError(f"{name}: expected one value, got {value!r:.80}{meaning}")
-    if action.type is int and not isinstance(value, str):
-        return whole_number(name, value)
-    return value
 
 
 @explains_calls
@@ -231,40 +256,50 @@ def inspect(path: StrPath, *, record: str | None = None, parser: bool = False) -
     >>> print(halofeed.inspect("data/photos").splitlines()[0])
     photos 1.0.0: classification, 8 records, 12.9 kB
     """
-    return _run("inspect", (path,), {"record": record, "parser": parser})[1].rstrip("\n")
+    return _run("inspect", {"path": path}, {"record": record, "parser": parser})[1].rstrip("\n")
 
 
 @explains_calls
 def report(path: StrPath, **options: Any) -> Path:
     """Write the HTML report of a data set or a training run, and return its path.
 
+    Args:
+        path: folder or address of the data set's version, or folder of the run.
+        options: options of `halofeed report`.
+
     >>> print(halofeed.report("data/photos", output="photos.html"))
     photos.html
     """
-    return Path(_run("report", (path,), options)[1].strip())
+    return Path(_run("report", {"path": path}, options)[1].strip())
 
 
 @explains_calls
 def show(path: StrPath, **options: Any) -> Path:
     """Write a picture of a batch, and return its path.
 
+    Args:
+        path: folder or address of the data set's version.
+        options: options of `halofeed show`.
+
     >>> print(halofeed.show("data/photos", batch_size=4, output="batch.png"))
     batch.png
     """
-    return Path(_run("show", (path,), options)[1].strip())
+    return Path(_run("show", {"path": path}, options)[1].strip())
 
 
 @explains_calls
 def plan(data: StrPath | None = None, **options: Any) -> dict[str, Any]:
     """Find the splits of a model that fit on a machine, and return the plan's document.
 
+    Args:
+        data: folder of the data set's version; None plans for the config's own size.
+        options: options of `halofeed plan`.
+
     >>> found = halofeed.plan("data/photos", topology="cpu:1", set={"batch_size": 8, "model.features": [8]})
     >>> [split["fits"] for split in found["splits"]]
     [True]
     """
-    found: dict[str, Any] = json.loads(
-        _run("plan", () if data is None else (data,), {**options, "json": "-"})[1]
-    )
+    found: dict[str, Any] = json.loads(_run("plan", {"data": data}, {**options, "json": "-"})[1])
     return found
 
 
@@ -272,16 +307,25 @@ def plan(data: StrPath | None = None, **options: Any) -> dict[str, Any]:
 def train(data: StrPath, **options: Any) -> Path:
     """Train a model and return the run's folder; `set` changes settings of the recipe. The same call resumes.
 
+    Args:
+        data: folder of the data set's version.
+        options: options of `halofeed train`.
+
     >>> run = halofeed.train("data/photos", out="run", steps=1, batch_size=8, set={"model.features": [8]})
     >>> (run / "report.html").exists()
     True
     """
-    return Path(_run("train", (data,), options)[0].out)
+    return Path(_run("train", {"path": data}, options)[0].out)
 
 
 @explains_calls
 def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[str, Any]:
     """Measure a trained model on a split, and return the metrics.
+
+    Args:
+        run: folder that `train` returned.
+        data: folder of the data set's version; None is the run's own.
+        options: options of `halofeed evaluate`.
 
     >>> halofeed.evaluate("run")["examples"]
     8
@@ -290,7 +334,7 @@ def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[
 
     with scratch_folder() as folder:
         file = Path(folder) / "metrics.json"
-        _run("evaluate", (run,) if data is None else (run, data), {**options, "json": file})
+        _run("evaluate", {"run": run, "data": data}, {**options, "json": file})
         metrics: dict[str, Any] = json.loads(file.read_bytes())["metrics"]
     return metrics
 
@@ -299,117 +343,75 @@ def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[
 def predict(run: StrPath, data: StrPath | None = None, *, out: StrPath, **options: Any) -> Path:
     """Write predictions in the coordinates of the source files, and return the folder.
 
+    Args:
+        run: folder that `train` returned.
+        data: folder of the data set's version; None is the run's own.
+        out: output folder.
+        options: options of `halofeed predict`.
+
     >>> found = halofeed.predict("run", source="photos", out="found")
     >>> len((found / "classes.csv").read_text().splitlines())  # a line for each picture, and the header
     9
     """
-    _run("predict", (run,) if data is None else (run, data), {**options, "out": out})
+    _run("predict", {"run": run, "data": data}, {**options, "out": out})
     return Path(out)
 
 
 @explains_calls
 def export(path: StrPath, *, out: StrPath, **options: Any) -> Path:
-    """Export what `halofeed export` exports, and return the folder.
+    """Export a trained model or the pictures and labels of a data set, and return the folder.
+
+    Args:
+        path: folder of the run; with `to` the folder or address of a data set's version.
+        out: output folder.
+        options: options of `halofeed export`.
 
     >>> len(list(halofeed.export("data/photos", to="folders", out="pictures").glob("train/*/*.png")))
     8
     >>> sorted(path.name for path in halofeed.export("run", out="exported").glob("[a-zA-Z]*"))
     ['README.md', 'model.stablehlo', 'signature.json']
     """
-    _run("export", (path,), {**options, "out": out})
+    _run("export", {"path": path}, {**options, "out": out})
     return Path(out)
 
 
 def _run(
     command: str,
-    paths: Sequence[StrPath],
+    paths: Mapping[str, StrPath | None],
     options: Mapping[str, Any],
     beam_options: Sequence[str] = (),
 ) -> tuple[argparse.Namespace, str]:
-    """Run a command in this process; return its parsed options, and what it printed."""
-    from halofeed.cli import options_of, run_words
-    from halofeed.parser import is_beam_option, meant_option
+    """Run a command in this process; return its values, and what it printed.
 
-    known, words = options_of(command), [command, *(path_text("path", path) for path in paths)]
-    values = {}
-    for name, value in options.items():
-        if name == "recipe" and isinstance(value, Mapping):
-            values[name] = value
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        if flag not in known:
-            if command == "convert" and is_beam_option(flag):
-                meant = f"it is an option of Beam: beam_options=['--{name}={value}']"
-            else:
-                meant = _parameters(meant_option(flag, known))
-            raise UsageError(f"{name}: {command} has no such parameter" + (f"; {meant}" if meant else ""))
-        value = _check_value(name, value, known[flag])
-        off = f"{flag[:2]}no-{flag[2:]}"
-        with _naming_parameters():
-            more = _words(flag, value, is_switch=known[flag].nargs == 0)
-        words += [off] * (off in known) if value is False else more
+    Args:
+        command: name of the command.
+        paths: arguments without an option, by the names of the parsed command line.
+        options: value of each option by keyword.
+        beam_options: Beam's own options.
+    """
+    from halofeed.cli import run_command
+    from halofeed.keywords import check_keywords
+
+    values = check_keywords(command, options)
+    # Without `data` a command uses the run's own data, or none.
+    given = {name: path for name, path in paths.items() if (name, path) != ("data", None)}
+    values |= {name: path_text("path", path) for name, path in given.items()}
     printed = io.StringIO()
     with _naming_parameters(), contextlib.redirect_stdout(printed):
-        parsed = run_words(words, beam_options, **values)
+        parsed = run_command(command, values, beam_options)
     return parsed, printed.getvalue()
-
-
-def _words(flag: str, value: Any, *, is_switch: bool) -> list[str]:
-    if value is None:
-        return []
-    if value is True and is_switch:
-        return [flag]
-    if flag == "--set":
-        items = [value] if isinstance(value, str) else value.items() if isinstance(value, Mapping) else value
-        texts = [text for one in items for text in ([one] if isinstance(one, str) else _settings(*one))]
-        return [word for text in texts for word in (flag, text)]
-    if isinstance(value, Mapping):
-        if flag == "--config":
-            raise UsageError(
-                f"--config: expected a recipe's name or a .toml file, got {value!r}; write set={value!r}"
-            )
-        return [word for key, one in value.items() for word in (flag, f"{key}={_text(one)}")]
-    return [f"{flag}={_text(value)}"]
-
-
-def _settings(name: str, value: Any) -> Iterator[str]:
-    """Yield NAME=VALUE in TOML; a mapping of a setting's options is a setting for each.
-
-    >>> list(_settings("model", {"width": 8})), list(_settings("augment", [{"name": "FlipDepth"}]))
-    (['model.width=8'], ['augment=[{name = "FlipDepth"}]'])
-    """
-    if isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _settings(f"{name}.{key}", one)
-    else:
-        yield f"{name}={value if isinstance(value, str) else _toml(value)}"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value) if isinstance(value, str | bool) else str(value)
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 @contextlib.contextmanager
 def _naming_parameters() -> Iterator[None]:
     """Let messages name parameters in place of the command line's options."""
+    from halofeed.keywords import name_parameters
+
     try:
         yield
     except HalofeedError as error:
         if len(error.args) == 1 and isinstance(error.args[0], str):
             parts = error.args[0].split("`")  # commands are in backticks and stay
-            parts[::2] = map(_parameters, parts[::2])
+            parts[::2] = map(name_parameters, parts[::2])
             error.args = ("`".join(parts),)
         raise
-
-
-def _parameters(text: str) -> str:
-    """Return a text that names parameters in place of options."""
-    return re.sub(r"--([a-z][a-z-]*[a-z])", lambda one: one[1].replace("-", "_"), text)

@@ -10,14 +10,14 @@ import sys
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from halofeed import __version__, conversion, planning, training
 from halofeed.completion import COMPLETION_EXAMPLE, SHELLS, completion_script
 from halofeed.errors import HalofeedError, UsageError
 from halofeed.options import add_help, option_group
-from halofeed.parser import CommandParser, HelpFormatter, RaisingParser, join_values, subparsers
+from halofeed.parser import Command, CommandParser, HelpFormatter, join_values
 from halofeed.streams import output_error, output_status
 from halofeed.system import signals
 from halofeed.system.addresses import Address, address_of, is_remote, meant_address
@@ -37,28 +37,29 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parsed = argparse.Namespace(alone=alone, command="", debug=False)
-    for word in given:
-        for text in (word, word.partition("=")[2]):
-            address_of(text)  # registers the secrets that messages must hide
+    _register_secrets(given)
     try:
         code = _run(given, parsed)
         if alone and code == 0 and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
         return code
     except Exception as error:
+        # A signal may have closed what the error is about; the process then ends with the signal's own status.
         signals.wait_if_ending()
+        # A closed pipe or a full disk behind standard output is no failure of the command that printed.
         if isinstance(error, OSError) and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
-        if parsed.debug:
-            print_error(traceback.format_exc().rstrip())
-        if not isinstance(error, HalofeedError):
-            text = describe_error(error)
-            raw = text.startswith(f"{type(error).__name__}: ")
-            error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
-        return _fail(parsed.command, error)
+        return _command_failed(parsed, error)
     except KeyboardInterrupt:  # in a program that calls `main` without halofeed's signal handlers
         print_error(f"{_who(parsed.command)}: stopped")
         return 130
+
+
+def _register_secrets(given: Sequence[str]) -> None:
+    """Register the secrets of addresses, which all messages hide, before the first message."""
+    for word in given:
+        for text in (word, word.partition("=")[2]):
+            address_of(text)
 
 
 def run_and_exit() -> NoReturn:
@@ -67,6 +68,7 @@ def run_and_exit() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # a stream of another class
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    # Whoever sets -W or PYTHONWARNINGS wants to see warnings.
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # of libraries; ours are status lines
     logging.disable(logging.WARNING)
@@ -78,6 +80,7 @@ def _take_arguments_as_utf8() -> None:
 
     Records contain text from the command line (names of classes, patterns), which must not depend on the locale.
     """
+    # The mode of PEP 540 is chosen when the interpreter starts. PYTHONUTF8=1 ends the second start here.
     if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1" or not sys.executable:
         return
     os.environ["PYTHONUTF8"] = "1"
@@ -91,14 +94,18 @@ def _take_arguments_as_utf8() -> None:
 def _run(given: list[str], parsed: argparse.Namespace) -> int:
     """Parse the command line into the namespace and run its command."""
     beam_arguments: list[str] = []
+    # argparse would take the words after -- for positional arguments; they are Beam's.
     if "--" in given:
         cut = given.index("--")
         given, beam_arguments = given[:cut], given[cut + 1 :]
     parsed.command = next((word for word in given[:1] if word in _COMMANDS), "")
+    # NumPy, OpenCV, Arrow and XLA crash without address space, so the limit is checked before they are imported.
     check_least_memory(parsed.command)
+    named = next((word for word in given if word in _COMMANDS), "")
+    shows_help = not {"-h", "--help", "--help-all"}.isdisjoint(given)
     try:
-        _parser(parsed.command).parse_args(join_values(given), parsed)
-    except SystemExit as stop:
+        _parser(named, saved=shows_help).parse_args(join_values(given), parsed)
+    except SystemExit as stop:  # argparse ends --help, --version and errors by it
         return int(stop.code or 0)
     signals.set_stop_message(_who(parsed.command))
     if beam_arguments and parsed.command != "convert":
@@ -108,11 +115,13 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
 
 def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
     _refuse_addresses(parsed)
+    # The address carries the hosts to which its server may redirect; by default that is only itself.
     if hasattr(parsed, "redirects") and is_remote(parsed.path):
         hosts = tuple(filter(None, map(str.strip, parsed.redirects.split(","))))
         parsed.path = Address(parsed.path, hosts)
     for name in ("path", "data"):
         path = getattr(parsed, name, None)
+        # data/cards stands for data/cards/1.0.0 where that is its only version.
         if isinstance(path, str) and os.path.isdir(path) and not os.path.exists(f"{path}/manifest.json"):
             from halofeed.schemas.manifest import only_version
 
@@ -121,27 +130,28 @@ def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     level = QUIET if parsed.quiet else VERBOSE if parsed.verbose else NORMAL
     with status_level(level):
-        return _COMMANDS[parsed.command](parsed, list(beam_arguments))
+        return _COMMANDS[parsed.command].run(parsed, list(beam_arguments))
 
 
 def options_of(command: str) -> dict[str, argparse.Action]:
     """Return the actions of a command by option, such as --layout."""
-    return subparsers(_parser(command))[command]._option_string_actions
+    return command_parser(command)._option_string_actions
 
 
-def run_words(words: Sequence[str], beam_arguments: Sequence[str] = (), **values: Any) -> argparse.Namespace:
-    """Run a command for a program, and return its parsed options.
+def run_command(
+    command: str, values: Mapping[str, Any], beam_arguments: Sequence[str] = ()
+) -> argparse.Namespace:
+    """Run a command for a program with values that were checked, and return what it made of them.
 
     Args:
-        words: the command and its options.
+        command: name of the command.
+        values: value of each argument by the name that a parsed command line has for it.
         beam_arguments: Beam's own options.
-        **values: values of options that are no text.
 
     Raises:
-        UsageError: the words are no command; and what the command raises.
+        UsageError: a value is wrong; and what the command raises.
     """
-    parsed = argparse.Namespace(alone=False, command=words[0], debug=False, **values)
-    _parser(words[0], RaisingParser).parse_args(words, parsed)
+    parsed = argparse.Namespace(alone=False, command=command, **values)
     _dispatch(parsed, beam_arguments)
     return parsed
 
@@ -163,11 +173,24 @@ def _refuse_addresses(parsed: argparse.Namespace) -> None:
             )
     for name in _LOCAL_PATHS if parsed.command != "convert" else ():
         value = getattr(parsed, name, None)
+        # Only `convert` writes to stores; the others open these files on local disks.
         if isinstance(value, str) and (address := address_of(value)) is not None:
             flag = name if name == "run" else f"--{name.replace('_', '-')}"
             raise UsageError(
                 f"{flag} {address}: expected a path on local disk, got an address; copy it there, and name the copy"
             )
+
+
+def _command_failed(parsed: argparse.Namespace, error: Exception) -> int:
+    """Print an error that is being handled, with --debug its traceback too; return the exit status."""
+    if parsed.debug:
+        print_error(traceback.format_exc().rstrip())
+    if not isinstance(error, HalofeedError):
+        text = describe_error(error)
+        # An error without words of its own tells a user nothing; the traceback does.
+        raw = text.startswith(f"{type(error).__name__}: ")
+        error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
+    return _fail(parsed.command, error)
 
 
 def _fail(command: str, error: HalofeedError) -> int:
@@ -187,14 +210,14 @@ def _who(command: str) -> str:
     return f"halofeed {command}".strip()
 
 
-def _parser(only: str | None = None, kind: type[CommandParser] = CommandParser) -> argparse.ArgumentParser:
+def _parser(only: str | None = None, *, saved: bool = False) -> argparse.ArgumentParser:
     """Return the parser of all commands.
 
     Args:
-        only: command that will run. The parser leaves out options of other commands that take a second to import.
-        kind: class of the parser.
+        only: command that will run; the parser has the options of no other one. "" is none, and None all of them.
+        saved: for a help text, use the saved rows of options, which takes a third of the time.
     """
-    parser = kind(
+    parser = CommandParser(
         prog="halofeed",
         description="From camera and scanner files to spatially partitioned training steps.",
         epilog="`halofeed COMMAND --help` shows an example of each. `halofeed demo` runs all steps.",
@@ -202,38 +225,58 @@ def _parser(only: str | None = None, kind: type[CommandParser] = CommandParser) 
     )
     parser.add_argument("--version", action="version", version=f"halofeed {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in _COMMANDS.items():
+        added = commands.add_parser(name, help=command.summary, **_texts(command))
+        if only in (None, name):
+            _add_arguments(added, name, saved=saved)
+    return parser
 
-    def command(name: str, summary: str, example: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
-            name,
-            help=summary,
-            description=summary[0].upper() + summary[1:] + ".",
-            epilog=textwrap.dedent(example),
-            formatter_class=HelpFormatter,
-            allow_abbrev=False,
-            add_help=False,
-        )
 
-    full_epilog = conversion.add_convert_command(command, only)
+def command_parser(name: str) -> CommandParser:
+    """Return the parser of one command, without those of the others."""
+    parser = CommandParser(prog=f"halofeed {name}", **_texts(_COMMANDS[name]))
+    _add_arguments(parser, name)
+    return parser
 
-    verify = command(
-        "verify",
-        "check every checksum, record, index entry and promise of a data set",
-        "example:\n  halofeed verify data/cards/1.0.0      # exit 1 and the location, if anything is wrong",
-    )
-    verify.add_argument(
+
+def _texts(command: Command) -> dict[str, Any]:
+    return {
+        "description": command.summary[0].upper() + command.summary[1:] + ".",
+        "epilog": textwrap.dedent(command.example),
+        "formatter_class": HelpFormatter,
+        "allow_abbrev": False,
+        "add_help": False,
+    }
+
+
+def _add_arguments(parser: CommandParser, name: str, *, saved: bool = False) -> None:
+    """Add all arguments of a command to its parser."""
+    command = _COMMANDS[name]
+    (command.add_saved if saved and command.add_saved else command.add)(parser)
+    add_common(parser, "running" if name == "convert" else "")
+
+
+def add_common(parser: CommandParser, title: str = "") -> None:
+    """Add the options that every command has, to the group of this title if there is one."""
+    group: Any = option_group(parser, title) if title else parser
+    how = group.add_mutually_exclusive_group()
+    how.add_argument("-q", "--quiet", action="store_true", help="print results and errors, and no status")
+    how.add_argument("-v", "--verbose", action="store_true", help="print more of what is done, with times")
+    group.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
+    add_help(parser, group, parser.full_epilog)
+
+
+def _add_verify(parser: CommandParser) -> None:
+    parser.add_argument(
         "path", metavar="FOLDER", help="the data set's version folder or address, e.g. data/cards/1.0.0"
     )
-    _add_redirects(verify)
+    _add_redirects(parser)
 
-    inspect = command(
-        "inspect",
-        "describe a data set, or one record of it",
-        "examples:\n  halofeed inspect data/cards/1.0.0\n  halofeed inspect data/cards/1.0.0 --record train:17",
-    )
-    inspect.add_argument("path", metavar="FOLDER", help="the data set's version folder or address")
-    _add_redirects(inspect)
-    shown = inspect.add_mutually_exclusive_group()
+
+def _add_inspect(parser: CommandParser) -> None:
+    parser.add_argument("path", metavar="FOLDER", help="the data set's version folder or address")
+    _add_redirects(parser)
+    shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--record", metavar="SPLIT:NUMBER", help="show one record, counted from 0")
     shown.add_argument(
         "--parser",
@@ -241,117 +284,76 @@ def _parser(only: str | None = None, kind: type[CommandParser] = CommandParser) 
         help="print a Python function that reads the records with TensorFlow alone",
     )
 
-    report = command(
-        "report",
-        "write one self-contained HTML file about a data set or a training run",
-        "examples:\n  halofeed report data/cards/1.0.0 --output cards.html\n  halofeed report runs/cards",
-    )
-    report.add_argument(
+
+def _add_report(parser: CommandParser) -> None:
+    parser.add_argument(
         "path", metavar="FOLDER", help="the data set's version folder or address, or a run's folder"
     )
-    report.add_argument(
+    parser.add_argument(
         "--output",
         metavar="FILE",
         help="default: VERSION-report.html beside the version's folder; report.html in a run's",
     )
-    report.add_argument(
+    parser.add_argument(
         "--sources",
         "--source",
         metavar="FOLDER",
         help="the folder of the source pictures, to show them beside the stored ones; default: the folder from which "
         "this machine converted them; without one they are not shown",
     )
-    _add_redirects(report)
-    report.add_argument("--samples", type=int, default=12, metavar="N", help="pictures to show (default: 12)")
+    _add_redirects(parser)
+    parser.add_argument("--samples", type=int, default=12, metavar="N", help="pictures to show (default: 12)")
 
-    show = command(
-        "show",
-        "draw a batch as a model gets it: augmented, with boxes, masks, ids and the borders between cores",
-        """\
-        examples:
-          halofeed show data/cards/1.0.0                                     # the first batch, into batch.png
-          halofeed show data/cards/1.0.0 --config retinanet_small --step 12 --output step12.png
-          halofeed show data/spleen/1.0.0 --batch-size 2 --partition image=1,4,1,1,1""",
-    )
-    _add_batches(show, 8, "augmentations, batch size and partition are shown")
-    show.add_argument(
+
+def _add_show(parser: CommandParser) -> None:
+    _add_batches(parser, 8, "augmentations, batch size and partition are shown")
+    parser.add_argument(
         "--step", type=int, default=0, metavar="N", help="number of the batch, from 0 (default: 0)"
     )
-    show.add_argument("--seed", type=int, metavar="N", help="default: the config's, or 0")
-    show.add_argument(
+    parser.add_argument("--seed", type=int, metavar="N", help="default: the config's, or 0")
+    parser.add_argument(
         "--partition", metavar="PARTS", help="parts along each axis of the image, such as image=1,4,1,1"
     )
-    show.add_argument(
+    parser.add_argument(
         "--side",
         type=int,
         default=320,
         metavar="PIXELS",
         help="the longer side of each image shown (default: 320)",
     )
-    show.add_argument(
+    parser.add_argument(
         "--output", "-o", default="batch.png", metavar="FILE", help="a .png (default: batch.png)"
     )
 
-    bench = command(
-        "bench",
-        "measure how fast this host feeds a trainer from a data set, and find the bottleneck",
-        """\
-        examples:
-          halofeed bench data/cards/1.0.0
-          halofeed bench data/coco640/1.0.0 --config retinanet_resnet50_fpn_640 --appetite 300""",
-    )
-    _add_batches(bench, 32, "augmentations and batch size are used")
-    bench.add_argument(
+
+def _add_bench(parser: CommandParser) -> None:
+    _add_batches(parser, 32, "augmentations and batch size are used")
+    parser.add_argument(
         "--seconds",
         type=float,
         default=1.0,
         metavar="S",
         help="duration of each part in each of 3 rounds (default: 1)",
     )
-    bench.add_argument(
+    parser.add_argument(
         "--appetite",
         type=float,
         metavar="N",
         help="images/s that one accelerator consumes, to compute how many accelerators this host feeds",
     )
 
-    training.add_training_commands(command, only)
-    planning.add_plan_command(command)
 
-    demo = command(
-        "demo",
-        "draw pictures and CT scans and run all steps on them: convert, verify, load, train, report",
-        "example:\n  halofeed demo --folder demo",
-    )
-    demo.add_argument("--folder", default="demo", help="folder of all files (default: demo)")
-    demo.add_argument("--images", type=int, default=400, help="number of pictures (default: 400)")
-
-    package = command(
-        "package",
-        "write halofeed's wheel and sdist for Beam's --extra_package",
-        """\
-        example:
-          halofeed package --output .
-          halofeed convert ... -- --runner=DataflowRunner --extra_package=halofeed-0.1.0-py3-none-any.whl""",
-    )
-    package.add_argument("--output", default=".", metavar="FOLDER", help="output folder (default: here)")
-    completion = command(
-        "completion", "print the script that completes halofeed's words in a shell", COMPLETION_EXAMPLE
-    )
-    completion.add_argument("shell", choices=tuple(SHELLS), help="the shell")
-    for name, added in commands.choices.items():
-        _add_common(added, *(("running", full_epilog) if name == "convert" else ()))
-    return parser
+def _add_demo(parser: CommandParser) -> None:
+    parser.add_argument("--folder", default="demo", help="folder of all files (default: demo)")
+    parser.add_argument("--images", type=int, default=400, help="number of pictures (default: 400)")
 
 
-def _add_common(parser: argparse.ArgumentParser, title: str = "", full_epilog: str | None = None) -> None:
-    """Add the options that every command has, to the group of this title if there is one."""
-    group: Any = option_group(parser, title) if title else parser
-    how = group.add_mutually_exclusive_group()
-    how.add_argument("-q", "--quiet", action="store_true", help="print results and errors, and no status")
-    how.add_argument("-v", "--verbose", action="store_true", help="print more of what is done, with times")
-    group.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
-    add_help(parser, group, full_epilog)
+def _add_package(parser: CommandParser) -> None:
+    parser.add_argument("--output", default=".", metavar="FOLDER", help="output folder (default: here)")
+
+
+def _add_completion(parser: CommandParser) -> None:
+    parser.add_argument("shell", choices=tuple(SHELLS), help="the shell")
 
 
 def _add_redirects(parser: argparse.ArgumentParser) -> None:
@@ -399,6 +401,7 @@ def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
 def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.schemas.files import RUN_FILE
 
+    # The folder of a run has this file; that of a data set has a manifest.
     if os.path.isfile(os.path.join(parsed.path, RUN_FILE)):
         from halofeed.inspection.html.run_report import write_run_report
 
@@ -414,7 +417,7 @@ def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainCo
     """Return the training recipe of --config, if there is one, and the options of the batches."""
     from halofeed.trainer.platform import configure_platform
 
-    configure_platform(None)
+    configure_platform(None)  # before an augmentation imports JAX, which reads the variables once
     config = None
     if parsed.config:
         from halofeed.trainer.config import load_config
@@ -437,6 +440,7 @@ def _value_range(config: TrainConfig, parsed: argparse.Namespace) -> tuple[float
     from halofeed.trainer.training_setup import normalization_of
 
     manifest = open_store(parsed.path).manifest()
+    # Stored bytes have black at 0 and white at 255; other types have no such values of their own.
     if manifest.field("image").dtype == "uint8":
         return None
     return normalization_of(config, data_facts(manifest, parsed.split)).values()
@@ -490,24 +494,71 @@ def _package(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _completion(parsed: argparse.Namespace, _: list[str]) -> int:
-    print(completion_script(parsed.shell, subparsers(_parser())), end="")
+    print(completion_script(parsed.shell, _parser()), end="")
     return 0
 
 
-_COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
-    "convert": conversion.run_convert,
-    "verify": _verify,
-    "inspect": _inspect,
-    "report": _report,
-    "show": _show,
-    "bench": _bench,
-    "train": training.run_train,
-    "evaluate": training.run_evaluate,
-    "predict": training.run_predict,
-    "export": training.run_export,
-    "configs": training.run_configs,
-    "plan": planning.run_plan,
-    "demo": _demo,
-    "package": _package,
-    "completion": _completion,
+_COMMANDS: dict[str, Command] = {
+    "convert": conversion.CONVERT,
+    "verify": Command(
+        summary="check every checksum, record, index entry and promise of a data set",
+        example="example:\n  halofeed verify data/cards/1.0.0      # exit 1 and the location, if anything is wrong",
+        add=_add_verify,
+        run=_verify,
+    ),
+    "inspect": Command(
+        summary="describe a data set, or one record of it",
+        example="examples:\n  halofeed inspect data/cards/1.0.0\n  halofeed inspect data/cards/1.0.0 --record train:17",
+        add=_add_inspect,
+        run=_inspect,
+    ),
+    "report": Command(
+        summary="write one self-contained HTML file about a data set or a training run",
+        example="examples:\n  halofeed report data/cards/1.0.0 --output cards.html\n  halofeed report runs/cards",
+        add=_add_report,
+        run=_report,
+    ),
+    "show": Command(
+        summary="draw a batch as a model gets it: augmented, with boxes, masks, ids and the borders between cores",
+        example="""\
+        examples:
+          halofeed show data/cards/1.0.0                                     # the first batch, into batch.png
+          halofeed show data/cards/1.0.0 --config retinanet_small --step 12 --output step12.png
+          halofeed show data/spleen/1.0.0 --batch-size 2 --partition image=1,4,1,1,1""",
+        add=_add_show,
+        run=_show,
+    ),
+    "bench": Command(
+        summary="measure how fast this host feeds a trainer from a data set, and find the bottleneck",
+        example="""\
+        examples:
+          halofeed bench data/cards/1.0.0
+          halofeed bench data/coco640/1.0.0 --config retinanet_resnet50_fpn_640 --appetite 300""",
+        add=_add_bench,
+        run=_bench,
+    ),
+    **training.COMMANDS,
+    "plan": planning.PLAN,
+    "demo": Command(
+        summary="draw pictures and CT scans and run all steps on them: convert, verify, load, train, report",
+        example="example:\n  halofeed demo --folder demo",
+        add=_add_demo,
+        run=_demo,
+    ),
+    "package": Command(
+        summary="write halofeed's wheel and sdist for Beam's --extra_package",
+        example="""\
+        example:
+          halofeed package --output .
+          halofeed convert ... -- --runner=DataflowRunner --extra_package=halofeed-0.1.0-py3-none-any.whl""",
+        add=_add_package,
+        run=_package,
+    ),
+    "completion": Command(
+        summary="print the script that completes halofeed's words in a shell",
+        example=COMPLETION_EXAMPLE,
+        add=_add_completion,
+        run=_completion,
+    ),
 }
+"""Every command by name, in the order of the help."""

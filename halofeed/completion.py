@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+
+from halofeed.parser import subparsers
 
 COMPLETION_EXAMPLE = """\
 examples:
@@ -13,98 +14,66 @@ examples:
 
 The script holds the words of this version: print it again after an update. A new shell reads it.
 """
-_ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
+# Bash splits --layout=folders into three words, which shtab's function takes for an option and two arguments.
 _BASH = """\
+{script}
 _halofeed() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" known=""
-    if [ "$word" = "=" ]; then word=""; elif [ "$before" = "=" ]; then before="${{COMP_WORDS[COMP_CWORD-2]}}"; fi
-    case "${{COMP_WORDS[1]}} $before" in
-{values}
-    esac
-    if [ "$COMP_CWORD" = 1 ]; then
-        known="{commands}"
-    elif [ -z "$known" ] && [ "${{word#-}}" != "$word" ]; then
-        case "${{COMP_WORDS[1]}}" in
-{options}
-        esac
-    fi
-    COMPREPLY=($(compgen -W "$known" -- "$word"))
+    local word words=()
+    for word in "${{COMP_WORDS[@]:0:COMP_CWORD+1}}"; do
+        [ "$word" = "=" ] || words+=("$word")
+    done
+    [ "${{COMP_WORDS[COMP_CWORD]}}" = "=" ] && words+=("")
+    local COMP_WORDS=("${{words[@]}}") COMP_CWORD=$((${{#words[@]}} - 1))
+    _shtab_halofeed
 }}
 complete -o default -F _halofeed halofeed
 """
+# The script registers itself only where it is evaluated, and ~/.zshrc sources it.
+_ZSH = """\
+autoload -U +X compinit && compinit
+eval "$(cat <<'HALOFEED_COMPLETION'
+{script}
+HALOFEED_COMPLETION
+)"
+"""
+SHELLS = {"bash": _BASH, "zsh": _ZSH, "fish": "{script}"}
+"""Text that is printed for each shell around the script of shtab."""
 
-Parsers = Mapping[str, argparse.ArgumentParser]
 
-
-def completion_script(shell: str, parsers: Parsers) -> str:
+def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:
     """Return the completion script of a shell.
 
     Args:
         shell: a key of `SHELLS`.
-        parsers: parser of each command by name.
+        parser: parser of the command line, whose options get their values.
 
-    >>> show = argparse.ArgumentParser(add_help=False)
+    >>> parser = argparse.ArgumentParser("halofeed")
+    >>> show = parser.add_subparsers(dest="command").add_parser("show", help="show a batch")
     >>> _ = show.add_argument("--step", choices=("first", "last"), help="number of the batch")
-    >>> print(completion_script("fish", {"show": show}).splitlines()[-1])
-    complete -c halofeed -n '__fish_seen_subcommand_from show' -l step -x -a 'first last' -d 'number of the batch'
+    >>> script = completion_script("fish", parser)
+    >>> print(*(line for line in script.splitlines() if "-l step" in line))
+    complete -c halofeed -n '_shtab_halofeed_using show' -l step -xka "first last" -d 'number of the batch'
     """
-    return SHELLS[shell](parsers)
+    import shtab
+
+    for command in subparsers(parser).values():
+        for action in command._actions:
+            _add_values(action)
+    return SHELLS[shell].format(script=shtab.complete(parser, shell=shell))
 
 
-def _bash(parsers: Parsers) -> str:
-    values, options = [], []
-    for command, parser in parsers.items():
-        flags = [flag for action in _options(parser) for flag in action.option_strings]
-        options.append(f'            {command}) known="{" ".join(flags)}" ;;')
-        for action in parser._actions:
-            if words := _values(action):
-                before = action.option_strings or [command]  # an argument follows its command
-                pattern = "|".join(f'"{command} {word}"' for word in before)
-                values.append(f'        {pattern}) known="{" ".join(words)}" ;;')
-    return _BASH.format(values="\n".join(values), options="\n".join(options), commands=" ".join(parsers))
+def _add_values(action: argparse.Action) -> None:
+    """Give an option the words that it takes, if they are known, else file names."""
+    import shtab
 
-
-def _zsh(parsers: Parsers) -> str:
-    return _ZSH + _bash(parsers)
-
-
-def _fish(parsers: Parsers) -> str:
-    lines = [f"complete -c halofeed -n __fish_use_subcommand -f -a '{' '.join(parsers)}'"]
-    for command, parser in parsers.items():
-        for action in parser._actions:
-            parts = [f"complete -c halofeed -n '__fish_seen_subcommand_from {command}'"]
-            if action.help == argparse.SUPPRESS or not (action.option_strings or _values(action)):
-                continue
-            parts += [
-                f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
-                for flag in action.option_strings
-            ]
-            if words := _values(action):
-                parts.append(f"-x -a '{' '.join(words)}'")
-            elif action.nargs != 0:
-                parts.append("-r")
-            text = (action.help or "").split(";")[0].split(". ")[0]
-            parts.append("-d '" + text.replace("\\", "\\\\").replace("'", "\\'").replace("%%", "%") + "'")
-            lines.append(" ".join(parts))
-    return "\n".join(lines) + "\n"
-
-
-SHELLS: dict[str, Callable[[Parsers], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
-
-
-def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Return the options of a command that its help shows."""
-    return [one for one in parser._actions if one.option_strings and one.help != argparse.SUPPRESS]
-
-
-def _values(action: argparse.Action) -> Sequence[str]:
-    """Return the words that an option takes, if they are known."""
+    # Both take any text, because an unknown name or a path has an answer of its own: the parser has no choices.
     if action.dest == "layout":
         from halofeed.prep.layouts import LAYOUTS
 
-        return list(LAYOUTS)
-    if action.dest == "config":
+        action.choices = list(LAYOUTS)
+    elif action.dest == "config":
         from halofeed.trainer.config import named_configs
 
-        return list(named_configs())
-    return list(map(str, action.choices or ()))
+        action.choices = list(named_configs())
+    elif action.choices is None and action.nargs != 0:
+        action.complete = shtab.FILE  # type: ignore[attr-defined]  # the attribute by which shtab is told

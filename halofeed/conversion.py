@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import UsageError, require_extra
-from halofeed.options import add_options, from_options, given_options, option_group
-from halofeed.parser import HELP_COLUMNS, AddCommand
+from halofeed.option_rows import convert_rows, layout_summaries, saved_layout_summaries, saved_rows
+from halofeed.options import Option, add_options, from_options, given_options, option_group
+from halofeed.parser import HELP_COLUMNS, Command, CommandParser
 from halofeed.system import signals
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import print_status
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from halofeed.pipelines.job import JobOptions
     from halofeed.prep.annotations.contract import LayoutOptions
     from halofeed.prep.options.recipe import Recipe
+    from halofeed.prep.options.recipe_file import GivenRecipe
 
 _EXAMPLES = """\
 examples:
@@ -48,24 +51,29 @@ OUT/NAME/VERSION/rejected.jsonl lists every rejected input with its reason.
 """
 
 
-def add_convert_command(command: AddCommand, only: str | None = None) -> str | None:
-    """Add `convert` to the command line's parser, and return the end of its complete help.
+_RECIPE_HELP = "manifest.json of a data set, options in JSON or YAML, or a pipeline.config; options here win"
+RECIPE = Option(
+    name="recipe",
+    help=_RECIPE_HELP,
+    more={"brief": _RECIPE_HELP, "group": "source", "metavar": "FILE"},
+)
 
-    Args:
-        command: function that adds a command by name, summary and example.
-        only: command that will run; the options of `convert` take a second to import and are left out for others.
-    """
-    parser = command("convert", "turn images and annotations into sharded TFRecords", _END)
-    if only not in (None, "convert"):
-        return None
-    from halofeed.pipelines.job import JobOptions
-    from halofeed.prep.layouts import LAYOUTS
+
+def _add_convert(parser: CommandParser) -> None:
+    _add_convert_options(parser, convert_rows(), layout_summaries())
+
+
+def _add_saved_convert(parser: CommandParser) -> None:
+    _add_convert_options(parser, saved_rows("convert"), saved_layout_summaries())
+
+
+def _add_convert_options(parser: CommandParser, rows: Iterable[Option], layouts: Mapping[str, str]) -> None:
     from halofeed.prep.options.option import HELP_GROUPS
-    from halofeed.prep.options.recipe import Recipe
 
-    names = textwrap.fill(", ".join(LAYOUTS), HELP_COLUMNS - 2, initial_indent="  ", subsequent_indent="  ")
-    summaries = "\n".join(f"  {layout.name:<12} {layout.summary}" for layout in LAYOUTS.values())
+    names = textwrap.fill(", ".join(layouts), HELP_COLUMNS - 2, initial_indent="  ", subsequent_indent="  ")
+    summaries = "\n".join(f"  {name:<12} {summary}" for name, summary in layouts.items())
     parser.epilog = f"layouts, which the complete help describes:\n{names}\n{_END}"
+    parser.full_epilog = f"layouts:\n{summaries}\n{_END}"
     parser.usage = (
         "halofeed convert --source SOURCE --out OUT --name NAME [--layout LAYOUT] [options]\n"
         f"{'[-- BEAM OPTIONS]':>40}"
@@ -73,46 +81,82 @@ def add_convert_command(command: AddCommand, only: str | None = None) -> str | N
     parser.description = f"{parser.description}\n\n{_EXAMPLES}"
     for title in HELP_GROUPS:
         option_group(parser, title)
-    option_group(parser, HELP_GROUPS[0]).add_argument(
-        "--recipe",
-        metavar="FILE",
-        default=argparse.SUPPRESS,
-        help="manifest.json of a data set, options in JSON or YAML, or a pipeline.config; options here win",
-    )
-    add_options(parser, JobOptions)
-    add_options(parser, Recipe)
-    return f"layouts:\n{summaries}\n{_END}"
+    add_options(parser, [RECIPE, *rows])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """Options of a conversion as its caller gave them.
+
+    Args:
+        options: options of the run.
+        given: options of the recipe by name, without their defaults.
+        repeated: recipe that --recipe names; `given` overrides it.
+    """
+
+    options: JobOptions
+    given: Mapping[str, Any]
+    repeated: GivenRecipe | None
+
+    @classmethod
+    def of(cls, parsed: argparse.Namespace) -> _Request:
+        """Return the request of a command line; read the recipe that it names, and print what was translated."""
+        from halofeed.pipelines.job import JobOptions
+        from halofeed.prep.options.recipe import Recipe
+        from halofeed.prep.options.recipe_file import read_recipe
+
+        options = from_options(JobOptions, parsed)
+        file = getattr(parsed, "recipe", None)  # absent where it was not given
+        repeated = read_recipe(file) if file else None
+        if repeated and repeated.mapped:
+            options = dataclasses.replace(options, label_map=options.label_map or repeated.label_map)
+            print_status("\n".join(repeated.mapped))
+        return cls(options=options, given=given_options(Recipe, parsed), repeated=repeated)
+
+    def stated(self) -> Mapping[str, Any]:
+        """Return every option of the recipe that the caller or --recipe states."""
+        return {**self.repeated.document, **self.given} if self.repeated else self.given
+
+    def recipe(self, **more: Any) -> Recipe:
+        """Return the recipe, with further options."""
+        from halofeed.prep.options.recipe import Recipe
+
+        given = {**self.given, **more}
+        return self.repeated.changed(given) if self.repeated else Recipe(**given)
+
+    def with_layout(self, beam_arguments: list[str]) -> _Request:
+        """Return this request with a layout: its own, or the one that the files of the source show."""
+        # Stores of addresses need Beam's options before the layout's detection lists the source.
+        addresses = (self.options.source, self.options.images or "", self.options.out)
+        if beam_arguments or any(map(is_remote, addresses)):
+            with require_extra("convert", "apache_beam"), unlogged():
+                from halofeed.pipelines.convert import prepare_stores
+            prepare_stores(self.options, beam_arguments)
+        if self.stated().get("layout", "auto") != "auto":
+            return self
+        layout = _detect_layout(self.options, lambda name: self.recipe(layout=name))
+        return dataclasses.replace(self, given={**self.given, "layout": layout})
+
+    def checked_recipe(self) -> Recipe:
+        """Return the recipe; refuse options without an effect and volumes without a size."""
+        recipe = self.recipe()
+        if self.repeated:
+            self.repeated.check_used(recipe, self.given)
+        else:
+            recipe.check_used()
+        # Height and width have defaults, which are those of pictures.
+        if self.stated().get("depth") is not None and not {"height", "width"} <= self.stated().keys():
+            raise UsageError(
+                "--depth: volumes have no default size; give --height and --width too. --dry-run without the three "
+                "proposes them"
+            )
+        return recipe
 
 
 def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from halofeed.pipelines.job import JobOptions
-    from halofeed.prep.options.recipe import Recipe
-    from halofeed.prep.options.recipe_file import read_recipe
-
-    options = from_options(JobOptions, parsed)
-    file = getattr(parsed, "recipe", None)
-    parsed.repeated = repeated = read_recipe(file) if file else None
-    if repeated and repeated.mapped:
-        options = dataclasses.replace(options, label_map=options.label_map or repeated.label_map)
-        print_status("\n".join(repeated.mapped))
-    given = given_options(Recipe, parsed)
-    if beam_arguments or any(is_remote(path) for path in (options.source, options.images or "", options.out)):
-        with require_extra("convert", "apache_beam"), unlogged():
-            from halofeed.pipelines.convert import prepare_stores
-        prepare_stores(options, beam_arguments)
-    stated = {**repeated.document, **given} if repeated else given
-    if stated.get("layout", "auto") == "auto":
-        parsed.layout = _detect_layout(options, parsed)
-    recipe = _recipe_of(parsed)
-    if repeated:
-        repeated.check_used(recipe, given)
-    else:
-        recipe.check_used()
-    if stated.get("depth") is not None and not {"height", "width"} <= stated.keys():
-        raise UsageError(
-            "--depth: volumes have no default size; give --height and --width too. --dry-run without the three "
-            "proposes them"
-        )
+    """Run `halofeed convert`."""
+    request = _Request.of(parsed).with_layout(beam_arguments)
+    recipe, options = request.checked_recipe(), request.options
     from halofeed.system.memory import heavy_imports, keep_freed_memory
 
     with require_extra("convert", "apache_beam"), unlogged(), heavy_imports():
@@ -122,15 +166,18 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     from halofeed.pipelines.summary import summary
 
     if options.dry_run:
-        return _dry_run(options, parsed)
+        return _dry_run(request)
     with contextlib.ExitStack() as stack:
         if parsed.alone:
+            # Only a process without other threads may fork, and only its own temporary files may be moved.
             stack.enter_context(fork_workers(options, recipe, beam_arguments))
             stack.enter_context(temporary_files_in_scratch())
         keep_freed_memory()
         signals.set_stop_message(outlook="the same command resumes where this one ended")
         done = convert(options, recipe, beam_arguments)
     print(summary(done, warn_cut=options.warn_cut, on_loss=options.on_loss))
+    repeated = request.repeated
+    # A manifest has the classes but not the file of their names, which the caller may have forgotten.
     if repeated and repeated.labels not in (None, done.manifest.labels):
         print_status(
             f"halofeed convert: the classes differ from those of {repeated.where}; if a file of class "
@@ -139,24 +186,18 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     return 0
 
 
-def _recipe_of(parsed: argparse.Namespace, **more: Any) -> Recipe:
-    """Return the recipe of a command line with further options."""
-    from halofeed.prep.options.recipe import Recipe
-
-    given = {**given_options(Recipe, parsed), **more}
-    return parsed.repeated.changed(given) if parsed.repeated else Recipe(**given)
-
-
-def _dry_run(options: JobOptions, parsed: argparse.Namespace) -> int:
+def _dry_run(request: _Request) -> int:
     from halofeed.pipelines.dry_run import dry_run
     from halofeed.system.scratch import scratch_folder
 
+    options = request.options
     with scratch_folder() as folder:
-        found = dry_run(options, functools.partial(_recipe_of, parsed), folder)
+        found = dry_run(options, request.recipe, folder)
         print(found.text)
         if options.preview is not None and found.sample is not None:
             from halofeed.inspection.batch import write_batch
 
+            # The split with most records has a batch; a small sample may leave another one empty.
             splits = found.sample.manifest.splits
             split = max(splits, key=lambda name: splits[name].records)
             count = min(10, splits[split].records)
@@ -164,17 +205,31 @@ def _dry_run(options: JobOptions, parsed: argparse.Namespace) -> int:
     return 0 if found.sample is not None else 1
 
 
-def _detect_layout(options: JobOptions, parsed: argparse.Namespace) -> str:
-    """Return the name of the layout that the source's files show, and print the reason."""
+def _detect_layout(options: JobOptions, recipe_of: Callable[[str], Recipe]) -> str:
+    """Return the name of the layout that the source's files show, and print the reason.
+
+    Args:
+        options: options of the run, which name the source.
+        recipe_of: function that returns the recipe with a layout.
+    """
     from halofeed.prep.layouts.detect import detect_layout
 
     with require_extra("convert", "apache_beam"), unlogged():
-        from halofeed.pipelines.plan import open_sources
+        from halofeed.pipelines.opened_sources import open_sources
     sources = open_sources(options)
 
     def options_of(layout: str) -> LayoutOptions:
-        return _recipe_of(parsed, layout=layout).layout_options(options.salt)
+        return recipe_of(layout).layout_options(options.salt)
 
     found = detect_layout(sources.annotations, sources.images, sources.annotation_file, options_of)
     print_status(f"halofeed convert: --layout {found.name}: {found.reason}")
     return found.name
+
+
+CONVERT = Command(
+    summary="turn images and annotations into sharded TFRecords",
+    example=_END,
+    add=_add_convert,
+    add_saved=_add_saved_convert,
+    run=run_convert,
+)

@@ -167,6 +167,7 @@ def _save_series(folder: Path, array: NDArray[np.int16], grid: Grid, scan: Drawn
     from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
     folder.mkdir(exist_ok=True)
+    # DICOM's axes point to the left and to posterior, NIfTI's to the right and to anterior (PS3.3 C.7.6.2.1.1).
     to_left_posterior = np.diag([-1.0, -1.0, 1.0, 1.0]) @ grid.affine
     sides = np.linalg.norm(to_left_posterior[:3, :3], axis=0)
     along = to_left_posterior[:3, :3] / sides
@@ -181,6 +182,7 @@ def _save_series(folder: Path, array: NDArray[np.int16], grid: Grid, scan: Drawn
         dataset.Modality, dataset.PatientID = "CT", f"P{scan.patient}"
         dataset.StudyInstanceUID, dataset.SeriesInstanceUID = f"{series}.1", f"{series}.2"
         dataset.FrameOfReferenceUID, dataset.InstanceNumber = f"{series}.3", shuffled[number] + 1
+        # A decimal string has at most 16 characters (PS3.5 6.2, DS).
         dataset.ImagePositionPatient = [
             round(value, 6) for value in to_left_posterior[:3] @ (number, 0, 0, 1)
         ]
@@ -192,7 +194,7 @@ def _save_series(folder: Path, array: NDArray[np.int16], grid: Grid, scan: Drawn
         dataset.HighBit, dataset.PixelRepresentation = 15, 0
         dataset.RescaleSlope, dataset.RescaleIntercept, dataset.RescaleType = 1, _DICOM_AIR, "HU"
         dataset.PixelData = (pixels - _DICOM_AIR).astype("<u2").tobytes()
-        dataset["PixelData"].VR = "OW"
+        dataset["PixelData"].VR = "OW"  # of more than 8 bits (PS3.5 A.2)
         dataset.save_as(folder / f"{shuffled[number]:03d}.dcm", enforce_file_format=True)
 
 
@@ -220,39 +222,55 @@ def compare_scans(data: str) -> list[OrganComparison]:
     Raises:
         JobError: an organ has another position or brightness than the drawn one, or a scan is missing.
     """
-    from halofeed.prep.voxels.phantom import LABELED_ORGANS, centroid_mm, interior, margin_mm
+    from halofeed.prep.voxels.phantom import LABELED_ORGANS
 
     measured: dict[str, list[tuple[float, float]]] = {organ.name: [] for organ in LABELED_ORGANS}
     keys = set()
     for key, image, label, grid in _records(data):
-        scan = next(scan for scan in SCANS if scan.key == key)
         keys.add(key)
-        margin = margin_mm(scan.grid(), grid)
-        for organ in scan.organs()[1:]:
-            if not (label == organ.label).any():
-                raise JobError(f"{data}: {key} has no {organ.name}")
-            inside = interior(grid, organ, margin)
-            away = np.linalg.norm(centroid_mm(grid, label, organ.label) - organ.center_mm)
-            measured[organ.name].append((float(away), float(image[inside].mean())))
+        for name, values in _measure_organs(data, key, image, label, grid).items():
+            measured[name].append(values)
+    # A scan whose mask was cut must be rejected, and no other one.
     if expected := {scan.key for scan in SCANS if not scan.mask_is_cut} ^ keys:
         raise JobError(f"{data}: holds other scans than were drawn: {', '.join(sorted(expected))}")
-    found = []
-    for organ in LABELED_ORGANS:
-        off_mm, means = np.transpose(measured[organ.name])
-        entry = OrganComparison(
-            organ=organ.name,
-            drawn_hu=organ.hu,
-            records=len(keys),
-            mean_hu=float(means.mean()),
-            off_hu=float(np.abs(means - organ.hu).max()),
-            off_mm=float(off_mm.max()),
-        )
-        if entry.off_mm > CENTER_MM or entry.off_hu > MEAN_HU:
-            raise JobError(
-                f"{data}: {entry.organ} is {entry.off_mm:.2f} mm and {entry.off_hu:.2f} HU from what was drawn"
-            )
-        found.append(entry)
+    return [_compare_organ(data, organ, measured[organ.name]) for organ in LABELED_ORGANS]
+
+
+def _measure_organs(
+    data: str, key: str, image: NDArray[Any], label: NDArray[Any], grid: Grid
+) -> dict[str, tuple[float, float]]:
+    """Return for each organ of a record how far its center is from the drawn one in mm, and its mean HU."""
+    from halofeed.prep.voxels.phantom import centroid_mm, interior, margin_mm
+
+    scan = next(scan for scan in SCANS if scan.key == key)
+    margin = margin_mm(scan.grid(), grid)
+    found = {}
+    for organ in scan.organs()[1:]:
+        if not (label == organ.label).any():
+            raise JobError(f"{data}: {key} has no {organ.name}")
+        # Resampling mixes organs at their borders, so only voxels inside are compared.
+        inside = interior(grid, organ, margin)
+        away = np.linalg.norm(centroid_mm(grid, label, organ.label) - organ.center_mm)
+        found[organ.name] = (float(away), float(image[inside].mean()))
     return found
+
+
+def _compare_organ(data: str, organ: Organ, measured: list[tuple[float, float]]) -> OrganComparison:
+    """Return the comparison of an organ, from its (distance in mm, mean HU) in each record."""
+    off_mm, means = np.transpose(measured)
+    entry = OrganComparison(
+        organ=organ.name,
+        drawn_hu=organ.hu,
+        records=len(measured),
+        mean_hu=float(means.mean()),
+        off_hu=float(np.abs(means - organ.hu).max()),
+        off_mm=float(off_mm.max()),
+    )
+    if entry.off_mm > CENTER_MM or entry.off_hu > MEAN_HU:
+        raise JobError(
+            f"{data}: {entry.organ} is {entry.off_mm:.2f} mm and {entry.off_hu:.2f} HU from what was drawn"
+        )
+    return entry
 
 
 def compare_twins(data: str) -> str:

@@ -13,7 +13,7 @@ import io
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module, metadata
 from pathlib import Path
 
@@ -28,7 +28,7 @@ setup(
     name="halofeed",
     version={version!r},
     packages=find_packages(),
-    package_data={{"": ["py.typed", "*.css", "*.js", "*.html", "configs/*.toml"]}},
+    package_data={{"": ["py.typed", "*.css", "*.js", "*.html", "configs/*.toml", "*.json"]}},
     python_requires={python!r},
     install_requires={requires!r},
     extras_require={extras!r},
@@ -36,6 +36,7 @@ setup(
 )
 """
 PARTS = ("inspection", "loader", "pipelines", "prep", "schemas", "storage", "system", "trainer")
+_SUFFIXES = (".py", ".css", ".js", ".html", ".toml", ".json")
 _EXTRA = re.compile(r"""\s*(?:;|\band\b)\s*extra\s*==\s*["']([^"']+)["']""")
 
 
@@ -81,21 +82,20 @@ class _Installed:
                 "first"
             ) from error
         self.python = installed.metadata["Requires-Python"]
-        self.requires: list[str] = []
+        # An extra without requirements has no line in Requires-Dist.
         self.extras: dict[str, list[str]] = {
             name: [] for name in installed.metadata.get_all("Provides-Extra") or ()
         }
-        for line in installed.requires or ():
-            found = _EXTRA.search(line)
-            if found is None:
-                self.requires.append(line)
-            else:
-                self.extras.setdefault(found.group(1), []).append(line[: found.start()] + line[found.end() :])
+        self.requires = _sort_requirements(installed.requires or (), self.extras)
+        # Beam's workers have Beam, in the version of their image.
         self.requires += [
             line for line in self.extras.get("convert", ()) if not line.startswith("apache-beam")
         ]
         scripts = installed.entry_points.select(group="console_scripts")
         self.scripts = [f"{script.name} = {script.value}" for script in scripts]
+
+    def headers(self) -> str:
+        """Return the text of METADATA and PKG-INFO (core metadata, version 2.1)."""
         lines = [
             "Metadata-Version: 2.1",
             "Name: halofeed",
@@ -109,7 +109,19 @@ class _Installed:
                 for line in lines
             ),
         ]
-        self.headers = "\n".join(lines) + "\n"
+        return "\n".join(lines) + "\n"
+
+
+def _sort_requirements(requires: Iterable[str], extras: dict[str, list[str]]) -> list[str]:
+    """Return the requirements of no extra; add the others to their extra, without the marker that names it."""
+    always = []
+    for line in requires:
+        found = _EXTRA.search(line)
+        if found is None:
+            always.append(line)
+        else:
+            extras.setdefault(found.group(1), []).append(line[: found.start()] + line[found.end() :])
+    return always
 
 
 def _sdist(installed: _Installed, files: dict[str, bytes]) -> bytes:
@@ -120,7 +132,7 @@ def _sdist(installed: _Installed, files: dict[str, bytes]) -> bytes:
         extras=installed.extras,
         scripts=installed.scripts,
     )
-    files = {"setup.py": setup.encode(), "PKG-INFO": installed.headers.encode(), **files}
+    files = {"setup.py": setup.encode(), "PKG-INFO": installed.headers().encode(), **files}
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, filename="") as stream,
@@ -128,7 +140,7 @@ def _sdist(installed: _Installed, files: dict[str, bytes]) -> bytes:
     ):
         for name, data in files.items():
             entry = tarfile.TarInfo(f"halofeed-{__version__}/{name}")
-            entry.size, entry.mode = len(data), 0o644
+            entry.size, entry.mode = len(data), 0o644  # its time stamp is always 1970
             archive.addfile(entry, io.BytesIO(data))
     return packed.getvalue()
 
@@ -137,7 +149,7 @@ def _wheel(installed: _Installed, files: dict[str, bytes]) -> bytes:
     info = f"halofeed-{__version__}.dist-info"
     scripts = "\n".join(["[console_scripts]", *installed.scripts, ""])
     wheel = "Wheel-Version: 1.0\nGenerator: halofeed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    texts = {"METADATA": installed.headers, "WHEEL": wheel, "entry_points.txt": scripts}
+    texts = {"METADATA": installed.headers(), "WHEEL": wheel, "entry_points.txt": scripts}
     files = files | {f"{info}/{name}": text.encode() for name, text in texts.items()}
     record = "".join(
         f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}\n"
@@ -158,6 +170,7 @@ def _places() -> Iterator[tuple[str, Path]]:
     package = Path(__file__).resolve().parent
     yield "halofeed", package
     for part in PARTS:
+        # setup.py installs a part of such a tree from the top level.
         if not (package / part).is_dir():  # a checkout without symbolic links
             yield f"halofeed/{part}", Path(str(import_module(f"halofeed.{part}").__file__)).parent
 
@@ -165,9 +178,10 @@ def _places() -> Iterator[tuple[str, Path]]:
 def _walk(folder: Path) -> Iterator[Path]:
     """Yield the package's files; subpackages may be symbolic links to folders, as in a checkout."""
     for path in folder.iterdir():
+        # Compiled files and editors' files differ from one machine to the next.
         if path.name == "__pycache__" or path.name.startswith("."):
             continue
         if path.is_dir():
             yield from _walk(path)
-        elif path.suffix in (".py", ".css", ".js", ".html", ".toml") or path.name == "py.typed":
+        elif path.suffix in _SUFFIXES or path.name == "py.typed":
             yield path

@@ -10,16 +10,15 @@ import shlex
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from halofeed.errors import UsageError
-from halofeed.options import meaning_of
+from halofeed.options import meaning_of, unknown_choice, wrong_text
 from halofeed.system.addresses import redacted
 from halofeed.system.wording import did_you_mean, meanings_of
 
 HELP_COLUMNS = 100
-AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
-"""Function that adds a command by its name, its summary and its example."""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -33,22 +32,17 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
-_LISTS = "numbers separated by commas, such as 1,2,4"
-_TYPE_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "list of int": f"whole {_LISTS}",
-    "list of numbers": f"whole {_LISTS}",
-    "list of float": _LISTS,
-}
-"""Words for a type's name in messages."""
-
-
 class CommandParser(argparse.ArgumentParser):
-    """Parser whose error messages hide passwords of addresses and say what a wrong word may mean."""
+    """Parser whose error messages hide passwords of addresses and say what a wrong word may mean.
 
+    Attributes:
+        full_epilog: end of the complete help, if it differs from the short one's.
+    """
+
+    full_epilog: str | None = None
     _given: Sequence[str] = ()
 
+    # argparse gives an error as text alone, so its kind is told by its words, which are those of Python 3.11 to 3.14.
     def error(self, message: str) -> NoReturn:
         if "arguments are required" in message:
             message += (
@@ -57,7 +51,7 @@ class CommandParser(argparse.ArgumentParser):
         flag = message.removeprefix("argument ").partition(":")[0]
         if message.endswith(": expected one argument") and (action := self._option_string_actions.get(flag)):
             value = action.metavar or "|".join(map(str, action.choices or ()))
-            message += f"; write {flag} {value}{meaning_of(action)}"
+            message += f"; write {flag} {value}{meaning_of(action.help)}"
         elif meant := self._meant_dashes(self._given):
             message = f"{meant.partition(': ')[2].removeprefix('-')}: {meant}"
         elif "ignored explicit argument" in message:
@@ -70,6 +64,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, surplus = self.parse_known_args(args, namespace)
+        # argparse reports surplus words in the name of the main parser, which knows no option of a command.
         if surplus:
             command = subparsers(self)[parsed.command]
             meant = command._meant(surplus) or "leave out what is too much, or name one folder that holds all"
@@ -94,21 +89,31 @@ class CommandParser(argparse.ArgumentParser):
             for number, word in enumerate(words)
             if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions
         ]
+        # A surplus word without an unknown option is a value too much, or an option with one dash.
         if not unknown:
             return self._meant_dashes(words) or self._meant_words(words)
-        flag, _, value = words[unknown[0]].partition("=")
+        flag = words[unknown[0]].partition("=")[0]
         if self.prog.endswith(" convert") and is_beam_option(flag):
             return f"Beam's options follow two dashes, at the end of the command: -- {shlex.join(words)}"
-        if "--set" in self._option_string_actions:
-            from halofeed.trainer.config import TrainConfig
+        return (
+            self._meant_setting(words[unknown[0] :])
+            or meant_option(flag, self._option_string_actions)
+            or f"`{self.prog} --help` lists the options"
+        )
 
-            following = words[unknown[0] + 1 : unknown[0] + 2]
-            meant = meant_setting(flag, TrainConfig.__dataclass_fields__)
-            if meant is not None and f"--{meant.replace('_', '-')}" not in self._option_string_actions:
-                value = '[{name="FlipLeftRight"}]' if "augment" in meant else value or "".join(following)
-                setting = shlex.quote(f"{meant}={value or 'VALUE'}")
-                return f"did you mean --set {setting}?"
-        return meant_option(flag, self._option_string_actions) or f"`{self.prog} --help` lists the options"
+    def _meant_setting(self, words: Sequence[str]) -> str:
+        """Return the setting of a training recipe that the first word, an unknown option, may mean; "" for none."""
+        if "--set" not in self._option_string_actions:
+            return ""
+        from halofeed.trainer.config import TrainConfig
+
+        flag, _, value = words[0].partition("=")
+        meant = meant_setting(flag, TrainConfig.__dataclass_fields__)
+        if meant is None or f"--{meant.replace('_', '-')}" in self._option_string_actions:
+            return ""
+        value = '[{name="FlipLeftRight"}]' if "augment" in meant else value or "".join(words[1:2])
+        setting = shlex.quote(f"{meant}={value or 'VALUE'}")
+        return f"did you mean --set {setting}?"
 
     def _meant_dashes(self, words: Sequence[str]) -> str:
         """Return the first option that was written with one dash, as a clause; "" if there is none."""
@@ -123,6 +128,7 @@ class CommandParser(argparse.ArgumentParser):
         begin = max(
             (place for place, word in enumerate(self._given[:at]) if word.startswith("--")), default=-1
         )
+        # Words before the first option: a conversion has no positional arguments, but other tools have.
         if begin < 0:
             pairs = zip(("--source", "--out", "--name"), words, strict=False)
             named = " ".join(f"{flag} {shlex.quote(word)}" for flag, word in pairs)
@@ -132,48 +138,57 @@ class CommandParser(argparse.ArgumentParser):
         action = self._option_string_actions.get(flag)
         if action is not None and action.nargs == 0:
             return f"{flag} takes no value: leave out {' '.join(values)}"
-        if any(value.endswith(",") for value in values):
-            return f"a list has no blanks: {flag} {','.join(value.strip(',') for value in values)}"
-        if not all(map(os.path.exists, values)):
-            return (
-                f"{flag} takes one value: quote it if it has blanks, {flag} {shlex.quote(' '.join(values))}"
-            )
-        above = os.path.commonpath([*map(os.path.abspath, values)])
-        return (
-            f"{flag} takes one path, and a shell writes several for *: name the folder above, {flag} {above}"
-        )
+        return _meant_values(flag, values)
 
+    # The next two replace private methods: argparse has no public way to word a wrong value.
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:
             return super()._get_value(action, arg_string)  # type: ignore[misc]
         except argparse.ArgumentError as error:
-            if (expected := _TYPE_WORDS.get(getattr(action.type, "__name__", ""))) is None:
+            if (said := wrong_text(getattr(action.type, "__name__", ""), arg_string, action.help)) is None:
                 raise
-            like = re.match(r"\d+(?![\d.])", arg_string) if expected == _TYPE_WORDS["int"] else None
-            such = f", such as {like[0]}" if like else ""
-            said = f"expected {expected}{such}, got {arg_string!r}{meaning_of(action)}"
             raise argparse.ArgumentError(action, said) from error
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            known = list(map(str, action.choices))
-            near = did_you_mean(str(value), known)
-            raise argparse.ArgumentError(
-                action, f"invalid choice: {value!r}; {near}choose from {', '.join(known)}"
-            )
+            raise argparse.ArgumentError(action, unknown_choice(value, list(action.choices)))
+
+
+def _meant_values(flag: str, values: Sequence[str]) -> str:
+    """Return what several words after an option that takes one value may mean."""
+    # "--window-hu -160, 240" comes as two words.
+    if any(value.endswith(",") for value in values):
+        return f"a list has no blanks: {flag} {','.join(value.strip(',') for value in values)}"
+    # Several words that are all files come from a pattern that the shell expanded.
+    if not all(map(os.path.exists, values)):
+        return f"{flag} takes one value: quote it if it has blanks, {flag} {shlex.quote(' '.join(values))}"
+    above = os.path.commonpath([*map(os.path.abspath, values)])
+    return f"{flag} takes one path, and a shell writes several for *: name the folder above, {flag} {above}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Command of the command line.
+
+    Args:
+        summary: one line of the help of all commands, in lower case.
+        example: end of the command's help.
+        add: function that adds the command's arguments to its parser.
+        add_saved: the same for a help text, from the saved rows, without an import of the options' classes.
+        run: function that runs the parsed command with Beam's own options, and returns the exit status.
+    """
+
+    summary: str
+    example: str
+    add: Callable[[CommandParser], None]
+    add_saved: Callable[[CommandParser], None] | None = None
+    run: Callable[[argparse.Namespace, list[str]], int]
 
 
 def subparsers(parser: argparse.ArgumentParser) -> dict[str, CommandParser]:
     """Return the parsers of the commands by name."""
     (commands,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
     return dict(commands.choices)
-
-
-class RaisingParser(CommandParser):
-    """Parser for programs, which raises its errors."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message.removeprefix("argument ")) from None
 
 
 def join_values(given: Sequence[str]) -> list[str]:
@@ -189,21 +204,18 @@ def join_values(given: Sequence[str]) -> list[str]:
     >>> join_values(["convert", "--height=96", "--width=96"])
     ['convert', '--height=96', '--width=96']
     """
+    is_conversion = given[:1] == ["convert"]
     joined: list[str] = []
     for word in given:
-        if joined and re.match(r"-\.?\d", word) and re.fullmatch(r"--[a-z-]+", joined[-1]):
+        before = joined[-1] if joined else ""
+        # argparse takes -160 for an option, even where one that needs a value stands before it.
+        if re.match(r"-\.?\d", word) and re.fullmatch(r"--[a-z-]+", before):
             joined[-1] += f"={word}"
-        elif (
-            given[0] == "convert"
-            and joined
-            and _NUMBERS.fullmatch(joined[-1])
-            and word[:2] != "--"
-            and _NUMBERS.fullmatch(word)
-        ):
+        elif is_conversion and word[:2] != "--" and _NUMBERS.fullmatch(before) and _NUMBERS.fullmatch(word):
             joined[-1] += f",{word}"
         else:
             joined.append(word)
-    if joined[:1] == ["convert"]:
+    if is_conversion:
         _check_values(joined)
     return joined
 
@@ -220,7 +232,7 @@ def _check_values(given: Sequence[str]) -> None:
     halofeed.errors.UsageError: --image-pattern takes one value, got ct/a.nii ct/b.nii; put ...
     """
     option, values = "", list[str]()
-    for word in (*given[1:], "--"):
+    for word in (*given[1:], "--"):  # the last word ends the values before it
         if not word.startswith("-"):
             values.append(word)
             continue
@@ -267,6 +279,7 @@ def is_beam_option(flag: str) -> bool:
     >>> is_beam_option("--temp_location"), is_beam_option("--height")
     (True, False)
     """
+    # Beam spells --temp_location; its users write both.
     return flag.strip("-").replace("_", "-") in _BEAM_OPTIONS
 
 

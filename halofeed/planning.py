@@ -6,12 +6,13 @@ import argparse
 import json
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halofeed.errors import UsageError, require_extra
-from halofeed.options import add_settings
-from halofeed.parser import AddCommand
+from halofeed.options import add_settings, text_of_setting
+from halofeed.parser import Command, CommandParser
 from halofeed.system.console import print_status
 from halofeed.training import check_file
 
@@ -38,101 +39,106 @@ Exit status: 0 something fits, 1 nothing does, 2 wrong usage.
 """
 
 
-def add_plan_command(command: AddCommand) -> None:
-    """Add `plan` to the command line's parser."""
-    plan = command(
-        "plan", "find the splits of a model that fit on a machine, before you pay for one", PLAN_EXAMPLE
-    )
-    plan.add_argument(
+def _add_plan(parser: CommandParser) -> None:
+    parser.add_argument(
         "data",
         metavar="FOLDER",
         nargs="?",
         help="a data set's version folder (default: the config's own size)",
     )
-    plan.add_argument("--split", default="train", help="split to train on (default: train)")
-    plan.add_argument(
+    parser.add_argument("--split", default="train", help="split to train on (default: train)")
+    parser.add_argument(
         "--config",
         metavar="NAME",
         help="a recipe of `halofeed configs`, a .toml file, or a pipeline.config (default: as of train)",
     )
-    add_settings(plan, "batch_size=16, image_shape=[512,512,3]")
+    add_settings(parser, "batch_size=16, image_shape=[512,512,3]")
     for name in _OWN:
-        plan.add_argument(f"--{name}", metavar="PACKAGE:CLASS", help=f"a {name} of your own, as in train")
-    plan.add_argument(
+        parser.add_argument(f"--{name}", metavar="PACKAGE:CLASS", help=f"a {name} of your own, as in train")
+    parser.add_argument(
         "--remat", action="store_true", help="as in train: recompute activations instead of storing them"
     )
-    plan.add_argument(
+    parser.add_argument(
         "--topology",
         default="v3-8",
         metavar="NAME",
         help="v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8 and larger; the grid of the chips, v3:4x8; cpu:8 for "
         "virtual devices; gpu:1 for the GPUs of this machine (default: v3-8)",
     )
-    plan.add_argument(
+    parser.add_argument(
         "--cores-per-replica",
         type=_numbers,
         default=(),
         metavar="N,N,...",
         help="the splits to compile (default: 1,2,4,8,16, up to the machine's number of cores)",
     )
-    plan.add_argument(
+    parser.add_argument(
         "--images-per-replica", type=int, metavar="N", help="default: the recipe's batch over all replicas"
     )
-    plan.add_argument(
+    parser.add_argument(
         "--classes",
         type=int,
         default=0,
         metavar="N",
         help="number of classes without a data set (default: a usual number)",
     )
-    plan.add_argument(
+    parser.add_argument(
         "--search",
         choices=("side", "batch", "depth"),
         help="find the largest that fits at each split, by bisection",
     )
-    plan.add_argument(
+    parser.add_argument(
         "--savings", action="store_true", help="also compute the savings of --remat and of smaller optimizers"
     )
-    plan.add_argument(
+    parser.add_argument(
         "--json", metavar="FILE", help="also write the plan to this file; - prints only the plan"
     )
-    plan.add_argument("--html", metavar="FILE", help="also write the plan as a page")
-    plan.add_argument(
+    parser.add_argument("--html", metavar="FILE", help="also write the plan as a page")
+    parser.add_argument(
         "--jobs", type=int, metavar="N", help="parallel compilations (default: by cores and memory)"
     )
 
 
 def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     """Run `halofeed plan`."""
-    from halofeed.system.atomic_files import atomic_write
-
-    for flag in ("--json", "--html"):
-        check_file(flag, getattr(parsed, flag[2:]))
-    if parsed.jobs is not None and parsed.jobs < 1:
-        raise UsageError(f"--jobs {parsed.jobs}: expected 1 or more")
-    if parsed.images_per_replica is not None and parsed.images_per_replica < 1:
-        raise UsageError(f"--images-per-replica {parsed.images_per_replica}: expected 1 or more")
+    _check_plan(parsed)
     plan = _make_plan(parsed, _request(parsed))
     plan["command"] = shlex.join(["halofeed", "train", parsed.data or "FOLDER", *_config_arguments(parsed)])
-    text = json.dumps(plan, indent=1) + "\n"
+    _write_plan(parsed, plan)
+    # A program reads the plan from standard output, and nothing else may be there.
+    if parsed.json == "-":
+        print(json.dumps(plan, indent=1))
+    else:
+        from halofeed.inspection.plan_report import describe_plan
+
+        print(describe_plan(plan))
+    return 0 if plan["recommended"] is not None else 1
+
+
+def _check_plan(parsed: argparse.Namespace) -> None:
+    """Refuse wrong options before the first compilation, which may take minutes."""
+    for flag in ("--json", "--html"):
+        check_file(flag, getattr(parsed, flag[2:]))
+    for flag, value in (("--jobs", parsed.jobs), ("--images-per-replica", parsed.images_per_replica)):
+        if value is not None and value < 1:
+            raise UsageError(f"{flag} {value}: expected 1 or more")
+
+
+def _write_plan(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> None:
+    """Write the plan to the files that the command line names, and beside the data set, whose report shows it."""
+    from halofeed.system.atomic_files import atomic_write
+
     if parsed.data is not None:
         from halofeed.schemas.bounded_json import with_json_checksum
         from halofeed.schemas.files import plan_file
 
         atomic_write(plan_file(parsed.data), (json.dumps(with_json_checksum(plan), indent=1) + "\n").encode())
     if parsed.json and parsed.json != "-":
-        atomic_write(Path(parsed.json), text.encode())
+        atomic_write(Path(parsed.json), (json.dumps(plan, indent=1) + "\n").encode())
     if parsed.html:
         from halofeed.inspection.plan_report import write_plan_page
 
         write_plan_page(plan, parsed.html)
-    if parsed.json == "-":
-        print(text, end="")
-    else:
-        from halofeed.inspection.plan_report import describe_plan
-
-        print(describe_plan(plan))
-    return 0 if plan["recommended"] is not None else 1
 
 
 def _make_plan(parsed: argparse.Namespace, request: Request) -> dict[str, Any]:
@@ -175,12 +181,14 @@ def _request(parsed: argparse.Namespace) -> Request:
     config = configure(name, parsed.settings, **given)
     if parsed.data is None:
         return Request(config=config, topology=parsed.topology, classes=parsed.classes)
+    # The compiler of another machine runs on this processor; an accelerator here may be in use.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with require_extra("plan", *_LIBRARIES):
         from halofeed.trainer.data import open_data
         from halofeed.trainer.tasks import build_task
     from halofeed.loader import Loader
 
+    # Only the shapes of one record are read; the plan sets the batch of each split itself.
     one = config if parsed.images_per_replica is None else config.changed(batch_size=1)
     data = open_data(
         one, parsed.data, parsed.split, lambda facts: build_task(facts, config.task_options, config.task)
@@ -197,7 +205,7 @@ def _request(parsed: argparse.Namespace) -> Request:
 def _config_arguments(parsed: argparse.Namespace) -> list[str]:
     """Return the arguments with which `halofeed train` uses the same config."""
     named = [] if parsed.config is None else ["--config", parsed.config]
-    settings = [word for setting in parsed.settings for word in ("--set", setting)]
+    settings = [word for one in parsed.settings for word in ("--set", text_of_setting(one))]
     own = [word for name in _OWN if getattr(parsed, name) for word in (f"--{name}", getattr(parsed, name))]
     return [*named, *settings, *own, *(["--remat"] if parsed.remat else [])]
 
@@ -206,4 +214,11 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part.strip())
 
 
-_numbers.__name__ = "list of numbers"
+_numbers.__name__ = "list of int"  # the parser's messages begin from it
+
+PLAN = Command(
+    summary="find the splits of a model that fit on a machine, before you pay for one",
+    example=PLAN_EXAMPLE,
+    add=_add_plan,
+    run=run_plan,
+)

@@ -7,13 +7,14 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halofeed.errors import UsageError, require_extra
-from halofeed.options import add_options, add_settings, not_in_brief
-from halofeed.parser import AddCommand
+from halofeed.option_rows import saved_rows, train_rows
+from halofeed.options import Option, add_options, add_settings, not_in_brief
+from halofeed.parser import Command, CommandParser
 from halofeed.system import signals
 from halofeed.system.addresses import address_of
 from halofeed.system.console import print_error, print_status
@@ -45,92 +46,43 @@ Without an accelerator the cores are virtual devices of this processor. `halofee
 """
 
 
-def add_training_commands(command: AddCommand, only: str | None = None) -> None:
-    """Add the trainer's commands to the command line's parser.
+def _add_evaluate(parser: CommandParser) -> None:
+    _add_run(parser)
+    _add_data(parser)
+    parser.add_argument("--json", metavar="FILE", help="also write the metrics to this file")
 
-    Args:
-        command: function that adds a command by name, summary and example.
-        only: command that will run; the options of `train` take a second to import and are left out for others.
-    """
-    train = command(
-        "train",
-        "train a detector, a segmenter or a classifier, each image split over several cores",
-        TRAIN_EXAMPLE,
-    )
-    if only in (None, "train"):
-        _add_train(train)
 
-    evaluate = command(
-        "evaluate",
-        "measure a trained model on a split",
-        """\
-        examples:
-          halofeed evaluate runs/cards                          # the best checkpoint, on the run's own data
-          halofeed evaluate runs/cards data/cards/1.0.0 --split test --checkpoint last""",
-    )
-    _add_run(evaluate)
-    _add_data(evaluate)
-    evaluate.add_argument("--json", metavar="FILE", help="also write the metrics to this file")
-
-    predict = command(
-        "predict",
-        "write predictions in the coordinates of the source files",
-        """\
-        examples:
-          halofeed predict runs/cards data/cards/1.0.0 --split test --out predictions     # detections.json
-          halofeed predict runs/spleen --source new_scans --out masks                     # new files, a mask each
-
-        The command writes boxes as COCO results in pixels of the source picture, masks as NIfTI on the scan's own grid
-        (PNG for pictures), and classes as CSV. It converts new files with the recipe of the training data, and predicts
-        volumes larger than the recipe's shape in overlapping windows.""",
-    )
-    _add_run(predict)
-    _add_data(predict)
-    predict.add_argument(
-        "--source", metavar="PATH", help="new pictures, scans or clips instead of a data set"
-    )
-    predict.add_argument(
+def _add_predict(parser: CommandParser) -> None:
+    _add_run(parser)
+    _add_data(parser)
+    parser.add_argument("--source", metavar="PATH", help="new pictures, scans or clips instead of a data set")
+    parser.add_argument(
         "--no-windows",
         action="store_true",
         help="crop or pad new volumes to the recipe's shape instead of overlapping windows",
     )
-    predict.add_argument("--out", required=True, metavar="FOLDER", help="output folder")
-    predict.add_argument(
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="output folder")
+    parser.add_argument(
         "--overwrite",
         action="store_true",
         help="replace earlier predictions there, if halofeed wrote all files in the folder and none has changed",
     )
 
-    export = command(
-        "export",
-        "write a trained model, or the pictures and labels of a data set, for use without halofeed",
-        """\
-        examples:
-          halofeed export runs/cards --out exported                              # StableHLO, by jax.export
-          halofeed export runs/cards --out exported --format savedmodel          # TensorFlow's SavedModel
 
-        of a data set; `halofeed convert` reads the results with the layouts of the same names, NIfTI as msd:
-          halofeed export data/cards/1.0.0 --to coco --out cards_coco            # also yolo and voc
-          halofeed export data/photos/1.0.0 --to folders --out photos            # SPLIT/CLASS/NAME
-          halofeed export data/spleen/1.0.0 --to nifti --out spleen              # images/, labels/, dataset.json
-          halofeed export data/spleen/1.0.0 --to nifti --out masks --grid source    # on the scans' own voxels
-        in shards of about 500 MB, for other loaders:
-          halofeed export data/cards/1.0.0 --to parquet --out cards_hf           # Hugging Face's datasets
-          halofeed export data/cards/1.0.0 --to webdataset --out cards_tar       # webdataset""",
-    )
-    export.add_argument(
+def _add_export(parser: CommandParser) -> None:
+    parser.add_argument(
         "path",
         metavar="RUN_OR_DATA",
         help="the folder that `halofeed train --out` made; with --to a data set's version folder or address",
     )
-    _add_checkpoint(export)
-    export.add_argument("--out", required=True, metavar="FOLDER", help="output folder")
-    export.add_argument(
+    _add_checkpoint(parser)
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="output folder")
+    parser.add_argument(
         "--format",
         choices=("stablehlo", "savedmodel"),
         help="of a run; savedmodel writes TensorFlow's beside the StableHLO (default: stablehlo)",
     )
-    data = export.add_argument_group("of a data set")
+    data = parser.add_argument_group("of a data set")
     data.add_argument(
         "--to",
         metavar="TARGET",
@@ -154,19 +106,22 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
         help="replace an earlier export there, if halofeed wrote all files in the folder and none has changed",
     )
 
-    configs = command(
-        "configs",
-        "list the recipes and models, or print one recipe",
-        "examples:\n  halofeed configs\n  halofeed configs retinanet_resnet50_fpn_640 > mine.toml",
-    )
-    configs.add_argument(
+
+def _add_configs(parser: CommandParser) -> None:
+    parser.add_argument(
         "name", metavar="NAME", nargs="?", help="print this recipe, as the start of your own for --config"
     )
 
 
-def _add_train(parser: argparse.ArgumentParser) -> None:
-    from halofeed.trainer.config import TrainConfig
+def _add_train(parser: CommandParser) -> None:
+    _add_train_options(parser, train_rows())
 
+
+def _add_saved_train(parser: CommandParser) -> None:
+    _add_train_options(parser, saved_rows("train"))
+
+
+def _add_train_options(parser: CommandParser, rows: Iterable[Option]) -> None:
     parser.usage = "halofeed train FOLDER [options]"
     parser.add_argument("path", metavar="FOLDER", help="the data set's version folder")
     parser.add_argument("--split", default="train", help="split to train on (default: train)")
@@ -190,7 +145,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         "(default: a small recipe for the data's task)",
     )
     add_settings(parser, "clip_norm=10, model.width=16, task.alpha=0.75")
-    add_options(parser, TrainConfig, show_defaults=False)
+    add_options(parser, rows)
     _add_devices(parser)
     group = parser.add_argument_group("several processes, one per host (all three, or none)")
     not_in_brief(
@@ -200,12 +155,12 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
+def _add_run(parser: CommandParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the folder that `halofeed train --out` made")
     _add_checkpoint(parser)
 
 
-def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
+def _add_checkpoint(parser: CommandParser) -> None:
     parser.add_argument(
         "--checkpoint", default="best", metavar="WHICH", help="best, last or a step (default: best)"
     )
@@ -222,7 +177,7 @@ def _add_checkpoint(parser: argparse.ArgumentParser) -> None:
     _add_devices(parser)
 
 
-def _add_data(parser: argparse.ArgumentParser) -> None:
+def _add_data(parser: CommandParser) -> None:
     parser.add_argument(
         "data", metavar="FOLDER", nargs="?", help="a data set's version folder (default: the run's)"
     )
@@ -239,7 +194,7 @@ def _open_run(parsed: argparse.Namespace) -> Run:
     return open_run(parsed.run).changed(**{name: getattr(parsed, name) for name in _RUN_FIELDS})
 
 
-def _add_devices(parser: argparse.ArgumentParser) -> None:
+def _add_devices(parser: CommandParser) -> None:
     parser.add_argument(
         "--virtual-devices",
         type=int,
@@ -260,6 +215,7 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
         from halofeed.trainer.evaluate import summary_lines
         from halofeed.trainer.tasks import build_task
         from halofeed.trainer.train import train
+    # jax.distributed.initialize must come before any computation of JAX.
     start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
     split = parsed.split
     if parsed.fold is not None:
@@ -271,10 +227,12 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
     folder = Path(parsed.out)
     done = train(config, data, folder, overwrite=parsed.overwrite)
+    # Every process has the same metrics; one of them writes and prints.
     if is_chief():
         report = write_run_report(folder)
         print(*summary_lines(done.metrics or {}), f"report: {report}", sep="\n")
     if done.stopped_by is not None:
+        # A shell's status for a signal. Below 0 another process was told to stop, by a signal that is not known here.
         return 128 + (done.stopped_by if done.stopped_by > 0 else signal.SIGTERM)
     return 0
 
@@ -283,6 +241,7 @@ def _with_fold(config: TrainConfig, path: str, fold: int, split: str) -> tuple[s
     """Return the splits to train on, and the configuration that evaluates on a fold."""
     from halofeed.schemas.manifest import read_manifest
 
+    # A fold decides both splits.
     if split != "train" or config.evaluate_split:
         other = f"--split {split}" if split != "train" else f"evaluate_split {config.evaluate_split}"
         raise UsageError(f"--fold {fold} and {other} both choose splits; give one of them")
@@ -357,7 +316,7 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
         out=str(scratch / "data"),
         name="new_files",
         workers=1,
-        on_loss="warn",
+        on_loss="warn",  # a prediction warns of what would refuse a conversion
     )
     done = convert(job, new.recipe, [])
     rejects = rejected_new_files(done.folder)
@@ -397,6 +356,7 @@ def _is_data_set(parsed: argparse.Namespace) -> bool:
                 f"{given[0]}: {path} is a training run, and only data sets have targets; leave it out"
             )
         return False
+    # An address is a data set's: runs are in local folders.
     if parsed.to is None and (address_of(path) is not None or (Path(path) / MANIFEST).is_file()):
         from halofeed.inspection.dataset_files import open_manifest
         from halofeed.inspection.export_data import targets_of
@@ -412,6 +372,7 @@ def _export_data(parsed: argparse.Namespace) -> int:
     from halofeed.inspection.export_data import export_data
     from halofeed.pipelines.progress import Bar
 
+    # argparse fills in the defaults, so an option that was given is told by another value.
     of_runs = {"format": None, "checkpoint": "best"} | dict.fromkeys((*_RUN_FIELDS, "virtual_devices"))
     if given := [name for name, default in of_runs.items() if getattr(parsed, name) != default]:
         raise UsageError(
@@ -480,6 +441,7 @@ def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
         return 0
     print("recipes (--config):")
     print(*(f"  {name:<33} {config_summary(text)}" for name, text in texts.items()), sep="\n")
+    # A list of names needs no accelerator, which another process may hold.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with require_extra("train", *_LIBRARIES):
         from halofeed.trainer.models import MODELS
@@ -507,3 +469,61 @@ def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:
 
     configure_platform(virtual_devices, at_least=cores_per_replica)
     signals.handle_in_thread()  # such as XLA's compilations
+
+
+COMMANDS = {
+    "train": Command(
+        summary="train a detector, a segmenter or a classifier, each image split over several cores",
+        example=TRAIN_EXAMPLE,
+        add=_add_train,
+        add_saved=_add_saved_train,
+        run=run_train,
+    ),
+    "evaluate": Command(
+        summary="measure a trained model on a split",
+        example="""\
+        examples:
+          halofeed evaluate runs/cards                          # the best checkpoint, on the run's own data
+          halofeed evaluate runs/cards data/cards/1.0.0 --split test --checkpoint last""",
+        add=_add_evaluate,
+        run=run_evaluate,
+    ),
+    "predict": Command(
+        summary="write predictions in the coordinates of the source files",
+        example="""\
+        examples:
+          halofeed predict runs/cards data/cards/1.0.0 --split test --out predictions     # detections.json
+          halofeed predict runs/spleen --source new_scans --out masks                     # new files, a mask each
+
+        The command writes boxes as COCO results in pixels of the source picture, masks as NIfTI on the scan's own grid
+        (PNG for pictures), and classes as CSV. It converts new files with the recipe of the training data, and predicts
+        volumes larger than the recipe's shape in overlapping windows.""",
+        add=_add_predict,
+        run=run_predict,
+    ),
+    "export": Command(
+        summary="write a trained model, or the pictures and labels of a data set, for use without halofeed",
+        example="""\
+        examples:
+          halofeed export runs/cards --out exported                              # StableHLO, by jax.export
+          halofeed export runs/cards --out exported --format savedmodel          # TensorFlow's SavedModel
+
+        of a data set; `halofeed convert` reads the results with the layouts of the same names, NIfTI as msd:
+          halofeed export data/cards/1.0.0 --to coco --out cards_coco            # also yolo and voc
+          halofeed export data/photos/1.0.0 --to folders --out photos            # SPLIT/CLASS/NAME
+          halofeed export data/spleen/1.0.0 --to nifti --out spleen              # images/, labels/, dataset.json
+          halofeed export data/spleen/1.0.0 --to nifti --out masks --grid source    # on the scans' own voxels
+        in shards of about 500 MB, for other loaders:
+          halofeed export data/cards/1.0.0 --to parquet --out cards_hf           # Hugging Face's datasets
+          halofeed export data/cards/1.0.0 --to webdataset --out cards_tar       # webdataset""",
+        add=_add_export,
+        run=run_export,
+    ),
+    "configs": Command(
+        summary="list the recipes and models, or print one recipe",
+        example="examples:\n  halofeed configs\n  halofeed configs retinanet_resnet50_fpn_640 > mine.toml",
+        add=_add_configs,
+        run=run_configs,
+    ),
+}
+"""The trainer's commands by name."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from halofeed.inspection.record_words import KindWords, TaskWords, kind_words, task_words
 from halofeed.pipelines.source_registry import SourceLocations
 from halofeed.prep.geometry.resize import keep_aspect_sizes
+from halofeed.prep.options.recipe import RULES, Recipe
 from halofeed.prep.voxels.counts import ValueCounts, mean_and_deviation, percentile
 from halofeed.schemas.fields import Field
 from halofeed.schemas.files import OBJECT, SELECTION
@@ -195,6 +196,17 @@ class DatasetFacts:
         content = self.manifest.splits[split]
         return split, f"{content.records:,}", f"{len(content.shards):,}", human_bytes(self.bytes_of(split))
 
+    @cached_property
+    def options(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the options of its recipe that differ from the defaults of its kind of image, and the others."""
+        chosen_by = next(rules.chosen_by for rules in RULES if rules.kind == self.manifest.kind)
+        # The option that selects a kind has no default there, so any value of it gives the defaults of the others.
+        selected: dict[str, Any] = {chosen_by: 1} if chosen_by else {}
+        defaults = Recipe(**selected).to_json() | {chosen_by: None}
+        recipe = self.manifest.recipe
+        changed = {name: value for name, value in recipe.items() if value != defaults.get(name)}
+        return changed, {name: value for name, value in recipe.items() if name not in changed}
+
     @property
     def software(self) -> str:
         """Return the names and versions of the programs that wrote it."""
@@ -335,17 +347,11 @@ def padding_choices(facts: DatasetFacts) -> list[tuple[str, tuple[int, int], flo
     stored = facts.records * height * width
     choices = [("as it is now", (height, width), 1 - filled / stored if stored else 0.0)]
     binned = source_sizes(facts)
+    # Without counted sizes there is nothing to estimate from.
     if not binned:
         return choices
     sources, counts = np.array(list(binned)), np.array(list(binned.values()))
-    asked = facts.manifest.recipe
-    limits = [asked.get(name, 0) for name in ("min_dimension", "max_dimension")]
-    if asked.get("resize") == "keep-aspect" and all(1 <= limit <= SIDE for limit in limits):
-        shortest, longest = limits
-    elif asked.get("resize") == "fixed-shape":
-        shortest = longest = max(height, width)
-    else:
-        shortest = longest = int(_median(sources.max(axis=1), counts))
+    shortest, longest = _usual_limits(facts, sources, counts)
     resized = keep_aspect_sizes(sources[:, 0], sources[:, 1], shortest, longest)
     area = float((resized.prod(axis=1) * counts).sum())
     tight = (int(resized[:, 0].max()), int(resized[:, 1].max()))
@@ -356,9 +362,22 @@ def padding_choices(facts: DatasetFacts) -> list[tuple[str, tuple[int, int], flo
         if size not in [known for _, known, _ in choices]:
             share = max(0.0, 1 - area / (int(counts.sum()) * size[0] * size[1]))
             choices.append((f"aspect kept within {longest}, {how}", size, share))
-    if asked.get("resize") != "fixed-shape":
+    if facts.manifest.recipe.get("resize") != "fixed-shape":
         choices.append(("stretched to the same (fixed-shape), aspect lost", (height, width), 0.0))
     return choices
+
+
+def _usual_limits(facts: DatasetFacts, sources: NDArray[Any], counts: NDArray[Any]) -> tuple[int, int]:
+    """Return limits of the shorter and the longer side for keep-aspect: the recipe's, or of about the same size."""
+    recipe = facts.manifest.recipe
+    limits = [recipe.get(name, 0) for name in ("min_dimension", "max_dimension")]
+    # The recipe of a stranger's data set may hold any number.
+    if recipe.get("resize") == "keep-aspect" and all(1 <= limit <= SIDE for limit in limits):
+        shortest, longest = limits
+        return shortest, longest
+    if recipe.get("resize") == "fixed-shape":
+        return (max(facts.size[-2:]),) * 2
+    return (int(_median(sources.max(axis=1), counts)),) * 2
 
 
 def _median(values: NDArray[Any], counts: NDArray[Any]) -> float:
@@ -403,23 +422,25 @@ def volume_sizings(facts: DatasetFacts) -> list[tuple[str, tuple[int, ...], floa
     cut_now = (facts.total.scan_cut_mm3 or 0) / facts.total.scan_mm3 if facts.total.scan_mm3 else None
     shapes, recipe = source_shapes(facts), facts.manifest.recipe
     keeps_spacing = not recipe.get("spacing_mm") and not recipe.get("crop_foreground")
+    # Resampled or cropped scans have other shapes than their sources.
     if not shapes or not keeps_spacing or recipe.get("fit") != "crop-or-pad":
         return [("as it is now", facts.size, padded_now, cut_now)]
     # Floats, because products may exceed 63 bits.
     sides, counts = np.array(list(shapes), np.float64), np.array(list(shapes.values()), np.float64)
-
-    def cost(static: tuple[int, ...]) -> tuple[float, float]:
-        kept = (np.minimum(sides, static).prod(axis=1) * counts).sum()
-        padded = 1 - kept / (counts.sum() * np.prod(static))
-        return float(padded), float(1 - kept / (sides.prod(axis=1) * counts).sum())
-
-    choices: list[tuple[str, tuple[int, ...], float, float | None]] = [
-        ("as it is now", facts.size, padded_now, cost(facts.size)[1] if cut_now is None else cut_now)
-    ]
+    cut = _sizing_cost(facts.size, sides, counts)[1] if cut_now is None else cut_now
+    choices: dict[tuple[int, ...], tuple[str, float, float]] = {facts.size: ("as it is now", padded_now, cut)}
     for name, shape in (
         ("the largest of each side: nothing is cut off", tuple(map(int, sides.max(axis=0)))),
         ("the median of each side", tuple(int(_median(side, counts)) for side in sides.T)),
     ):
-        if shape not in [known for _, known, _, _ in choices]:
-            choices.append((name, shape, *cost(shape)))
-    return choices
+        choices.setdefault(shape, (name, *_sizing_cost(shape, sides, counts)))
+    return [(name, shape, padded, cut_off) for shape, (name, padded, cut_off) in choices.items()]
+
+
+def _sizing_cost(
+    static: tuple[int, ...], sides: NDArray[np.float64], counts: NDArray[np.float64]
+) -> tuple[float, float]:
+    """Return the shares of padding and of what is cut off, for scans of given sides brought to a static shape."""
+    kept = (np.minimum(sides, static).prod(axis=1) * counts).sum()
+    padded = 1 - kept / (counts.sum() * np.prod(static))
+    return float(padded), float(1 - kept / (sides.prod(axis=1) * counts).sum())

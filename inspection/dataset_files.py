@@ -11,91 +11,77 @@ from typing import Any
 from halofeed.errors import CorruptFileError, ManifestError
 from halofeed.loader.store.base import HeldFile, Piece, ShardSource
 from halofeed.loader.store.choose import CONCURRENT_READS
+from halofeed.loader.store.local import LocalStore
 from halofeed.loader.store.remote import RemoteStore
 from halofeed.prep.options.recipe import recipe_problems
 from halofeed.schemas.files import MANIFEST
 from halofeed.schemas.limits import LINE_BYTES
-from halofeed.schemas.manifest import Manifest, Shard, read_manifest
+from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import CURE, OpenFile, ShardFile, read_small_file
-from halofeed.system.addresses import Address, address_of
+from halofeed.system.addresses import address_of
 from halofeed.system.atomic_files import open_regular, read_regular
 
 _PIECE_BYTES = 1 << 20
 
 
 class DatasetFiles:
-    """The files of one data set in a local folder; `str` gives the folder."""
+    """The files of one data set; `str` gives its folder or address."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __str__(self) -> str:
-        return str(self._folder)
-
-    def path(self, name: str) -> str:
-        """Return the path or address of a file, for messages."""
-        return str(self._folder / name)
-
-    def entries(self) -> Mapping[str, bool] | None:
-        """Map the name of each entry to whether it is a file; None if the server cannot list them."""
-        return {entry.name: entry.is_file() for entry in sorted(self._folder.iterdir())}
-
-    def exists(self, name: str) -> bool:
-        """Return whether there is such a file."""
-        return (self._folder / name).exists()
-
-    def manifest(self) -> Manifest:
-        """Read the manifest; errors as of `read_manifest`."""
-        return read_manifest(self._folder)
-
-    def read(self, name: str, max_bytes: int) -> bytes:
-        """Read a file of at most `max_bytes`; FileNotFoundError if it is missing, else OSError."""
-        return read_regular(self._folder / name, max_bytes)
-
-    def lines(self, name: str) -> Iterator[bytes]:
-        """Yield each line of a file with its line end; OSError, or CorruptFileError if a line is too long."""
-        return read_lines(self._folder / name)
-
-    def index(self, name: str, max_bytes: int) -> bytes:
-        """Read a file that the manifest names; CorruptFileError if it cannot be read."""
-        return read_small_file(self._folder / name, max_bytes)
-
-    def source(self, shard: Shard) -> ShardSource:
-        """Return a source that reads records of a shard at any offset."""
-        return ShardFile(self._folder / shard.file)
-
-    def in_order(self, shard: Shard) -> OpenFile:
-        """Open a shard to read it from beginning to end; CorruptFileError if it cannot be opened."""
-        return ShardFile(self._folder / shard.file, shard.file).open()
-
-
-class _RemoteFiles(DatasetFiles):
-    """The files of one data set at an address."""
-
-    def __init__(self, address: Address) -> None:
-        self._store = RemoteStore(address, CONCURRENT_READS)
+    def __init__(self, store: LocalStore | RemoteStore) -> None:
+        self._store = store
 
     def __str__(self) -> str:
         return self._store.place
 
     def path(self, name: str) -> str:
-        return f"{self._store.place}/{name}"
-
-    @cached_property
-    def _sizes(self) -> Mapping[str, int] | None:
-        return self._store.listed()
+        """Return the path or address of a file, for messages."""
+        return str(Path(self._store.place, name))
 
     def entries(self) -> Mapping[str, bool] | None:
-        return None if self._sizes is None else dict.fromkeys(sorted(filter(None, self._sizes)), True)
+        """Map the name of each entry to whether it is a file; None if the server cannot list them."""
+        return None if self._sizes is None else {name: size is not None for name, size in self._sizes.items()}
+
+    @cached_property
+    def _sizes(self) -> Mapping[str, int | None] | None:
+        return self._store.listed()
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is such a file."""
+        return self._store.size(name) is not None if self._sizes is None else name in self._sizes
+
+    def manifest(self) -> Manifest:
+        """Read the manifest; errors as of `read_manifest`."""
+        return self._store.manifest()
+
+    def source(self, shard: Shard) -> ShardSource:
+        """Return a source that reads records of a shard at any offset."""
+        return self._store.source(shard)
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Read a file of at most `max_bytes`; FileNotFoundError if it is missing, else OSError."""
+        return read_regular(self.path(name), max_bytes)
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """Yield each line of a file with its line end; OSError, or CorruptFileError if a line is too long."""
+        return read_lines(Path(self.path(name)))
+
+    def index(self, name: str, max_bytes: int) -> bytes:
+        """Read a file that the manifest names; CorruptFileError if it cannot be read."""
+        return read_small_file(self.path(name), max_bytes)
+
+    def in_order(self, shard: Shard) -> OpenFile:
+        """Open a shard to read it from beginning to end; CorruptFileError if it cannot be opened."""
+        return ShardFile(Path(self.path(shard.file)), shard.file).open()
+
+
+class _RemoteFiles(DatasetFiles):
+    """The files of one data set at an address, which are fetched in pieces, some ahead."""
+
+    def path(self, name: str) -> str:
+        return f"{self._store.place}/{name}"
 
     def _size(self, name: str) -> int | None:
         return self._store.size(name) if self._sizes is None else self._sizes.get(name)
-
-    def exists(self, name: str) -> bool:
-        return self._size(name) is not None
-
-    def manifest(self) -> Manifest:
-        return self._store.manifest()
 
     def read(self, name: str, max_bytes: int) -> bytes:
         return b"".join(self._read_pieces(name, max_bytes))
@@ -109,9 +95,6 @@ class _RemoteFiles(DatasetFiles):
         except OSError as error:
             what = "it is missing" if isinstance(error, FileNotFoundError) else str(error)
             raise CorruptFileError(f"{self.path(name)}: {what}; {CURE}") from error
-
-    def source(self, shard: Shard) -> ShardSource:
-        return self._store.source(shard)
 
     def in_order(self, shard: Shard) -> OpenFile:
         size = self._size(shard.file)
@@ -142,8 +125,9 @@ def open_files(path: str | os.PathLike[str] | DatasetFiles) -> DatasetFiles:
     """
     if isinstance(path, DatasetFiles):
         return path
-    address = address_of(path)
-    return DatasetFiles(Path(path)) if address is None else _RemoteFiles(address)
+    if (address := address_of(path)) is None:
+        return DatasetFiles(LocalStore(Path(path)))
+    return _RemoteFiles(RemoteStore(address, CONCURRENT_READS))
 
 
 def open_manifest(path: str | os.PathLike[str] | DatasetFiles) -> Manifest:

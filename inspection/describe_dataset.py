@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from halofeed.inspection.dataset_facts import VALUE_PARTS, DatasetFacts, pixel_figures, value_figures
@@ -17,7 +17,7 @@ from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.loss_findings import describe_findings
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.schemas.fields import Field
-from halofeed.schemas.files import REJECTED
+from halofeed.schemas.files import MANIFEST, REJECTED
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Padding
 from halofeed.system.addresses import address_of
@@ -31,7 +31,7 @@ _MOST = 40
 
 
 def describe_dataset(path: str | os.PathLike[str]) -> str:
-    """Describe a data set: fields, splits, shards, labels, boxes or scans, rejects, padding and recipe.
+    """Describe a data set: fields, splits, shards, labels, boxes or scans, rejects, padding and changed options.
 
     Only the manifest is read, so this is fast for any size. The path of the sources is included if this user
     converted the data set on this machine.
@@ -39,8 +39,6 @@ def describe_dataset(path: str | os.PathLike[str]) -> str:
     path = address_of(path) or path
     manifest = open_manifest(path)
     facts = DatasetFacts(path=str(path), manifest=manifest, origin=recall(str(path), manifest))
-    where = {"source": facts.origin.source, "images": facts.origin.images} if facts.origin else {}
-    inputs = {**manifest.inputs, **where}
     fields = table(
         ("name", "dtype", "shape", "axes", "encoding", "stored as"), map(_field_row, manifest.fields)
     )
@@ -54,6 +52,7 @@ def describe_dataset(path: str | os.PathLike[str]) -> str:
         *titled_lines("Splits", splits),
         *titled_lines("Labels", (_class_lines if facts.task.has_label_map else _label_lines)(facts)),
     ]
+    # Only scans are examined for flaws of their geometry and values.
     if "findings" in facts.kind.sections:
         lines += titled_lines("Scans", _scan_lines(facts))
         found = [f"{finding.count:,} x {finding.key}" for finding in facts.findings()]
@@ -62,11 +61,29 @@ def describe_dataset(path: str | os.PathLike[str]) -> str:
     if facts.boxes().per_image:
         lines += titled_lines("Boxes", _box_lines(facts))
     lines += titled_lines(facts.kind.unit.capitalize(), _pixel_lines(facts))
-    rejects = [f"{entry.count:,} x {entry.stage}: {entry.reason}" for entry in facts.reasons()]
-    lines += titled_lines("Rejected", [*rejects, f"each is named in {REJECTED}"] if rejects else [])
-    lines += titled_lines("Recipe", [f"{name}: {_json(value)}" for name, value in manifest.recipe.items()])
-    lines += titled_lines("Source", [f"{name}: {_json(value)}" for name, value in inputs.items()])
+    lines += titled_lines("Rejected", _reject_lines(facts))
+    lines += titled_lines("Recipe", _recipe_lines(facts))
+    where = {"source": facts.origin.source, "images": facts.origin.images} if facts.origin else {}
+    lines += titled_lines("Source", _named_values({**manifest.inputs, **where}))
     return escape_unprintable("\n".join([*lines, "", f"Written by {facts.software}"]))
+
+
+def _reject_lines(facts: DatasetFacts) -> list[str]:
+    rejects = [f"{entry.count:,} x {entry.stage}: {entry.reason}" for entry in facts.reasons()]
+    return [*rejects, f"each is named in {REJECTED}"] if rejects else []
+
+
+def _recipe_lines(facts: DatasetFacts) -> list[str]:
+    """List the options that differ from their defaults; a recipe has about 90, of which a user sets five or ten."""
+    changed, others = facts.options
+    rest = (
+        [f"({plural(len(others), 'more option')} at the default: see recipe in {MANIFEST})"] if others else []
+    )
+    return [*_named_values(changed), *rest]
+
+
+def _named_values(values: Mapping[str, Any]) -> list[str]:
+    return [f"{name}: {_json(value)}" for name, value in values.items()]
 
 
 def _json(value: Any) -> str:
@@ -190,24 +207,33 @@ def _pixel_lines(facts: DatasetFacts) -> list[str]:
         if not padding.stored_pixels:
             continue
         share = f"{name}: {padding.stored_pixels:,} stored, {100 * padding.share:.1f} % of them padding"
+        # Volumes have one static shape.
         if "pixels" in facts.kind.sections:
             share += "; largest {} x {}".format(*statistics.largest or (0, 0))
-        lines.append(share)
-        if of_channels := pixel_figures(facts, name):
-            means, deviations = (" ".join(f"{value:.2f}" for value in values) for values in of_channels)
+        notes = [f"  {note}: {count:,}" for note, count in facts.counter("notes", name).items()]
+        warnings = [
+            f"  warning: {text}: {count:,}" for text, count in facts.counter("warnings", name).items()
+        ]
+        lines += [share, *_figure_lines(facts, name), *notes, *warnings]
+    return lines
+
+
+def _figure_lines(facts: DatasetFacts, split: str) -> list[str]:
+    """Describe the distribution of a split's stored values: of pictures per channel, of volumes per part."""
+    lines = []
+    if of_channels := pixel_figures(facts, split):
+        means, deviations = (" ".join(f"{value:.2f}" for value in values) for values in of_channels)
+        lines.append(
+            f"  mean {means}, standard deviation {deviations} "
+            f"(per channel, of every {ROW_STEP}th row, without padding)"
+        )
+    for part in VALUE_PARTS:
+        if found := value_figures(facts, split, part):
             lines.append(
-                f"  mean {means}, standard deviation {deviations} "
-                f"(per channel, of every {ROW_STEP}th row, without padding)"
+                f"  {part}: mean {found.mean:.2f}, standard deviation {found.deviation:.2f}, percentiles 0.5 and "
+                f"99.5 at {found.percentiles[0.5]:g} and {found.percentiles[99.5]:g} "
+                f"(as stored, of every {ROW_STEP}th row)"
             )
-        for part in VALUE_PARTS:
-            if found := value_figures(facts, name, part):
-                lines.append(
-                    f"  {part}: mean {found.mean:.2f}, standard deviation {found.deviation:.2f}, percentiles 0.5 and "
-                    f"99.5 at {found.percentiles[0.5]:g} and {found.percentiles[99.5]:g} "
-                    f"(as stored, of every {ROW_STEP}th row)"
-                )
-        lines += [f"  {note}: {count:,}" for note, count in facts.counter("notes", name).items()]
-        lines += [f"  warning: {text}: {count:,}" for text, count in facts.counter("warnings", name).items()]
     return lines
 
 
@@ -288,6 +314,7 @@ def _description(field: Field) -> str:
         return f"{field.name}: uint8 [box, height, width]"
     if field.name == "id":
         return "id: uint32 [2], the high and low half of a number"
+    # Lists and pictures in files differ in size from record to record.
     is_static = field.encoding not in ("list", "jpeg", "png")
     sizes = zip(field.axes, field.shape, strict=True)
     fixed = (f"{axis} {size}" if is_static or axis in _FIXED_AXES else axis for axis, size in sizes)
@@ -298,27 +325,59 @@ def _expression(field: Field, manifest: Manifest) -> str:
     """Return the expression for a field's array."""
     values = [f"values[{json.dumps(key)}]" for key in field.keys]
     value = values[0] if len(values) == 1 else f"tf.stack([{', '.join(values)}], axis=-1)"
-    if field.is_raw:
-        value = f"tf.reshape(tf.io.decode_raw({value}, tf.{field.stored_dtype}), {list(field.stored_shape)})"
-        if not field.holds_sets:
-            return value
-        bits = f"tf.range({field.shape[-1]})"
-        return f"tf.cast(tf.bitwise.right_shift(tf.cast({value}, tf.int32)[..., None], {bits}) & 1, tf.uint8)"
-    if field.encoding in ("jpeg", "png"):
-        channels = field.shape[-1] if field.axes[-1] == "channel" else 1
-        depth = f", dtype=tf.{field.dtype}" if field.encoding == "png" else ""
-        depth = depth or ', dct_method="INTEGER_ACCURATE"'
-        decoded = f"tf.io.decode_{field.encoding}({value}, channels={channels}{depth})"
-        return decoded if field.axes[-1] == "channel" else f"{decoded}[..., 0]"
-    if field.encoding == "png_list":
-        decode = "lambda png: tf.io.decode_png(png, channels=1)[..., 0]"
-        return f"tf.map_fn({decode}, {value}, fn_output_signature=tf.uint8)"
-    if field.encoding == "classes":
-        ids = sorted(manifest.labels)
-        return f"tf.cast(tf.reduce_any({value}[:, None] == tf.constant({ids}, tf.int64), axis=0), tf.{field.dtype})"
+    # The loader's batches hold the 63 bits of an id as two halves: JAX has no 64-bit integers by default.
     if field.name == "id":
         return f"tf.reverse(tf.bitcast(tf.strings.to_number({value}, tf.int64), tf.uint32), [0])"
-    if field.encoding == "text" and field.dtype != "str":
-        return f"tf.strings.to_number({value}, tf.{field.dtype})"
-    is_stored = field.dtype in ("str", "float32", "int64")
-    return value if is_stored else f"tf.cast({value}, tf.{field.dtype})"
+    return _EXPRESSIONS.get(field.encoding, _stored_number)(value, field, manifest)
+
+
+def _raw(value: str, field: Field, manifest: Manifest) -> str:
+    return f"tf.reshape(tf.io.decode_raw({value}, tf.{field.stored_dtype}), {list(field.stored_shape)})"
+
+
+def _sets(value: str, field: Field, manifest: Manifest) -> str:
+    bits = f"tf.range({field.shape[-1]})"
+    stored = _raw(value, field, manifest)
+    return f"tf.cast(tf.bitwise.right_shift(tf.cast({stored}, tf.int32)[..., None], {bits}) & 1, tf.uint8)"
+
+
+def _picture(value: str, field: Field, manifest: Manifest) -> str:
+    has_channels = field.axes[-1] == "channel"
+    # The default depends on the system (tf.io.decode_jpeg, `dct_method`); this one gives the loader's pixels.
+    how = f"dtype=tf.{field.dtype}" if field.encoding == "png" else 'dct_method="INTEGER_ACCURATE"'
+    channels = field.shape[-1] if has_channels else 1
+    decoded = f"tf.io.decode_{field.encoding}({value}, channels={channels}, {how})"
+    return decoded if has_channels else f"{decoded}[..., 0]"
+
+
+def _pictures(value: str, field: Field, manifest: Manifest) -> str:
+    decode = "lambda png: tf.io.decode_png(png, channels=1)[..., 0]"
+    return f"tf.map_fn({decode}, {value}, fn_output_signature=tf.uint8)"
+
+
+def _class_flags(value: str, field: Field, manifest: Manifest) -> str:
+    ids = sorted(manifest.labels)
+    return (
+        f"tf.cast(tf.reduce_any({value}[:, None] == tf.constant({ids}, tf.int64), axis=0), tf.{field.dtype})"
+    )
+
+
+def _text(value: str, field: Field, manifest: Manifest) -> str:
+    return value if field.dtype == "str" else f"tf.strings.to_number({value}, tf.{field.dtype})"
+
+
+def _stored_number(value: str, field: Field, manifest: Manifest) -> str:
+    # tf.train.Example has no other numbers than these two.
+    return value if field.dtype in ("float32", "int64") else f"tf.cast({value}, tf.{field.dtype})"
+
+
+_EXPRESSIONS = {
+    "raw": _raw,
+    "sets": _sets,
+    "jpeg": _picture,
+    "png": _picture,
+    "png_list": _pictures,
+    "classes": _class_flags,
+    "text": _text,
+}
+"""Expression of a field's array by its encoding; others are numbers."""

@@ -15,6 +15,7 @@ from halofeed.errors import UsageError
 from halofeed.inspection.dataset_files import open_files, open_manifest
 from halofeed.inspection.stored_records import (
     VOLUME_AXES,
+    ClassCounts,
     StoredShard,
     affine_of,
     array_of,
@@ -117,6 +118,7 @@ def _image_lines(features: Decoded, manifest: Manifest) -> list[str]:
         for sides in (keys.SIDES, keys.UNPADDED_SIDES, keys.SOURCE_SIDES)
     ]
     share, pixels = "", math.prod(integer_of(features, key) or 0 for key in keys.SIDES)
+    # Raw pixels take all of their size.
     if image.encoding != "raw" and pixels:
         plain = pixels * image.shape[-1] * np.dtype(image.dtype).itemsize
         share = f", {100 * len(data) / plain:.0f} % of the plain pixels"
@@ -128,33 +130,14 @@ def _image_lines(features: Decoded, manifest: Manifest) -> list[str]:
 
 
 def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
-    sides = [integer_of(features, keys.HEIGHT) or 0, integer_of(features, keys.WIDTH) or 0] * 2
-
-    def numbers(key: str) -> NDArray[Any]:
-        value = features.get(key)
-        return value if isinstance(value, np.ndarray) else np.zeros(0)
-
-    corners = [numbers(key) for key in keys.BOX_CORNERS]
-    labels = np.nan_to_num(numbers(keys.OBJECT_CLASS_LABEL)).astype(np.int64)
-    flags = {name: numbers(key) for name, key in keys.OBJECT_FLAGS.items()}
-    areas = numbers(keys.OBJECT_AREA)
+    labels = np.nan_to_num(_list_of(features, keys.OBJECT_CLASS_LABEL)).astype(np.int64)
     if not len(labels):
         return []
     rows = [
         (
             number,
-            f"{int(label)} {manifest.labels.get(int(label), '(not in the label map)')}",
-            *(
-                f"{float(column[number]) * side:.1f}" if number < len(column) else "-"
-                for column, side in zip(corners, sides, strict=True)
-            ),
-            f"{float(areas[number]):.1f}" if number < len(areas) else "-",
-            ", ".join(
-                [
-                    *(name for name, values in flags.items() if number < len(values) and values[number]),
-                    *filter(None, [labeled_keypoints(features, number)]),
-                ]
-            ),
+            f"{label} {manifest.labels.get(label, '(not in the label map)')}",
+            *_box_cells(features, number),
         )
         for number, label in enumerate(labels[:_MAX_BOXES].tolist())
     ]
@@ -164,27 +147,47 @@ def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
     return [*shown, f"and {len(labels) - len(rows):,} more"] if len(labels) > len(rows) else shown
 
 
+def _list_of(features: Decoded, key: str) -> NDArray[Any]:
+    """Return the numbers of a key; none if it is missing or holds bytes."""
+    value = features.get(key)
+    return value if isinstance(value, np.ndarray) else np.zeros(0)
+
+
+def _box_cells(features: Decoded, box: int) -> tuple[str, ...]:
+    """Return the sides in pixels, the area and the flags of a box as text; "-" for a number that is missing."""
+    height, width = (integer_of(features, key) or 0 for key in keys.SIDES)
+    scales = dict(zip((*keys.BOX_CORNERS, keys.OBJECT_AREA), (height, width, height, width, 1), strict=True))
+    columns = {key: _list_of(features, key) for key in scales}
+    numbers = [
+        f"{float(columns[key][box]) * scale:.1f}" if box < len(columns[key]) else "-"
+        for key, scale in scales.items()
+    ]
+    flags = [name for name, key in keys.OBJECT_FLAGS.items() if _list_of(features, key)[box : box + 1].any()]
+    return (*numbers, ", ".join(filter(None, [*flags, labeled_keypoints(features, box)])))
+
+
 def _shortened(value: Any) -> tuple[str, int, str]:
     """Return the dtype, length and values of a feature, shortened to fit a line."""
     if isinstance(value, np.ndarray):
-        shown = ", ".join(
-            f"{item:.6g}" if value.dtype.kind == "f" else str(item)
-            for item in value[:_SHOWN_NUMBERS].tolist()
-        )
-        return str(value.dtype), len(value), shown + (", ..." if len(value) > _SHOWN_NUMBERS else "")
+        number = "{:.6g}" if value.dtype.kind == "f" else "{}"
+        shown = [number.format(item) for item in value[:_SHOWN_NUMBERS].tolist()]
+        return str(value.dtype), len(value), _joined(shown, len(value))
     if len(value) == 1 and _as_text(value[0]) is None:
         data = value[0]
         ending = " ..." if len(data) > _SHOWN_BYTES else ""
         return "bytes", 1, f"{plural(len(data), 'byte')}: {bytes(data[:_SHOWN_BYTES]).hex(' ')}{ending}"
-    texts = [_as_text(item) for item in value[:_SHOWN_NUMBERS]]
-    shown = ", ".join(
-        plural(len(item), "byte") if text is None else text for item, text in zip(value, texts, strict=False)
-    )
-    return "bytes", len(value), shown + (", ..." if len(value) > _SHOWN_NUMBERS else "")
+    shown = [_as_text(item) or plural(len(item), "byte") for item in value[:_SHOWN_NUMBERS]]
+    return "bytes", len(value), _joined(shown, len(value))
+
+
+def _joined(shown: list[str], count: int) -> str:
+    """Join the first of `count` values."""
+    return ", ".join(shown) + (", ..." if count > _SHOWN_NUMBERS else "")
 
 
 def _as_text(data: memoryview) -> str | None:
     """Return a value as quoted text, shortened; None if it is not text."""
+    # A longer value is a file or an array.
     if len(data) > 4096:
         return None
     try:
@@ -207,6 +210,7 @@ def labeled_keypoints(features: Decoded, box: int) -> str:
     """
     key = OPTIONAL_ATTRIBUTES["keypoints"]
     labeled: Any = features.get(f"{key}/num", ())
+    # A record of a stranger may hold anything here.
     if box >= len(labeled) or isinstance(labeled[0], memoryview):
         return ""
     return f"{int(labeled[box])} of {len(features.get(f'{key}/x', ())) // len(labeled)} keypoints"
@@ -221,56 +225,82 @@ def record_lines(features: Decoded, manifest: Manifest) -> list[str]:
         return lines
     if not integer_of(features, keys.LABELLED):
         return [*lines, "  label   none: the source has no mask, so all its values are 0"]
-    classes = class_counts(label, manifest)
-    counts, foreground = {**classes.voxels}, classes.foreground
     unit = "pixels" if volume is None else "voxels"
-    named = f"{', '.join(_name(manifest, value) for value in counts if value) or 'nothing but background'}"
+    return [*lines, *_class_lines(class_counts(label, manifest), manifest, unit, label.size)]
+
+
+def _class_lines(classes: ClassCounts, manifest: Manifest, unit: str, size: int) -> list[str]:
+    """Describe the classes of a label map of `size` values, the most frequent first and the background last."""
+    order = sorted(classes.voxels.items(), key=lambda item: (item[0] == 0, -item[1]))
     rows = [
-        (value, _name(manifest, value), f"{count:,}", percent(count / foreground) if value else "-")
-        for value, count in sorted(counts.items(), key=lambda item: (item[0] == 0, -item[1]))
+        (
+            value,
+            _name(manifest, value),
+            f"{count:,}",
+            percent(count / classes.foreground) if value else "-",
+        )
+        for value, count in order
     ]
+    found = ", ".join(_name(manifest, value) for value in classes.voxels if value)
+    share = f"{percent(classes.foreground / size)} of the {unit} are foreground"
     shown = table(("id", "name", unit, "of the foreground"), rows, right=(0, 2, 3))
-    head = f"  label   {named}; {percent(foreground / label.size)} of the {unit} are foreground"
-    return [*lines, head, "", "Classes", *(f"  {line}" for line in shown)]
+    head = f"  label   {found or 'nothing but background'}; {share}"
+    return [head, "", "Classes", *(f"  {line}" for line in shown)]
 
 
 def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any]) -> list[str]:
     field = manifest.field("image")
     size = " x ".join(map(str, volume.shape))
     data = bytes_of(features, keys.ENCODED)
-    lines = [
+    return [
         f"  image   {size} {field.dtype}, {text_of(features, keys.FORMAT)}, "
         f"{human_bytes(len(data or b''))} (depth x height x width x channel)",
         f"  spacing {_numbers(array_of(features, keys.SPACING_MM))} mm",
+        *_affine_lines(affine_of(features)),
+        *_source_lines(features),
+        *_extent_lines(features, volume),
+        *_tile_lines(features),
+        *_value_lines(volume, field.dtype),
     ]
-    affine = affine_of(features)
-    if affine is not None and np.isfinite(affine).all():
-        grows = ", ".join(
-            f"{axis} to {to}" for axis, (_, to) in zip(VOLUME_AXES, orientation_of(affine), strict=True)
-        )
-        tilt = oblique_degrees(affine)
-        lines.append(f"  axes    {grows}" + (f"; {tilt:.1f} degrees oblique" if tilt >= 0.05 else ""))
-        lines += [
-            f"  {'affine ' if row == 0 else '       '} [{'  '.join(f'{value:11.4f}' for value in affine[row])}]"
-            for row in range(4)
-        ]
-    source = array_of(features, keys.SOURCE_SHAPE, "i")
-    first = affine_of(features, keys.SOURCE_AFFINE)
-    if source is not None:
-        spacing = "" if first is None else f" every {_numbers(np.linalg.norm(first[:3, :3], axis=0))} mm"
-        lines.append(f"  source  {' x '.join(map(str, source.tolist()))}{spacing}, as its file lists them")
+
+
+def _affine_lines(affine: NDArray[np.float64] | None) -> list[str]:
+    """Describe the directions of the axes, and the matrix."""
+    if affine is None or not np.isfinite(affine).all():
+        return []
+    directions = zip(VOLUME_AXES, orientation_of(affine), strict=True)
+    grows = ", ".join(f"{axis} to {to}" for axis, (_, to) in directions)
+    tilt = oblique_degrees(affine)
+    oblique = f"; {tilt:.1f} degrees oblique" if tilt >= 0.05 else ""
+    rows = ["  ".join(f"{value:11.4f}" for value in row) for row in affine]
+    first, *others = rows
+    return [f"  axes    {grows}{oblique}", f"  affine  [{first}]", *(f"          [{row}]" for row in others)]
+
+
+def _source_lines(features: Decoded) -> list[str]:
+    source, affine = array_of(features, keys.SOURCE_SHAPE, "i"), affine_of(features, keys.SOURCE_AFFINE)
+    if source is None:
+        return []
+    spacing = "" if affine is None else f" every {_numbers(np.linalg.norm(affine[:3, :3], axis=0))} mm"
+    return [f"  source  {' x '.join(map(str, source.tolist()))}{spacing}, as its file lists them"]
+
+
+def _extent_lines(features: Decoded, volume: NDArray[Any]) -> list[str]:
     extent = extent_of(features)
-    if extent is not None:
-        inside = int(np.prod(extent[1] - extent[0]))
-        spans = ", ".join(
-            f"{axis} {a} to {b}" for axis, a, b in zip(VOLUME_AXES, *extent.tolist(), strict=True)
-        )
-        padding = percent(1 - inside / max(1, int(np.prod(volume.shape[:3]))))
-        lines.append(f"  extent  {spans}; {padding} of the voxels are padding")
+    if extent is None:
+        return []
+    ends = zip(VOLUME_AXES, *extent.tolist(), strict=True)
+    spans = ", ".join(f"{axis} {first} to {last}" for axis, first, last in ends)
+    padding = 1 - int(np.prod(extent[1] - extent[0])) / max(1, int(np.prod(volume.shape[:3])))
+    return [f"  extent  {spans}; {percent(padding)} of the voxels are padding"]
+
+
+def _tile_lines(features: Decoded) -> list[str]:
     tile, origin = integer_of(features, keys.TILE), array_of(features, keys.TILE_ORIGIN, "i")
-    if origin is not None and (tile or origin.any()):
-        lines.append(f"  tile    {tile}, from voxel {_numbers(origin)} of the scan's grid")
-    return [*lines, *_value_lines(volume, field.dtype)]
+    # A scan that is one record is tile 0 at the origin, which says nothing.
+    if origin is None or not (tile or origin.any()):
+        return []
+    return [f"  tile    {tile}, from voxel {_numbers(origin)} of the scan's grid"]
 
 
 def _value_lines(volume: NDArray[Any], dtype: str) -> list[str]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from halofeed.errors import UsageError
-from halofeed.inspection.dataset_files import open_files, open_manifest
+from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
 from halofeed.inspection.export_grid import GRIDS, SourcePictures
 from halofeed.inspection.export_parquet import ParquetExporter
 from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, VocExporter
@@ -91,16 +91,13 @@ def export_data(
         )
     files = open_files(path)
     manifest = open_manifest(files)
+    # `verify` reports files that do not belong to a data set.
     if Path(str(files)).resolve() in Path(folder).resolve().parents:
         raise UsageError(
             f"--out {folder}: lies in the data set that is exported; name a folder outside of it"
         )
     exporter = EXPORTERS[target]
-    if not exporter.takes(manifest):
-        what = f"records of {manifest.task} with the kind of image {manifest.kind.name}"
-        if not (fitting := targets_of(manifest)):
-            raise UsageError(f"{files}: no target of export holds {what}; read it with halofeed.loader")
-        raise UsageError(f"{files}: holds {what}, which {target} does not take; say --to {fitting[0]}")
+    _check_takes(target, files, manifest)
     _check_grid(target, grid, images)
     pictures = None if images is None else SourcePictures(images)
     data = ExportedData(files=files, manifest=manifest, grid=grid, images=pictures)
@@ -123,14 +120,28 @@ def export_data(
             "left_out": writer.left_out,
         }
         (temporary / _MARKER).write_text(json.dumps(document, indent=1) + "\n")
-    lost = ", ".join(f"{count:,} {what}" for what, count in writer.left_out.items() if count)
-    notes = [f"left out, since {target} has no place for them: {lost}"] if lost else []
-    if grid == "source" and images is None and exporter.KIND == "picture":
-        notes.append(
+    return Export(records=records.total(), notes=(*_notes(target, data, writer), *writer.notes))
+
+
+def _notes(target: str, data: ExportedData, writer: Exporter) -> Iterator[str]:
+    """Yield what any exporter leaves out, and the pictures that are not copied."""
+    if lost := ", ".join(f"{count:,} {what}" for what, count in writer.left_out.items() if count):
+        yield f"left out, since {target} has no place for them: {lost}"
+    if data.grid == "source" and data.images is None and writer.KIND == "picture":
+        yield (
             "no picture is copied: the files name the converted pictures by their paths; add --images with the folder "
             "that was converted to copy them"
         )
-    return Export(records=records.total(), notes=(*notes, *writer.notes))
+
+
+def _check_takes(target: str, files: DatasetFiles, manifest: Manifest) -> None:
+    """Raise UsageError if a target does not hold records of this task and kind; it names one that does."""
+    if EXPORTERS[target].takes(manifest):
+        return
+    what = f"records of {manifest.task} with the kind of image {manifest.kind.name}"
+    if not (fitting := targets_of(manifest)):
+        raise UsageError(f"{files}: no target of export holds {what}; read it with halofeed.loader")
+    raise UsageError(f"{files}: holds {what}, which {target} does not take; say --to {fitting[0]}")
 
 
 def _check_grid(target: str, grid: str, images: str | None) -> None:

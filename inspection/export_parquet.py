@@ -146,6 +146,7 @@ class ParquetExporter(ShardsExporter):
         image = {"bytes": picture.data, "path": f"{record.name}{picture.extension}"}
         self._rows.append({"image_id": record.id, "image": image, **values})
         self._group_bytes += picture.size
+        # A reader holds one group of rows in memory.
         if len(self._rows) >= self.GROUP_ROWS or self._group_bytes >= self.GROUP_BYTES:
             self._write_group()
 
@@ -194,39 +195,40 @@ class ParquetExporter(ShardsExporter):
 
     def _card(self, shards: Mapping[str, list[_Shard]]) -> str:
         manifest = self._manifest
-        sums = {
-            split: {
+        text = f"{manifest.name} {manifest.version}: {manifest.task}, {MARK}."
+        parts = ["---", *_yaml_lines(self._about(shards)), "---", "", f"# {manifest.name}", "", text]
+        for title, option in (("License", "license"), ("Citation", "citation")):
+            if said := manifest.recipe.get(option):
+                lines = [NO_TEXT.sub("?", line) for line in said.splitlines()]
+                parts += _card_block(title, lines)
+        # `datasets` has no feature for the classes of a mask, so only this page names them.
+        if self.kind == "mask":
+            unknown = {} if manifest.ignore_label is None else {manifest.ignore_label: "(unknown)"}
+            values = [f"{number}  {name}" for number, name in (self.names | unknown).items()]
+            parts += _card_block("Values of masks", values)
+        return "\n".join(parts) + "\n"
+
+    def _about(self, shards: Mapping[str, list[_Shard]]) -> dict[str, Any]:
+        """Return the metadata of the card: `dataset_info` and `configs`, as the Hub and `datasets` read them."""
+        splits = [
+            {
+                "name": split,
                 "num_bytes": sum(shard.array_bytes for shard in parts),
                 "num_examples": sum(shard.rows for shard in parts),
             }
             for split, parts in shards.items()
-        }
+        ]
         configs = [{"split": split, "path": f"data/{split}-*"} for split in shards]
-        about = {
-            "pretty_name": manifest.name,
+        return {
+            "pretty_name": self._manifest.name,
             "dataset_info": {
                 "features": _yaml_features(self._features),
-                "splits": [{"name": split, **numbers} for split, numbers in sums.items()],
+                "splits": splits,
                 "download_size": sum(shard.size_bytes for shard in self._written),
-                "dataset_size": sum(numbers["num_bytes"] for numbers in sums.values()),
+                "dataset_size": sum(shard.array_bytes for shard in self._written),
             },
             "configs": [{"config_name": "default", "data_files": configs}],
         }
-        text = f"{manifest.name} {manifest.version}: {manifest.task}, {MARK}."
-        parts = ["---", *_yaml_lines(about), "---", "", f"# {manifest.name}", "", text]
-        for title, option in (("License", "license"), ("Citation", "citation")):
-            if said := manifest.recipe.get(option):
-                parts += [
-                    "",
-                    f"## {title}",
-                    "",
-                    *(f"    {NO_TEXT.sub('?', line)}" for line in said.splitlines()),
-                ]
-        if self.kind == "mask":
-            parts += ["", "## Values of masks", ""]
-            unknown = {} if manifest.ignore_label is None else {manifest.ignore_label: "(unknown)"}
-            parts += [f"    {number}  {name}" for number, name in (self.names | unknown).items()]
-        return "\n".join(parts) + "\n"
 
     def _croissant(self, shards: Mapping[str, _Shard]) -> str:
         files = [
@@ -258,6 +260,11 @@ _ABOUT = {
 }
 
 
+def _card_block(title: str, lines: list[str]) -> list[str]:
+    """Return a section of the card whose lines Markdown shows as they are."""
+    return ["", f"## {title}", "", *(f"    {line}" for line in lines)]
+
+
 def _list_of(feature: Mapping[str, Any]) -> dict[str, Any]:
     return {"feature": feature, "_type": "Sequence"}
 
@@ -270,6 +277,7 @@ def _croissant_fields(record: str, features: Mapping[str, Any], column: str = ""
             continue
         is_picture, more = feature["_type"] == "Image", {}
         path = "bytes" if is_picture else name if column else ""
+        # A list of lists, such as boxes, is one repeated field of its innermost values.
         while feature["_type"] == "Sequence":
             feature, more = feature["feature"], {"repeated": True}
         kind = "ImageObject" if is_picture else "Float" if feature.get("dtype") == "float64" else "Integer"
@@ -301,14 +309,21 @@ def _yaml_lines(value: Any, indent: str = "") -> Iterator[str]:
     >>> list(_yaml_lines({"a": [{"b": 1, "0": "no"}]}))
     ['a:', '- b: 1', '  "0": "no"']
     """
-    for key, item in value.items() if isinstance(value, Mapping) else ((None, one) for one in value):
-        start = "-" if key is None else f"{key if key.isidentifier() else yaml_text(key)}:"
-        if not isinstance(item, Mapping | list):
-            yield f"{indent}{start} {yaml_text(item) if isinstance(item, str) else item}"
-        elif key is None:
-            first, *others = _yaml_lines(item)
-            yield f"{indent}- {first}"
-            yield from (f"{indent}  {line}" for line in others)
-        else:
-            yield f"{indent}{start}"
-            yield from _yaml_lines(item, indent if isinstance(item, list) else f"{indent}  ")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            # A key such as 0 or "a b" needs quotes to be read as text.
+            name = key if key.isidentifier() else yaml_text(key)
+            if isinstance(item, Mapping | list):
+                yield f"{indent}{name}:"
+                yield from _yaml_lines(item, indent if isinstance(item, list) else f"{indent}  ")
+            else:
+                yield f"{indent}{name}: {_yaml_scalar(item)}"
+        return
+    for item in value:
+        lines = _yaml_lines(item) if isinstance(item, Mapping | list) else iter([_yaml_scalar(item)])
+        yield f"{indent}- {next(lines)}"
+        yield from (f"{indent}  {line}" for line in lines)
+
+
+def _yaml_scalar(value: Any) -> str:
+    return yaml_text(value) if isinstance(value, str) else str(value)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,30 +100,45 @@ class NiftiExporter(Exporter):
                 f"`halofeed verify {self._data.files}`"
             )
         paths = {what: f"{folder}/{record.name}.nii.gz" for what, folder in _FOLDERS.items()}
+        # A label file of zeros would be background for a loss.
         if not integer_of(features, keys.LABELLED):
             del paths["label"]
         if self._in_source:
             paths["image"] = text_of(features, keys.FILENAME) or ""
-            if "label" in paths:
-                with self._naming(record):
-                    label, affine = label_in_source(label, features, manifest.ignore_label)
-                write_nifti(self._folder / paths["label"], label, affine)
+            self._write_in_source(record, label, paths)
         else:
-            extent = extent_of(features)
-            low, high = ([0, 0, 0], label.shape) if extent is None else extent.tolist()
-            inside = tuple(slice(first, last) for first, last in zip(low, high, strict=True))
-            affine[:3, 3] += affine[:3, :3] @ low
-            voxels = self._values(record, as_numbers(stored[inside], manifest.field("image").dtype))
-            arrays = {"image": voxels[..., 0] if voxels.shape[3] == 1 else voxels, "label": label[inside]}
-            for what, path in paths.items():
-                write_nifti(self._folder / path, arrays[what], affine)
+            self._write_stored(record, stored, label, affine, paths)
         self._table.writerow((record.name, *(paths.get(what, "") for what in _FOLDERS), record.split))
         self._lists[_LISTS.get(record.split, "training")].append(paths)
+
+    def _write_in_source(self, record: ExportRecord, label: NDArray[Any], paths: Mapping[str, str]) -> None:
+        """Write the label on the grid of the source, whose image is not copied."""
+        if "label" in paths:
+            with self._naming(record):
+                in_source, affine = label_in_source(label, record.features, self._manifest.ignore_label)
+            write_nifti(self._folder / paths["label"], in_source, affine)
+
+    def _write_stored(
+        self,
+        record: ExportRecord,
+        stored: NDArray[Any],
+        label: NDArray[Any],
+        affine: NDArray[np.float64],
+        paths: Mapping[str, str],
+    ) -> None:
+        """Write the image and the label without padding."""
+        inside, low = _unpadded(record.features, label.shape)
+        voxels = self._values(record, as_numbers(stored[inside], self._manifest.field("image").dtype))
+        # The Medical Segmentation Decathlon has three axes for one channel (its `tensorImageSize` is 3D then).
+        arrays = {"image": voxels[..., 0] if voxels.shape[3] == 1 else voxels, "label": label[inside]}
+        for what, path in paths.items():
+            write_nifti(self._folder / path, arrays[what], _moved(affine, low))
 
     def _values(self, record: ExportRecord, stored: NDArray[Any]) -> NDArray[Any]:
         """Return the values of the source where the record states scale and offset, else the stored ones."""
         scale = array_of(record.features, keys.INTENSITY_SCALE)
         offset = array_of(record.features, keys.INTENSITY_OFFSET)
+        # Only scans whose values were scaled one by one state their scale.
         if scale is None or offset is None:
             return stored
         return np.asarray(stored * scale.astype(np.float64) + offset, np.float32)
@@ -148,6 +164,13 @@ class NiftiExporter(Exporter):
         (self._folder / NAME).write_text(json.dumps(document, indent=1) + "\n")
 
 
+def _unpadded(features: Decoded, shape: tuple[int, ...]) -> tuple[tuple[slice, ...], list[int]]:
+    """Return the part of a volume without padding, and the index of its first voxel."""
+    extent = extent_of(features)
+    low, high = ([0] * len(shape), shape) if extent is None else extent.tolist()
+    return tuple(slice(first, last) for first, last in zip(low, high, strict=True)), low
+
+
 def label_in_source(
     label: NDArray[Any], features: Decoded, ignored: int | None
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
@@ -169,10 +192,10 @@ def label_in_source(
     shape = array_of(features, keys.SOURCE_SHAPE, "i")
     if affine is None or source_affine is None or shape is None or shape.shape != (3,) or shape.min() < 1:
         raise UsageError("it lacks the shape or the affine of its source")
-    extent = extent_of(features)
-    low, high = ([0, 0, 0], label.shape) if extent is None else extent.tolist()
-    shown = label[tuple(slice(first, last) for first, last in zip(low, high, strict=True))]
+    inside, low = _unpadded(features, label.shape)
+    shown = label[inside]
     source = Grid(shape=triple(shape.tolist()), affine=source_affine)
+    # With an ignored class, the voxels that the record does not show get that class.
     if ignored is None:
         _check_all_shown(Grid(shape=triple(shown.shape), affine=_moved(affine, low)), source)
         # The voxels at the ends are repeated: a conversion may have rounded the field of view.
@@ -185,6 +208,7 @@ def _check_all_shown(shown: Grid, source: Grid) -> None:
     ends = np.array([[*end, 1] for end in itertools.product(*((0, side - 1) for side in source.shape))])
     places = (ends @ np.linalg.solve(shown.affine, source.affine).T)[:, :3]
     beyond = float(np.maximum(-places, places - np.array(shown.shape) + 1).max())
+    # A conversion may have rounded the field of view by that much.
     if beyond > FIELD_OF_VIEW_VOXELS:
         raise UsageError(
             f"it shows a part of its source, which reaches {beyond:.1f} voxels beyond it, and the class of these "

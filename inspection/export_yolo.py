@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class YoloExporter(BoxExporter):
         super().__init__(folder, data)
         splits = [split for split, content in data.manifest.splits.items() if content.records]
         found = [_YOLO_SPLITS.get(split) for split in splits]
+        # data.yaml has one key for each of three splits, so two splits of ours cannot share one.
         if None in found or len(set(found)) < len(found):
             raise UsageError(
                 f"{data.files}: expected the splits train, val and test, which YOLO's data.yaml has, got "
@@ -60,20 +62,38 @@ class YoloExporter(BoxExporter):
         ]
         self._names = self._spelled()
         self._places = {label: place for place, label in enumerate(self._names)}
-        keypoints = self._keypoint_names(data)
-        has_masks = any(field.name == "masks" for field in data.manifest.fields)
-        self._write_object = self._pose if keypoints else self._segment if has_masks else self._box
-        self._keeps = frozenset(("keypoints",) if keypoints else ("masks",) if has_masks else ())
         self._largest_shift = 0.0
-        lines = [f"{_YOLO_SPLITS[split]}: images/{split}" for split in splits]
-        lines += ["names:", *(f"  {at}: {yaml_text(name)}" for at, name in enumerate(self._names.values()))]
-        if keypoints:
-            named = f"[{', '.join(map(yaml_text, keypoints))}]"
-            lines += [f"kpt_shape: [{len(keypoints)}, 3]", "kpt_names:"]
-            lines += [f"  {at}: {named}" for at in range(len(self._names))]
+        keypoints = self._keypoint_names(data)
+        kept, self._write_object = self._content(data, keypoints)
+        self._keeps = frozenset(kept)
+        lines = [*self._split_and_class_lines(splits), *self._keypoint_lines(keypoints)]
         (folder / "data.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
         for split in splits:
             (folder / "labels" / split).mkdir(parents=True)
+
+    def _content(
+        self, data: ExportedData, keypoints: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], Callable[[BoxedObjects, int], list[float]]]:
+        """Return what the rows hold beside the class and the box, and the method that makes a row."""
+        # A label file is of one task of Ultralytics, and a row has no place for a segment and a pose.
+        if keypoints:
+            return ("keypoints",), self._pose
+        if any(field.name == "masks" for field in data.manifest.fields):
+            return ("masks",), self._segment
+        return (), self._box
+
+    def _split_and_class_lines(self, splits: list[str]) -> list[str]:
+        paths = [f"{_YOLO_SPLITS[split]}: images/{split}" for split in splits]
+        names = [f"  {at}: {yaml_text(name)}" for at, name in enumerate(self._names.values())]
+        return [*paths, "names:", *names]
+
+    def _keypoint_lines(self, keypoints: tuple[str, ...]) -> list[str]:
+        if not keypoints:
+            return []
+        # Three numbers for each keypoint: x, y and visibility. Every class has the same ones.
+        named = f"[{', '.join(map(yaml_text, keypoints))}]"
+        names = [f"  {at}: {named}" for at in range(len(self._names))]
+        return [f"kpt_shape: [{len(keypoints)}, 3]", "kpt_names:", *names]
 
     def _keypoint_names(self, data: ExportedData) -> tuple[str, ...]:
         """Return the names of every object's keypoints; () if none has any."""
@@ -86,6 +106,7 @@ class YoloExporter(BoxExporter):
                 tuple(str(name, "utf-8", "replace") for name in names[start : start + size])
                 for start in range(0, size * objects, size or 1)
             )
+        # kpt_shape is one for all classes (docs.ultralytics.com/datasets/pose).
         if len(found) > 1:
             raise UsageError(
                 f"{data.files}: expected the same keypoints for every object, which YOLO's kpt_shape states, got "
@@ -100,6 +121,7 @@ class YoloExporter(BoxExporter):
         rows = [self._write_object(objects, box) for box in range(len(objects.labels))]
         with (self._folder / "labels" / record.split / f"{record.name}.txt").open("x") as file:
             for label, row in zip(objects.labels, rows, strict=True):
+                # An object without an outline has no row.
                 if row:
                     file.write(f"{self._places[label]} {' '.join(map(repr, row))}\n")
 

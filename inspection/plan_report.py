@@ -94,6 +94,7 @@ def name_of_split(split: PlanSplit) -> str:
 
 def verdict(split: PlanSplit) -> str:
     """Return the verdict on one split; "compiles" if the memory of the machine is unknown."""
+    # Nothing was compiled.
     if "memory" not in split:
         return "impossible"
     if not split["fits"]:
@@ -239,18 +240,12 @@ def search_lines(search: Mapping[str, Any]) -> list[str]:
 
 def describe_plan(plan: Mapping[str, Any]) -> str:
     """Describe a plan: each split with its verdict and figures, the recommendation, and the reasons."""
-    topology, config = plan["topology"], plan["config"]
-    chip = topology["chip"]
     rows = plan_rows(plan)
-    unit = (
-        "MiB" if max((row.memory["total"] or 0 for row in rows if row.memory), default=0) < 2**28 else "GiB"
-    )
+    largest = max((row.memory["total"] or 0 for row in rows if row.memory), default=0)
+    unit = "MiB" if largest < 2**28 else "GiB"
     head = ("split", "verdict", "images", unit, *_MEMORY, "halos", "sums", "gathers", "TFLOP", "at best")
     lines = [
-        f"{config['model']}, {' x '.join(map(str, plan['image_shape']))}, {config['compute_dtype']}, "
-        f"{config['optimizer']}{', rematerialized' if config['remat'] else ''}, on {topology['name']}: "
-        + plural(topology["cores"], "core")
-        + (f" of {gibibytes(chip['memory_bytes'])}" if chip else ""),
+        _title(plan),
         "",
         *table(head, [_cells(row, unit) for row in rows], right=range(2, len(head))),
         "",
@@ -263,17 +258,34 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
         lines += titled_lines("Options that save memory, compiled", list(_saving_lines(savings)))
     if search := plan.get("search"):
         lines += titled_lines(f"The largest {search['of']} that fits", search_lines(search))
+    return escape_unprintable("\n".join([*lines, *_source_lines(plan)]))
+
+
+def _title(plan: Mapping[str, Any]) -> str:
+    """Return a line with the model, the size of an image, and the machine."""
+    topology, config = plan["topology"], plan["config"]
+    rematerialized = ", rematerialized" if config["remat"] else ""
+    chip = topology["chip"]
+    memory = f" of {gibibytes(chip['memory_bytes'])}" if chip else ""
+    return (
+        f"{config['model']}, {_size(plan['image_shape'])}, {config['compute_dtype']}, {config['optimizer']}"
+        f"{rematerialized}, on {topology['name']}: {plural(topology['cores'], 'core')}{memory}"
+    )
+
+
+def _source_lines(plan: Mapping[str, Any]) -> list[str]:
+    """Say where the figures come from; the bound of time is known for published chips only."""
+    topology, versions = plan["topology"], plan["versions"]
+    chip, compiler = topology["chip"], "libtpu" if topology["platform"] == "tpu" else "jaxlib"
+    lines = []
     if chip:
         peaks = f"the published peaks ({chip['source']})"
         bound = (
             f"At best: FLOP, memory traffic and bytes sent, divided by {peaks}; a lower bound of the time."
         )
         lines += ["", bound]
-    compiler, versions = "libtpu" if topology["platform"] == "tpu" else "jaxlib", plan["versions"]
-    lines.append(
-        f"Reported by {compiler} {versions[compiler]} with jax {versions['jax']}; all figures are for one core."
-    )
-    return escape_unprintable("\n".join(lines))
+    reported = f"Reported by {compiler} {versions[compiler]} with jax {versions['jax']}"
+    return [*lines, f"{reported}; all figures are for one core."]
 
 
 def _cells(row: PlanRow, unit: str) -> tuple[str, ...]:
@@ -288,10 +300,12 @@ def _saving_lines(savings: Mapping[str, Any]) -> Iterator[str]:
     yield f"{name_of_split(before)} as it is: {verdict(before)}, {gibibytes(before['memory']['total'])}"
     for entry in savings["changes"]:
         after = entry["split"]
+        # The option makes the program impossible.
         if "memory" not in after:
             yield f"{entry['change']}: {after['refused']}"
             continue
         line = f"{entry['change']}: {verdict(after)}, {gibibytes(after['memory']['total'])}"
+        # A program that does not fit is not compiled to the end, and has no costs.
         if after["fits"] and before["fits"] and before["flops"]:
             line += f", {percent(after['flops'] / before['flops'] - 1)} more FLOP"
         yield line
@@ -317,19 +331,21 @@ def plan_section_values(plan: Mapping[str, Any]) -> dict[str, Any]:
     topology, rows = plan["topology"], plan_rows(plan)
     chip = topology["chip"]
     totals = [row.memory["total"] or 0 for row in rows if row.memory]
-    room = chip["memory_bytes"] if chip else max(totals, default=1)
-    longest = max(room, *totals) if totals else room
+    # Without a known chip, the longest bar is the split that takes most.
+    longest = max([chip["memory_bytes"], *totals]) if chip else max(totals, default=1)
+    of_chip: dict[str, Any] = {"room_share": None, "room": None, "source": None}
+    if chip:
+        room = chip["memory_bytes"]
+        of_chip = {"room_share": 100 * room / longest, "room": gibibytes(room), "source": chip["source"]}
     return {
         "plan_lead": f"{plan['config']['model']}, {_size_of(plan)}, on {topology['name']} "
         f"({plural(topology['cores'], 'core')}). All figures are from the compiler; nothing was run or estimated.",
         "advice": recommendation(plan),
         "legend_entries": [(color, name) for color, name, _ in _BAR_PARTS],
         "bars_of_splits": [_bar(row, longest) for row in rows],
-        "room_share": 100 * room / longest if chip else None,
-        "room": gibibytes(room) if chip else None,
         "figures": [(row.name, row.images, *row.step) for row in rows if row.fits],
         "reasons": [(row.name, row.reasons) for row in rows if row.reasons],
-        "source": chip["source"] if chip else None,
+        **of_chip,
     }
 
 

@@ -22,7 +22,7 @@ from halofeed.inspection.stored_records import (
 )
 from halofeed.inspection.thumbnails import overlay, picture_uri
 from halofeed.prep.options.volumes import VolumeOptions
-from halofeed.prep.voxels.counts import percentile
+from halofeed.prep.voxels.counts import ValueCounts, percentile
 from halofeed.prep.voxels.intensity import IntensityPlan, IntensityWindow, as_numbers
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Statistics
@@ -71,6 +71,7 @@ def recipe_window(recipe: Mapping[str, Any]) -> IntensityWindow | None:
         return None
     ends: tuple[float, ...] = tuple(recipe.get("window_hu") or ())
     try:
+        # The recipe of a stranger's data set may contradict itself.
         return VolumeOptions(window=recipe.get("window"), window_hu=ends).fixed_window()
     except UsageError:
         return None
@@ -81,6 +82,7 @@ def display_of(manifest: Manifest, statistics: Statistics) -> Display:
     dtype = manifest.field("image").dtype
     window = recipe_window(manifest.recipe)
     in_hu = window is not None and manifest.recipe.get("window_unit", "hu") == "hu"
+    # Stored values of CT are Hounsfield units, unless they were normalized.
     is_ct = set(statistics.modalities or ()) == {"CT"} and not manifest.recipe.get("normalize")
     unit = "HU" if in_hu or is_ct else "value"
     slope, intercept = (
@@ -109,9 +111,10 @@ def _gray_range(
     """Return the stored values shown as black and white, and a phrase that explains them."""
     of_window = f"{window.low:g} to {window.high:g}{in_unit}, the recipe's window" if window else ""
     if dtype == "uint8":
+        # A conversion to uint8 has mapped its window to 0 to 255 already.
+        ends: tuple[float, ...] = tuple(recipe.get("window_percentiles") or ())
         if window:
             return 0, 255, f"{of_window}, stored as 0 to 255."
-        ends: tuple[float, ...] = tuple(recipe.get("window_percentiles") or ())
         if len(ends) == 2:
             span = f"from its {ends[0]:g}th to its {ends[1]:g}th percentile"
             return 0, 255, f"each scan's own window, {span}, stored as 0 to 255."
@@ -121,6 +124,12 @@ def _gray_range(
     body, foreground = counts_of(statistics, "body"), counts_of(statistics, "foreground")
     if not body.total:
         return 0, 1, "0 to 1: no values were counted."
+    low, high, why = _counted_range(body, foreground)
+    return low, high, f"{low:,.4g} to {high:,.4g}{in_unit}: the recipe has no window, so {why}."
+
+
+def _counted_range(body: ValueCounts, foreground: ValueCounts) -> tuple[float, float, str]:
+    """Return a range that shows the labelled voxels, or without any all voxels, and why it was chosen."""
     low, high = percentile(body, _LOW), percentile(body, _HIGH)
     why = f"the {_LOW:g}st to {_HIGH:g}th percentile above each scan's least value"
     if foreground.total:
@@ -131,9 +140,10 @@ def _gray_range(
             low = max(percentile(body, 0.1), inner[0] - room)
             high = min(percentile(body, 99.9), inner[1] + room)
             why = f"the {_LOW:g}st to {_HIGH:g}th percentile of the labelled voxels, widened by half on either side"
+    # Voxels of a single value have no range.
     if low >= high:
         low, high = float(body.values[0]), float(body.values[0]) + 1
-    return low, high, f"{low:,.4g} to {high:,.4g}{in_unit}: the recipe has no window, so {why}."
+    return low, high, why
 
 
 def display_of_run(recipe: Mapping[str, Any], image: NDArray[Any]) -> Display:
@@ -149,6 +159,7 @@ def display_of_run(recipe: Mapping[str, Any], image: NDArray[Any]) -> Display:
         finite = values[np.isfinite(values)]
         low, high = np.percentile(finite, (_LOW, _HIGH)).tolist() if finite.size else (0.0, 1.0)
         words = f"each image's {_LOW:g}st to {_HIGH:g}th percentile."
+    # An image of a single value has no range.
     high = high if high > low else low + 1
     return Display(
         dtype=str(image.dtype), low=low, high=high, window=window, words=f"Black to white is {words}"

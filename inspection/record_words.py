@@ -63,6 +63,7 @@ class TaskWords:
         empty, unlabelled: remark on a record without a class, and on one without a label.
         in_batch: entries of a batch beside the image, for a code comment; `label` is the label map's shape.
         samples: further sentence above the samples.
+        look_for: sentences above the examples of a run; `overlap` is the IoU from which boxes match.
     """
 
     has_background: bool = False
@@ -78,6 +79,7 @@ class TaskWords:
     unlabelled: str = ""
     in_batch: str = '"label"'
     samples: str = ""
+    look_for: str = ""
 
 
 _ENDING = ("partitions", "plan", "recipe", "use")
@@ -113,7 +115,10 @@ KIND_WORDS = {
 }
 
 TASK_WORDS = {
-    "classification": TaskWords(),
+    "classification": TaskWords(
+        look_for="The true class and the most probable classes. Look for mistakes with a high probability, and for "
+        "examples with a wrong annotation.",
+    ),
     "several classes": TaskWords(
         trains=False,
         per_class="{records} that a class is in",
@@ -129,6 +134,10 @@ TASK_WORDS = {
         in_batch='"boxes", "classes", "num_boxes"',
         samples=" Boxes on the source are the stored boxes, mapped back through the record's transform. Both pictures "
         "must show them at the same objects.",
+        look_for="Left: annotated boxes. Right: predicted boxes with their scores. A class has the same color in both. "
+        "Dashed boxes on the left were missed. Dashed boxes on the right match no annotated box with an IoU of "
+        "{overlap:.0%} or more. Look for what missed objects have in common, and for objects that the annotation "
+        "missed.",
     ),
     "segmentation": TaskWords(
         has_background=True,
@@ -142,6 +151,8 @@ TASK_WORDS = {
         unlabelled="no label: for prediction",
         in_batch='"label": {label}, "labelled"',
         samples=" The stored picture shows the classes of its label.",
+        look_for="Left: annotated classes. Right: predicted classes. Each class has its own color. Look for missing "
+        "parts, islands, and outlines outside of the organ or object.",
     ),
 }
 

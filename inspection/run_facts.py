@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ LOG_FILE, EVALUATIONS_FILE = "log.jsonl", "evaluations.jsonl"
 EXAMPLES_FILE = f"{EXAMPLES}/examples.json"
 NOT_FINITE = {"NaN": "–", "Infinity": "∞", "-Infinity": "−∞"}
 """Numbers that JSON cannot express: text in the log, and text in the report."""
+_LINE = "a JSON object with a step"
 _MAX_LINE_VALUES = 1_000_000
 _NOT_LOSS_PARTS = frozenset(
     {"step", "loss", "learning_rate", "gradient_norm", "images_per_second", "waiting_share"}
@@ -84,6 +85,11 @@ class RunFacts:
         return str(self.document["facts"]["task"])
 
     @property
+    def task_words(self) -> TaskWords:
+        """Return the words for the task; plain ones for a task of the user's own."""
+        return TASK_WORDS.get(self.task, TaskWords())
+
+    @property
     def labels(self) -> dict[int, str]:
         """Return the class names by id."""
         return {int(label): str(name) for label, name in self.document["facts"]["labels"].items()}
@@ -127,8 +133,7 @@ class RunFacts:
     @property
     def ranks(self) -> dict[int, int]:
         """Return the color number of each class; the background has none."""
-        has_background = TASK_WORDS.get(self.task, TaskWords()).has_background
-        shown = sorted(label for label in self.labels if label or not has_background)
+        shown = sorted(label for label in self.labels if label or not self.task_words.has_background)
         return {label: rank for rank, label in enumerate(shown)}
 
     def rank(self, label: int) -> int:
@@ -206,26 +211,40 @@ def finite_or_none(value: Any) -> float | None:
     return float(value)
 
 
+def finite_values(values: Iterable[Any]) -> NDArray[np.float64]:
+    """Return float64 [values]: finite numbers, and NaN for any other value.
+
+    >>> finite_values([1, None, "NaN"])
+    array([ 1., nan, nan])
+    """
+    found = [finite_or_none(value) for value in values]
+    return np.array([math.nan if value is None else value for value in found], np.float64)
+
+
 def _document(folder: Path) -> dict[str, Any]:
     file, document = folder / RUN_FILE, read_run(folder)
-    facts, config = document.get("facts"), document.get("config")
-    sound = (
-        isinstance(config, dict)
-        and isinstance(facts, dict)
-        and isinstance(facts.get("task"), str)
-        and isinstance(facts.get("labels"), dict)
-        and all(str(label).lstrip("-").isdigit() for label in facts["labels"])
-        and isinstance(facts.get("image_shape"), list)
-        and all(isinstance(side, int) for side in facts["image_shape"])
-        and (kind := KINDS.get(_kind_of(facts))) is not None
-        and len(kind.axes) == len(facts["image_shape"]) - 1
-    )
-    if not sound:
+    if not isinstance(document.get("config"), dict) or not _are_facts(document.get("facts")):
         raise CorruptFileError(
             f"{file}: expected a config, and facts with task, labels, a known kind and an image_shape of its axes; "
             f"move {file.parent} away and train again"
         )
     return document
+
+
+def _are_facts(facts: Any) -> bool:
+    """Return whether a run's facts hold all that a report needs."""
+    if not isinstance(facts, dict):
+        return False
+    task, labels, shape = facts.get("task"), facts.get("labels"), facts.get("image_shape")
+    if not isinstance(task, str) or not isinstance(labels, dict) or not isinstance(shape, list):
+        return False
+    kind = KINDS.get(_kind_of(facts))
+    return (
+        all(str(label).lstrip("-").isdigit() for label in labels)
+        and all(isinstance(side, int) for side in shape)
+        and kind is not None
+        and len(kind.axes) == len(shape) - 1
+    )
 
 
 def _kind_of(facts: Mapping[str, Any]) -> str:
@@ -241,28 +260,30 @@ def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise CorruptFileError(f"{file}: more than {RUN_LINES:,} lines; {_line_fix(file)}")
             if not line.strip():
                 continue
-            expected = "a JSON object with a step"
             try:
                 entry = check_json_checksum(parse_json(line, _MAX_LINE_VALUES, finite=False))
-                is_entry = (
-                    isinstance(entry, dict)
-                    and type(entry.get("step")) is int
-                    and 0 <= entry["step"] < 1 << 53
-                )
+                expected = "" if _has_step(entry) else _LINE
             except ValueError as error:
+                # A run that is training, or was killed, may have written a part of its last line.
                 if not line.endswith(b"\n"):
                     return
-                is_entry, expected = False, f"{expected} ({error})"
-            if not is_entry:
+                expected = f"{_LINE} ({error})"
+            if expected:
                 shown = line.strip()[:60].decode("utf-8", "replace")
                 raise CorruptFileError(
-                    f"{file}: line {number}: expected {expected}, got {shown!r}; " + _line_fix(file)
+                    f"{file}: line {number}: expected {expected}, got {shown!r}; {_line_fix(file)}"
                 )
             yield number, entry
     except FileNotFoundError:
         return
     except OSError as error:
         raise CorruptFileError(f"{file}: cannot be read: {error}; {_line_fix(file)}") from error
+
+
+def _has_step(entry: Any) -> bool:
+    """Return whether a document is an object with a step, which float64 columns hold exactly up to 2**53."""
+    step = entry.get("step") if isinstance(entry, dict) else None
+    return type(step) is int and 0 <= step < 1 << 53
 
 
 def _line_fix(file: Path) -> str:
@@ -273,21 +294,16 @@ def _log(file: Path) -> dict[str, NDArray[np.float64]]:
     """Read the columns of the log; a resumed run logs some steps again, and the last line of a step counts."""
     lines = {entry["step"]: entry for _, entry in _lines(file)}
     ordered = [lines[step] for step in sorted(lines)]
-    names = dict.fromkeys(
-        name
-        for entry in ordered
-        for name, value in entry.items()
-        if value is None
-        or (isinstance(value, str) and value in NOT_FINITE)
-        or (isinstance(value, int | float) and not isinstance(value, bool))
-    )
-    return {"step": np.zeros(0)} | {
-        name: np.array(
-            [math.nan if (value := finite_or_none(entry.get(name))) is None else value for entry in ordered],
-            np.float64,
-        )
-        for name in names
-    }
+    names = dict.fromkeys(name for entry in ordered for name, value in entry.items() if _is_logged(value))
+    columns = {name: finite_values(entry.get(name) for entry in ordered) for name in names}
+    return {"step": np.zeros(0)} | columns
+
+
+def _is_logged(value: Any) -> bool:
+    """Return whether a value of the log is a number, or stands for one that JSON cannot express."""
+    if isinstance(value, str):
+        return value in NOT_FINITE
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _evaluations(file: Path) -> tuple[Evaluation, ...]:
@@ -325,6 +341,7 @@ def _examples(folder: Path) -> tuple[tuple[ExampleEntry, ...], tuple[int, str] |
             f"{file}: expected a step and a list of examples ({error!r}); {fix}"
         ) from error
     for entry in entries:
+        # A run may come from a stranger, and must not select other files of this machine.
         if entry.file.parent != file.parent or entry.file.suffix != ".npz":
             raise CorruptFileError(
                 f"{file}: {str(entry.file)!r} is not a .npz file in the same folder; {fix}"
@@ -338,6 +355,19 @@ class PerClass:
 
     columns: list[str] = field(default_factory=list)
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, title: str, entries: Mapping[Any, Any], *, prefixed: bool) -> None:
+        """Add the values of a metric, by row: a column of its title, or a column for each of its nested values.
+
+        Args:
+            prefixed: whether the columns of nested values begin with the title.
+        """
+        for row, entry in entries.items():
+            cells = {title: entry}
+            if isinstance(entry, Mapping):
+                cells = {f"{title} {path}" if prefixed else path: cell for path, cell in _leaves(entry)}
+            self.rows.setdefault(str(row), {}).update(cells)
+            self.columns.extend(column for column in cells if column not in self.columns)
 
     def bar_scale(self, column: str) -> tuple[float, bool]:
         """Return the value of a full bar of a column, and whether all its values are shares between 0 and 1."""
@@ -373,32 +403,23 @@ def metric_tables(metrics: Mapping[str, Any], known: set[str]) -> list[tuple[str
     >>> metric_tables({"recall": {"a": 1.0}, "ap": {"a": {"AP": 0.5}}, "size": {"small": 2}}, {"a"})[0][1].rows
     {'a': {'recall': 1.0, 'AP': 0.5}}
     """
-    classes, others = PerClass(), []
-    for name, value in metrics.items():
-        if not isinstance(value, Mapping) or not value:
-            continue
-        title = name.removesuffix("_per_class").replace("_", " ")
-        are_classes = set(map(str, value)) <= known
-        into = classes if are_classes else PerClass()
-        nested = [
-            key
-            for key, entry in metrics.items()
-            if isinstance(entry, Mapping) and any(isinstance(one, Mapping) for one in entry.values())
-        ]
-        for row, entry in value.items():
-            cells = (
-                {
-                    (path if len(nested) == 1 or not are_classes else f"{title} {path}"): cell
-                    for path, cell in _leaves(entry)
-                }
-                if isinstance(entry, Mapping)
-                else {title: entry}
-            )
-            into.rows.setdefault(str(row), {}).update(cells)
-            into.columns.extend(column for column in cells if column not in into.columns)
-        if not are_classes:
-            others.append((title, into))
+    nested = {name: value for name, value in metrics.items() if isinstance(value, Mapping) and value}
+    of_classes = {name: value for name, value in nested.items() if set(map(str, value)) <= known}
+    # In the common table, a metric with several values needs its name before theirs if another one has some too.
+    several = sum(any(isinstance(one, Mapping) for one in value.values()) for value in nested.values())
+    classes = PerClass()
+    for name, value in of_classes.items():
+        classes.add(_title_of(name), value, prefixed=several != 1)
+    others = []
+    for name, value in nested.items():
+        if name not in of_classes:
+            others.append((_title_of(name), PerClass()))
+            others[-1][1].add(_title_of(name), value, prefixed=False)
     return ([("Per class", classes)] if classes.rows else []) + others
+
+
+def _title_of(name: str) -> str:
+    return name.removesuffix("_per_class").replace("_", " ")
 
 
 def confusion_matrix(evaluation: Evaluation) -> NDArray[np.int64] | None:
@@ -422,13 +443,18 @@ def format_metric(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    if value is None or (isinstance(value, float) and finite_or_none(value) is None):
-        return "–"
     if isinstance(value, float):
-        return f"{value:.3f}" if 0.001 <= abs(value) < 1 or value in (0, 1) else f"{value:.4g}"
+        return _format_fraction(value)
     if isinstance(value, list | tuple):
         return ", ".join(map(format_metric, value[:8])) + (", …" if len(value) > 8 else "")
-    return NOT_FINITE.get(str(value), str(value))
+    return "–" if value is None else NOT_FINITE.get(str(value), str(value))
+
+
+def _format_fraction(value: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    # Most metrics are shares; three digits after the point align them in a table.
+    return f"{value:.3f}" if 0.001 <= abs(value) < 1 or value in (0, 1) else f"{value:.4g}"
 
 
 def _leaves(nested: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:

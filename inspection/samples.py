@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from halofeed.errors import CorruptFileError, SourceError, UsageError
 from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.planes import Display, Plane, center_of, cut_planes
-from halofeed.inspection.record_words import kind_words
+from halofeed.inspection.record_words import KindWords, kind_words
 from halofeed.inspection.stored_records import (
     ClassCounts,
     StoredShard,
@@ -68,6 +68,7 @@ _CHOICE_KEYS = frozenset(
     }
 )
 _LONGEST_NAME = 4096
+# EXIF orientations 6 and 8 undo each other; every other one undoes itself.
 _TURN_BACK = {6: 8, 8: 6}
 
 
@@ -105,6 +106,7 @@ def find_candidates(folder: Path | DatasetFiles, manifest: Manifest) -> list[Can
         step = max(1, math.ceil(content.records / CANDIDATES_PER_SPLIT))
         first = 0
         for shard in content.shards:
+            # The multiples of `step` over the whole split.
             rows = range(-first % step, shard.records, step)
             if rows:
                 stored = StoredShard(folder, shard)
@@ -132,6 +134,7 @@ def choose_samples(
     """
     unusual: dict[tuple[str, int], tuple[Candidate, str]] = {}
     for candidate, reason in _unusual(candidates, detection):
+        # Half of the records are typical ones, by which a reader judges the others.
         if len(unusual) < count // 2:
             unusual.setdefault((candidate.split, candidate.number), (candidate, reason))
     left = [item for item in candidates if (item.split, item.number) not in unusual]
@@ -139,6 +142,7 @@ def choose_samples(
     labels: Counter[int] = Counter()
     typical: list[tuple[Candidate, str | None]] = []
     while left and len(typical) < count - len(unusual):
+        # The split and the rarest class with the fewest records so far, then new classes, then the order.
         best = min(
             range(len(left)),
             key=lambda at: (
@@ -155,35 +159,37 @@ def choose_samples(
     return [*typical, *unusual.values()]
 
 
-def _unusual(candidates: Sequence[Candidate], detection: bool) -> Iterator[tuple[Candidate, str]]:
-    """Yield unusual records with the reason, the most interesting first; a record may occur several times."""
+def _unusual(candidates: Sequence[Candidate], detection: bool) -> list[tuple[Candidate, str]]:
+    """Return unusual records with the reason, the most interesting first; a record may occur several times."""
     if not candidates:
-        return
-    if detection:
-        most = max(candidates, key=lambda item: len(item.labels))
-        yield most, f"most boxes: {len(most.labels)}"
-    for candidate in candidates:
-        if candidate.orientation != 1:
-            yield candidate, f"EXIF orientation {candidate.orientation}"
-            break
+        return []
+    # `max` and `min` return the first of equal records.
+    crowded = max(candidates, key=lambda item: len(item.labels))
     padded = max(candidates, key=lambda item: item.padding)
-    if padded.padding >= 0.05:
-        yield padded, f"most padding: {100 * padded.padding:.0f} %"
     longest = max(candidates, key=lambda item: item.elongation)
-    if longest.elongation >= 1:
-        yield longest, f"longest sides: {2**longest.elongation:.1f} to 1"
-    if unlabelled := next((item for item in candidates if not item.labelled), None):
-        yield unlabelled, "no label: for prediction"
     flattest = max(candidates, key=lambda item: item.anisotropy)
-    if flattest.anisotropy >= 3:
-        yield flattest, f"thickest slices: {flattest.anisotropy:.1f} times the spacing within"
-    if detection and (empty := next((item for item in candidates if not item.labels), None)):
-        yield empty, "no boxes"
-    seen = {1}
-    for candidate in candidates:
-        if candidate.orientation not in seen:
-            seen.add(candidate.orientation)
-            yield candidate, f"EXIF orientation {candidate.orientation}"
+    unlabelled = min(candidates, key=lambda item: item.labelled)
+    empty = min(candidates, key=lambda item: len(item.labels))
+    first_of_orientation: dict[int, Candidate] = {}
+    for item in candidates:
+        first_of_orientation.setdefault(item.orientation, item)
+    first_of_orientation.pop(1, None)
+    turned = [(True, item, f"EXIF orientation {at}") for at, item in first_of_orientation.items()]
+    rows = [
+        (detection, crowded, f"most boxes: {len(crowded.labels)}"),
+        *turned[:1],
+        (padded.padding >= 0.05, padded, f"most padding: {100 * padded.padding:.0f} %"),
+        (longest.elongation >= 1, longest, f"longest sides: {2**longest.elongation:.1f} to 1"),
+        (not unlabelled.labelled, unlabelled, "no label: for prediction"),
+        (
+            flattest.anisotropy >= 3,
+            flattest,
+            f"thickest slices: {flattest.anisotropy:.1f} times the spacing within",
+        ),
+        (detection and not empty.labels, empty, "no boxes"),
+        *turned[1:],
+    ]
+    return [(candidate, reason) for is_unusual, candidate, reason in rows if is_unusual]
 
 
 def clamped_side(features: Decoded, key: str) -> int:
@@ -386,32 +392,18 @@ def load_sample(
         raise CorruptFileError(
             f"{source}: image/encoded: expected {expected}; run `halofeed verify {folder}`"
         )
-    kind = kind_words(manifest)
-    shape, height, width = pixels.shape[:-1], *pixels.shape[-3:-1]
-    rows, columns = (
-        min(max(1, integer_of(features, key) or most), most)
-        for key, most in zip(keys.UNPADDED_SIDES, (height, width), strict=True)
-    )
-    # A contact sheet shows frames without padding.
-    shown = np.s_[:, :rows, :columns] if kind.is_sheet else np.s_[:]
-    content = (1.0, 1.0) if kind.is_sheet else (rows / height, columns / width)
-    pixels = kind.flat(pixels[shown])
-    size = (pixels.shape[0], pixels.shape[1])
     label = label_map(features, manifest) if candidate.labelled else None
-    mask = None
     if label is not None:
         candidate = replace(candidate, labels=tuple(filter(None, class_counts(label, manifest).voxels)))
-        classes = kind.flat_classes(shown_classes(label, manifest)[shown])
-        mask = overlay(classes, ranks or {}, thumbnail_size(size, side))
+        label = shown_classes(label, manifest)
+    stored = _stored_picture(features, kind_words(manifest), pixels, label, boxes, ranks or {}, side)
     before, problem = None, None
     notes: tuple[str, ...] = ()
     if sources is not None:
         try:
-            if source.startswith("/") or ".." in source.split("/") or "\0" in source:
-                raise SourceError("read", "the record names a file outside of the sources' folder", source)
-            tile = integer_of(features, keys.TILE) or 0
-            read = SOURCES[manifest.kind.name](sources, source, tile, manifest, side)
-            before = _before(read, features, boxes * np.array([*size, *size]), candidate.orientation, side)
+            read = _read_source(sources, source, features, manifest, side)
+            in_pixels = boxes * np.array([*stored.size, *stored.size])
+            before = _before(read, features, in_pixels, candidate.orientation, side)
             notes = read.notes
             if read.digest and shard.index.inputs.get(source) not in (None, "", read.digest):
                 problem = "the source file has changed since the conversion"
@@ -421,13 +413,55 @@ def load_sample(
         candidate=candidate,
         reason=reason,
         source=source,
-        stored=Picture(
-            uri=thumbnail(pixels, side), size=size, boxes=boxes, content=content, mask=mask, shape=shape
-        ),
+        stored=stored,
         before=before,
         problem=problem,
         notes=notes,
     )
+
+
+def _stored_picture(
+    features: Decoded,
+    kind: KindWords,
+    pixels: NDArray[Any],
+    classes: NDArray[Any] | None,
+    boxes: NDArray[np.float64],
+    ranks: Mapping[int, int],
+    side: int,
+) -> Picture:
+    """Draw the pixels of a record, with its classes and boxes to lay over them."""
+    shape, height, width = pixels.shape[:-1], *pixels.shape[-3:-1]
+    rows, columns = (
+        min(max(1, integer_of(features, key) or most), most)
+        for key, most in zip(keys.UNPADDED_SIDES, (height, width), strict=True)
+    )
+    # A contact sheet shows frames without padding.
+    shown = np.s_[:, :rows, :columns] if kind.is_sheet else np.s_[:]
+    content = (1.0, 1.0) if kind.is_sheet else (rows / height, columns / width)
+    flat = kind.flat(pixels[shown])
+    size = (flat.shape[0], flat.shape[1])
+    mask = None
+    if classes is not None:
+        mask = overlay(kind.flat_classes(classes[shown]), ranks, thumbnail_size(size, side))
+    return Picture(
+        uri=thumbnail(flat, side),
+        size=size,
+        boxes=boxes,
+        content=content,
+        mask=mask,
+        shape=shape,
+    )
+
+
+def _read_source(
+    sources: SourceFiles, source: str, features: Decoded, manifest: Manifest, side: int
+) -> SourcePicture:
+    """Read the source picture that a record names; SourceError if its name leads out of the sources' folder."""
+    # A data set may come from a stranger, and a page must not show other files of the reader.
+    if source.startswith("/") or ".." in source.split("/") or "\0" in source:
+        raise SourceError("read", "the record names a file outside of the sources' folder", source)
+    tile = integer_of(features, keys.TILE) or 0
+    return SOURCES[manifest.kind.name](sources, source, tile, manifest, side)
 
 
 def _boxes_of(features: Decoded, place: str, folder: Path | DatasetFiles) -> NDArray[np.float64]:
@@ -445,6 +479,7 @@ def _before(
     source: SourcePicture, features: Decoded, boxes: NDArray[np.float64], orientation: int, side: int
 ) -> Picture:
     """Return the source in the orientation of its annotations, with the stored `boxes` in pixels mapped to it."""
+    # A contact sheet shows frames of their own size, to which no boxes belong.
     if source.shape:
         size = (source.pixels.shape[0], source.pixels.shape[1])
         uri = thumbnail(source.pixels, side)
@@ -497,23 +532,20 @@ def load_scan(
     """
     candidate, reason = chosen
     features = StoredShard(folder, candidate.shard).features(candidate.row)
-    volume, label = stored_image(features, manifest), label_map(features, manifest)
-    affine, extent = affine_of(features), extent_of(features)
-    spacing = spacing_of(features)
     source = text_of(features, keys.FILENAME) or ""
-    if volume is None or label is None or affine is None or extent is None or spacing is None:
-        raise CorruptFileError(
-            f"{source}: the record is not a volume with a label; run `halofeed verify {folder}`"
-        )
-    if (extent[1] <= extent[0]).any():
-        raise CorruptFileError(f"{source}: image/extent is empty; run `halofeed verify {folder}`")
+    fix = f"run `halofeed verify {folder}`"
+    scan = _scan_of(features, manifest)
+    if scan is None:
+        raise CorruptFileError(f"{source}: the record is not a volume with a label; {fix}")
+    if (scan.extent[1] <= scan.extent[0]).any():
+        raise CorruptFileError(f"{source}: image/extent is empty; {fix}")
     planes = cut_planes(
-        volume,
-        [lambda at: shown_classes(label[at], manifest)],
-        center_of(label, extent),
-        tuple(slice(int(first), int(last)) for first, last in zip(*extent, strict=True)),
-        [float(value) if np.isfinite(value) and value > 0 else 1.0 for value in spacing],
-        orientation_of(affine) if np.isfinite(affine).all() else (("?", "?"),) * 3,
+        scan.volume,
+        [lambda at: shown_classes(scan.label[at], manifest)],
+        center_of(scan.label, scan.extent),
+        tuple(slice(int(first), int(last)) for first, last in zip(*scan.extent, strict=True)),
+        scan.steps_mm,
+        scan.directions,
         display,
         ranks,
         side,
@@ -526,9 +558,42 @@ def load_scan(
         reason=reason,
         source=source,
         planes=planes,
-        classes=class_counts(label, manifest),
-        spacing_mm=tuple(spacing.tolist()),
+        classes=class_counts(scan.label, manifest),
+        spacing_mm=tuple(scan.spacing_mm.tolist()),
         source_shape=() if shape is None else tuple(shape.tolist()),
         source_spacing_mm=tuple(lengths.tolist()),
         tile=integer_of(features, keys.TILE) or 0,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StoredScan:
+    """The arrays of a volume's record; the values of its affine and spacing may be anything."""
+
+    volume: NDArray[Any]
+    label: NDArray[Any]
+    affine: NDArray[np.float64]
+    extent: NDArray[np.int64]
+    spacing_mm: NDArray[np.float32]
+
+    @property
+    def steps_mm(self) -> list[float]:
+        """Return the distance between voxels along each axis; 1 where it is no distance, so that planes have a size."""
+        return [float(value) if np.isfinite(value) and value > 0 else 1.0 for value in self.spacing_mm]
+
+    @property
+    def directions(self) -> tuple[tuple[str, str], ...]:
+        """Return the patient's directions at the ends of each axis, "?" if they are unknown."""
+        return orientation_of(self.affine) if np.isfinite(self.affine).all() else (("?", "?"),) * 3
+
+
+def _scan_of(features: Decoded, manifest: Manifest) -> _StoredScan | None:
+    """Return the arrays of a volume's record; None if any is missing or malformed."""
+    found: dict[str, Any] = {
+        "volume": stored_image(features, manifest),
+        "label": label_map(features, manifest),
+        "affine": affine_of(features),
+        "extent": extent_of(features),
+        "spacing_mm": spacing_of(features),
+    }
+    return None if any(value is None for value in found.values()) else _StoredScan(**found)

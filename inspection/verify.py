@@ -214,6 +214,7 @@ class _Verification:
         check_recipe(manifest, MANIFEST)
         self.same_bytes(MANIFEST, data, manifest_text(data).encode())
         first = TASKS[manifest.task].first_label_id
+        # Voxels outside of every object, and those of records without a label, are 0.
         if task_words(manifest).has_background and 0 not in manifest.labels:
             self.add(MANIFEST, "labels: expected 0, the background, among the classes of segmentation")
         for label in manifest.labels:
@@ -246,29 +247,40 @@ class _Verification:
         described = metadata_files(manifest)
         shard_files = {name for shard in shards for name in (shard.file, shard.index)}
         self.leftovers({*shard_files, *described, MANIFEST, REJECTED})
+        self.metadata(described)
+        for name in manifest.splits:
+            self.split(name, manifest)
+        self.unique_ids()
+        # Rejects are compared with the indexes, which must be complete and sound for that.
+        indexes = {shard.index for shard in shards}
+        indexes_read = all(map(self.files.exists, indexes))
+        with self.reading(REJECTED):
+            self.rejects(manifest, indexes_read and not any(p.file in indexes for p in self.problems))
+
+    def metadata(self, described: Mapping[str, bytes]) -> None:
+        """Compare the files that follow from the manifest: those of TensorFlow Datasets and Croissant."""
         for file, expected in described.items():
             if file == CROISSANT and not self.files.exists(file):
                 continue  # data sets made before 2026-11-28 have none
             with self.reading(file):
                 self.same_bytes(file, self.read(file, 2 * len(expected) + _FEW_BYTES), expected)
-        for name, split in manifest.splits.items():
-            statistics: list[Statistics] = []
-            for number, shard in enumerate(split.shards):
-                index = None
-                with self.reading(shard.index):
-                    index = self.index(shard, manifest)
-                    statistics.append(index.statistics)
-                    self.rejected += index.rejected
-                with self.reading(shard.file):
-                    self.shard(shard, number, len(split.shards), index, manifest)
-                self.bytes_done += shard.bytes
-            if len(statistics) == len(split.shards) and Statistics.total(statistics) != split.statistics:
-                self.add(MANIFEST, f"splits.{name}.statistics: not the sum of the shards' statistics")
-        self.unique_ids()
-        indexes = {shard.index for shard in shards}
-        indexes_read = all(map(self.files.exists, indexes))
-        with self.reading(REJECTED):
-            self.rejects(manifest, indexes_read and not any(p.file in indexes for p in self.problems))
+
+    def split(self, name: str, manifest: Manifest) -> None:
+        """Check each index and shard of a split, and the sum of their statistics."""
+        split = manifest.splits[name]
+        statistics: list[Statistics] = []
+        for number, shard in enumerate(split.shards):
+            index = None
+            with self.reading(shard.index):
+                index = self.index(shard, manifest)
+                statistics.append(index.statistics)
+                self.rejected += index.rejected
+            with self.reading(shard.file):
+                self.shard(shard, number, len(split.shards), index, manifest)
+            self.bytes_done += shard.bytes
+        # Without every index there is no sum to compare, and the missing index is a problem already.
+        if len(statistics) == len(split.shards) and Statistics.total(statistics) != split.statistics:
+            self.add(MANIFEST, f"splits.{name}.statistics: not the sum of the shards' statistics")
 
     def leftovers(self, known: set[str]) -> None:
         """Add a problem for each entry of the folder that is not part of the data set."""
@@ -294,6 +306,17 @@ class _Verification:
         ):
             if ours != theirs:
                 self.add(name, f"{what}: {ours}, the manifest says {theirs}")
+        self.adjacent(name, index)
+        self.rising_ids(name, index)
+        raw_keys = {key for field in manifest.fields if field.is_raw for key in field.keys}
+        # An index learns its raw keys from the first record, so that of an empty shard has none.
+        if len(index) and set(index.raw_starts) != raw_keys:
+            self.add(name, f"raw keys: expected {sorted(raw_keys)}, got {sorted(index.raw_starts)}")
+        self.ids.append((shard.file, np.array(index.ids)))
+        return index
+
+    def adjacent(self, name: str, index: ShardIndex) -> None:
+        """Add a problem if the records of an index leave a gap or overlap; only the first, since others follow."""
         ends = index.offsets + index.lengths + HEADER_BYTES + FOOTER_BYTES
         expected = np.concatenate([np.zeros(1, np.int64), ends])
         for number in np.flatnonzero(expected[:-1] != index.offsets)[:1].tolist():
@@ -301,16 +324,15 @@ class _Verification:
             self.add(name, f"{begins}, but the record before it ends at {expected[number]}", record=number)
         if expected[-1] != index.file_bytes:
             self.add(name, f"the last record ends at byte {expected[-1]}, the file at {index.file_bytes}")
+
+    def rising_ids(self, name: str, index: ShardIndex) -> None:
+        """Add a problem for each record of an index whose id is not above the one before."""
         # The tiles of a scan are adjacent and ordered by the id of the scan; `shard` checks that order.
-        unordered = index.ids[1:] <= index.ids[:-1] if not index.statistics.tiles else np.zeros(0, bool)
-        for number in np.flatnonzero(unordered).tolist():
+        if index.statistics.tiles:
+            return
+        for number in np.flatnonzero(index.ids[1:] <= index.ids[:-1]).tolist():
             message = f"its id comes after {index.ids[number]}; expected ids in rising order"
             self.add(name, message, record=number + 1, id=int(index.ids[number + 1]))
-        raw_keys = {key for field in manifest.fields if field.is_raw for key in field.keys}
-        if len(index) and set(index.raw_starts) != raw_keys:
-            self.add(name, f"raw keys: expected {sorted(raw_keys)}, got {sorted(index.raw_starts)}")
-        self.ids.append((shard.file, np.array(index.ids)))
-        return index
 
     def shard(
         self, shard: Shard, number: int, count: int, index: ShardIndex | None, manifest: Manifest
@@ -320,48 +342,32 @@ class _Verification:
         self.files_read += 1
         self.bytes_read += file.bytes
         self.same_size(shard.file, file.bytes, shard.bytes)
-        counts, all_sound = ShardCounts(manifest=manifest), True
-        previous = (-1, 0)
+        check = _RecordCheck(manifest=manifest, number=number, count=count, index=index)
         # A file that is too long, perhaps endless, is read up to the manifest's size only.
         frames = SequentialShard(file, min(file.bytes, shard.bytes))
         for record, (offset, stored) in enumerate(frames.records(index)):
-            found: list[str] = []
-            try:
-                if isinstance(stored, CorruptFileError):
-                    raise stored
-                self.records += 1
-                if index is not None and (stated := frames.footer) != (expected := index.checksums[record]):
-                    found.append(f"its checksum is {stated:#010x}, the index says {expected:#010x}")
-                features = decode_example(stored)
-            except CorruptFileError as error:
-                found.append(str(error).removeprefix(f"{shard.file}: record at byte {offset:,}: "))
-                all_sound = False
-            else:
-                found += record_problems(features, manifest, counts)
-                if index is not None:
-                    found += _index_problems(features, stored, offset, index, record)
-                position = _sort_key(features)
-                if position is not None and (expected_shard := shard_of(position[0], count)) != number:
-                    found.append(f"its id belongs into shard {expected_shard}, it is in {number}")
-                if position is not None and index is not None and index.statistics.tiles:
-                    if position <= previous:
-                        found.append("expected scans by rising id, and the tiles of each together in order")
-                    previous = position
+            self.records += not isinstance(stored, CorruptFileError)
             identity = None if index is None else int(index.ids[record])
-            for message in found:
+            for message in check.problems(record, offset, stored, frames.footer):
+                message = message.removeprefix(f"{shard.file}: record at byte {offset:,}: ")
                 self.add(shard.file, message, record=record, offset=offset, id=identity)
             self.progress(self.bytes_done + offset, self.bytes_total)
-        # The damaged record was reported already.
-        if all_sound:
+        # A damaged record was reported already, and it changes the checksum and the counts of its shard.
+        if check.all_sound:
             self.same_checksum(shard.file, frames.checksum(), shard.crc32c)
-        if all_sound and counts.records != shard.records:
+            self.same_counts(shard, check.counts, index)
+        self.progress(self.bytes_done + shard.bytes, self.bytes_total)
+
+    def same_counts(self, shard: Shard, counts: ShardCounts, index: ShardIndex | None) -> None:
+        """Compare the number of records with the manifest, and their statistics with the index."""
+        if counts.records != shard.records:
             self.add(
                 shard.file, f"holds {plural(counts.records, 'record')}, the manifest says {shard.records}"
             )
-        if all_sound and index is not None and counts.records == len(index):
+        # An index of other records has other statistics.
+        if index is not None and counts.records == len(index):
             for problem in counts.problems(index.statistics):
                 self.add(shard.index, problem)
-        self.progress(self.bytes_done + shard.bytes, self.bytes_total)
 
     def unique_ids(self) -> None:
         """Add a problem for each id that several records share, over all shards and splits."""
@@ -378,12 +384,14 @@ class _Verification:
         count = 0
         for number, line in enumerate(self.files.lines(REJECTED)):
             self.bytes_read += len(line)
+            # A file that was cut ends inside a line.
             if not line.endswith(b"\n"):
                 self.add(REJECTED, "its last line does not end", record=number)
                 break
             count += 1
             self.reject(number, line[:-1].decode("utf-8", "surrogateescape"), complete, reasons)
         self.files_read += 1
+        # Without all indexes, the lines have nothing to be compared with.
         if complete and count != len(self.rejected):
             self.add(
                 REJECTED,
@@ -405,12 +413,70 @@ class _Verification:
             reason = f"{entry.get('stage')}: {entry.get('reason')}"
             # All reasons that the manifest does not list are counted as one, to bound the memory.
             reasons[reason if reason in reasons else "a reason that the manifest does not name"] += 1
+        # Equal data sets have equal bytes, also where JSON has several spellings.
         if json.dumps(entry, ensure_ascii=False) != line:
             problem = "not as it was written (white space or escapes were changed)"
             self.add(REJECTED, problem, record=number)
         elif complete and number < len(self.rejected) and entry != dict(self.rejected[number]):
             problem = f"{entry!r:.200}, the index says {self.rejected[number]!r:.200}"
             self.add(REJECTED, problem, record=number)
+
+
+@dataclass(kw_only=True)
+class _RecordCheck:
+    """Check of the records of one shard, in order.
+
+    Args:
+        number, count: the shard is `number` of `count` in its split.
+        index: index of the shard; None if it cannot be read.
+        counts: statistics of the records so far.
+        all_sound: whether every record so far could be decoded.
+        previous: id and tile of the record before.
+    """
+
+    manifest: Manifest
+    number: int
+    count: int
+    index: ShardIndex | None
+    counts: ShardCounts = field(init=False)
+    all_sound: bool = True
+    previous: tuple[int, int] = (-1, 0)
+
+    def __post_init__(self) -> None:
+        self.counts = ShardCounts(manifest=self.manifest)
+
+    def problems(
+        self, record: int, offset: int, stored: memoryview | CorruptFileError, footer: int
+    ) -> list[str]:
+        """Return each problem of a record, which begins at byte `offset` and has the checksum `footer`."""
+        if isinstance(stored, CorruptFileError):
+            self.all_sound = False
+            return [str(stored)]
+        found: list[str] = []
+        if self.index is not None and footer != (expected := self.index.checksums[record]):
+            found.append(f"its checksum is {footer:#010x}, the index says {expected:#010x}")
+        try:
+            features = decode_example(stored)
+        except CorruptFileError as error:
+            self.all_sound = False
+            return [*found, str(error)]
+        found += record_problems(features, self.manifest, self.counts)
+        if self.index is not None:
+            found += _index_problems(features, stored, offset, self.index, record)
+        return [*found, *self.order_problems(features)]
+
+    def order_problems(self, features: Decoded) -> Iterator[str]:
+        """Yield each problem of a record's place: the shard, and its order in a shard of tiles."""
+        position = _sort_key(features)
+        if position is None:
+            return
+        if (expected := shard_of(position[0], self.count)) != self.number:
+            yield f"its id belongs into shard {expected}, it is in {self.number}"
+        # Without tiles, the order of ids is checked in the index.
+        if self.index is not None and self.index.statistics.tiles:
+            if position <= self.previous:
+                yield "expected scans by rising id, and the tiles of each together in order"
+            self.previous = position
 
 
 def _index_problems(
@@ -422,6 +488,7 @@ def _index_problems(
         yield f"image/source_id: {stored!r:.80}, the index says {identity}"
     for key, starts in index.raw_starts.items():
         value = bytes_of(features, key)
+        # The check of the field reports a missing value.
         if value is None:
             continue
         at = offset + HEADER_BYTES + _view_offset(data, value)
@@ -437,11 +504,13 @@ def _sort_key(features: Decoded) -> tuple[int, int] | None:
     key, stored = text_of(features, keys.KEY_SOURCE), text_of(features, keys.SOURCE_ID) or ""
     if key is not None and tile:
         return example_id(key), tile
+    # Longer numbers exceed 64 bits; the check of the id reports them.
     return (int(stored), tile) if stored.isdecimal() and len(stored) < 20 else None
 
 
 def _view_offset(base: memoryview, view: memoryview) -> int:
     """Return the byte of `base` at which `view`, a slice of it, begins."""
+    # An empty view has no address within its base.
     if not len(view):
         return 0
     start, at = (np.frombuffer(one, np.uint8).ctypes.data for one in (base, view))

@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
@@ -67,30 +67,26 @@ class ShardCounts:
 
     def add(self, features: Decoded, classes: ClassCounts) -> None:
         """Count one record and the `classes` of its label map."""
-        height, width, unpadded_height, unpadded_width = (
-            integer_of(features, key) or 0 for key in (*keys.SIDES, *keys.UNPADDED_SIDES)
-        )
-        stored, pixels = height * width, unpadded_height * unpadded_width
-        if is_volumetric(self.manifest):
-            stored *= integer_of(features, keys.DEPTH) or 0
-            extent = extent_of(features)
-            pixels = 0 if extent is None else int(np.prod(extent[1] - extent[0]))
+        stored, unpadded = _sizes_of(features, self.manifest)
+        height, width = (integer_of(features, key) or 0 for key in keys.SIDES)
+        self.records += 1
+        self.stored_pixels += stored
+        self.pixels += unpadded
+        self.largest = (max(self.largest[0], height), max(self.largest[1], width))
+        self.tiles += bool(integer_of(features, keys.TILE))
         objects = features.get(keys.OBJECT_CLASS_LABEL)
-        labels = features.get(keys.CLASS_LABEL) if objects is None else objects
-        found = labels.tolist() if isinstance(labels, np.ndarray) else []
         if objects is not None:
             self.boxes_per_image[str(len(objects))] += 1
+        # A record counts once for each class that its label map contains, and once for each of its boxes.
         if label_field(self.manifest) is not None and integer_of(features, keys.LABELLED):
-            found = list(classes.voxels)
+            self.labels.update(map(str, classes.voxels))
             self.labelled += 1
             self.label_voxels.update({str(value): count for value, count in classes.voxels.items()})
             self.foreground += classes.foreground
-        self.records += 1
-        self.labels.update(map(str, found))
-        self.stored_pixels += stored
-        self.pixels += pixels
-        self.largest = (max(self.largest[0], height), max(self.largest[1], width))
-        self.tiles += bool(integer_of(features, keys.TILE))
+            return
+        labels = features.get(keys.CLASS_LABEL) if objects is None else objects
+        if isinstance(labels, np.ndarray):
+            self.labels.update(map(str, labels.tolist()))
 
     def found(self) -> Statistics:
         """Return the statistics of the records counted so far."""
@@ -128,26 +124,34 @@ _ALIGNMENT_TOLERANCE = 1e-3
 """Rounding at 45 degrees may make another order of axes closer to the patient's by up to this much."""
 
 
-def _segmentation_problems(
-    features: Decoded, manifest: Manifest, counts: ClassCounts | None
-) -> Iterator[str]:
-    """Yield each problem of the label map, the geometry and the values of a record.
+def _sizes_of(features: Decoded, manifest: Manifest) -> tuple[int, int]:
+    """Return the number of stored pixels or voxels of a record, and of those that are not padding."""
 
-    Args:
-        counts: result of `class_counts`; None if the label map cannot be read, which another check reports.
-    """
-    field = label_field(manifest)
-    if field is None:
-        return
-    for what, count in (counts.unknown if counts else {}).items():
-        yield f"{keys.LABEL}: {count:,} {what}, which is not in the manifest's labels"
-    marked = counts.foreground if counts else 0
-    if integer_of(features, keys.LABELLED) == 0 and marked:
-        yield f"{keys.LABEL}: expected 0 throughout, as image/labelled is 0; {marked:,} are not"
+    def size(*sides: str) -> int:
+        return math.prod(integer_of(features, key) or 0 for key in sides)
+
     if not is_volumetric(manifest):
-        return
-    yield from _value_problems(bytes_of(features, keys.ENCODED), manifest.field("image").dtype)
-    shape, stored = field.stored_shape, tuple(integer_of(features, f"image/{axis}") for axis in VOLUME_AXES)
+        return size(*keys.SIDES), size(*keys.UNPADDED_SIDES)
+    # Volumes may be padded at both ends of an axis, so their records state an extent.
+    extent = extent_of(features)
+    unpadded = 0 if extent is None else int(np.prod(extent[1] - extent[0]))
+    return size(keys.DEPTH, *keys.SIDES), unpadded
+
+
+def _label_map_problems(features: Decoded, counts: ClassCounts) -> Iterator[str]:
+    """Yield each problem of the values of a label map."""
+    for what, count in counts.unknown.items():
+        yield f"{keys.LABEL}: {count:,} {what}, which is not in the manifest's labels"
+    # A source without a mask is stored as 0 throughout: a loader that ignores `labelled` must not see a class.
+    if integer_of(features, keys.LABELLED) == 0 and counts.foreground:
+        yield f"{keys.LABEL}: expected 0 throughout, as image/labelled is 0; {counts.foreground:,} are not"
+
+
+def _volume_problems(features: Decoded, image: Field) -> Iterator[str]:
+    """Yield each problem of the values and the geometry of a volume."""
+    yield from _value_problems(bytes_of(features, keys.ENCODED), image.dtype)
+    shape = image.shape[:-1]
+    stored = tuple(integer_of(features, f"image/{axis}") for axis in VOLUME_AXES)
     if stored != shape:
         yield f"image/depth, image/height, image/width: expected {list(shape)} of a volume, got {list(stored)}"
     yield from _extent_problems(features, shape)
@@ -155,16 +159,15 @@ def _segmentation_problems(
     source = array_of(features, keys.SOURCE_SHAPE, "i")
     if source is not None and (source < 1).any():
         yield f"image/source/shape: expected 1 or more along each axis, got {source.tolist()}"
-    tile = integer_of(features, keys.TILE)
-    if tile is not None and tile < 0:
-        yield f"image/tile: expected 0 or more, got {tile}"
+    yield from _least_problems(features, keys.TILE, 0)
 
 
 def _value_problems(data: memoryview | None, dtype: str) -> Iterator[str]:
     """Yield a problem if a raw image has infinite values or NaN; integers cannot have them."""
     if data is None or dtype not in ("float32", "float64", "bfloat16"):
         return
-    kind = np.dtype({"bfloat16": np.uint16}.get(dtype, dtype)).newbyteorder("<")
+    kind = np.dtype({"bfloat16": np.uint16}.get(dtype, dtype)).newbyteorder("<")  # NumPy has no bfloat16
+    # `_raw` reports a value of another size.
     if len(data) % kind.itemsize:
         return
     values = np.frombuffer(data, kind)
@@ -199,6 +202,7 @@ def _affine_problems(features: Decoded) -> Iterator[str]:
 
 def _spacing_problems(features: Decoded, lengths: NDArray[np.float64]) -> Iterator[str]:
     spacing = array_of(features, keys.SPACING_MM)
+    # The check of the field reports a value that is missing or has another length.
     if spacing is None or spacing.shape != (3,):
         return
     for axis, stated, length in zip(VOLUME_AXES, spacing.tolist(), lengths.tolist(), strict=True):
@@ -209,6 +213,7 @@ def _spacing_problems(features: Decoded, lengths: NDArray[np.float64]) -> Iterat
 
 def _direction_problems(affine: NDArray[np.float64]) -> Iterator[str]:
     cosines = direction_cosines(affine[:3, :3])
+    # At 45 degrees two orders of axes are equally near. The canonical one wins if it is as near as the best one.
     best = max(alignment(cosines, rows) for rows in permutations(range(3)))
     nearest = orientation_of(affine)
     if alignment(cosines, CANONICAL) >= best - _ALIGNMENT_TOLERANCE:
@@ -226,8 +231,8 @@ _INTEGER_LIMITS = {"bool": (0, 1)} | {
     for name in ("uint8", "uint16", "int16", "int32", "int64")
 }
 
-_KEYPOINT_PARTS = ("x", "y", "visibility", "text")
-_KEYPOINT_KINDS = {"x": "float32", "y": "float32", "visibility": "int64", "num": "int64", "text": "bytes"}
+_KEYPOINT_KINDS = {"x": "float32", "y": "float32", "visibility": "int64", "text": "bytes", "num": "int64"}
+"""Type of each list of keypoints: all have a value per point, but `num` has one per box."""
 
 
 def record_problems(
@@ -239,31 +244,39 @@ def record_problems(
         counts: counts to which the record is added before anything is yielded.
     """
     label = label_map(features, manifest)
-    classes = None if label is None else class_counts(label, manifest)
+    # Another check reports a label map that cannot be read.
+    classes = ClassCounts() if label is None else class_counts(label, manifest)
     if counts is not None:
-        counts.add(features, classes or ClassCounts())
+        counts.add(features, classes)
     for stored_field in manifest.fields:
         for key in stored_field.keys:
-            if key not in features:
-                yield f"{key} is missing"
-                continue
-            value = features[key]
-            if stored_field.encoding == "png_list":
-                found = _masks(value, features, manifest)
-            elif stored_field.encoding not in _BYTES_CHECKS:
-                found = _LIST_CHECKS[stored_field.encoding](value, stored_field, features)
-            elif isinstance(value, list) and len(value) == 1:
-                found = _BYTES_CHECKS[stored_field.encoding](value[0], stored_field, features)
+            if key in features:
+                found = _stored_problems(features[key], stored_field, features, manifest)
+                yield from (f"{key}: {problem}" for problem in found)
             else:
-                found = iter([f"expected one bytes value, got {_count_and_dtype(value)}"])
-            yield from (f"{key}: {problem}" for problem in found)
+                yield f"{key} is missing"
     yield from _parallel_problems(features, manifest)
     yield from _image_problems(features, manifest)
     yield from _box_problems(features)
     yield from kept_problems(features, manifest)
     yield from _label_problems(features, manifest)
     yield from _identity_problems(features)
-    yield from _segmentation_problems(features, manifest, classes)
+    if label_field(manifest) is not None:
+        yield from _label_map_problems(features, classes)
+        if is_volumetric(manifest):
+            yield from _volume_problems(features, manifest.field("image"))
+
+
+def _stored_problems(value: Any, field: Field, features: Decoded, manifest: Manifest) -> Iterator[str]:
+    """Yield each problem of the value of one key of a field."""
+    if field.encoding == "png_list":
+        yield from _masks(value, features, manifest)
+    elif field.encoding in _LIST_CHECKS:
+        yield from _LIST_CHECKS[field.encoding](value, field, features)
+    elif isinstance(value, list) and len(value) == 1:
+        yield from _BYTES_CHECKS[field.encoding](value[0], field, features)
+    else:
+        yield f"expected one bytes value, got {_count_and_dtype(value)}"
 
 
 def block_problems(data: memoryview, expected: NDArray[np.uint32]) -> Iterator[str]:
@@ -316,6 +329,7 @@ def _numbers(value: Any, field: Field, features: Decoded) -> Iterator[str]:
         if len(value):
             yield f"expected {wanted} values, got {_count_and_dtype(value)}"
         return
+    # TensorFlow's Example stores all integers as int64, so the range of the field's dtype is checked here.
     wrong = ~np.isfinite(value) if limits is None else (value < limits[0]) | (value > limits[1])
     if wrong.any():
         at = int(np.argmax(wrong))
@@ -341,6 +355,7 @@ def _masks(value: Any, features: Decoded, manifest: Manifest) -> Iterator[str]:
             yield f"mask {number} is not a PNG that can be decoded"
         elif pixels.shape != size or pixels.dtype != np.uint8:
             yield f"mask {number} is {pixels.dtype} {list(pixels.shape)}, expected uint8 {list(size)}"
+        # The loader returns masks as they are stored, 0 and 1.
         elif pixels.max() > 1:
             yield f"mask {number} holds {int(pixels.max())}, expected 0 and 1"
 
@@ -353,6 +368,7 @@ def _classes(value: Any, field: Field, features: Decoded) -> Iterator[str]:
         return
     if not isinstance(value, np.ndarray) or value.dtype != np.int64:
         yield f"expected int64 values, got {_count_and_dtype(value)}"
+    # One order for equal sets of classes, so that equal records have equal bytes.
     elif (np.diff(value) <= 0).any():
         yield f"expected labels in ascending order, each once, got {value.tolist()}"
 
@@ -374,11 +390,16 @@ _LIST_CHECKS: dict[str, Callable[[Any, Field, Decoded], Iterator[str]]] = {
 
 def _parallel_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
     lists = [key for field in manifest.fields if field.encoding in ("list", "png_list") for key in field.keys]
+    # The texts of boxes are for TensorFlow's readers, so no field names them.
     if keys.OBJECT_CLASS_LABEL in lists:
         lists.append(keys.OBJECT_CLASS_TEXT)
-    lengths = {key: len(features[key]) for key in lists if key in features}
+    yield from _length_problems({key: len(features[key]) for key in lists if key in features})
+
+
+def _length_problems(lengths: Mapping[str, int]) -> Iterator[str]:
+    """Yield a problem if lists, named with their lengths, differ in length."""
     if len(set(lengths.values())) > 1:
-        counts = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
         yield f"expected lists of one length, got {counts}"
 
 
@@ -388,52 +409,81 @@ def _image_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
         return
     if (stored := text_of(features, keys.FORMAT)) != image.encoding:
         yield f"image/format: expected {image.encoding!r} as the manifest says, got {stored!r}"
+    yield from _digest_problems(features, data, is_raw=image.encoding == "raw")
+    # The sizes of a volume are checked with its geometry.
+    if not is_volumetric(manifest):
+        yield from _side_problems(features, image)
+
+
+def _digest_problems(features: Decoded, data: memoryview, *, is_raw: bool) -> Iterator[str]:
+    """Yield a problem if the SHA-256 that a record states is not that of its image."""
     stored = text_of(features, keys.KEY_SHA256)
     # A raw image may have block checksums in the index instead.
-    if (stored is not None or image.encoding != "raw") and (
-        digest := hashlib.sha256(data).hexdigest()
-    ) != stored:
+    if stored is None and is_raw:
+        return
+    if (digest := hashlib.sha256(data).hexdigest()) != stored:
         yield f"image/key/sha256: image/encoded has {digest}, the record says {stored!r:.80}"
-    if is_volumetric(manifest):
-        return  # a volume's sizes are checked with its geometry
+
+
+def _side_problems(features: Decoded, image: Field) -> Iterator[str]:
+    """Yield each problem of the sides of a picture or clip: stored, without padding, and of the source."""
     height, width = (integer_of(features, key) for key in keys.SIDES)
     if height is None or width is None:
         yield "image/height, image/width: expected one integer each"
         return
+    # A JPEG or PNG has its own size, to which `_compressed` compares these; raw bytes have the size of the field.
     if image.encoding == "raw" and (height, width) != image.shape[-3:-1]:
         yield f"image/height, image/width: expected {list(image.shape[-3:-1])} of a raw image, got {[height, width]}"
     for key, outer in zip(keys.UNPADDED_SIDES, (height, width), strict=True):
         if (inner := integer_of(features, key)) is not None and not 1 <= inner <= outer:
             yield f"{key}: expected 1 to {outer}, got {inner}"
     for key in keys.SOURCE_SIDES:
-        if (side := integer_of(features, key)) is not None and side < 1:
-            yield f"{key}: expected 1 or more, got {side}"
+        yield from _least_problems(features, key, 1)
+
+
+def _least_problems(features: Decoded, key: str, least: int) -> Iterator[str]:
+    """Yield a problem if an integer is below its least value."""
+    if (value := integer_of(features, key)) is not None and value < least:
+        yield f"{key}: expected {least} or more, got {value}"
 
 
 def _box_problems(features: Decoded) -> Iterator[str]:
-    corners = {key: features.get(key) for key in keys.BOX_CORNERS}
-    floats = {key: value for key, value in corners.items() if isinstance(value, np.ndarray)}
-    for key, values in floats.items():
+    corners = {key: value for key in keys.BOX_CORNERS if isinstance(value := features.get(key), np.ndarray)}
+    for key, values in corners.items():
         # The negated comparison rejects NaN too.
-        for box in np.flatnonzero(~((values >= 0) & (values <= 1))):
-            yield f"{key}: box {box}: expected 0 to 1, got {values[box]}"
-    for low, high in zip(keys.BOX_CORNERS[:2], keys.BOX_CORNERS[2:], strict=True):
-        if low in floats and high in floats and len(floats[low]) == len(floats[high]):
-            for box in np.flatnonzero(floats[low] > floats[high]):
-                what, _, side = low.rpartition("/")
-                yield (
-                    f"{what}: box {box}: {side} {floats[low][box]} is more than "
-                    f"{high.rpartition('/')[2]} {floats[high][box]}"
-                )
+        yield from _listed(key, values, ~((values >= 0) & (values <= 1)), "box", "0 to 1")
+    yield from _reversed_box_problems(corners)
     area = features.get(keys.OBJECT_AREA)
     if isinstance(area, np.ndarray):
-        for box in np.flatnonzero(area < 0):
-            yield f"image/object/area: box {box}: expected 0 or more, got {area[box]}"
+        yield from _listed(keys.OBJECT_AREA, area, area < 0, "box", "0 or more")
+
+
+def _listed(
+    key: str, values: NDArray[Any], wrong: NDArray[np.bool_], what: str, expected: str
+) -> Iterator[str]:
+    """Yield a problem for each value of a list that is `wrong`."""
+    for number in np.flatnonzero(wrong):
+        yield f"{key}: {what} {number}: expected {expected}, got {values[number]}"
+
+
+def _reversed_box_problems(corners: Mapping[str, NDArray[Any]]) -> Iterator[str]:
+    """Yield a problem for each box whose low side is beyond its high side."""
+    for low, high in zip(keys.BOX_CORNERS[:2], keys.BOX_CORNERS[2:], strict=True):
+        # Another check reports lists that are missing or of different lengths.
+        if low not in corners or high not in corners or len(corners[low]) != len(corners[high]):
+            continue
+        for box in np.flatnonzero(corners[low] > corners[high]):
+            what, _, side = low.rpartition("/")
+            yield (
+                f"{what}: box {box}: {side} {corners[low][box]} is more than "
+                f"{high.rpartition('/')[2]} {corners[high][box]}"
+            )
 
 
 def kept_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
     """Yield each problem of the features outside of the manifest's fields: the view and the keypoints."""
     kept = manifest.recipe.get("keep", ())
+    # Keypoints and views belong to boxes.
     if not task_words(manifest).has_boxes:
         return
     boxes = len(features.get(keys.OBJECT_CLASS_LABEL, ()))
@@ -448,46 +498,58 @@ def kept_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
 
 
 def _keypoint_problems(features: Decoded, boxes: int) -> Iterator[str]:
-    key = OPTIONAL_ATTRIBUTES["keypoints"]
-    names = [f"{key}/{part}" for part in (*_KEYPOINT_PARTS, "num")]
-    if missing := [name for name in names if name not in features]:
-        yield from (f"{name} is missing" for name in missing)
+    found = [*_keypoint_type_problems(features)] or [*_keypoint_count_problems(features, boxes)]
+    # The points of lists that do not fit together belong to no box, so their values are not checked.
+    yield from found or _point_problems(features, boxes)
+
+
+def _keypoint_lists(features: Decoded) -> dict[str, Any]:
+    """Return the lists of a record's keypoints by the last part of their keys; None for a missing one."""
+    return {part: features.get(f"{keys.OBJECT_KEYPOINT}/{part}") for part in _KEYPOINT_KINDS}
+
+
+def _keypoint_type_problems(features: Decoded) -> Iterator[str]:
+    """Yield each list of keypoints that is missing, or if none is, each that has another type."""
+    key, lists = keys.OBJECT_KEYPOINT, _keypoint_lists(features)
+    if missing := [part for part, values in lists.items() if values is None]:
+        yield from (f"{key}/{part} is missing" for part in missing)
         return
-    x, y, visibility, text, labeled = (features[name] for name in names)
-    # Some writers store an empty list without its type.
-    wrong = [
-        f"{key}/{part}: expected {kind} values"
-        for part, kind in _KEYPOINT_KINDS.items()
-        if len(value := features[f"{key}/{part}"]) and getattr(value, "dtype", "bytes") != kind
-    ]
-    if wrong:
-        yield from wrong
-        return
-    lengths = {part: len(features[f"{key}/{part}"]) for part in _KEYPOINT_PARTS}
-    if len(set(lengths.values())) > 1:
-        counts = ", ".join(f"{part} {length}" for part, length in lengths.items())
-        yield f"{key}: expected lists of one length, got {counts}"
-        return
-    if len(labeled) != boxes:
-        yield f"{key}/num: expected one for each of {plural(boxes, 'box', 'boxes')}, got {len(labeled)}"
-        return
-    if len(x) % boxes if boxes else len(x):
-        yield f"{key}: expected as many points for each of {plural(boxes, 'box', 'boxes')}, got {len(x)} in all"
-        return
-    for part, values in (("x", x), ("y", y)):
-        for point in np.flatnonzero(~np.isfinite(np.asarray(values, np.float32))):
-            yield f"{key}/{part}: point {point} is {values[point]}"
-    flags = np.asarray(visibility, np.int64)
-    for point in np.flatnonzero((flags < 0) | (flags > 2)):
-        yield f"{key}/visibility: point {point}: expected 0, 1 or 2, got {flags[point]}"
-    each = len(x) // boxes if boxes else 0
-    found = (flags.reshape(boxes, each) > 0).sum(axis=1) if boxes else flags
-    for box, (stated, counted) in enumerate(zip(labeled, found, strict=True)):
+    for part, values in lists.items():
+        # Some writers store an empty list without its type.
+        if len(values) and getattr(values, "dtype", "bytes") != _KEYPOINT_KINDS[part]:
+            yield f"{key}/{part}: expected {_KEYPOINT_KINDS[part]} values"
+
+
+def _keypoint_count_problems(features: Decoded, boxes: int) -> Iterator[str]:
+    """Yield the first problem of the lengths of a record's keypoint lists."""
+    key, lists = keys.OBJECT_KEYPOINT, _keypoint_lists(features)
+    lengths = {part: len(values) for part, values in lists.items()}
+    counted, points = lengths.pop("num"), lengths["x"]
+    if different := [*_length_problems(lengths)]:
+        yield f"{key}: {different[0]}"
+    elif counted != boxes:
+        yield f"{key}/num: expected one for each of {plural(boxes, 'box', 'boxes')}, got {counted}"
+    elif points != points // max(1, boxes) * boxes:
+        yield f"{key}: expected as many points for each of {plural(boxes, 'box', 'boxes')}, got {points} in all"
+
+
+def _point_problems(features: Decoded, boxes: int) -> Iterator[str]:
+    """Yield each problem of the values of keypoints, of which each box has equally many with equal names."""
+    key, lists = keys.OBJECT_KEYPOINT, _keypoint_lists(features)
+    for part in ("x", "y"):
+        for point in np.flatnonzero(~np.isfinite(np.asarray(lists[part], np.float32))):
+            yield f"{key}/{part}: point {point} is {lists[part][point]}"
+    flags = np.asarray(lists["visibility"], np.int64)
+    # COCO: 0 is not labeled, 1 labeled and hidden, 2 labeled and visible (cocodataset.org/#format-data, keypoints).
+    yield from _listed(f"{key}/visibility", flags, (flags < 0) | (flags > 2), "point", "0, 1 or 2")
+    of_boxes = flags.reshape(boxes, len(flags) // max(1, boxes))
+    for box, (stated, counted) in enumerate(zip(lists["num"], (of_boxes > 0).sum(axis=1), strict=True)):
         if stated != counted:
             yield f"{key}/num: box {box}: {stated}, but {counted} of its points are labeled"
-    spelled = [bytes(name) for name in text]
+    # Readers take the names of the first box for all boxes: a category of COCO has one list of them.
+    names, each = [bytes(name) for name in lists["text"]], of_boxes.shape[1]
     for box in range(1, boxes):
-        if spelled[box * each : (box + 1) * each] != spelled[:each]:
+        if names[box * each : (box + 1) * each] != names[:each]:
             yield f"{key}/text: box {box} has other names than box 0"
 
 
@@ -503,6 +565,7 @@ def _label_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
             wrong = " is missing" if texts is None else f": expected texts, got {_count_and_dtype(texts)}"
             yield f"{text_key}{wrong}"
             texts = []
+        # The check of the field's type reports labels that are no numbers.
         if isinstance(labels, list):
             continue
         for number, label in enumerate(labels.tolist()):
@@ -517,9 +580,11 @@ def _identity_problems(features: Decoded) -> Iterator[str]:
     stored, key = text_of(features, keys.SOURCE_ID), text_of(features, keys.KEY_SOURCE)
     if stored is None or key is None:
         return
+    # An id has 63 bits, and no leading zeros, so that two texts are never the same id.
     if not re.fullmatch("0|[1-9][0-9]{0,18}", stored):
         yield f"image/source_id: expected a decimal number, got {stored!r:.80}"
         return
+    # Versions before 2026-11-25 hashed the text "key#tile", which can be the key of another source.
     tile = integer_of(features, keys.TILE) or 0
     earlier = example_id(f"{key}#{tile}" if tile else key)
     if int(stored) not in (expected := example_id(key, tile), earlier):

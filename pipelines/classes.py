@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from halofeed.prep.annotations.class_names import (
     parse_color,
 )
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.formats.volume.volume_file import read_label_segments
+from halofeed.prep.formats.volume.volume_file import LabelSegment, read_label_segments
 from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import MAX_CLASS
@@ -47,22 +47,34 @@ class NamesInLabels:
     def read(self, paths: Iterable[str]) -> None:
         """Read the names of some label files."""
         for path in paths:
-            if path in self._read or not path.lower().endswith(VOLUME_FILE_EXTENSIONS):
-                continue
-            is_nrrd = path.lower().endswith((".nrrd", ".nhdr"))
-            may_skip = is_remote(self.files.root) and not is_nrrd and not self.named
-            if may_skip and self._count_without_names >= _MAX_WITHOUT_NAMES:
+            if (
+                path in self._read
+                or not path.lower().endswith(VOLUME_FILE_EXTENSIONS)
+                or self._is_skipped(path)
+            ):
                 continue
             self._read.add(path)
             try:
                 segments = read_label_segments(self.files, path)
             except (SourceError, MemoryError):  # the conversion rejects the file with its reason
                 continue
-            if not segments:
-                self.without_names = self.without_names or path
-                self._count_without_names += not is_nrrd
-            for one in segments:
-                self.named.setdefault(one.name, {}).setdefault((one.layer, one.value), path)
+            self._take(path, segments)
+
+    def _is_skipped(self, path: str) -> bool:
+        """Return whether a file is not read, because files like it have no names.
+
+        NRRD has a field for names (3D Slicer writes it), and NIfTI names only in an extension, for which each file of a
+        store costs a request.
+        """
+        may_skip = is_remote(self.files.root) and not _is_nrrd(path) and not self.named
+        return may_skip and self._count_without_names >= _MAX_WITHOUT_NAMES
+
+    def _take(self, path: str, segments: Collection[LabelSegment]) -> None:
+        if not segments:
+            self.without_names = self.without_names or path
+            self._count_without_names += not _is_nrrd(path)
+        for one in segments:
+            self.named.setdefault(one.name, {}).setdefault((one.layer, one.value), path)
 
     def agree(self) -> bool:
         """Return whether each name has one value in all files, and each value one name."""
@@ -84,7 +96,7 @@ class NamesInLabels:
         later = []
         for name, places in self.named.items():
             value = min(value for _, value in places)
-            if value in ids:
+            if value in ids:  # another name has this value in other files
                 later.append(name)
             else:
                 ids[value] = name
@@ -114,6 +126,10 @@ class NamesInLabels:
         return f"{name!r} is " + " and ".join(
             f"{value} in {path}" for (_, value), path in [*places.items()][:2]
         )
+
+
+def _is_nrrd(path: str) -> bool:
+    return path.lower().endswith((".nrrd", ".nhdr"))
 
 
 _BACKGROUND = (0, BACKGROUND)
@@ -157,23 +173,35 @@ def region_classes(
     kept = choice.keep or tuple(dict.fromkeys(target for target in targets.values() if target is not None))
     if not kept:
         raise AnnotationsError(f"--map-classes leaves out every class: {', '.join(regions)}")
-    ids = {name: number for number, name in enumerate(kept, start=1)}
-    if given is not None:
-        if absent := [name for name in kept if not given.ids.get(name)]:
-            raise AnnotationsError(
-                f"{given.where}: {', '.join(absent)}: expected an id above 0 of each region; add them there"
-            )
-        ids = {name: given.ids[name] for name in kept}
+    ids = _ids_of_regions(given, kept)
+    where = "the regions of dataset.json" if given is None else given.where
+    return _storable(_named_classes(ids, where, values=_values_of_regions(regions, targets, ids)))
+
+
+def _ids_of_regions(given: LabelMap | None, kept: Sequence[str]) -> dict[str, int]:
+    """Return the id of each class: of the user's file, else its place in the order of the regions."""
+    if given is None:
+        return {name: number for number, name in enumerate(kept, start=1)}
+    if absent := [name for name in kept if not given.ids.get(name)]:
+        raise AnnotationsError(
+            f"{given.where}: {', '.join(absent)}: expected an id above 0 of each region; add them there"
+        )
+    return {name: given.ids[name] for name in kept}
+
+
+def _values_of_regions(
+    regions: Mapping[str, tuple[int, ...]], targets: Mapping[str, str | None], ids: Mapping[str, int]
+) -> tuple[tuple[int, int], ...]:
+    """Return each value with the id of each class that holds it, or with 0 where all of its classes are left out."""
     pairs = {
         (value, ids[target])
         for name, target in targets.items()
         if target is not None
         for value in regions[name]
     }
-    left_out = {value for values in regions.values() for value in values} - {value for value, _ in pairs}
-    where = "the regions of dataset.json" if given is None else given.where
-    values = tuple(sorted([*pairs, *((value, 0) for value in left_out)]))
-    return _storable(_named_classes(ids, where, values=values))
+    all_values = {value for values in regions.values() for value in values}
+    left_out = all_values - {value for value, _ in pairs}
+    return tuple(sorted([*pairs, *((value, 0) for value in left_out)]))
 
 
 def _named_classes(ids: Mapping[str, int], where: str, **more: Any) -> LabelMap:
@@ -198,23 +226,12 @@ def check_channels(classes: LabelMap) -> LabelMap:
 
 def _chosen_of_file(given: LabelMap, named: Mapping[int, str], choice: ClassChoice) -> LabelMap:
     """Return the selected classes of the user's file; values of label images are its ids or the layout's values."""
-    for name in choice.keep or (target for _, target in choice.renamed):
-        if name not in given.ids and name != BACKGROUND:
-            raise AnnotationsError(
-                f"class {name!r} of --classes or --map-classes is not in {given.where}; "
-                f"{did_you_mean(name, given.ids)}known: {', '.join(given.names.values())}"
-            )
-    source = {
-        value: name for value, name in (named if choice.renamed and named else given.names).items() if value
-    }
-    targets = {value: choice.target(name, value) for value, name in source.items()}
-    if lost := [source[value] for value, target in targets.items() if target not in (None, *given.ids)]:
-        raise AnnotationsError(
-            f"{', '.join(lost[:10])}: not in {given.where}; add them there, or leave them out with --map-classes "
-            f"'{lost[0]}=background'"
-        )
-    values = {value: 0 if target is None else given.ids[target] for value, target in targets.items()}
-    values |= _numbered(choice, given.ids)
+    _check_chosen_in_file(choice, given)
+    # A renaming starts from the names of the source, where it has some; else the file's ids are the values.
+    names = named if choice.renamed and named else given.names
+    targets = {value: choice.target(name, value) for value, name in names.items() if value}
+    _check_targets_in_file(names, targets, given)
+    values = _ids_of_targets(targets, given.ids) | _numbered(choice, given.ids)
     named_targets = (given.ids[target] for _, target in choice.renamed if target != BACKGROUND)
     kept = {given.ids[name] for name in choice.keep} or {*values.values(), *named_targets}
     return dataclasses.replace(
@@ -225,29 +242,74 @@ def _chosen_of_file(given: LabelMap, named: Mapping[int, str], choice: ClassChoi
     )
 
 
+def _check_chosen_in_file(choice: ClassChoice, given: LabelMap) -> None:
+    """Refuse a class of the data set that the user's file of classes lacks."""
+    for name in choice.keep or (target for _, target in choice.renamed):
+        if name not in given.ids and name != BACKGROUND:
+            raise AnnotationsError(
+                f"class {name!r} of --classes or --map-classes is not in {given.where}; "
+                f"{did_you_mean(name, given.ids)}known: {', '.join(given.names.values())}"
+            )
+
+
+def _check_targets_in_file(
+    names: Mapping[int, str], targets: Mapping[int, str | None], given: LabelMap
+) -> None:
+    """Refuse classes of the source that would be stored and that the user's file of classes lacks."""
+    if lost := [names[value] for value, target in targets.items() if target not in (None, *given.ids)]:
+        raise AnnotationsError(
+            f"{', '.join(lost[:10])}: not in {given.where}; add them there, or leave them out with --map-classes "
+            f"'{lost[0]}=background'"
+        )
+
+
+def _ids_of_targets(targets: Mapping[int, str | None], ids: Mapping[str, int]) -> dict[int, int]:
+    """Return the id of each value's class; a class that is left out becomes the background, 0."""
+    return {value: 0 if target is None else ids[target] for value, target in targets.items()}
+
+
 def _chosen_of_source(named: Mapping[int, str], choice: ClassChoice) -> LabelMap:
     """Return the selected classes of the source; each keeps its value, and a new one gets its smallest source value."""
     where = "the classes of the data"
     if not choice:
         return LabelMap(entries=tuple(named.items()), first_id=0, where=where)
-    # Values that only the choice names.
-    written = sorted({int(name) for name, _ in choice.renamed if is_whole_number(name)} - named.keys())
-    named = {**named, **{value: str(value) for value in written if str(value) not in named.values()}}
+    named = _with_written_values(named, choice)
     targets = {value: choice.target(name, value) for value, name in sorted(named.items()) if value}
+    ids = _ids_of_source(named, targets, choice.keep)
+    return _named_classes(ids, where, values=tuple(_ids_of_targets(targets, ids).items()))
+
+
+def _with_written_values(named: Mapping[int, str], choice: ClassChoice) -> Mapping[int, str]:
+    """Return the names with the values that only the choice names, such as 7 of --map-classes 7=tumor."""
+    written = sorted({int(name) for name, _ in choice.renamed if is_whole_number(name)} - named.keys())
+    return {**named, **{value: str(value) for value in written if str(value) not in named.values()}}
+
+
+def _ids_of_source(
+    named: Mapping[int, str], targets: Mapping[int, str | None], keep: Sequence[str]
+) -> dict[str, int]:
+    """Return the id of each class: its place in --classes, else the value that it has in the source.
+
+    Args:
+        targets: class of each value, in the order of the values; None where it is left out.
+    """
     own = {name: value for value, name in named.items()}
-    ids: dict[str, int] = {name: number for number, name in enumerate(choice.keep, start=1)}
+    ids: dict[str, int] = {name: number for number, name in enumerate(keep, start=1)}
     for value, target in targets.items():
-        if target is not None and target not in ids:
-            ids[target] = own[target] if target in own and targets[own[target]] == target else value
-            if ids[target] < 0:  # an id in records is positive
-                ids[target] = 1 + max([*targets, *ids.values()])
-    values = tuple((value, 0 if target is None else ids[target]) for value, target in targets.items())
-    return _named_classes(ids, where, values=values)
+        if target is None or target in ids:
+            continue
+        # A class of the source that other values join keeps its own value, unless that becomes another class.
+        keeps_value = target in own and targets[own[target]] == target
+        ids[target] = own[target] if keeps_value else value
+        if ids[target] < 0:  # an id in records is positive
+            ids[target] = 1 + max([*targets, *ids.values()])
+    return ids
 
 
 def _chosen_of_values(choice: ClassChoice) -> LabelMap:
     """Return the selected classes where nothing names the values of label images."""
     targets = [target for target in dict(choice.renamed).values() if target != BACKGROUND]
+    # --map-classes 2=1 only renumbers, so all other values stay classes.
     if not choice.keep and all(map(is_whole_number, targets)):
         values = tuple(sorted(_numbered(choice, {target: int(target) for target in targets}).items()))
         return _named_classes({}, "the values of the masks", is_open=True, values=values or None)
@@ -263,8 +325,8 @@ def _chosen_of_values(choice: ClassChoice) -> LabelMap:
 
 def _numbered(choice: ClassChoice, ids: Mapping[str, int]) -> dict[int, int]:
     """Return the ids of the values that the choice renames."""
-    chosen = {int(name): choice.target(name) for name, _ in choice.renamed if is_whole_number(name)}
-    return {value: 0 if target is None else ids[target] for value, target in chosen.items()}
+    targets = {int(name): choice.target(name) for name, _ in choice.renamed if is_whole_number(name)}
+    return _ids_of_targets(targets, ids)
 
 
 def resolve_ignored(
@@ -292,6 +354,7 @@ def resolve_ignored(
     found: dict[int, None] = {}
     for one in written:
         color = parse_color(one)
+        # A name first: a class may be called 7, or like a color.
         if one in values:
             found[values[one]] = None
         elif color is not None and color in shades:
@@ -334,18 +397,26 @@ def check_choice(
         return  # every input will be rejected with its own reason
     known = _names_and_values(named) | dict.fromkeys(in_files)
     label_images = [path for path in masks if holds_values(path)]
-    if label_images and not named:
-        known |= _names_and_values(given.names if given is not None else {})
-        written = (*choice.keep, *(name for name, _ in choice.renamed))
-        known |= {name: None for name in written if is_whole_number(name)}
-    elif label_images:
-        known |= {name: None for name, _ in choice.renamed if is_whole_number(name)}
+    if label_images:
+        known |= _possible_values(choice, given, named)
+    # Files are read only until every name is found: each may be a large volume in a store.
     for names in _names_in_files(sorted(set(masks) - set(label_images)), files):
         if _is_known(choice, known):
             return
         known |= dict.fromkeys(names)
     values = "label images that hold values; write those, such as --classes 3,5 or --map-classes 3=liver"
     choice.check_known(known, "the labels" if known else values)
+
+
+def _possible_values(
+    choice: ClassChoice, given: LabelMap | None, named: Mapping[int, str]
+) -> dict[str, None]:
+    """Return the names and numbers that label images may hold: planning does not read the values of all of them."""
+    if named:
+        return {name: None for name, _ in choice.renamed if is_whole_number(name)}
+    written = (*choice.keep, *(name for name, _ in choice.renamed))
+    in_file = _names_and_values({} if given is None else given.names)
+    return in_file | {name: None for name in written if is_whole_number(name)}
 
 
 def _names_and_values(named: Mapping[int, str]) -> dict[str, None]:

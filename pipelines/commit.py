@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 from typing import Any, Final
 
@@ -104,7 +104,7 @@ def sum_up(job: ShardJob, number: int) -> str:
             _list_rejected(index.rejected, listing.stream, reasons, firsts)
             del index
         listing.keep()
-    if _has_tiles(job):
+    if _has_tiles(job):  # else planning has compared the ids of all references
         with output.temporary(_ids_file(number)) as ids:
             ids.stream.write(np.concatenate(identities).astype("<i8").tobytes())
             ids.keep()
@@ -157,19 +157,11 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
             information, or two records have one id.
     """
     output = OutputFolder(job.folder, job.holder)
-    if job.heartbeat_path is None and output.exists(MANIFEST):
+    if job.heartbeat_path is None and output.exists(MANIFEST):  # the step is repeated
         return Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
     groups = sorted(map(json.loads, sums), key=lambda one: one["number"])
     splits = merged(job, groups)
-    reasons: Counter[str] = Counter()
-    firsts: dict[str, Mapping[str, str]] = {}
-    with output.temporary(REJECTED) as listing:
-        for group in groups:
-            with output.open(_rejected_file(group["number"])) as stream:
-                shutil.copyfileobj(stream, listing.stream, _COPIED_AT_ONCE)
-            reasons.update(group["reasons"])
-            firsts = {**group["firsts"], **firsts}
-        listing.keep()
+    reasons, firsts = _join_rejected(output, groups)
     records = sum(split.records for split in splits.values())
     _check_outcome(job, reasons, records, _example(reasons, firsts))
     _check_objects(job, splits, reasons, firsts)
@@ -180,12 +172,34 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
     described = metadata_files(manifest)
     for name, data in described.items():
         output.write(name, data)
-    shards = [shard for split in splits.values() for shard in split.shards]
-    names = {name for shard in shards for name in (shard.file, shard.index)} | {REJECTED, *described}
+    names = _files_of(splits) | {REJECTED, *described}
     delete_unnamed(output, job.name, names)
+    # A stopped command deleted its heartbeat; Flink continues a cancelled job up to this step.
     check_alive(job.heartbeat_path)
     output.commit(manifest.to_json().encode(), after=sorted(names), swept=job.heartbeat_path is None)
     return manifest
+
+
+def _join_rejected(
+    output: OutputFolder, groups: Iterable[Mapping[str, Any]]
+) -> tuple[Counter[str], dict[str, Mapping[str, str]]]:
+    """Join the lists of rejected inputs of all groups into one; return the count and the first entry of each reason."""
+    reasons: Counter[str] = Counter()
+    firsts: dict[str, Mapping[str, str]] = {}
+    with output.temporary(REJECTED) as listing:
+        for group in groups:
+            with output.open(_rejected_file(group["number"])) as stream:
+                shutil.copyfileobj(stream, listing.stream, _COPIED_AT_ONCE)
+            reasons.update(group["reasons"])
+            firsts = {**group["firsts"], **firsts}
+        listing.keep()
+    return reasons, firsts
+
+
+def _files_of(splits: Mapping[str, Split]) -> set[str]:
+    """Return the names of all shards and indexes."""
+    shards = [shard for split in splits.values() for shard in split.shards]
+    return {name for shard in shards for name in (shard.file, shard.index)}
 
 
 def merged(job: ShardJob, groups: Iterable[Mapping[str, Any]]) -> dict[str, Split]:
@@ -356,35 +370,14 @@ _CURES: Final = {
 def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) -> Manifest:
     recipe, task = job.recipe, task_named(job.task)
     total = Statistics.total(split.statistics for split in splits.values())
-    image = ImageFormat(
-        kind=recipe.rules.kind,
-        shape=recipe.static_shape() or total.largest or (),
-        channels=recipe.channels,
-        dtype=recipe.dtype,
-        encoding=recipe.encoding,
-        pad_value=recipe.rules.padding(recipe),
-        label_dtype=job.labels.dtype,
-        classes=len(job.labels.channels) if recipe.holds_class_sets() else 0,
-        ignore_label=job.labels.stored_ignore,
-        scaled=recipe.rules.is_scaled(recipe),
-    )
-    names = job.labels.names
-    if job.labels.is_open:
-        values = {int(value) for value in total.label_voxels or ()}
-        is_said = job.labels.ignore is not None or job.labels.id_of_value(VOC_VOID) is not None
-        problem = void_problem(values)
-        if VOC_VOID in values and values <= {0, VOC_VOID}:
-            problem = f"{VOC_VOID} is the only class; --map-classes {VOC_VOID}=foreground makes it class 1"
-        if problem and not is_said:
-            raise JobError(f"the labels of {job.name}: {problem}")
-        names = {**{int(value): value for value in total.label_voxels or ()}, **names}
+    names = _class_names(job, total)
     several = job.task == "classification" and recipe.several_classes == "keep"
     return Manifest(
         name=job.name,
         version=job.version,
         task=job.task,
         fields=task.fields(
-            image,
+            _image_format(job, total),
             max_boxes=recipe.max_boxes,
             masks=recipe.masks,
             keep=recipe.keep,
@@ -398,3 +391,42 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         software={"halofeed": __version__},
         ignore_label=job.labels.stored_ignore,
     )
+
+
+def _image_format(job: ShardJob, total: Statistics) -> ImageFormat:
+    recipe = job.recipe
+    return ImageFormat(
+        kind=recipe.rules.kind,
+        shape=recipe.static_shape() or total.largest or (),
+        channels=recipe.channels,
+        dtype=recipe.dtype,
+        encoding=recipe.encoding,
+        pad_value=recipe.rules.padding(recipe),
+        label_dtype=job.labels.dtype,
+        classes=len(job.labels.channels) if recipe.holds_class_sets() else 0,
+        ignore_label=job.labels.stored_ignore,
+        scaled=recipe.rules.is_scaled(recipe),
+    )
+
+
+def _class_names(job: ShardJob, total: Statistics) -> dict[int, str]:
+    """Return the name of each class; where nothing names them, also the values that records hold.
+
+    Raises:
+        JobError: the values look like masks with 255 as the void of PASCAL VOC, and nothing says what it means.
+    """
+    labels = job.labels
+    if not labels.is_open:
+        return dict(labels.names)
+    held = {int(value): value for value in total.label_voxels or ()}
+    is_said = labels.ignore is not None or labels.id_of_value(VOC_VOID) is not None
+    if not is_said and (problem := _problem_of_values(held.keys())):
+        raise JobError(f"the labels of {job.name}: {problem}")
+    return {**held, **labels.names}
+
+
+def _problem_of_values(values: Set[int]) -> str:
+    # Planning makes 255 foreground where the label images that it reads hold only 0 and 255; others are seen here.
+    if VOC_VOID in values and values <= {0, VOC_VOID}:
+        return f"{VOC_VOID} is the only class; --map-classes {VOC_VOID}=foreground makes it class 1"
+    return void_problem(set(values))

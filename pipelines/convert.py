@@ -14,18 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from halofeed.errors import CorruptFileError, JobError, UsageError
 from halofeed.pipelines.commit import check_committed_budget
+from halofeed.pipelines.disk_space import bytes_per_record, check_disk_space
 from halofeed.pipelines.heartbeat import start_heartbeat
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.listing import TRANSFERRED_CLASSES, ListingInJob
+from halofeed.pipelines.opened_sources import Sources, open_sources
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
-from halofeed.pipelines.plan import (
-    ConversionPlan,
-    Sources,
-    bytes_per_record,
-    check_disk_space,
-    make_plan,
-    open_sources,
-)
+from halofeed.pipelines.plan import ConversionPlan, make_plan
 from halofeed.pipelines.progress import Bar, job_counts, job_error
 from halofeed.pipelines.references import (
     FileByShard,
@@ -127,16 +122,10 @@ def convert(
         new_pipeline(choice)  # raises before anything is written
     store_settings = {} if choice.options is None else use_options(choice.options)
     version = OutputFolder(real_version_folder(options.folder))
-    replacement = OutputFolder(replacement_of(version.root))
     sources = open_sources(options)
     _check_output_outside_sources(options, sources)
     check_own_version(version, options.name, "take another --name, --version or --out")
-    if not version.exists(MANIFEST):
-        if not is_remote(version.root) and os.path.exists(version.path(MANIFEST)):
-            raise UsageError(
-                f"{version.path(MANIFEST)}: expected a regular file; move it away, or take another --version"
-            )
-        _withdraw_on_error(version, version.make)
+    _make_version(version)
     with held(version.root) as version.holder, contextlib.ExitStack() as stack:
         started = stack.enter_context(signals.CleanupOnExit(version.withdraw))
         run = _Run(
@@ -149,31 +138,55 @@ def convert(
             scratch=stack.enter_context(scratch_folder()) if choice.local else None,
             stack=stack,
         )
-        check_replacement(replacement, options.name)
-        committed = _committed(version)
-        if version.exists(MANIFEST):
-            started.keep()
-        if committed is not None and not options.overwrite:
-            stamps = _check_same(run, version, committed)
-            check_committed_budget(committed, options.max_rejected, options.folder)
-            if _is_complete(version, committed):
-                version.sweep()
-                delete_replacement(replacement, version, options.name)
-                _remember(options, sources, committed, stamps)
-                return Conversion(manifest=committed, folder=options.folder, was_there=True)
-        if version.exists(MANIFEST):
-            # Replaced on request, or because its manifest is damaged or shards are missing.
-            _withdraw_on_error(replacement, lambda: replacement.make(mode_of_new(version)))
-            with held(replacement.root) as replacement.holder:
-                with _noting_unchanged_version(options.folder, replacement.root):
-                    stamps = _convert_into(run, replacement, version, committed)
-                take_place(replacement, version, options.name)
-        else:
-            stamps = _convert_into(run, version, started=started)
+        return _convert_version(run, version, started)
+
+
+def _make_version(version: OutputFolder) -> None:
+    """Make the folder of a version that is not committed."""
+    if version.exists(MANIFEST):
+        return
+    # `exists` is about regular files; a folder or a link of this name would let the commit fail at the end.
+    if not is_remote(version.root) and os.path.exists(version.path(MANIFEST)):
+        raise UsageError(
+            f"{version.path(MANIFEST)}: expected a regular file; move it away, or take another --version"
+        )
+    _withdraw_on_error(version, version.make)
+
+
+def _convert_version(run: _Run, version: OutputFolder, started: signals.CleanupOnExit) -> Conversion:
+    """Convert into the folder of a version that this process holds, or find the version there.
+
+    Args:
+        started: cleanup that deletes what was started in the folder.
+    """
+    options, sources = run.options, run.sources
+    replacement = OutputFolder(replacement_of(version.root))
+    check_replacement(replacement, options.name)
+    committed = _committed(version)
+    if version.exists(MANIFEST):  # a committed version is never withdrawn
+        started.keep()
+    if committed is not None and not options.overwrite:
+        stamps = _check_same(run, version, committed)
+        check_committed_budget(committed, options.max_rejected, options.folder)
+        if _is_complete(version, committed):
+            version.sweep()
             delete_replacement(replacement, version, options.name)
-        manifest = Manifest.from_json(version.read(MANIFEST), version.path(MANIFEST))
-        _remember(options, sources, manifest, stamps)
-        return Conversion(manifest=manifest, folder=options.folder, was_there=False)
+            _remember(options, sources, committed, stamps)
+            return Conversion(manifest=committed, folder=options.folder, was_there=True)
+    if version.exists(MANIFEST):
+        # Replaced on request, or because its manifest is damaged or shards are missing.
+        _withdraw_on_error(replacement, lambda: replacement.make(mode_of_new(version)))
+        with held(replacement.root) as replacement.holder:
+            with _noting_unchanged_version(options.folder, replacement.root):
+                stamps = _convert_into(run, replacement, version, committed)
+            take_place(replacement, version, options.name)
+    else:
+        stamps = _convert_into(run, version, started=started)
+        delete_replacement(replacement, version, options.name)
+    written = version.read(MANIFEST)
+    manifest = Manifest.from_json(written, version.path(MANIFEST))
+    _remember(options, sources, manifest, stamps, written)
+    return Conversion(manifest=manifest, folder=options.folder, was_there=False)
 
 
 @dataclass(kw_only=True)
@@ -220,6 +233,7 @@ class _Run:
     def _list_in_job(self, output: OutputFolder, writer: NumberedFiles) -> ListingInJob | None:
         """Return the listing of the sources by the runner's workers; None if this process lists them."""
         is_required = self.options.listing == "job"
+        # A description submits no job, and a sample of --limit is drawn from the list of all references.
         if self.options.listing == "command" or self.choice.is_described or self.recipe.limit is not None:
             return None
         if self.choice.local:
@@ -260,6 +274,7 @@ class _Run:
 
     def _run_distributed(self, output: OutputFolder, allowed_classes: Iterable[Any]) -> RunDistributed:
         """Return what calls functions in the processes that will write the shards, or here where nothing runs."""
+        # Imports Beam, which a local run does without.
         if self.scratch is None and not self.choice.is_described:
             from halofeed.pipelines.run_on_beam import run_on_beam
 
@@ -268,14 +283,18 @@ class _Run:
         return map if workers is None else functools.partial(workers.map, what="listed DICOM series")
 
 
-def _remember(options: JobOptions, sources: Sources, manifest: Manifest, stamps: str) -> None:
+def _remember(
+    options: JobOptions, sources: Sources, manifest: Manifest, stamps: str, written: bytes = b""
+) -> None:
     """Store the location of the sources for this user, so that reports can show them; the data set has no such paths.
 
     Args:
         stamps: `ConversionPlan.stamps`, taken before the sources were read.
+        written: as of `remember`.
     """
     source, images = map(for_workers, (options.source, sources.images.root))
-    remember(options.folder, manifest, SourceLocations(source=source, images=images, stamps=stamps))
+    origin = SourceLocations(source=source, images=images, stamps=stamps)
+    remember(options.folder, manifest, origin, written)
 
 
 def _committed(version: OutputFolder) -> Manifest | None:
@@ -320,25 +339,18 @@ def _convert_into(
     Returns:
         The stamps of the plan.
     """
-    options, recipe, choice = run.options, run.recipe, run.choice
+    choice = run.choice
     references: NumberedFiles | FileByShard = NumberedFiles(output)
     references_folder = None
     if choice.local:
         references_folder = run.scratch if is_remote(output.root) else for_workers(output.root)
-        references = FileByShard(OutputFolder(references_folder or ""), recipe.shards)
+        references = FileByShard(OutputFolder(references_folder or ""), run.recipe.shards)
 
     def prepare() -> ConversionPlan:
         output.make()
         output.sweep()
         plan = run.plan(output, references)
-        label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
-        record_bytes = bytes_per_record(recipe, plan.task, label_dtype)
-        present = output.sizes()
-        if replaces is not None and (committed is None or _is_same(plan, recipe, committed)):
-            present = replaces.sizes() | present
-        refuse = options.disk_check == "refuse"
-        records = min(plan.totals.convertible, recipe.limit or plan.totals.convertible)
-        check_disk_space(options.folder, records, record_bytes, present, refuse=refuse)
+        _check_space(run, plan, output, replaces, committed)
         return plan
 
     began = time.monotonic()
@@ -346,23 +358,52 @@ def _convert_into(
     _print_detail(f"planned {plural(plan.totals.count, 'input')} in {time.monotonic() - began:.1f} s")
     if started is not None:
         started.keep()
-    if run.show_progress and sys.stderr is not None and sys.stderr.isatty():
-        classes = plan.describe_classes(plan.labels.names.values())
-        print_status(
-            f"{options.name}: {plan.totals.count:,} inputs ({plan.describe_splits()}); {plan.task}: {classes}"
-        )
+    _print_plan(run, plan)
     output.delete([MANIFEST])
     job = _job_of(run, plan, output, references_folder, replaces)
     began = time.monotonic()
     if run.scratch is None:
         _run_elsewhere(run, job, references.count, output)
     else:
-        _run_here(run, job, min(plan.totals.count, recipe.limit or plan.totals.count), run.scratch)
+        _run_here(run, job, min(plan.totals.count, run.recipe.limit or plan.totals.count), run.scratch)
     output.sweep()
-    shards = plural(recipe.shards * len(plan.splits), "shard")
+    shards = plural(run.recipe.shards * len(plan.splits), "shard")
     processes = f" by {plural(choice.workers, 'process', 'processes')}" if choice.local else ""
     _print_detail(f"wrote {shards}{processes} in {time.monotonic() - began:.1f} s")
     return plan.stamps
+
+
+def _check_space(
+    run: _Run,
+    plan: ConversionPlan,
+    output: OutputFolder,
+    replaces: OutputFolder | None,
+    committed: Manifest | None,
+) -> None:
+    """Refuse a data set that does not fit on the disk, unless --disk-check says otherwise."""
+    options, recipe = run.options, run.recipe
+    label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
+    present = output.sizes()
+    # Shards that stay the same become hard links, which need no space.
+    if replaces is not None and (committed is None or _is_same(plan, recipe, committed)):
+        present = replaces.sizes() | present
+    check_disk_space(
+        options.folder,
+        min(plan.totals.convertible, recipe.limit or plan.totals.convertible),
+        bytes_per_record(recipe, plan.task, label_dtype),
+        present,
+        refuse=options.disk_check == "refuse",
+    )
+
+
+def _print_plan(run: _Run, plan: ConversionPlan) -> None:
+    """Print inputs and classes above the progress bar of a terminal; without one, the summary says the same."""
+    if not run.show_progress or sys.stderr is None or not sys.stderr.isatty():
+        return
+    classes = plan.describe_classes(plan.labels.names.values())
+    print_status(
+        f"{run.options.name}: {plan.totals.count:,} inputs ({plan.describe_splits()}); {plan.task}: {classes}"
+    )
 
 
 def _print_detail(text: str) -> None:
@@ -425,7 +466,7 @@ def _check_output_outside_sources(options: JobOptions, sources: Sources) -> None
     for flag, root in (("--source", sources.annotations.root), ("--images", sources.images.root)):
         if os.path.realpath(root) == "/":
             continue  # the root folder is never listed
-        if is_remote(root) or is_remote(options.folder):
+        if is_remote(root) or is_remote(options.folder):  # addresses have no links to resolve
             inside = options.folder.startswith(root.rstrip("/") + "/")
         else:
             inside = os.path.commonpath([folder, os.path.realpath(root)]) == os.path.realpath(root)
@@ -543,6 +584,7 @@ def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: Outpu
                 lambda sizes: bar.update(len(indexes & sizes.keys()), None),
             )
         except JobError as error:
+            # A runner may fail after the last step, when the manifest exists.
             if _committed(output) is None:
                 raise
             print_error(f"halofeed convert: the data set is complete; after the commit, {error}")
@@ -565,13 +607,17 @@ def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> 
         while not (wait_until_done(converted, 0.1) or known_failure()):
             bar.update(*job_counts(progress_folder))
         if not converted.done():
+            # One worker failed, and the others would finish long shards before the thread sees it.
             if workers is not None:
                 workers.kill()
             wait_until_done(converted, 0.5)
-    cause = converted.exception() if converted.done() else None
-    if converted.done() and cause is None:
-        return
-    if known := known_failure():
-        raise JobError(known) from cause
-    lines = [line for line in (describe_error(cause) if cause else "").splitlines() if line.strip()]
-    raise JobError(f"the conversion failed: {lines[-1] if lines else ''}. {SHARD_KEPT}") from cause
+    if not converted.done():
+        raise JobError(known_failure() or "")
+    if (cause := converted.exception()) is not None:
+        raise JobError(known_failure() or _failure_text(cause)) from cause
+
+
+def _failure_text(cause: BaseException) -> str:
+    """Return a message of an error that no worker reported, from the last line of its description."""
+    lines = [line for line in describe_error(cause).splitlines() if line.strip()]
+    return f"the conversion failed: {lines[-1] if lines else ''}. {SHARD_KEPT}"

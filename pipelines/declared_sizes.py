@@ -20,9 +20,9 @@ def add_declared_objects(ledger: LedgerCounter, reference: SourceExample, recipe
     too large.
     """
     boxes, size = reference.boxes or (), reference.declared_size
-    if not boxes or recipe.resize == "none":
+    if not boxes or recipe.resize == "none":  # nothing becomes smaller
         return
-    if size is None or reference.normalized:
+    if size is None or reference.normalized:  # boxes in shares of the sides have no size in pixels yet
         ledger.count("objects", len(boxes))
         return
     ledger.extend("declared_sides", min(size), max(size))

@@ -11,15 +11,10 @@ import numpy as np
 
 from halofeed.errors import HalofeedError, JobError, SourceError, UsageError
 from halofeed.pipelines.convert import Conversion, convert
+from halofeed.pipelines.disk_space import bytes_per_record, free_bytes
 from halofeed.pipelines.job import JobOptions, reference_from_json
-from halofeed.pipelines.plan import (
-    ConversionPlan,
-    Sources,
-    bytes_per_record,
-    free_bytes,
-    make_plan,
-    open_sources,
-)
+from halofeed.pipelines.opened_sources import Sources, open_sources
+from halofeed.pipelines.plan import ConversionPlan, make_plan
 from halofeed.pipelines.references import SampledReferences
 from halofeed.pipelines.summary import loss_lines, outcome_lines, reason_lines
 from halofeed.prep.annotations.class_names import BACKGROUND
@@ -95,6 +90,7 @@ def dry_run(options: JobOptions, recipe_with: Callable[..., Recipe], folder: str
     except UsageError as error:
         if recipe.depth is not None:
             raise
+        # Volumes without a shape look like pictures, and are refused. Any shape shows whether they are volumes.
         sample.references.clear()
         try:
             recipe = recipe_with(depth=1, height=1, width=1)
@@ -140,6 +136,7 @@ def _classes(plan: ConversionPlan, converted: Conversion | None) -> str:
     """Return a line with the classes and how often annotations name them; label images show them in the sample."""
     named: Mapping[int, str] = plan.labels.names
     where = ""
+    # Nothing names the values of these label images, so only converted records show them.
     if plan.labels.is_open and converted is not None:
         named, where = converted.manifest.labels, " in the sample"
     names = [name for name in named.values() if name != BACKGROUND]
@@ -156,6 +153,7 @@ def _records(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> list[
     total = f", {human_bytes(each)} each, {human_bytes(each * records)} in all" if each else ""
     lines = [f"  records      {sized}, {recipe.channels} x {recipe.dtype}{total}{free}"]
     shards = recipe.shards * len(plan.splits)
+    # One shard is never too many; more than records leave some without a record.
     if recipe.shards > 1 and shards > records:
         lines.append(
             f"  warning: {shards:,} shards for {plural(records, 'record')}: some will be empty; lower --shards"
@@ -169,6 +167,7 @@ def _convert_sample(
     """Convert a sample into a folder; return the conversion, if it wrote any record, and lines on its outcome."""
     most = _SCANS_CONVERTED if plan.totals.first_volume else _SAMPLE
     limit = min(most, recipe.limit or most, plan.totals.count)
+    # A sample is too small for --max-rejected and for the refusal of lossy records, which speak of all inputs.
     there = replace(
         options, out=folder, overwrite=False, max_rejected=None, workers=1, threads=None, on_loss="warn"
     )
@@ -223,6 +222,7 @@ def propose_spacing(grids: Sequence[Grid]) -> tuple[float, float, float]:
     spacing, shape = np.median(spacings, axis=0), np.median([grid.shape for grid in grids], axis=0)
     worst = int(np.argmax(spacing))
     others = [axis for axis in range(3) if axis != worst]
+    # The coarse axis of anisotropic scans, such as thick CT slices, would lose detail at its median.
     if spacing[worst] > _ANISOTROPIC * max(spacing[others]) and _ANISOTROPIC * shape[worst] < min(
         shape[others]
     ):
@@ -258,6 +258,7 @@ def _propose(
 
 def _round_up(side: float) -> int:
     multiple = _SIDE_MULTIPLE if side > 4 * _SIDE_MULTIPLE else _SIDE_MULTIPLE // 2
+    # 1e-6: resampled sizes such as 64.0000001 are whole numbers but for rounding.
     return multiple * math.ceil(side / multiple - 1e-6)
 
 
@@ -267,22 +268,24 @@ def _describe(grid: Grid) -> str:
 
 def _propose_window(recipe: Recipe, converted: Conversion | None) -> str:
     """Return a line with the window of the labeled voxels of the sample; "" if the recipe has one, or none is known."""
+    # The user has decided how values are stored.
     if converted is None or recipe.fixed_window() or recipe.window_percentiles or recipe.normalize:
         return ""
     manifest = converted.manifest
-    total = Statistics.total(split.statistics for split in manifest.splits.values())
-    body = ValueCounts.from_json((total.intensities or Intensities()).body)
-    if (
-        not set(total.modalities or ()) <= {"CT", "unknown"}
-        or not body.total
-        or body.values[0] >= _LEAST_OF_CT
-    ):
+    if not _holds_hounsfield_units(Statistics.total(split.statistics for split in manifest.splits.values())):
         return ""
     for split in manifest.splits:
         try:
             window, _ = foreground_scheme(manifest, split)
-        except HalofeedError:
+        except HalofeedError:  # no voxel of the sample's split has a label
             continue
         ends = f"--window-hu {window.low:g},{window.high:g}"
         return f"  proposed     {ends} (percentiles 0.5 and 99.5 of labeled voxels of the sample, as nnU-Net)"
     return ""
+
+
+def _holds_hounsfield_units(total: Statistics) -> bool:
+    """Return whether scans are CT by their modality, or by air: no other modality has values far below 0."""
+    body = ValueCounts.from_json((total.intensities or Intensities()).body)
+    is_ct = set(total.modalities or ()) <= {"CT", "unknown"}
+    return is_ct and bool(body.total) and body.values[0] < _LEAST_OF_CT

@@ -22,6 +22,9 @@ from halofeed.system.threads import OrderedThreads
 _ATTEMPTS, _PAUSE_SECONDS = 4, 0.1
 """Attempts for an input that changes during its conversion, and the shortest pause between them."""
 
+_OWN_FAULT = "halofeed fails at it"
+"""Reason of a reject for an error that no reader of the format raises on purpose."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -136,36 +139,47 @@ def _stamps(reference: SourceExample, sources: SourceFiles) -> dict[str, Stamp |
 def _convert_once(
     reference: SourceExample, sources: SourceFiles, converter: Converter, share: Share
 ) -> Outcome:
-    files, rebuilt = _HashedFiles(sources, share), False
+    files, is_own_fault = _HashedFiles(sources, share), False
     result: tuple[Record, ...] | SourceError
     try:
         result = converter.records(reference, files, share.reserve_with_margin)
-    except HalofeedError as error:
-        if not isinstance(error, SourceError):
-            raise JobError(f"{reference.source}: {error}") from error
-        result = error
-    except Exception as error:
-        if is_out_of_memory(error):
-            result = share.alone_or_never()
-        elif isinstance(error, RecursionError | OverflowError):
-            what = "nesting" if isinstance(error, RecursionError) else "numbers"
-            result = SourceError("decode", "file is damaged", f"its {what} go beyond all bounds")
-        elif isinstance(error, ModuleNotFoundError):
-            raise JobError(
-                f"{reference.source}: {error.name} is not installed; {install_command('convert')}"
-            ) from error
-        elif isinstance(error, OSError) or resource_error(error):
-            raise JobError(f"{reference.source}: {type(error).__name__}: {error}") from error
-        else:
-            detail = f"{type(error).__name__}: {error}; please report it to halofeed with the file"
-            result, rebuilt = SourceError("decode", "halofeed fails at it", detail), True
-    if isinstance(result, SourceError):
+    except SourceError as error:
         # Without the traceback, which would keep images in memory until the shard is written.
-        result = SourceError(result.stage, result.reason, result.detail)
+        result = SourceError(error.stage, error.reason, error.detail)
+    except HalofeedError as error:
+        raise JobError(f"{reference.source}: {error}") from error
+    except Exception as error:
+        result = _reject(error, reference, share)
+        is_own_fault = result.reason == _OWN_FAULT
     # Where this machine or this version was the reason, "" makes the fingerprint differ, and the next run rebuilds the
     # shard.
-    content = "" if share.lacked or rebuilt else files.content_of(reference)
+    content = "" if share.lacked or is_own_fault else files.content_of(reference)
     return Outcome(reference=reference, content=content, result=result)
+
+
+def _reject(error: Exception, reference: SourceExample, share: Share) -> SourceError:
+    """Return the reject for an error that no reader expects.
+
+    Raises:
+        JobError: the system, or a missing library, fails for all inputs alike.
+        RetryWhenMemoryFree: there may be enough memory once other inputs are done.
+    """
+    if is_out_of_memory(error):
+        return share.alone_or_never()
+    # Crafted or damaged files nest structures, or hold numbers beyond what Python's and NumPy's types take.
+    if isinstance(error, RecursionError | OverflowError):
+        what = "nesting" if isinstance(error, RecursionError) else "numbers"
+        return SourceError("decode", "file is damaged", f"its {what} go beyond all bounds")
+    if isinstance(error, ModuleNotFoundError):
+        raise JobError(
+            f"{reference.source}: {error.name} is not installed; {install_command('convert')}"
+        ) from error
+    if isinstance(error, OSError) or resource_error(error):
+        raise JobError(f"{reference.source}: {type(error).__name__}: {error}") from error
+    # One odd file must not end a job of days; the reject asks for a report.
+    return SourceError(
+        "decode", _OWN_FAULT, f"{type(error).__name__}: {error}; please report it to halofeed with the file"
+    )
 
 
 def contents_of(

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,10 +20,15 @@ from halofeed.prep.sources.file_names import common_folder
 from halofeed.schemas.files import check_name, check_version, shard_file
 from halofeed.system.addresses import NO_USER, Address, address_of
 
-_LEAST = {"workers": 1, "threads": 1, "max_rejected": 0, "max_silence_minutes": 1, "job_restarts": 0}
-
-
 ON_LOSS = ("refuse", "warn", "ignore")
+_LEAST = {"workers": 1, "threads": 1, "max_rejected": 0, "max_silence_minutes": 1, "job_restarts": 0}
+_EXAMPLES = {"source": "photos", "out": "data", "name": "photos"}
+"""Required options, with a value that messages show."""
+_CHOICES = {
+    "disk_check": (("refuse", "ignore"), "refuse or ignore"),
+    "on_loss": (ON_LOSS, ", ".join(ON_LOSS)),
+    "listing": (("auto", "command", "job"), "auto, command or job"),
+}
 _NOT_IN_SHARDS = ("license", "citation", "limit")
 """Options of the recipe that change no record."""
 
@@ -149,41 +154,51 @@ class JobOptions:
     def __post_init__(self) -> None:
         problems = [
             f"--{name}: give a value, such as {example}"
-            for name, example in (("source", "photos"), ("out", "data"), ("name", "photos"))
+            for name, example in _EXAMPLES.items()
             if not getattr(self, name)
         ]
-        problems += [
-            f"{name} {address}: {NO_USER}" for name, address in self._addresses() if address.has_user
-        ]
+        problems += self._path_problems()
+        problems += self._value_problems()
+        problems += self._name_problems()
+        if problems:
+            raise UsageError("\n".join(problems))
+
+    def _path_problems(self) -> Iterator[str]:
+        """Yield a message for each address with a password, and each path that only a shell would expand."""
+        for name, address in self._addresses():
+            if address.has_user:
+                yield f"{name} {address}: {NO_USER}"
         for name, value in self._paths():
             meant = os.path.expandvars(os.path.expanduser(value))
+            # --out=~/data and a quoted "$HOME/data" reach the program unexpanded, and would become a folder called "~".
             if value.startswith(("~", "$")) and meant != value:
-                problems.append(
+                yield (
                     f"{name} {value}: only a shell expands {value[0]}, outside of quotes; write {meant}, or "
                     f"./{value} for a path of this name"
                 )
+
+    def _value_problems(self) -> Iterator[str]:
+        """Yield a message for each value outside of its range."""
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and not value >= least:
-                problems.append(f"{flag(name)} {value}: expected {least} or more")
-        if self.disk_check not in ("refuse", "ignore"):
-            problems.append(f"--disk-check {self.disk_check!r}: expected refuse or ignore")
-        if self.on_loss not in ON_LOSS:
-            problems.append(f"--on-loss {self.on_loss!r}: expected {', '.join(ON_LOSS)}")
-        if self.listing not in ("auto", "command", "job"):
-            problems.append(f"--listing {self.listing!r}: expected auto, command or job")
+            if value is not None and not value >= least:  # also refuses NaN
+                yield f"{flag(name)} {value}: expected {least} or more"
+        for name, (values, listed) in _CHOICES.items():
+            if getattr(self, name) not in values:
+                yield f"{flag(name)} {getattr(self, name)!r}: expected {listed}"
         if not 0 <= self.warn_cut <= 1:
-            problems.append(f"--warn-cut {self.warn_cut}: expected a share, 0 to 1")
+            yield f"--warn-cut {self.warn_cut}: expected a share, 0 to 1"
         if self.preview is not None and not (self.dry_run and self.preview.lower().endswith(".png")):
-            problems.append(f"--preview {self.preview}: expected a .png file, with --dry-run")
+            yield f"--preview {self.preview}: expected a .png file, with --dry-run"
+
+    def _name_problems(self) -> Iterator[str]:
+        """Yield what is wrong with the name and the version, which become names of folders and files."""
         for check, value in ((check_name, self.name), (check_version, self.version)):
             try:
                 if value:
                     check(value)
             except UsageError as error:
-                problems.append(str(error))
-        if problems:
-            raise UsageError("\n".join(problems))
+                yield str(error)
 
     def _paths(self) -> Iterator[tuple[str, str]]:
         """Yield the flag and the value of each option that is a path or an address."""
@@ -330,26 +345,39 @@ def reference_to_json(reference: SourceExample) -> str:
 
     The members of a series lie in one folder, which the text has once, before their names.
     """
-    document = {
-        key: value
-        for key, value in vars(reference).items()
-        if value is not None and value is not False and value != () and key != "attributes"
-    }
+    document = _without_empty(vars(reference))
+    # Attributes serve the choice of splits and groups, which are made by now, and may name a patient.
+    document.pop("attributes", None)
+    # Empty lists stay: they say that a picture has no object and no class; without the list nothing is known.
     if reference.boxes is not None:
         document["boxes"] = [_box_to_json(box) for box in reference.boxes]
     if reference.labels is not None:
         document["labels"] = list(reference.labels)
     if reference.stored is not None:
+        # Without the digest of the stamps: a copy of the files, with other times, has equal references.
         document["stored"] = reference.stored[:2]
     if reference.members:
-        folder = common_folder(reference.members)
-        folder = "" if folder == "." else f"{folder}/"
-        document["members"] = [folder, *(path[len(folder) :] for path in reference.members)]
+        document["members"] = _members_to_json(reference.members)
     if reference.mask_members:
         document["mask_members"] = [
             [path, *(_below(path, file) for file in files)] for path, files in reference.mask_members
         ]
     return _TO_JSON(document)
+
+
+def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that differ from the usual defaults None, False and ()."""
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and value is not False and value != ()
+    }
+
+
+def _members_to_json(members: Sequence[str]) -> list[str]:
+    folder = common_folder(members)
+    folder = "" if folder == "." else f"{folder}/"
+    return [folder, *(path[len(folder) :] for path in members)]
 
 
 _FULL_PATH = "\0"
@@ -364,10 +392,9 @@ _TO_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _box_to_json(box: Box) -> dict[str, Any]:
-    document = {name: value for name, value in vars(box).items() if value is not None and value is not False}
-    points = document.pop("keypoints")
-    if points:
-        document["keypoints"] = [[point.name, point.y, point.x, point.visibility] for point in points]
+    document = _without_empty(vars(box))
+    if box.keypoints:
+        document["keypoints"] = [[point.name, point.y, point.x, point.visibility] for point in box.keypoints]
     return document
 
 
@@ -385,7 +412,7 @@ def reference_from_json(text: str) -> SourceExample:
     boxes = document.pop("boxes", None)
     document = {name: _as_tuples(value) for name, value in document.items()}
     if "stored" in document:
-        document["stored"] += ("",)
+        document["stored"] += ("",)  # in place of the digest of stamps, which only planning needs
     if boxes is not None:
         document["boxes"] = tuple(map(_box_from_json, boxes))
     if "members" in document:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import BACKGROUND
-from halofeed.prep.annotations.class_tables import ClassTable, describe_colors, is_background, is_void_name
+from halofeed.prep.annotations.class_rows import ClassTable, describe_colors, is_background, is_void_name
 from halofeed.prep.annotations.documents import parse_json_document, read_limited
 from halofeed.prep.annotations.labels import TEXT_TABLES, read_table
 from halofeed.prep.convert.label_image import GRAY_FIX, gray_form, read_label_image
@@ -58,6 +58,8 @@ def colors_in(
     for path in paths:
         try:
             data = files.read(path)
+            # An image with a palette can be read both ways; its numbers are the classes unless a table of colors is
+            # to be compared with them.
             if not of_palettes and _has_values(data, max_pixels):
                 continue
             read_label_image(data, max_pixels, decode_colors=note)
@@ -81,24 +83,34 @@ def find_color_table(files: SourceFiles, paths: Sequence[str], max_pixels: int) 
         AnnotationsError: several tables have these colors and other names.
     """
     colors = {color for color in colors_in(files, paths, max_pixels) if color}
-    if not colors or all(color % 0x010101 == 0 for color in colors):  # gray
+    # Gray in three equal channels, as editors save masks, has values and no colors of classes.
+    if not colors or all(color % 0x010101 == 0 for color in colors):
         return None
     tables = _tables_beside(files)
     fitting = [table for table in tables if colors <= table.colors.keys()]
-    if not fitting and (partial := next((one for one in tables if colors & one.colors.keys() - {0}), None)):
-        absent = [f"{color:06x}" for color in sorted(colors - partial.colors.keys())]
-        more = ",".join([describe_colors(partial), *[f"{color}=background" for color in absent[:20]]])
-        raise AnnotationsError(
-            f"{partial.where} names colors of label images such as {paths[0]}, and not {', '.join(absent[:20])}; add "
-            f"them there, or name all with --label-colors '{more}', where background or a class stands for each"
-        )
+    if not fitting:
+        _check_no_partial_table(tables, colors, paths[0])
+        return None
     if len({describe_colors(table) for table in fitting}) > 1:
         listed = " and ".join(table.where for table in fitting[:3])
         raise AnnotationsError(
             f"{listed} name the colors of {paths[0]} in different ways; choose one with --label-map, or say "
             f"--label-colors '{describe_colors(fitting[0])}'"
         )
-    return next(iter(fitting), None)
+    return fitting[0]
+
+
+def _check_no_partial_table(tables: Sequence[ClassTable], colors: Set[int], example: str) -> None:
+    """Refuse a table that names some colors of the label images; it may be incomplete, or of other images."""
+    partial = next((one for one in tables if colors & one.colors.keys() - {0}), None)
+    if partial is None:
+        return
+    absent = [f"{color:06x}" for color in sorted(colors - partial.colors.keys())]
+    more = ",".join([describe_colors(partial), *[f"{color}=background" for color in absent[:20]]])
+    raise AnnotationsError(
+        f"{partial.where} names colors of label images such as {example}, and not {', '.join(absent[:20])}; add "
+        f"them there, or name all with --label-colors '{more}', where background or a class stands for each"
+    )
 
 
 def _tables_beside(files: SourceFiles) -> list[ClassTable]:
@@ -114,7 +126,10 @@ def _tables_beside(files: SourceFiles) -> list[ClassTable]:
     for path in paths[:_MOST_TABLES]:
         try:
             table = read_table(path, files.read(path))
-        except (AnnotationsError, SourceError):
+        except (
+            AnnotationsError,
+            SourceError,
+        ):  # another document; --label-map would say what is wrong with a table
             continue
         if table.colors:
             found.append(table)
@@ -134,18 +149,13 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
         AnnotationsError: value 0 gets the name of an object, and is the background in all of these images; or the
             table has colors and no values, and the images have no colors.
     """
-    if table.is_numbered or not paths:
+    if table.is_numbered or not paths:  # numbers in the file need no positions
         return
     if table.colors:
-        colors = colors_in(files, paths, max_pixels, of_palettes=True)
-        if not table.is_in_order and not colors & (table.colors.keys() - {0}):
-            raise AnnotationsError(
-                f"{table.where}: it names colors and no values, and label images such as {paths[0]} hold values; write "
-                f"a .json file with the value of each class, such as {_as_json(table, 0)}"
-            )
+        _check_has_colors(table, files, paths, max_pixels)
         return
-    first = table.names.get(0, "")
-    if not first or is_background(first) or is_void_name(first):
+    first = _first_object(table)
+    if not first:
         return
     borders = [
         share for path in paths if (share := _share_of_zero_in_border(files, path, max_pixels)) is not None
@@ -157,14 +167,31 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
         )
 
 
+def _check_has_colors(table: ClassTable, files: SourceFiles, paths: Sequence[str], max_pixels: int) -> None:
+    """Refuse a table of colors whose rows are in no order of values, for label images without these colors."""
+    colors = colors_in(files, paths, max_pixels, of_palettes=True)
+    if not table.is_in_order and not colors & (table.colors.keys() - {0}):
+        raise AnnotationsError(
+            f"{table.where}: it names colors and no values, and label images such as {paths[0]} hold values; write "
+            f"a .json file with the value of each class, such as {_as_json(table, 0)}"
+        )
+
+
+def _first_object(table: ClassTable) -> str:
+    """Return the name of value 0 if it is an object; "" for a background, or for pixels without a class."""
+    first = table.names.get(0, "")
+    return "" if is_background(first) or is_void_name(first) else first
+
+
 def check_has_background(table: ClassTable) -> None:
     """Refuse a list for label volumes that has no background: air around the body is no organ.
 
     Raises:
         AnnotationsError: the first name of a list would be the class of value 0.
     """
-    first = table.names.get(0, "")
-    if table.is_numbered or table.colors or not first or is_background(first) or is_void_name(first):
+    # Numbered tables and tables of colors say what value 0 is; a list only has a first name.
+    first = "" if table.is_numbered or table.colors else _first_object(table)
+    if not first:
         return
     raise AnnotationsError(
         f"{table.where}: value 0 would be {first!r}, the first name, and in label volumes 0 is what no organ fills"
@@ -178,6 +205,7 @@ def is_of_objects(table: ClassTable, files: SourceFiles) -> bool:
     nnDetection's dataset.json has {"labels": {"0": "aneurysm"}}, and CASE.json beside CASE.nii.gz gives the class of
     each object; 0 in the label is the background.
     """
+    # nnU-Net's table has the same form, with 0 as the background.
     if not table.is_numbered or is_background(table.names.get(0, BACKGROUND)):
         return False
     paths = files.sizes()
@@ -217,6 +245,7 @@ def _share_of_zero_in_border(files: SourceFiles, path: str, max_pixels: int) -> 
         values = read_label_image(files.read(path), max_pixels)
     except (SourceError, MemoryError):  # the conversion rejects the file with its reason
         return None
+    # Objects rarely touch most of a border, and the background nearly always does.
     border = np.concatenate([values[0], values[-1], values[:, 0], values[:, -1]])
     return float(np.mean(border == 0))
 
@@ -242,8 +271,29 @@ def gray_reading(
     if choice == "shown":
         return 16 if any(form.bits == 16 for form in forms.values()) else 8, ()
     names = tuple(sorted({form.name for form in forms.values()}))
+    # In files of one full depth, the stored numbers are the gray values, so there is nothing to decide.
     if not {*names} - {"gray8"} or not {*names} - {"gray16"}:
         return 0, names
+    bits = bits_to_show(_values_by_form(files, forms, max_pixels), {value for value in named if value})
+    if bits is None:
+        raise _unproven_error(forms, names)
+    return bits, () if bits else names
+
+
+def _unproven_error(forms: Mapping[str, GrayForm], names: Sequence[str]) -> AnnotationsError:
+    """Return the error for label images of several forms, which names two that differ."""
+    low = next(path for path, form in forms.items() if form.name not in ("gray8", "gray16"))
+    other = next((path for path, form in forms.items() if form.name != forms[low].name), low)
+    return AnnotationsError(
+        f"{low} and {other}: label images are stored in several forms ({', '.join(names[:4])}), and nothing proves "
+        f"which values they mean; {GRAY_FIX}"
+    )
+
+
+def _values_by_form(
+    files: SourceFiles, forms: Mapping[str, GrayForm], max_pixels: int
+) -> list[tuple[GrayForm, set[int]]]:
+    """Return the form and the values of each readable label image."""
     found: list[tuple[GrayForm, set[int]]] = []
     for path, form in forms.items():
         try:
@@ -251,15 +301,7 @@ def gray_reading(
         except (SourceError, MemoryError):  # the conversion rejects the file with its reason
             continue
         found.append((form, set(np.unique(values).tolist())))
-    bits = bits_to_show(found, {value for value in named if value})
-    if bits is None:
-        low = next(path for path, form in forms.items() if form.name not in ("gray8", "gray16"))
-        other = next((path for path, form in forms.items() if form.name != forms[low].name), low)
-        raise AnnotationsError(
-            f"{low} and {other}: label images are stored in several forms ({', '.join(names[:4])}), and nothing proves "
-            f"which values they mean; {GRAY_FIX}"
-        )
-    return bits, () if bits else names
+    return found
 
 
 def _forms(files: SourceFiles, paths: Sequence[str]) -> Mapping[str, GrayForm]:

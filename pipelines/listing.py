@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from halofeed.errors import Problem, UsageError
-from halofeed.pipelines.plan import Sources, print_warning
+from halofeed.pipelines.list_references import print_warning
+from halofeed.pipelines.opened_sources import Sources
 from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, write_file
 from halofeed.pipelines.run_distributed import Place, RunDistributed, write_pieces
 from halofeed.pipelines.totals import Totals
@@ -135,6 +136,7 @@ class ListingInJob:
         images = self.sources.images
         if self.recipe.rules.select_files(images) != FileSelection(files=images):
             return "it is for pictures"
+        # Each worker would have to list both folders to pair their files.
         if self.sources.annotations is not self.sources.images:
             return "it is for one folder, without --images"
         if splits.lists or splits.cases:
@@ -150,6 +152,7 @@ class ListingInJob:
             raise UsageError(f"--listing job: {reason}; leave it out")
         if reason or layout.in_parts is None:
             return None
+        # A job takes minutes to start, in which the command lists a small source itself.
         if not self.is_required and self.sources.images.lists_within(FILES_IN_COMMAND):
             return None
         try:
@@ -173,25 +176,36 @@ class ListingInJob:
         list_folder = functools.partial(_list_folder, search)
         listed = [_write_listing(search, near_top), *self.run_distributed(list_folder, names)]
         _check_listings(listed)
+        rules = self._rules(in_parts, listed, options)
+        faults: dict[str, Problem] = {}
+        for one in listed:
+            faults |= one.faults
+        files.adopt({}, faults)
+        totals = self._plan(search, rules, listed)
+        of_files = {path for one in listed for path in one.files}
+        named = {one.source for one in in_parts.references_of(sorted(of_files), rules, options)}
+        self._add_faults(totals, {path: faults[path] for path in faults.keys() - named})
+        self.writer.finish(())
+        return totals
+
+    def _rules(self, in_parts: PartwiseListing, listed: Sequence[_Listed], options: LayoutOptions) -> Any:
+        """Return what all references depend on, such as whether the first folder is a split."""
         shown = listed[0].shown
         for one in listed[1:]:
             shown.add(one.shown)
         others = [path for one in listed for path in one.others]
-        rules = in_parts.resolve_rules(shown, others, files, options)
+        rules = in_parts.resolve_rules(shown, others, self.sources.images, options)
         if rules is None:
             raise _CommandMustListError("files beside the images may describe them")
-        faults = {path: problem for one in listed for path, problem in one.faults.items()}
-        files.adopt({}, faults)
-        totals = self._plan(search, rules, listed)
+        return rules
+
+    def _add_faults(self, totals: Totals, faults: Mapping[str, Problem]) -> None:
+        """Write a rejected reference for each path that could not be listed and that no reference names."""
+        files = self.sources.images
         stamp = functools.partial(settled_stamp, files)
-        of_files = {path for one in listed for path in one.files}
-        named = {one.source for one in in_parts.references_of(sorted(of_files), rules, options)}
         for path, problem in sorted(faults.items()):
-            if path not in named:
-                reference = SourceExample(source=path, key=path, problem=problem)
-                self.writer.add(reference.split, *totals.take(reference, files.size, stamp))
-        self.writer.finish(())
-        return totals
+            reference = SourceExample(source=path, key=path, problem=problem)
+            self.writer.add(reference.split, *totals.take(reference, files.size, stamp))
 
     def _plan(self, search: _Search, rules: Any, listed: list[_Listed]) -> Totals:
         pieces = [place for one in listed for place in one.pieces]
@@ -208,10 +222,15 @@ class ListingInJob:
             for part, place in zip(ids, places, strict=True):
                 part.append(place)
         self.writer.count = len(pieces)
-        call = self.run_distributed if parts > 1 else map
-        for repeated in call(functools.partial(_find_repeated, search.folder), ids):
-            refuse_repeated(array("q", 2 * repeated), self._keys)
+        self._check_ids(search.folder, ids)
         return totals
+
+    def _check_ids(self, folder: str, ids: Sequence[list[Place]]) -> None:
+        """Refuse references of one id, by the places of the ids of each range."""
+        # A single range is compared here: submitting a job takes longer than sorting 16 million ids.
+        call = self.run_distributed if len(ids) > 1 else map
+        for repeated in call(functools.partial(_find_repeated, folder), ids):
+            refuse_repeated(array("q", 2 * repeated), self._keys)
 
     def _divide(self, search: _Search, rules: Any, groups: Sequence[tuple[int, list[Place]]]) -> Division:
         """Return the split of every group; memory: 12 bytes per image, and `group_evidence.MAX_ROWS` paths."""
@@ -241,12 +260,13 @@ def _split_into_folders(files: LocalFiles | RemoteFiles) -> tuple[list[str], lis
     parts: list[PartialListing] = []
     level = [""]
     for _ in range(_DEEPEST):
+        # Enough for all workers of a cluster; deeper levels would only cost requests here.
         if not level or len(level) >= _FOLDERS:
             break
         deeper: list[str] = []
         with ThreadPoolExecutor(_THREADS) as pool:
             for folder, part in zip(level, pool.map(files.list_folder, level), strict=True):
-                if part is None:
+                if part is None:  # too many entries to list here; a worker lists all below it
                     large.append(folder)
                 elif part.has_links:
                     raise _CommandMustListError("links lead to folders")
@@ -318,6 +338,7 @@ def _measure_pieces(
         paths = [path for path, _ in json.loads(without_checksum(output.read(*place)))]
         for example in add_groups(_references_of(search, rules, paths), search.splits):
             if example.problem is None:
+                # A rejected example has no record, so it takes no share of a split.
                 counts.add(example)
                 facts.add(example, search.splits)
     return counts, facts
@@ -356,11 +377,12 @@ def _plan_pieces(
 
 def _size(images: str, known: Mapping[str, int], path: str) -> int | None:
     """Return the bytes of a file of the source; None where there is no such file."""
+    # A piece knows its own files; a reference may name others, such as a mask in another folder.
     if path in known:
         return known[path]
     if not is_remote(images):
         return LocalFiles(images).size(path)
-    stored = store_of(images).stat(f"{images}/{path}")
+    stored = store_of(images).stat(path)
     return None if stored is None else stored.size
 
 

@@ -76,6 +76,7 @@ def choose_runner(
     options = _parse(beam_arguments) if beam_arguments else None
     if options is not None and (named := _runner_name(options)).lower() not in ("", *_LOCAL_RUNNERS):
         return _choose_beam_runner(named, options, beam_arguments, job)
+    # Both speak of jobs that a runner may lose; local workers end with this command.
     if job.max_silence_minutes is not None or job.job_restarts:
         named = "--job-restarts" if job.max_silence_minutes is None else "--max-silence-minutes"
         raise UsageError(
@@ -104,7 +105,7 @@ def _choose_beam_runner(
         runner=_find_runner(named),
         options=options,
         beam_arguments=tuple(beam_arguments),
-        threads=job.threads or 2,
+        threads=job.threads or 2,  # the runner decides how many workers share a machine
         max_silence_seconds=None if job.max_silence_minutes is None else 60 * job.max_silence_minutes,
         job_restarts=job.job_restarts,
         dry_run=bool(options.view_as(TestOptions).dry_run),
@@ -127,33 +128,50 @@ def _check_dataflow(choice: RunnerChoice, options: PipelineOptions, job: JobOpti
     Raises:
         UsageError: lists everything that is missing or malformed, with what to type.
     """
-    from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, WorkerOptions
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
     from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 
-    cloud, setup = options.view_as(GoogleCloudOptions), options.view_as(SetupOptions)
     validator = PipelineOptionsValidator(options, choice.runner)
-    if not validator.is_service_runner():
+    if not validator.is_service_runner():  # a test endpoint of the user's own
         return
-    problems = validator.validate_cloud_options(cloud)
-    locations = [name for name in ("temp_location", "staging_location") if getattr(cloud, name) is not None]
-    faults = [fault for name in locations for fault in validator.validate_gcs_path(cloud, name)]
-    if len(faults) == len(locations):  # Beam takes either for the other
-        problems += faults or ["Missing option: temp_location, a folder in a bucket"]
-    if not choice.is_described:
-        images = ("--source", job.source) if job.images is None else ("--images", job.images)
-        problems += [
-            f"{flag} {path}: Dataflow's workers see no folder of this machine; copy it to a bucket, and name it there: "
-            f"{flag} gs://BUCKET/FOLDER"
-            for flag, path in (images, ("--out", job.out))
-            if not is_remote(path)
-        ]
-        worker = options.view_as(WorkerOptions)
-        if not (
-            worker.sdk_container_image or setup.extra_packages or setup.setup_file or setup.requirements_file
-        ):
+    cloud = options.view_as(GoogleCloudOptions)
+    problems = [*validator.validate_cloud_options(cloud), *_bucket_problems(validator, cloud)]
+    if not choice.is_described:  # a description runs nothing, so its workers need neither files nor software
+        problems += _local_folders(job)
+        if not _has_software(options):
             problems.append("Missing software: workers lack halofeed; `halofeed package` writes the wheel")
     if problems:
         raise UsageError("\n".join(["after --, Dataflow needs `" + _DATAFLOW + "`; here:", *problems]))
+
+
+def _bucket_problems(validator: Any, cloud: Any) -> list[str]:
+    """Return what is wrong with the folders for temporary and staged files; Beam takes either for the other."""
+    locations = [name for name in ("temp_location", "staging_location") if getattr(cloud, name) is not None]
+    faults = [fault for name in locations for fault in validator.validate_gcs_path(cloud, name)]
+    if len(faults) < len(locations):  # one is valid
+        return []
+    return faults or ["Missing option: temp_location, a folder in a bucket"]
+
+
+def _local_folders(job: JobOptions) -> list[str]:
+    """Return a message for each folder of this machine that Dataflow's workers would have to reach."""
+    images = ("--source", job.source) if job.images is None else ("--images", job.images)
+    return [
+        f"{flag} {path}: Dataflow's workers see no folder of this machine; copy it to a bucket, and name it there: "
+        f"{flag} gs://BUCKET/FOLDER"
+        for flag, path in (images, ("--out", job.out))
+        if not is_remote(path)
+    ]
+
+
+def _has_software(options: PipelineOptions) -> bool:
+    """Return whether an option brings packages to the workers, whose default image has none of halofeed."""
+    from apache_beam.options.pipeline_options import SetupOptions, WorkerOptions
+
+    setup, worker = options.view_as(SetupOptions), options.view_as(WorkerOptions)
+    return bool(
+        worker.sdk_container_image or setup.extra_packages or setup.setup_file or setup.requirements_file
+    )
 
 
 _DATAFLOW = (
@@ -183,51 +201,68 @@ _SECRET = re.compile(r"^--.*(secret|token|password|key)", re.IGNORECASE)
 
 
 def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
-    """Return Beam's options; raise UsageError where Beam's parser would print and exit, or ignore an option.
-
-    Portable runners accept options that Beam's Python side does not know, because their job servers know them.
-    """
-    from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
-
+    """Return Beam's options; raise UsageError where Beam's parser would print and exit, or ignore an option."""
     given = list(beam_arguments)
-    for argument, following in pairwise([*given, ""]):
-        name, equals, value = argument.partition("=")
-        if _SECRET.search(name):
-            keep_secret(value if equals else following)
+    _keep_secrets(given)
     for name in ("--direct_num_workers", "--direct_running_mode"):
         # With either option, Beam would reach workers through ports open to the network.
         if any(argument.startswith(name) for argument in given):
             raise UsageError(f"{name}: say --workers, before the --")
-    parsers: list[argparse.ArgumentParser] = []
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
-            unknown = parsers[0].parse_known_args(given)[1]
-            options = PipelineOptions(given)
-    except SystemExit as stop:
-        lines = printed.getvalue().strip().splitlines()
-        reason = lines[-1].partition("error: ")[2] if lines else ""
-        raise UsageError(f"after --, Beam's options: {reason or 'not understood'}") from stop
-    named = _runner_name(options).lower()
-    if unknown and named in ("", *_LOCAL_RUNNERS, "dataflowrunner"):
+    options, unknown = _parse_with_beam(given)
+    # Portable runners accept options that Beam's Python side does not know, because their job servers know them.
+    if unknown and _runner_name(options).lower() in ("", *_LOCAL_RUNNERS, "dataflowrunner"):
         written = re.sub(r" (?=-)", ", ", " ".join(unknown))
         raise UsageError(
             f"after --, Beam knows no {written}; halofeed's own options stand before the --, and Beam's are listed "
             "at https://beam.apache.org/documentation/runners/"
         )
-    worker = options.view_as(PortableOptions)
-    if worker.environment_type == "PROCESS" and (given_config := worker.environment_config) is not None:
-        try:
-            has_command = "command" in json.loads(given_config)
-        except (ValueError, TypeError):
-            has_command = False
-        if not has_command:
-            raise UsageError(
-                f"after --, --environment_config={given_config}: expected JSON with a worker's command, such "
-                """as '{"command":"/opt/worker"}'"""
-            )
+    _check_process_environment(options)
     return options
+
+
+def _keep_secrets(given: Sequence[str]) -> None:
+    """Keep the values of passwords and keys, written as --NAME=VALUE or --NAME VALUE, out of every message."""
+    for argument, following in pairwise([*given, ""]):
+        name, equals, value = argument.partition("=")
+        if _SECRET.search(name):
+            keep_secret(value if equals else following)
+
+
+def _parse_with_beam(given: list[str]) -> tuple[PipelineOptions, list[str]]:
+    """Return Beam's options and the arguments that it does not know; raise UsageError where its parser would exit."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    parsers: list[argparse.ArgumentParser] = []
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            # PipelineOptions only logs unknown arguments, so its parser is asked for them.
+            PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
+            unknown = parsers[0].parse_known_args(given)[1]
+            return PipelineOptions(given), unknown
+    except SystemExit as stop:
+        lines = printed.getvalue().strip().splitlines()
+        reason = lines[-1].partition("error: ")[2] if lines else ""
+        raise UsageError(f"after --, Beam's options: {reason or 'not understood'}") from stop
+
+
+def _check_process_environment(options: PipelineOptions) -> None:
+    """Refuse --environment_type=PROCESS without a worker's command, which Beam would miss only when the job runs."""
+    from apache_beam.options.pipeline_options import PortableOptions
+
+    worker = options.view_as(PortableOptions)
+    config = worker.environment_config
+    if worker.environment_type != "PROCESS" or config is None:
+        return
+    try:
+        has_command = "command" in json.loads(config)
+    except (ValueError, TypeError):  # no JSON, or JSON of a number
+        has_command = False
+    if not has_command:
+        raise UsageError(
+            f"after --, --environment_config={config}: expected JSON with a worker's command, such "
+            """as '{"command":"/opt/worker"}'"""
+        )
 
 
 def _find_runner(name: str) -> Any:

@@ -46,9 +46,6 @@ class WorkerProgress:
         self.rejected = 0
         """Number of different inputs that this worker has rejected."""
         self._written_at = 0.0
-        self._file = None
-        if self._folder:
-            self._file = open_owned_file(Path(self._folder, _COUNTS_FILE), os.O_WRONLY, 0o600)
 
     def begin(self, shard: int) -> None:
         """Start to count for the shard of this number."""
@@ -67,9 +64,16 @@ class WorkerProgress:
 
     def _write(self) -> None:
         self._written_at = time.monotonic()
-        if self._file is not None and self._shard is not None:
-            counts = _COUNTS.pack(self._done, self._rejected.get(self._shard, 0))
-            os.pwrite(self._file, counts, self._shard * _COUNTS.size)
+        if self._folder is None or self._shard is None:
+            return
+        counts = _COUNTS.pack(self._done, self._rejected.get(self._shard, 0))
+        # Opened for each write, ten times a second at most: a program may convert thousands of data sets, and a file
+        # that is kept open would stay so for as long as anything refers to this object.
+        file = open_owned_file(Path(self._folder, _COUNTS_FILE), os.O_WRONLY, 0o600)
+        try:
+            os.pwrite(file, counts, self._shard * _COUNTS.size)
+        finally:
+            os.close(file)
 
     @contextmanager
     def reporting(self, what: str) -> Iterator[None]:

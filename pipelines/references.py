@@ -121,6 +121,7 @@ class SampledReferences:
         chosen, before = [], 0
         for split, kept in self._smallest.items():
             until = before + self._counts[split]
+            # Rounding running totals, and not each share, makes the shares add up to the limit.
             ends = (round(self._limit * count / self._counts.total()) for count in (before, until))
             share, before = max(1, -next(ends) + next(ends)), until
             chosen += [(place, split, identity, line) for _, place, identity, line in sorted(kept)[-share:]]
@@ -159,6 +160,7 @@ class FileByShard:
     def _write(self) -> None:
         if self._file is None:
             self._file = self._stack.enter_context(self._output.temporary(_BY_SHARD))
+        # Splits are numbered as they come, because their final order is known only at the end (see `finish`).
         numbers = np.array(self._numbers) * self._shards + shards_of(np.array(self._identities), self._shards)
         order = np.argsort(numbers, kind="stable")
         chunks = np.flatnonzero(np.diff(numbers[order])) + 1
@@ -176,6 +178,7 @@ class FileByShard:
             assert self._file is not None
             self._file.keep()
         places = np.concatenate(self._places)
+        # A split that holds only rejected references is none of the data set's; these count to the first split.
         of_split = np.array([splits.index(one) if one in splits else 0 for one in self._splits], np.int64)
         split, shard = np.divmod(places[:, 0], self._shards)
         places[:, 0] = of_split[split] * self._shards + shard
@@ -219,6 +222,7 @@ def read_shard(job: ShardJob, key: ShardKey) -> list[bytes]:
     """Return the references of a shard from the file by shard; raise JobError where it was changed."""
     assert job.references_folder is not None
     output = OutputFolder(job.references_folder)
+    # The inode and the time tell the indexes of two conversions in one process apart.
     status = os.stat(output.path(_INDEX))
     index = _read_index(output.path(_INDEX), (status.st_ino, status.st_mtime_ns))
     first, last = np.searchsorted(index[:, 0], (job.number_of(key), job.number_of(key) + 1))

@@ -136,6 +136,7 @@ def run_remote(
         raise JobError(_STEP_NOTE.sub("", str(error))) from error
     except Exception as error:
         message = _in_brief(error, pipeline)
+        # An error of halofeed's, or missing software, repeats with each run; anything else may be a lost worker.
         is_named = _OWN_ERROR.search(str(error)) or message.startswith(_MISSING_SOFTWARE)
         raise (JobError if is_named else LostJobError)(message) from error
 
@@ -175,7 +176,7 @@ def describe_job_error(pipeline: beam.Pipeline, choice: RunnerChoice, output: Ou
     except Exception as error:
         output.withdraw()
         raise JobError(_in_brief(error, pipeline)) from error
-    if choice.dry_run:
+    if choice.dry_run:  # unlike a template, which reads the folder when it runs
         output.withdraw()
         assert choice.options is not None  # --dry_run is one of them
         file = choice.options.view_as(DebugOptions).dataflow_job_file
@@ -303,14 +304,17 @@ def _quiet_threads() -> Iterator[None]:
 def _in_brief(error: Exception, pipeline: beam.Pipeline) -> str:
     """Return why a job failed: the error of a worker, or the last cause that the runner names."""
     text = str(error)
+    # Runners quote a worker's traceback; its last line of ours is the message for the user.
     if own := _OWN_ERROR.findall(text):
         return str(_STEP_NOTE.sub("", own[-1]))
+    # grpc.FutureTimeoutError, compared by name: Beam's runner waits for the channel to a job server.
     if type(error).__name__ == "FutureTimeoutError":
         endpoint = pipeline.options.get_all_options().get("job_endpoint")
         return (
             f"after --, --job_endpoint={endpoint}: no job server answers there; start one, or name "
             f"the HOST:PORT of one that runs (docs/engines.md). {SHARD_KEPT}"
         )
+    # Runners on the JVM list causes from the outermost to the innermost, so the last one says most.
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
     causes = _ERROR.findall(_STEP_NOTE.sub("", text)) or lines or [""]
     cause = causes[-1].strip()[:_MAX_MESSAGE_CHARACTERS] or type(error).__name__

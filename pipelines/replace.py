@@ -67,32 +67,42 @@ def check_own_version(output: OutputFolder, name: str, fix: str) -> None:
         UsageError: lists the files; or the folder is a link, or its manifest is another program's.
     """
     if output.exists(MANIFEST):
-        named = _files_in_manifest(output) or {LABEL_MAP, *CLASS_NAMES}
-        others = {LABEL_MAP, *CLASS_NAMES} - named
-        if output.exists(CROISSANT) and not _is_own_croissant(output.read(CROISSANT)):
-            others.add(CROISSANT)  # versions of format 2 may be older than this file
-        if foreign := sorted(others & output.sizes().keys()):
-            raise UsageError(
-                f"{output.path(foreign[0])}: halofeed did not write this file, and would replace it; move it away, or "
-                f"{fix}"
-            )
+        _check_named_files(output, fix)
+    # The rest protects files that exchanged folders would carry along; in a store, files are written one by one.
     if is_remote(output.root) or not os.path.lexists(output.root):
         return
-    if os.path.islink(output.root):
+    if os.path.islink(output.root):  # exchanging folders would exchange the link, and not what it leads to
         raise UsageError(f"{output.root}: is a link, but a new version would be made there; remove the link")
-    if output.exists(MANIFEST) and not _may_be_manifest(output.read(MANIFEST)):
-        raise UsageError(
-            f"{output.path(MANIFEST)}: is no manifest of halofeed and would be replaced; move it away, or {fix}"
-        )
-    if output.exists(MANIFEST) or output.is_begun():
-        return
+    if output.exists(MANIFEST):
+        if not _may_be_manifest(output.read(MANIFEST)):
+            raise UsageError(
+                f"{output.path(MANIFEST)}: is no manifest of halofeed and would be replaced; move it away, or {fix}"
+            )
+    elif not output.is_begun():
+        _check_proven(output, name, fix)
+
+
+def _check_proven(output: OutputFolder, name: str, fix: str) -> None:
+    """Refuse files named like shards of which no index proves that a conversion wrote them."""
     listed = sorted(file for file in output.sizes() if is_conversion_file(file, name))
     if listed and not proven(output, listed):
-        shown = ", ".join(listed[:_SHOWN]) + (
-            f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-        )
+        more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+        shown = f"{', '.join(listed[:_SHOWN])}{more}"
         raise UsageError(
             f"{output.root}: halofeed did not write these, and would replace them: {shown}; move them away, or {fix}"
+        )
+
+
+def _check_named_files(output: OutputFolder, fix: str) -> None:
+    """Refuse files of a committed version's names that are not the version's, such as a label map of the user."""
+    named = _files_in_manifest(output) or {LABEL_MAP, *CLASS_NAMES}
+    others = {LABEL_MAP, *CLASS_NAMES} - named
+    if output.exists(CROISSANT) and not _is_own_croissant(output.read(CROISSANT)):
+        others.add(CROISSANT)  # versions of format 2 may be older than this file
+    if foreign := sorted(others & output.sizes().keys()):
+        raise UsageError(
+            f"{output.path(foreign[0])}: halofeed did not write this file, and would replace it; move it away, or "
+            f"{fix}"
         )
 
 
@@ -116,6 +126,7 @@ def proven(output: OutputFolder, files: Iterable[str]) -> set[str]:
         if is_index_file(file):
             found |= {file} if _index_of(output, file) is not None else set()
         else:
+            # Names of other shards are only likely; the size in a sealed index proves the file.
             read = [_index_of(output, index) for index in index_files(file) & files]
             found |= {file} if any(one and output.size(file) == one.file_bytes for one in read) else set()
     return found
@@ -144,11 +155,12 @@ def _is_own_croissant(data: bytes) -> bool:
 
 def mode_of_new(old: OutputFolder) -> int:
     """Return the mode for the folder of a new version: it excludes everybody who cannot read the old manifest."""
-    if is_remote(old.root):
+    if is_remote(old.root):  # objects have no modes
         return 0o777
     mode, readable = (os.stat(path).st_mode for path in (old.root, old.path(MANIFEST)))
     for kind in (stat.S_IRGRP, stat.S_IROTH):
         if not readable & kind:
+            # The bits for writing and executing follow that for reading (POSIX <sys/stat.h>).
             mode &= ~(kind | kind >> 1 | kind >> 2)
     return mode & 0o777
 
@@ -164,6 +176,7 @@ def take_place(new: OutputFolder, old: OutputFolder, name: str) -> None:
     """
     if not is_remote(old.root):
         copy_modes(new.root, old.root)
+        # renameat2 is Linux's, and not every file system has it; elsewhere the files move one by one, as below.
         if swap_paths(new.root, old.root):
             fsync_paths([os.path.dirname(old.root)])
             delete_replacement(new, old, name)
@@ -171,7 +184,7 @@ def take_place(new: OutputFolder, old: OutputFolder, name: str) -> None:
     old.delete([MANIFEST])
     files = [file for file in new.sizes() if is_conversion_file(file, name)]
     for file in files:
-        if file != MANIFEST:
+        if file != MANIFEST:  # the commit below writes it last
             old.take(file, new)
     delete_unnamed(old, name, files)
     shards = [file for file in files if file != MANIFEST]
@@ -204,7 +217,7 @@ def delete_replacement(replacement: OutputFolder, version: OutputFolder, name: s
         replacement.delete(list(replacement.sizes()))
         replacement.sweep()
         return
-    if not os.path.isdir(folder) or os.path.islink(folder):
+    if not os.path.isdir(folder) or os.path.islink(folder):  # a link may lead to a folder of the user's
         return
     is_begun = replacement.is_begun()
     in_version, written = set(os.listdir(version.root)), proven(replacement, replacement.sizes())
@@ -214,14 +227,24 @@ def delete_replacement(replacement: OutputFolder, version: OutputFolder, name: s
     replacement.begin()  # marks the folder as halofeed's during the deletion
     with contextlib.suppress(FileNotFoundError):
         entries = set(os.listdir(folder)) - {TEMPORARY_FOLDER}
+        # In a folder that a conversion began, every file of these names is its own; elsewhere each needs a proof.
         own = {one for one in entries if is_conversion_file(one, name) and (is_begun or one in deletable)}
-        for entry in sorted(entries - own):
-            target = os.path.join(version.root, entry)
-            if not os.path.lexists(target):
-                os.rename(os.path.join(folder, entry), target)
+        _move_files(folder, version.root, entries - own)
         # The manifest goes first, so that a half-deleted version never looks complete.
         replacement.delete([MANIFEST, *own])
         replacement.sweep()
+    _remove_empty_folder(folder)
+
+
+def _move_files(source: str, target: str, entries: Iterable[str]) -> None:
+    """Move files into another folder, except those of names that it has."""
+    for entry in sorted(entries):
+        path = os.path.join(target, entry)
+        if not os.path.lexists(path):
+            os.rename(os.path.join(source, entry), path)
+
+
+def _remove_empty_folder(folder: str) -> None:
     try:
         os.rmdir(folder)
     except OSError:

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from halofeed.errors import UsageError
-from halofeed.prep.formats.dicom.grouping import DicomSeries, OtherFile, read_headers, sort_by_first_path
+from halofeed.prep.formats.dicom.grouping import DicomSeries, OtherFile, read_headers
 from halofeed.prep.formats.dicom.series_listing import (
     FolderListing,
     SeriesListing,
@@ -91,12 +91,9 @@ def find_series_in_job(
         scans[folder] += series
     found = {}
     for folder, named in listed.named.items():
-        others = sorted(apart[folder], key=lambda other: other.path)
-        sizes = {one.path: one.file_bytes for one in others if one.file_bytes is not None}
+        found[folder] = SeriesListing.of(scans[folder], apart[folder], named)
+        sizes = {one.path: one.file_bytes for one in found[folder].apart if one.file_bytes is not None}
         files.adopt(sizes | named, listed.faults)
-        found[folder] = SeriesListing(
-            series=sort_by_first_path(scans[folder]), apart=tuple(others), named=tuple(named)
-        )
     return found
 
 
@@ -131,7 +128,7 @@ def _join(search: SeriesSearch, part: tuple[SeriesKey, Sequence[Place]]) -> tupl
     written = set()
     for series, images in join_series(folder, key, found, search.policy):
         assert series.stored is not None
-        if series.stored[0] not in written:
+        if series.stored[0] not in written:  # several scans of one series share a list
             output.write(series.stored[0], listing_to_bytes(images))
             written.add(series.stored[0])
         scans.append(series if search.below else replace(series, members=()))

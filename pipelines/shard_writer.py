@@ -99,6 +99,7 @@ def write_shard(
                 continue
             rejected += _bad_objects(outcome.reference, outcome.result)
             _append(outcome.result, writer, rows, tally)
+            # At doubled counts, because the statistics of all records so far are formed for each check.
             if len(rows.ids) >= checked_at:
                 check_losses(job, tally.statistics(), of_all=True)
                 checked_at *= 2
@@ -195,15 +196,16 @@ def _finished_index(
     inputs = {reference.source for reference in references}
     contents: dict[str, str] = {}
     places = [(job.folder, index_file(name))]
-    if job.replaces:
+    if job.replaces:  # index_file_1: the name of indexes in format 1
         places += [(job.replaces, index_file(name)), (job.replaces, index_file_1(name))]
     for folder, index_name in places:
         index = _intact_index(OutputFolder(folder), name, index_name, inputs)
         if index is None:
             continue
-        if not contents:
+        if not contents:  # hashed at most once, and only where some index may prove the shard
             budget = job.recipe.memory_budget(job.memory_bytes)
             contents = contents_of(references, sources, budget, threads, job.series_folder)
+        # The fingerprint has the software, recipe, classes, references and contents, so an equal one means equal bytes.
         if job.fingerprint(key, ordered, contents) == index.fingerprint:
             if folder != job.folder:
                 output = OutputFolder(job.folder, job.holder)
@@ -308,22 +310,26 @@ class ShardWriter:
         failures = [entry for entry in rejected if is_failure(entry)]
         limit = self._job.max_rejected
         if limit is not None:
+            # A shard may have thousands of rejected annotations at once; the one that exceeds the limit ends the job.
             del failures[max(0, limit + 1 - self._progress.rejected) :]
         self._progress.add(done, len(failures))
         self._last.extend((self._shard, entry) for entry in failures)
         if failures:
             self._count_rejected(len(failures))
         if limit is not None and self._progress.rejected > limit and failures:
-            last, *others = [
-                f"{entry['source']}: {SourceError(entry['stage'], entry['reason'], entry['detail'])}"
-                for _, entry in reversed(self._last)
-            ]
-            before = "".join(["; and before it:", *(f"\n  {line}" for line in others)]) if others else ""
-            raise JobError(
-                f"inputs rejected: more than --max-rejected {limit} allows; a higher "
-                "limit lists all in "
-                f"rejected.jsonl; the last was {last}{before}"
-            )
+            raise self._limit_error(limit)
+
+    def _limit_error(self, limit: int) -> JobError:
+        last, *others = [
+            f"{entry['source']}: {SourceError(entry['stage'], entry['reason'], entry['detail'])}"
+            for _, entry in reversed(self._last)
+        ]
+        before = "".join(["; and before it:", *(f"\n  {line}" for line in others)]) if others else ""
+        return JobError(
+            f"inputs rejected: more than --max-rejected {limit} allows; a higher "
+            "limit lists all in "
+            f"rejected.jsonl; the last was {last}{before}"
+        )
 
 
 @lru_cache(maxsize=1)

@@ -57,28 +57,9 @@ def outcome_lines(
         checks_shape: whether to warn of what the static shape cuts off or pads.
     """
     manifest = done.manifest
-    lines: list[str] = []
-    firsts = _firsts(done, set(manifest.rejected))
-    by_kind: dict[str, dict[str, int]] = {}
-    for reason, count in manifest.rejected.items():
-        stage = reason.partition(": ")[0]
-        by_kind.setdefault(stage if stage in (OBJECT, SELECTION) else "", {})[reason] = count
-    for stage, noun, what in (
-        ("", "input", "not written"),
-        (SELECTION, "other file", "not asked for and left out"),
-        (OBJECT, "object", "dropped (the rest of the picture is kept)"),
-    ):
-        lines += _reasons(by_kind.get(stage, {}), noun, f"{what}{see}", firsts)
+    lines = _rejected_lines(done, see)
     for name, split in manifest.splits.items():
-        if boxes := split.statistics.boxes:
-            listed = ", ".join(f"{count:,} {what}" for what, count in boxes.items())
-            lines.append(f"  boxes of {name}: {listed}")
-        if (cut := split.statistics.cut) and cut.boxes:
-            lines.append(
-                f"  {name}: {plural(cut.images, 'image has', 'images have')} more than --max-boxes; the "
-                f"loader will cut {plural(cut.boxes, 'box', 'boxes')} "
-                "of them"
-            )
+        lines += _box_lines(name, split)
         if checks_shape:
             lines += [f"  warning: {name}: {words}" for words in _volume_warnings(manifest, split, warn_cut)]
             lines += _cut_of_scans(manifest, name, warn_cut)
@@ -87,6 +68,36 @@ def outcome_lines(
         f"  warning: {plural(count, 'input')}: {text}" for text, count in (total.warnings or {}).items()
     ]
     return lines
+
+
+def _rejected_lines(done: Conversion, see: str) -> list[str]:
+    """Return lines on inputs that were rejected, files that were not asked for, and objects that were dropped."""
+    firsts = _firsts(done, set(done.manifest.rejected))
+    by_kind: dict[str, dict[str, int]] = {}
+    for reason, count in done.manifest.rejected.items():
+        stage = reason.partition(": ")[0]
+        by_kind.setdefault(stage if stage in (OBJECT, SELECTION) else "", {})[reason] = count
+    lines: list[str] = []
+    for stage, noun, what in (
+        ("", "input", "not written"),
+        (SELECTION, "other file", "not asked for and left out"),
+        (OBJECT, "object", "dropped (the rest of the picture is kept)"),
+    ):
+        lines += _reasons(by_kind.get(stage, {}), noun, f"{what}{see}", firsts)
+    return lines
+
+
+def _box_lines(name: str, split: Split) -> Iterator[str]:
+    """Yield lines on the boxes of a split, and on those that its records hold beyond --max-boxes."""
+    if boxes := split.statistics.boxes:
+        listed = ", ".join(f"{count:,} {what}" for what, count in boxes.items())
+        yield f"  boxes of {name}: {listed}"
+    if (cut := split.statistics.cut) and cut.boxes:
+        yield (
+            f"  {name}: {plural(cut.images, 'image has', 'images have')} more than --max-boxes; the "
+            f"loader will cut {plural(cut.boxes, 'box', 'boxes')} "
+            "of them"
+        )
 
 
 def loss_lines(manifest: Manifest, see: str) -> list[str]:
@@ -104,12 +115,7 @@ def loss_lines(manifest: Manifest, see: str) -> list[str]:
 
 def _unused(manifest: Manifest) -> Iterator[str]:
     """Yield warnings about classes without any object and about empty shards."""
-    shown = Statistics.total(split.statistics for split in manifest.splits.values()).labels or {}
-    unused = [name for key, name in manifest.labels.items() if str(key) not in shown and name != BACKGROUND]
-    if unused and shown:
-        more = f" and {len(unused) - _MAX_LISTED} more" if len(unused) > _MAX_LISTED else ""
-        listed = ", ".join(unused[:_MAX_LISTED])
-        yield f"  warning: {plural(len(unused), 'class', 'classes')} in no record: {listed}{more}"
+    yield from _unused_classes(manifest)
     for name, split in manifest.splits.items():
         empty, count = sum(not shard.records for shard in split.shards), len(split.shards)
         if empty == count:
@@ -117,6 +123,15 @@ def _unused(manifest: Manifest) -> Iterator[str]:
         elif empty:
             are = "is" if empty == 1 else "are"
             yield f"  warning: {name}: {empty:,} of {count:,} shards {are} empty; lower --shards"
+
+
+def _unused_classes(manifest: Manifest) -> Iterator[str]:
+    shown = Statistics.total(split.statistics for split in manifest.splits.values()).labels or {}
+    unused = [name for key, name in manifest.labels.items() if str(key) not in shown and name != BACKGROUND]
+    if unused and shown:  # in a set without any label, such as one for prediction, each class would be unused
+        more = f" and {len(unused) - _MAX_LISTED} more" if len(unused) > _MAX_LISTED else ""
+        listed = ", ".join(unused[:_MAX_LISTED])
+        yield f"  warning: {plural(len(unused), 'class', 'classes')} in no record: {listed}{more}"
 
 
 _SAID = frozenset(
@@ -131,66 +146,77 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
     for key, count in (statistics.findings or {}).items():
         if key in _SAID:
             yield f"{plural(count, 'scan')}: {key}: {explain_finding(split_finding(key)[0])}"
-    if not any(statistics.largest_scan or ()):
+    if any(statistics.largest_scan or ()):  # pictures and clips have no scans
+        yield from _cut_classes(manifest, split, warn_cut)
+        yield from _wasted_voxels(manifest, split)
+
+
+def _cut_classes(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:
+    """Yield a warning about the classes of which the static shape cuts off more than a share."""
+    total, lost = split.statistics.label_mm3 or {}, split.statistics.label_cut_mm3 or {}
+    shares = {value: lost.get(value, 0) / mm3 for value, mm3 in total.items()}
+    cut = sorted((-share, value) for value, share in shares.items() if share > warn_cut)
+    if not cut:
+        return
+    listed = [
+        f"{-share:.1%} of {manifest.labels.get(int(value), value)!r} "
+        f"({lost[value] / 1000:,.1f} of {total[value] / 1000:,.1f} ml)"
+        for share, value in cut[:_MAX_LISTED]
+    ]
+    left = len(cut) - _MAX_LISTED
+    more = f" and of {plural(left, 'class more', 'classes more')}" if left > 0 else ""
+    shape, largest = _sizes(manifest, split)
+    yield (
+        f"{', '.join(listed)}{more} lies outside of {shape} and is in no record; the largest scan has "
+        f"{largest}: {cure_of_cuts(manifest.recipe, has_labels=True)}"
+    )
+
+
+def _wasted_voxels(manifest: Manifest, split: Split) -> Iterator[str]:
+    """Yield a warning where most voxels are padding."""
+    wasted = (split.statistics.padding or Padding()).share
+    if wasted <= _WARN_PADDING:
         return
     shape, largest = _sizes(manifest, split)
-    total, lost = statistics.label_mm3 or {}, statistics.label_cut_mm3 or {}
-    shares = {value: lost.get(value, 0) / mm3 for value, mm3 in total.items()}
-    if cut := sorted((-share, value) for value, share in shares.items() if share > warn_cut):
-        listed = [
-            f"{-share:.1%} of {manifest.labels.get(int(value), value)!r} "
-            f"({lost[value] / 1000:,.1f} of {total[value] / 1000:,.1f} ml)"
-            for share, value in cut[:_MAX_LISTED]
-        ]
-        more = (
-            f" and of {plural(len(cut) - _MAX_LISTED, 'class more', 'classes more')}"
-            if len(cut) > _MAX_LISTED
-            else ""
-        )
-        yield (
-            f"{', '.join(listed)}{more} lies outside of {shape} and is in no record; the largest scan has "
-            f"{largest}: {cure_of_cuts(manifest.recipe, has_labels=True)}"
-        )
-    if (wasted := (statistics.padding or Padding()).share) > _WARN_PADDING:
-        spacing = manifest.recipe.get("spacing_mm")
-        finer = (
-            f", or a finer --spacing-mm than {','.join(f'{side:g}' for side in spacing)}" if spacing else ""
-        )
-        yield (
-            f"{wasted:.1%} of the voxels are padding: records have {shape} and the largest scan has "
-            f"{largest}; choose a smaller --depth, --height and --width{finer}"
-        )
+    spacing = manifest.recipe.get("spacing_mm")
+    finer = f", or a finer --spacing-mm than {','.join(f'{side:g}' for side in spacing)}" if spacing else ""
+    yield (
+        f"{wasted:.1%} of the voxels are padding: records have {shape} and the largest scan has "
+        f"{largest}; choose a smaller --depth, --height and --width{finer}"
+    )
 
 
 def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
     """Return how much of the scans' field of view and body is in no record; a warning where there are no labels."""
     split = manifest.splits[name]
     statistics = split.statistics
-    of_view, of_body = (
-        {int(percent): count for percent, count in (counts or {}).items()}
-        for counts in (statistics.scan_cut_percents, statistics.body_cut_percents)
-    )
-    cut = sum(count for percent, count in of_view.items() if percent > 100 * warn_cut)
-    if not cut:
+    of_view, of_body = map(_by_percent, (statistics.scan_cut_percents, statistics.body_cut_percents))
+    if not _scans_above(of_view, warn_cut):
         return []
     shape, largest = _sizes(manifest, split)
     share = (statistics.scan_cut_mm3 or 0) / (statistics.scan_mm3 or 1)
-    without_body = sum(count for percent, count in of_body.items() if percent > 100 * warn_cut)
-    body = (
-        f"more than {warn_cut:.0%} of the body, up to {max(of_body)}%, is lost of {without_body:,} of "
-        f"{plural(sum(of_body.values()), 'scan')}"
-    )
+    body, fix = "nearly all of each body is in records", ""
+    without_body = _scans_above(of_body, warn_cut)
+    if without_body:
+        body = (
+            f"more than {warn_cut:.0%} of the body, up to {max(of_body)}%, is lost of {without_body:,} of "
+            f"{plural(sum(of_body.values()), 'scan')}"
+        )
+        fix = f"; the largest scan has {largest}: {cure_of_cuts(manifest.recipe, has_labels=False)}"
+    # Labels say what matters of a scan, and their loss has a warning of its own; air around a body may be cut off.
     is_warning = bool(without_body) and not statistics.labelled
-    fix = (
-        f"; the largest scan has {largest}: {cure_of_cuts(manifest.recipe, has_labels=False)}"
-        if without_body
-        else ""
-    )
     return [
         f"  {'warning: ' * is_warning}{name}: {share:.1%} of the field of view (up to {max(of_view)}% of a scan) lies "
-        f"outside of {shape} and is in no record; {body if without_body else 'nearly all of each body is in records'}"
-        f"{fix}"
+        f"outside of {shape} and is in no record; {body}{fix}"
     ]
+
+
+def _by_percent(counts: Mapping[str, int] | None) -> dict[int, int]:
+    return {int(percent): count for percent, count in (counts or {}).items()}
+
+
+def _scans_above(counts: Mapping[int, int], share: float) -> int:
+    return sum(count for percent, count in counts.items() if percent > 100 * share)
 
 
 def _sizes(manifest: Manifest, split: Split) -> tuple[str, str]:

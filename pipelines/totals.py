@@ -107,6 +107,7 @@ class Totals:
                 self.in_order.update(entry)
         if reference.problem is not None:
             reference = _without_secrets(reference)
+        # The digests above are of the reference as it was listed, so changed groups and secrets still change them.
         if reference.problem is not None or reference.group is not None:
             line = reference_to_json(replace(reference, group=None))
         identity = example_id(reference.key)
@@ -124,23 +125,37 @@ class Totals:
         return identity, line.encode("utf-8", "surrogateescape")
 
     def _take_convertible(self, reference: SourceExample) -> None:
+        self.splits[reference.split] += 1
+        self._take_kind(reference)
+        self._take_masks(reference)
+        self._take_objects(reference)
+        self._take_labels(reference)
+
+    def _take_kind(self, reference: SourceExample) -> None:
+        """Note the first volume and the first picture, by the names of their files."""
         has_slices = reference.members or reference.stored
+        # A DICOM series is a folder or a list of files, whose name says nothing.
         if not self.first_volume and (has_slices or is_volume_name(reference.source)):
             self.first_volume = reference.source
         if not self.first_picture and is_image_name(reference.source):
             self.first_picture = reference.source
+
+    def _take_masks(self, reference: SourceExample) -> None:
         self.labelled += reference.is_labelled
         if not reference.is_labelled:
             self.unlabeled[reference.split] += 1
             self.first_unlabeled = self.first_unlabeled or reference.source
         if len(self.label_images) < MOST_LABELS_SEEN:
             self.label_images += _label_images(reference)
-        self.splits[reference.split] += 1
+
+    def _take_objects(self, reference: SourceExample) -> None:
         self.has_boxes |= reference.boxes is not None
         self.objects += len(reference.boxes or ()) + len(reference.bad_objects)
         for reason, detail in reference.bad_objects:
             self.bad_objects[reason] += 1
             self.first_bad_object = self.first_bad_object or f"{reference.source}: {reason} ({detail})"
+
+    def _take_labels(self, reference: SourceExample) -> None:
         self.has_label |= reference.label is not None or reference.labels is not None
         labels = [*reference.classes, *[box.label for box in reference.boxes or ()]]
         for label in [*labels, *[name for name, _ in reference.class_masks]]:
@@ -150,6 +165,7 @@ class Totals:
     def _take_stamps(self, reference: SourceExample, stamp: Callable[[str], Stamp | None]) -> None:
         if self.stamps is None:
             return
+        # A file changed within the resolution of its file system's times, or a series without stamps, proves nothing.
         stamps = [stamp(path) for path in reference.paths]
         of_series = reference.stored[2] if reference.stored else "no series"
         if None in stamps or not of_series:
@@ -164,7 +180,7 @@ class Totals:
         self.convertible += later.convertible
         self.identities.extend(later.identities)
         self.digests = (self.digests + later.digests) % _DIGESTS
-        self.in_order = None
+        self.in_order = None  # a digest in order cannot be added up
         both = (self.stamps, later.stamps)
         self.stamps = None if both[0] is None or both[1] is None else (both[0] + both[1]) % _DIGESTS
         self.splits.update(later.splits)
@@ -224,6 +240,7 @@ class Totals:
         ]
         inputs = plural(self.count, "input was", "inputs were")
         head = f"nothing was converted: {inputs} rejected because of the annotations; correct these:"
+        # Missing files are most often a wrong folder of images.
         if any("file" in reason for reason, _ in most):
             listed.append(f"the images' folder is {images}; --images names another")
         raise JobError("\n".join([head, *listed]))
@@ -237,7 +254,7 @@ class Totals:
             return
         reasons = "; ".join(f"{count} x {reason}" for reason, count in self.bad_objects.most_common(3))
         cures = ["correct the annotations"]
-        if many_inverted:
+        if many_inverted:  # a width and a height under the names of a corner
             cures += ["add --box-form corner-size if xmax and ymax hold a width and a height"]
         if any("segmentation" in reason for reason in self.bad_objects):
             cures += ["leave --masks out"]

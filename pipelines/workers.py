@@ -69,19 +69,7 @@ def run_fork_server(
         for channel in channels:
             _send_failure(channel.makefile("wb"), error)
         os._exit(1)
-    for channel in channels:
-        try:
-            process = os.fork() if len(channels) > 1 else 0
-        except OSError as error:
-            _send_failure(channel.makefile("wb"), error)
-            continue
-        if process == 0:
-            for other in channels:
-                if other is not channel:
-                    other.close()
-            with contextlib.suppress(OSError):  # not Linux
-                Path("/proc/self/comm").write_text(f"hfw-{driver}")
-            _serve(channel.makefile("rb"), channel.makefile("wb"))
+    _fork_workers(driver, channels)
     for channel in channels:
         channel.close()
     with contextlib.suppress(ChildProcessError):
@@ -91,6 +79,25 @@ def run_fork_server(
         time.sleep(0.01)
     delete_dead_folders()
     os._exit(0)
+
+
+def _fork_workers(driver: int, channels: Sequence[socket.socket]) -> None:
+    """Fork a worker for each socket; it returns only in this process, which has no worker's task with several."""
+    for channel in channels:
+        try:
+            # A single worker needs no server beside it: Workers starts one such process for each where it cannot fork.
+            process = os.fork() if len(channels) > 1 else 0
+        except OSError as error:
+            _send_failure(channel.makefile("wb"), error)
+            continue
+        if process == 0:
+            # Otherwise a worker's death would not close its socket, because its siblings hold it open.
+            for other in channels:
+                if other is not channel:
+                    other.close()
+            with contextlib.suppress(OSError):  # not Linux
+                Path("/proc/self/comm").write_text(f"hfw-{driver}")
+            _serve(channel.makefile("rb"), channel.makefile("wb"))
 
 
 def _serve(reading: BinaryIO, writing: BinaryIO) -> NoReturn:
@@ -158,7 +165,7 @@ def count_workers(job: JobOptions, shards: int, worker_bytes: int) -> int:
         shards: shards of a split, an upper limit.
         worker_bytes: memory for the inputs of each worker, which the machine must have.
     """
-    if not hasattr(os, "fork"):
+    if not hasattr(os, "fork"):  # Windows
         return 1
     return job.workers or max(
         1, min(available_cores(), shards, int(SHARE_OF_MEMORY * machine_memory()) // worker_bytes)
@@ -267,6 +274,7 @@ class Workers:
         return self
 
     def _start(self, descriptors: list[int]) -> None:
+        # A fork copies locks that other threads hold, and not the threads that would release them.
         if self._copies and _count_threads() == 1:
             self._fork(descriptors)
         elif sys.platform == "linux":
@@ -288,6 +296,7 @@ class Workers:
                     os.dup2(nothing, standard)
                 run_fork_server(driver, descriptors)
             os._exit(1)
+        # Both set the group, as shells do: whichever runs first, it is set before a signal is sent to it.
         with contextlib.suppress(OSError):  # the child has done it
             os.setpgid(process, process)
         self._servers[process] = lambda: os.waitpid(process, 0)

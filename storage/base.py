@@ -1,13 +1,15 @@
-"""Interface of a store of files, and its objects as readable and writable streams."""
+"""Interface of files below a root, wherever they are, and their streams for reading and writing."""
 
 from __future__ import annotations
 
+import copy
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -23,12 +25,20 @@ ANY, ABSENT = "any", "absent"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectInfo:
-    """Size and version of an object, and its age by the store's clock; ANY and 0 where no write has a condition."""
+class FileInfo:
+    """Size and version of a file, and its age by the store's clock; ANY and 0 where no write has a condition."""
 
     size: int
     version: str
     age_seconds: float
+
+
+class Entry(NamedTuple):
+    """A file of a listing, or a folder, whose size is None; `version` may differ from that of `FileInfo`."""
+
+    path: str
+    size: int | None
+    version: str = ANY
 
 
 class MultipartUpload(Protocol):
@@ -44,105 +54,116 @@ class MultipartUpload(Protocol):
         """Delete the parts that were sent."""
 
 
-class ObjectStore:
-    """Files by their addresses, from several threads of one process.
+class Files:
+    """Files below a root: a local folder or an address; from several threads of one process.
 
-    A store implements what its users need: web servers can only be read, for example. Methods without `_once` in
-    their names repeat a request after transient faults. They raise StoreError with the object's address where the
-    store refuses a request or all attempts fail.
+    Paths are relative to the root, with slashes; "" is the root itself. A store implements what its users need: web
+    servers can only be read, for example. Methods with `_once` in their names send one request and raise the
+    client's own error. The others repeat a request after transient faults, and raise StoreError with the file's
+    address where the store refuses it or all attempts fail.
 
     Attributes:
-        endpoint: address of the server, for messages; None where the object's address says it.
+        root: the folder or address, without secrets.
+        endpoint: address of the server, for messages; None where the root says it.
         is_conditional: whether writes compare the current object with the expected one; then conversions take a lease.
+        lists_folders: whether `entries` can list one folder without those below it.
     """
 
+    root = ""
     endpoint: str | None = None
     is_conditional = False
+    lists_folders = True
+
+    def at(self, root: str) -> Self:
+        """Return the files below another root, without a slash at its end, by the same client."""
+        files = copy.copy(self)
+        files.root = root
+        return files
+
+    def address(self, path: str) -> str:
+        """Return the address of a file, for messages."""
+        return f"{self.root}/{path}" if path else self.root
 
     def fault_of(self, error: Exception) -> Fault:
         """Return the meaning of an error of a single request."""
         return fault_of(error)
 
-    def retried(self, address: str, act: Callable[[], Result]) -> Result:
+    def retried(self, path: str, act: Callable[[], Result]) -> Result:
         """Return what a single request returns; see `retry_request`."""
-        return retry_request(address, act, self.fault_of)
+        return retry_request(self.address(path), act, self.fault_of)
 
-    def read_once(self, address: str, start: int, stop: int | None) -> bytes:
-        """Read as `read` does, by a single request that raises the client's own error."""
-        raise NotImplementedError
-
-    def stat_once(self, address: str) -> ObjectInfo | None:
-        """Stat as `stat` does, by a single request that raises the client's own error; None for an unknown size."""
-        raise NotImplementedError
-
-    def read_range_once(self, address: str, start: int, stop: int, seconds: float) -> bytes | bytearray:
-        """Read as `read_once` does, in the fastest way for many concurrent readers.
+    def read_once(
+        self, path: str, start: int, stop: int | None, seconds: float | None = None
+    ) -> bytes | bytearray:
+        """Read as `read` does.
 
         Args:
-            seconds: timeout of the request, as far as the client has one.
+            path: path of the file.
+            start: first byte.
+            stop: the byte after the last one; None: all.
+            seconds: timeout for one of many concurrent ranges, for which the fastest way is taken.
         """
-        return self.read_once(address, start, stop)
+        raise NotImplementedError
 
-    def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Return the bytes from `start` to `stop`, fewer at the object's end; raise FileNotFoundError without one."""
+    def stat_once(self, path: str) -> FileInfo | None:
+        """Stat as `stat` does; None for an unknown size."""
+        raise NotImplementedError
+
+    def entries_once(self, folder: str, page: str, *, deep: bool) -> tuple[Iterable[Entry], str]:
+        """Return a page of `entries`, and the name of the next one; "" is the first page, and none after the last."""
+        raise NotImplementedError
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return the bytes from `start` to `stop`, fewer at the file's end; raise FileNotFoundError without one."""
         if stop is not None and stop <= start:
             return b""
-        return self.retried(address, lambda: self.read_once(address, start, stop))
+        return bytes(self.retried(path, lambda: self.read_once(path, start, stop)))
 
-    def open(self, address: str) -> Any:
-        """Return a stream that reads an object in order; the first read may raise FileNotFoundError."""
-        return ObjectReader(self, address)
+    def open(self, path: str) -> Any:
+        """Return a stream that reads a file in order; the first read may raise FileNotFoundError."""
+        return ObjectReader(self, path)
 
-    def stat(self, address: str) -> ObjectInfo | None:
-        """Return the size, version and age of an object; None where there is no object."""
+    def stat(self, path: str) -> FileInfo | None:
+        """Return the size, version and age of a file; None where there is none."""
         try:
-            return self.retried(address, lambda: self.stat_once(address))
+            return self.retried(path, lambda: self.stat_once(path))
         except FileNotFoundError:
             return None
 
-    def write(self, address: str, data: bytes, expected: str = ANY) -> str:
-        """Write an object atomically and return its version; raise ChangedError where it fails the condition."""
+    def entries(self, folder: str = "", *, deep: bool = True) -> Iterator[Entry]:
+        """Yield the files below a folder; if not `deep`, those directly in it and its folders."""
+        page = ""
+        while True:
+            get = functools.partial(self.entries_once, folder, page, deep=deep)
+            found, page = self.retried(folder, get)
+            # An object whose name ends with a slash stands for an empty folder in consoles of stores.
+            yield from (entry for entry in found if entry.path and not entry.path.endswith("/"))
+            if not page:
+                return
+
+    def write(self, path: str, data: bytes, expected: str = ANY) -> str:
+        """Write a file atomically and return its version; raise ChangedError where it fails the condition."""
         raise NotImplementedError
 
-    def start_upload(self, address: str, expected: str = ANY) -> MultipartUpload:
-        """Start to write an object in parts."""
+    def start_upload(self, path: str, expected: str = ANY) -> MultipartUpload:
+        """Start to write a file in parts."""
         raise NotImplementedError
 
-    def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """Return the address and size of every object whose address has this prefix."""
-        return ((address, size) for address, size, _ in self.versions(prefix))
-
-    def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        """Return address, size and version of the same objects; this version may differ from that of `stat`."""
+    def copy_from(self, source: Files, source_path: str, path: str) -> None:
+        """Copy a file from another root of the same store."""
         raise NotImplementedError
 
-    def files_in(self, folder: str, inside: str = "") -> dict[str, int]:
-        """Return the sizes of the files directly in a folder and in its folder `inside`, by path below the folder."""
-        prefix = f"{folder}/"
-        found = {address[len(prefix) :]: size for address, size in self.listed(prefix)}
-        return {
-            name: size
-            for name, size in found.items()
-            if name and ("/" not in name or (inside and name.startswith(f"{inside}/")))
-        }
-
-    def list_dir(self, prefix: str) -> Iterator[tuple[str, int | None]] | None:
-        """Yield the objects directly in a folder with their sizes, and its folders with size None.
-
-        A folder's address and `prefix` end with a slash. Return None where the store cannot list one folder.
-        """
-        return None
-
-    def copy(self, source: str, target: str) -> None:
-        """Copy an object within this store."""
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete files; ignore missing ones."""
         raise NotImplementedError
 
-    def delete(self, addresses: Iterable[str]) -> None:
-        """Delete objects; ignore missing ones."""
-        raise NotImplementedError
-
-    def abort_uploads(self, prefix: str) -> None:
+    def abort_uploads(self) -> None:
         """Delete the parts of unfinished uploads."""
+
+
+def seconds_for(size: int) -> float:
+    """Return the timeout of a request for `size` bytes."""
+    return SILENT_SECONDS + size / _MIN_BYTES_PER_SECOND
 
 
 def read_body(stream: Any, size: int) -> bytes:
@@ -151,7 +172,7 @@ def read_body(stream: Any, size: int) -> bytes:
     Raises:
         TimeoutError: the body takes longer than its size allows.
     """
-    deadline = time.monotonic() + SILENT_SECONDS + size / _MIN_BYTES_PER_SECOND
+    deadline = time.monotonic() + seconds_for(size)
     chunks = []
     while chunk := stream.read(_READ_BYTES):
         chunks.append(chunk)
@@ -185,15 +206,16 @@ _PARTS_OF_A_SIZE: Final = 1000
 class ObjectReader:
     """Sequential reader of an object, which reads ahead by PART_BYTES."""
 
-    def __init__(self, store: ObjectStore, address: str) -> None:
-        self._store, self._address = store, address
+    def __init__(self, files: Files, path: str) -> None:
+        self._files, self._path = files, path
         self._offset, self._ahead = 0, b""
 
     def read(self, size: int) -> bytes:
         """Return the next bytes, fewer at the end."""
+        # Readers ask for small parts, and each request has the latency of the store.
         if len(self._ahead) < size:
             start = self._offset + len(self._ahead)
-            self._ahead += self._store.read(self._address, start, start + max(size, PART_BYTES))
+            self._ahead += self._files.read(self._path, start, start + max(size, PART_BYTES))
         chunk, self._ahead = self._ahead[:size], self._ahead[size:]
         self._offset += len(chunk)
         return chunk
@@ -215,9 +237,9 @@ class ObjectWriter:
     It holds two parts in memory: the one that is filled and the one that is sent.
     """
 
-    def __init__(self, store: ObjectStore, address: str) -> None:
-        self._store, self._address = store, address
-        current = store.stat(address)
+    def __init__(self, files: Files, path: str) -> None:
+        self._files, self._path = files, path
+        current = files.stat(path)
         self._expected = ABSENT if current is None else current.version
         self._pending, self._bytes, self._checksum, self._parts_sent = bytearray(), 0, 0, 0
         self._upload: MultipartUpload | None = None
@@ -229,6 +251,7 @@ class ObjectWriter:
         view = np.frombuffer(data, np.uint8).data
         self._pending += view
         self._bytes += len(view)
+        # Strictly more: the last part goes with `finish`, which creates the object.
         while len(self._pending) > (size := PART_BYTES << self._parts_sent // _PARTS_OF_A_SIZE):
             part, self._pending = bytes(self._pending[:size]), self._pending[size:]
             self._send(part)
@@ -241,7 +264,8 @@ class ObjectWriter:
     def _send(self, part: bytes) -> None:
         self._checksum = crc32c(part, self._checksum)
         if self._upload is None:
-            self._upload = self._store.start_upload(self._address, self._expected)
+            self._upload = self._files.start_upload(self._path, self._expected)
+            # One part at a time, so that memory is bounded; the next one is made meanwhile.
             self._executor = ThreadPoolExecutor(1, "upload")
         assert self._executor is not None
         self._wait()
@@ -258,7 +282,7 @@ class ObjectWriter:
         last = bytes(self._pending)
         self._checksum, self._pending = crc32c(last, self._checksum), bytearray()
         if self._upload is None:
-            self._store.write(self._address, last, self._expected)
+            self._files.write(self._path, last, self._expected)
             return
         self._wait()
         self._upload.finish(last)
@@ -267,7 +291,7 @@ class ObjectWriter:
     def matches_stored(self) -> bool:
         """Return whether the stored object equals the one written here, because another run wrote the same bytes."""
         checksum = 0
-        with ObjectReader(self._store, self._address) as reader:
+        with ObjectReader(self._files, self._path) as reader:
             try:
                 while chunk := reader.read(PART_BYTES):
                     checksum = crc32c(chunk, checksum)

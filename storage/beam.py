@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from halofeed.errors import UsageError
-from halofeed.storage.base import ANY, ObjectInfo, ObjectStore
+from halofeed.storage.base import ANY, Entry, FileInfo, Files
 from halofeed.system.addresses import Address, printable_cause
 
 _CLIENT_ARGUMENTS = {
@@ -33,13 +33,16 @@ def apply_options(options: Any) -> dict[str, Any]:
     settings = {
         argument: given[name] for name, argument in _CLIENT_ARGUMENTS.items() if given.get(name) is not None
     }
+    # Beam's option is the opposite of boto3's argument.
     if given.get("s3_disable_ssl"):
         settings["use_ssl"] = False
     return settings
 
 
-class BeamFiles(ObjectStore):
-    """Files of Beam's file systems; a subclass of Beam's `FileSystem` is found by its scheme. See `ObjectStore`."""
+class BeamFiles(Files):
+    """Files of Beam's file systems; a subclass of Beam's `FileSystem` is found by its scheme. See `Files`."""
+
+    lists_folders = False
 
     def __init__(self) -> None:
         from apache_beam.io.filesystem import CompressionTypes
@@ -68,22 +71,25 @@ class BeamFiles(ObjectStore):
             ) from printable_cause(error)
         return True
 
-    def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        address = self.address(path)
         try:
             with self.systems.open(address, **self.as_they_are) as stream:
                 stream.seek(start)
                 return bytes(stream.read(-1 if stop is None else stop - start))
         except Exception as error:
+            # Each file system has its own error for a missing file.
             if self.systems.exists(address):
                 raise
             raise FileNotFoundError(address) from error
 
-    def stat(self, address: str) -> ObjectInfo | None:
+    def stat(self, path: str) -> FileInfo | None:
+        address = self.address(path)
         found = [entry for entry in self._match(address) if entry.path == address]
-        return ObjectInfo(size=found[0].size_in_bytes, version=ANY, age_seconds=0) if found else None
+        return FileInfo(size=found[0].size_in_bytes, version=ANY, age_seconds=0) if found else None
 
-    def write(self, address: str, data: bytes, expected: str = ANY) -> str:
-        parts = self.start_upload(address, expected)
+    def write(self, path: str, data: bytes, expected: str = ANY) -> str:
+        parts = self.start_upload(path, expected)
         try:
             parts.finish(data)
         except BaseException:
@@ -91,22 +97,23 @@ class BeamFiles(ObjectStore):
             raise
         return ANY
 
-    def start_upload(self, address: str, expected: str = ANY) -> _BeamUpload:
-        return _BeamUpload(self, address)
+    def start_upload(self, path: str, expected: str = ANY) -> _BeamUpload:
+        return _BeamUpload(self, self.address(path))
 
-    def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        for entry in self._match(prefix + "**"):
-            yield entry.path, entry.size_in_bytes, str(entry.last_updated_in_seconds)
+    def entries(self, folder: str = "", *, deep: bool = True) -> Iterator[Entry]:
+        for found in self._match(f"{self.address(folder)}/**"):
+            path = found.path[len(self.root) + 1 :]
+            yield Entry(path, found.size_in_bytes, str(found.last_updated_in_seconds))
 
-    def copy(self, source: str, target: str) -> None:
-        self.systems.copy([source], [target])
+    def copy_from(self, source: Files, source_path: str, path: str) -> None:
+        self.systems.copy([source.address(source_path)], [self.address(path)])
 
-    def delete(self, addresses: Iterable[str]) -> None:
-        present = [address for address in addresses if self.systems.exists(address)]
+    def delete(self, paths: Iterable[str]) -> None:
+        present = [address for address in map(self.address, paths) if self.systems.exists(address)]
         if present:
             self.systems.delete(present)
 
-    def abort_uploads(self, prefix: str) -> None:
+    def abort_uploads(self) -> None:
         """Do nothing: an unfinished upload is a file, and listings show it."""
 
     def _match(self, pattern: str) -> list[Any]:
@@ -120,6 +127,7 @@ class _BeamUpload:
         folder, _, name = address.rpartition("/")
         self._systems = files.systems
         self._address, self._temporary = address, f"{folder}/.{name}.{uuid.uuid4().hex}"
+        # File systems with folders may require that the parent exists.
         if not self._systems.exists(folder):
             with contextlib.suppress(OSError):  # another worker made it
                 self._systems.mkdirs(folder)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from halofeed.errors import MissingExtraError, StoreError, UsageError, install_command, require_extra
-from halofeed.storage.base import ObjectStore
+from halofeed.storage.base import Files
 from halofeed.storage.beam import BeamFiles, apply_options
 from halofeed.storage.gcs import GcsObjects
 from halofeed.storage.local import LocalDisk
@@ -28,21 +28,20 @@ from halofeed.system.console import human_bytes
 _SECRET = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _SAME_SCHEME = {"s3a": "s3", "gcs": "gs"}
 _WEB = ("http", "https")
-_WEB_SECONDS = 60.0
 _EXTRAS = {"gs": ("gcp", "google.cloud.storage"), "s3": ("aws", "boto3")}
 
 _lock = threading.RLock()  # a signal handler may need it too
-_stores: dict[str, ObjectStore] = {}
+_stores: dict[str, Files] = {}
 _settings: dict[str, Any] = {}
 
 
-def _s3_client() -> ObjectStore:
+def _s3_client() -> Files:
     from halofeed.storage.s3 import S3Objects  # its http and ssl take 15 ms to import
 
     return S3Objects(_settings)
 
 
-_CLIENTS: dict[str, Callable[[], ObjectStore]] = {"": LocalDisk, "s3": _s3_client, "gs": GcsObjects}
+_CLIENTS: dict[str, Callable[[], Files]] = {"": LocalDisk, "s3": _s3_client, "gs": GcsObjects}
 """Clients by URL scheme; Beam serves other schemes."""
 
 
@@ -63,19 +62,20 @@ def use_settings(settings: Mapping[str, Any]) -> None:
     for name in _SECRET:
         keep_secret(str(settings.get(name, "")))
     with _lock:
+        # A client keeps the settings with which it was made.
         if dict(settings) != _settings:
             _settings.clear()
             _settings.update(settings)
             _stores.clear()
 
 
-def store_of(address: str) -> ObjectStore:
-    """Return the store of a path or address: one client for each scheme and process."""
-    scheme = address.partition("://")[0] if is_remote(address) else ""
+def store_of(root: str) -> Files:
+    """Return the files below a folder or address without secrets: one client for each scheme and process."""
+    scheme = root.partition("://")[0] if is_remote(root) else ""
     with _lock:
         if scheme not in _stores:
             _stores[scheme] = _CLIENTS.get(scheme, BeamFiles)()
-        return _stores[scheme]
+        return _stores[scheme].at(root.rstrip("/") if scheme else root)
 
 
 def _forget_stores() -> None:
@@ -88,8 +88,8 @@ def _forget_stores() -> None:
 os.register_at_fork(after_in_child=_forget_stores)
 
 
-def reader_of(address: Address) -> ObjectStore:
-    """Return the store that reads the files below an address, by `stat_once`, `read_range_once` and `list_dir`.
+def reader_of(address: Address) -> Files:
+    """Return the files below an address, for reading.
 
     Raises:
         UsageError: no client reads such addresses, or the address has a user that the client does not use.
@@ -100,12 +100,13 @@ def reader_of(address: Address) -> ObjectStore:
 
     scheme = _SAME_SCHEME.get(address.scheme, address.scheme)
     _refuse_user_and_query(f"{address}", address)
+    # Settings of fsspec are those of the user, and our own clients do not know them.
     if not has_settings(address.scheme):
         if scheme in _EXTRAS:
             with require_extra("remote", "boto3", "botocore", "google", "requests"):
-                return store_of(f"{scheme}://")
-        if scheme in ("http", "https"):
-            return WebFiles(address.redirects)
+                return store_of(f"{scheme}://").at(str(address))
+        if scheme in _WEB:
+            return WebFiles(address)
     return FsspecFiles(address)
 
 
@@ -120,6 +121,7 @@ def check_reachable(flag: str, path: str) -> None:
         return
     # The text of an `Address` has no secrets. `path` itself is never part of a message.
     scheme, place = address.scheme, str(address).partition("://")[2]
+    # A path is meant; below it would be an unknown file system.
     if scheme == "file":
         raise UsageError(f"{flag} {address}: expected a path, got an address; write {flag} {place}")
     if scheme in _WEB:
@@ -127,10 +129,12 @@ def check_reachable(flag: str, path: str) -> None:
             f"{flag} {address}: a conversion uses no web addresses; download the files and name their folder, or name "
             "a bucket as gs://BUCKET/FOLDER or s3://BUCKET/FOLDER"
         )
+    # s3:///folder: a client would report an empty name of a bucket as a wrong request.
     if scheme in _EXTRAS and place.startswith("/"):
         raise UsageError(f"{flag} {address}: names no bucket; write {scheme}://BUCKET/{place.strip('/')}")
     _refuse_user_and_query(f"{flag} {address}", address)
     extra, module = _EXTRAS.get(scheme, ("", ""))
+    # Beam reports a missing package as an unknown file system.
     if module and not _is_installed(module):
         raise MissingExtraError(
             f"{flag} {address}: {module} is not installed, which {scheme}:// needs; {install_command(extra)}"
@@ -184,12 +188,8 @@ def read_option_file(flag: str, path: str, max_bytes: int) -> bytes:
 
 def _read_address(address: Address, max_bytes: int) -> bytes:
     """Return the first `max_bytes` and one more byte of an object; raise FileNotFoundError or StoreError."""
-    if address.scheme not in _WEB:
-        return store_of(str(address)).read(str(address), 0, max_bytes + 1)
-    web = reader_of(address)
-    return bytes(
-        web.retried(str(address), lambda: web.read_range_once(address.full, 0, max_bytes + 1, _WEB_SECONDS))
-    )
+    files = reader_of(address) if address.scheme in _WEB else store_of(str(address))
+    return files.read("", 0, max_bytes + 1)
 
 
 def _is_installed(module: str) -> bool:

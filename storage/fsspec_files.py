@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urljoin
 
 from halofeed.errors import MissingExtraError, UsageError, install_command
-from halofeed.storage.base import ANY, SILENT_SECONDS, ObjectInfo, ObjectStore
+from halofeed.storage.base import ANY, SILENT_SECONDS, Entry, FileInfo, Files
 from halofeed.storage.retry import Fault, fault_of
 from halofeed.storage.web import RefusedRedirectError, check_redirect
 from halofeed.system.addresses import Address, printable_cause, redacted
@@ -26,8 +26,8 @@ def has_settings(scheme: str) -> bool:
     return bool(conf.get(scheme))
 
 
-class FsspecFiles(ObjectStore):
-    """Files below an address, with the user's settings of fsspec; see `ObjectStore`.
+class FsspecFiles(Files):
+    """Files below an address, with the user's settings of fsspec; see `Files`.
 
     Raises:
         MissingExtraError: a package is not installed.
@@ -56,43 +56,52 @@ class FsspecFiles(ObjectStore):
                 f"{place}: fsspec's client for {place.scheme}:// cannot start: {reason}; install what it needs, or "
                 "copy the data set to local disk, and name the copy"
             ) from printable_cause(error)
-        self._root, self._path = place.full.rstrip("/"), path.rstrip("/")
+        self.root, self._place, self._path = str(place), place, path.rstrip("/")
         logging.getLogger("fsspec.http").addFilter(_hide_secrets)
         self._files.invalidate_cache()
+        # s3fs and gcsfs repeat requests themselves.
         if hasattr(self._files, "retries"):
-            self._files.retries = 1  # repeated by halofeed
+            self._files.retries = 1
         self._is_web = place.scheme in _WEB
+        self.lists_folders = not self._is_web  # fsspec would read the links of a page
         if self._is_web:
             _follow_allowed_redirects(self._files, place.redirects)
 
     def fault_of(self, error: Exception) -> Fault:
         if isinstance(error, RefusedRedirectError):
             return Fault.FINAL
+        # aiohttp's errors have `status`, those of gcsfs `code`.
         status = getattr(error, "status", None) or vars(error).get("code")
         if isinstance(status, int):
             return fault_of(error, status)
         fault = fault_of(error)
         return Fault.TRANSIENT if fault is Fault.FINAL else fault  # errors of any library
 
-    def read_range_once(self, address: str, start: int, stop: int, seconds: float) -> bytes:
-        return bytes(self._call("cat_file", address, seconds, start=start, end=stop))
+    def read_once(self, path: str, start: int, stop: int | None, seconds: float | None = None) -> bytes:
+        return bytes(self._call("cat_file", path, seconds or SILENT_SECONDS, start=start, end=stop))
 
-    def stat_once(self, address: str) -> ObjectInfo | None:
-        size = self._call("info", address, SILENT_SECONDS).get("size")
-        return None if size is None else ObjectInfo(size=int(size), version=ANY, age_seconds=0)
+    def stat_once(self, path: str) -> FileInfo | None:
+        size = self._call("info", path, SILENT_SECONDS).get("size")
+        return None if size is None else FileInfo(size=int(size), version=ANY, age_seconds=0)
 
-    def list_dir(self, prefix: str) -> Iterator[tuple[str, int | None]] | None:
-        if self._is_web:
-            return None
+    def entries_once(self, folder: str, page: str, *, deep: bool) -> tuple[Iterable[Entry], str]:
         try:
-            entries = self._call("ls", prefix.rstrip("/"), SILENT_SECONDS, detail=True)
+            found = self._call("ls", folder, SILENT_SECONDS, detail=True)
         except FileNotFoundError:
-            entries = []
-        return ((prefix + entry["name"].rpartition("/")[2], entry["size"]) for entry in entries)
+            found = []
+        start = f"{folder}/" if folder else ""
+        names = ((entry, entry["name"].rstrip("/").rpartition("/")[2]) for entry in found)
+        return [
+            Entry(start + name, None if entry.get("type") == "directory" else entry["size"])
+            for entry, name in names
+        ], ""
 
-    def _call(self, method: str, address: str, seconds: float, **options: Any) -> Any:
-        path = address if self._is_web else f"{self._path}{address[len(self._root) :]}"
+    def _call(self, method: str, below: str, seconds: float, **options: Any) -> Any:
+        path = f"{self._path}/{below}" if below else self._path
+        if self._is_web:
+            path = (self._place / below if below else self._place).full
         try:
+            # File systems without asyncio take no timeout.
             if not self._files.async_impl:
                 return getattr(self._files, method)(path, **options)
             from fsspec.asyn import sync

@@ -6,7 +6,7 @@ import base64
 import contextlib
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, Final
@@ -18,13 +18,14 @@ from halofeed.storage.base import (
     ANY,
     CONNECT_SECONDS,
     SILENT_SECONDS,
-    ObjectInfo,
-    ObjectStore,
+    Entry,
+    FileInfo,
+    Files,
     age_seconds,
     read_body,
     split_url,
 )
-from halofeed.storage.retry import Fault, fault_of, retry_request
+from halofeed.storage.retry import Fault, fault_of
 from halofeed.system.checksum import crc32c
 from halofeed.system.wording import plural
 
@@ -35,15 +36,15 @@ _SERVICE: Final = "https://storage.googleapis.com"
 
 
 class AnswerError(Exception):
-    """Response that is no success, with its HTTP `status`."""
+    """Response that is no success, with its HTTP `status`; `of_bucket` if 404 means a missing bucket."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, *, of_bucket: bool = False) -> None:
         super().__init__(f"{status} {text}".strip())
-        self.status = status
+        self.status, self.of_bucket = status, of_bucket
 
 
-class GcsObjects(ObjectStore):
-    """Objects of Google Cloud Storage; STORAGE_EMULATOR_HOST names another server. See `ObjectStore`."""
+class GcsObjects(Files):
+    """Objects of Google Cloud Storage; STORAGE_EMULATOR_HOST names another server. See `Files`."""
 
     is_conditional = True
 
@@ -59,16 +60,23 @@ class GcsObjects(ObjectStore):
             self._session.mount(scheme, HTTPAdapter(pool_connections=4, pool_maxsize=_CONNECTIONS))
 
     def fault_of(self, error: Exception) -> Fault:
-        return _fault_of(error)
+        named = {kind.__name__ for kind in type(error).__mro__}
+        # google.auth's: refused credentials, and credentials without a project or a token.
+        if "RefreshError" in named or "InvalidOperation" in named:
+            return Fault.CREDENTIALS
+        fault = fault_of(error, getattr(error, "status", 0))
+        return Fault.BUCKET if fault is Fault.ABSENT and getattr(error, "of_bucket", False) else fault
 
-    def read_once(self, address: str, start: int, stop: int | None) -> bytes:
+    def read_once(self, path: str, start: int, stop: int | None, seconds: float | None = None) -> bytes:
         span = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop else {}
-        place = self._object(address)
+        place = self._object(self.address(path))
         with self.request("GET", place, params={"alt": "media"}, headers=span, stream=True) as answer:
+            # A range that begins at the end of an object is refused.
             if answer.status_code == 416:
                 return b""
             _check(answer)
             announced = answer.headers.get("Content-Length")
+            # An object that is stored compressed comes decompressed, with another size than the announced one.
             encoded = "Content-Encoding" in answer.headers
             answer.raw.decode_content = True
             data = read_body(answer.raw, int(announced or 0))
@@ -78,78 +86,62 @@ class GcsObjects(ObjectStore):
                 )
             return data
 
-    def stat_once(self, address: str) -> ObjectInfo:
-        answer = _check(
-            self.request("GET", self._object(address), params={"fields": "size,generation,updated"})
-        )
+    def stat_once(self, path: str) -> FileInfo:
+        fields = {"fields": "size,generation,updated"}
+        answer = _check(self.request("GET", self._object(self.address(path)), params=fields))
         found = answer.json()
         age = age_seconds(datetime.fromisoformat(found["updated"]), answer.headers.get("Date"))
-        return ObjectInfo(size=int(found["size"]), version=str(found["generation"]), age_seconds=age)
+        return FileInfo(size=int(found["size"]), version=str(found["generation"]), age_seconds=age)
 
-    def write(self, address: str, data: bytes, expected: str = ANY) -> str:
-        bucket, key = split_url(address)
+    def entries_once(self, folder: str, page: str, *, deep: bool) -> tuple[Iterable[Entry], str]:
+        bucket, prefix = split_url(f"{self.address(folder)}/")
+        params = {"prefix": prefix, "fields": "items(name,size,generation),prefixes,nextPageToken"}
+        params |= ({} if deep else {"delimiter": "/"}) | ({"pageToken": page} if page else {})
+        found = _check(self.request("GET", self._bucket(bucket), params=params), of_bucket=True).json()
+        start = len(split_url(f"{self.root}/")[1])
+        folders = [Entry(name[start:-1], None) for name in found.get("prefixes", ())]
+        files = (
+            Entry(one["name"][start:], int(one["size"]), str(one.get("generation")))
+            for one in found.get("items", ())
+        )
+        return (*folders, *files), found.get("nextPageToken", "")
+
+    def write(self, path: str, data: bytes, expected: str = ANY) -> str:
+        bucket, key = split_url(self.address(path))
         params = {"uploadType": "media", "name": key, **_condition(expected)}
 
         def post() -> str:
             answer = self.request("POST", self.uploads(bucket), params=params, data=data)
-            return _check_arrived(_check(answer), len(data), crc32c(data))
+            return _check_arrived(_check(answer, of_bucket=True), len(data), crc32c(data))
 
-        return retry_request(address, post, _fault_of_bucket)
+        return self.retried(path, post)
 
-    def start_upload(self, address: str, expected: str = ANY) -> _GcsUpload:
-        return _GcsUpload(self, address, expected)
+    def start_upload(self, path: str, expected: str = ANY) -> _GcsUpload:
+        return _GcsUpload(self, path, expected)
 
-    def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        for page in self._pages(prefix):
-            yield from self._items(prefix, page)
-
-    def list_dir(self, prefix: str) -> Iterator[tuple[str, int | None]]:
-        for page in self._pages(prefix, delimiter="/"):
-            for folder in page.get("prefixes", ()):
-                yield f"gs://{split_url(prefix)[0]}/{folder}", None
-            yield from ((address, size) for address, size, _ in self._items(prefix, page))
-
-    def _items(self, prefix: str, page: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
-        for item in page.get("items", ()):
-            yield (
-                f"gs://{split_url(prefix)[0]}/{item['name']}",
-                int(item["size"]),
-                str(item.get("generation")),
-            )
-
-    def _pages(self, prefix: str, **arguments: str) -> Iterator[Mapping[str, Any]]:
-        bucket, key = split_url(prefix)
-        params = {"prefix": key, "fields": "items(name,size,generation),prefixes,nextPageToken", **arguments}
-        while True:
-            page = retry_request(
-                prefix,
-                lambda: _check(self.request("GET", self._bucket(bucket), params=params)).json(),
-                _fault_of_bucket,
-            )
-            yield page
-            if "nextPageToken" not in page:
-                return
-            params["pageToken"] = page["nextPageToken"]
-
-    def copy(self, source: str, target: str) -> None:
-        bucket, key = split_url(target)
-        place = f"{self._object(source)}/rewriteTo/b/{bucket}/o/{quote(key, safe='')}"
+    def copy_from(self, source: Files, source_path: str, path: str) -> None:
+        bucket, key = split_url(self.address(path))
+        place = f"{self._object(source.address(source_path))}/rewriteTo/b/{bucket}/o/{quote(key, safe='')}"
         token: dict[str, str] = {}
+        # A copy of a large object takes several requests.
         while True:
-            answer = self.retried(source, lambda: _check(self.request("POST", place, params=token)).json())
+            answer = source.retried(
+                source_path, lambda: _check(self.request("POST", place, params=token)).json()
+            )
             if answer.get("done", True):
                 return
             token["rewriteToken"] = answer["rewriteToken"]
 
-    def delete(self, addresses: Iterable[str]) -> None:
-        def one(address: str) -> None:
+    def delete(self, paths: Iterable[str]) -> None:
+        def one(path: str) -> None:
+            place = self._object(self.address(path))
             with contextlib.suppress(FileNotFoundError):
-                self.retried(address, lambda: _check(self.request("DELETE", self._object(address))))
+                self.retried(path, lambda: _check(self.request("DELETE", place)))
 
         with ThreadPoolExecutor(_DELETED_AT_ONCE, "delete") as threads:
-            list(threads.map(one, addresses))
+            list(threads.map(one, paths))
 
-    def abort_uploads(self, prefix: str) -> None:
+    def abort_uploads(self) -> None:
         """Do nothing: unfinished uploads are invisible and free, and the store deletes them after a week."""
 
     def _bucket(self, bucket: str) -> str:
@@ -173,13 +165,14 @@ class GcsObjects(ObjectStore):
 class _GcsUpload:
     """A resumable upload; see `MultipartUpload`."""
 
-    def __init__(self, store: GcsObjects, address: str, expected: str) -> None:
-        self._store, self._address = store, address
+    def __init__(self, files: GcsObjects, path: str, expected: str) -> None:
+        self._files, self._path = files, path
         self._bytes, self._checksum = 0, 0
-        bucket, key = split_url(address)
+        bucket, key = split_url(files.address(path))
         params = {"uploadType": "resumable", "name": key, **_condition(expected)}
-        begin = functools.partial(store.request, "POST", store.uploads(bucket), params=params, json={})
-        self._upload = retry_request(address, lambda: _check(begin()), _fault_of_bucket).headers["Location"]
+        begin = functools.partial(files.request, "POST", files.uploads(bucket), params=params, json={})
+        answer = files.retried(path, lambda: _check(begin(), of_bucket=True))
+        self._upload = answer.headers["Location"]
 
     def send(self, data: bytes) -> None:
         end = self._bytes + len(data)
@@ -199,12 +192,12 @@ class _GcsUpload:
 
     def _send(self, data: bytes, place: str) -> Any:
         span = {"Content-Range": f"bytes {place}"}
-        send = functools.partial(self._store.request, "PUT", self._upload, data=data, headers=span)
-        return self._store.retried(self._address, lambda: _check(send(), (308,)))
+        send = functools.partial(self._files.request, "PUT", self._upload, data=data, headers=span)
+        return self._files.retried(self._path, lambda: _check(send(), (308,)))
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):  # the store deletes it after a week anyway
-            self._store.request("DELETE", self._upload)
+            self._files.request("DELETE", self._upload)
 
 
 def _credentials(*, anonymous: bool) -> Any:
@@ -213,10 +206,12 @@ def _credentials(*, anonymous: bool) -> Any:
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
 
+    # The emulator takes no credentials, and looking for those of a machine takes seconds.
     if not anonymous:
         try:
             return google.auth.default(scopes=[_SCOPE])[0]
         except DefaultCredentialsError as error:
+            # Credentials were meant. Without them, public buckets can still be read.
             if (file := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")) is not None:
                 raise StoreError(
                     f"GOOGLE_APPLICATION_CREDENTIALS={file}: {str(error).rstrip('.')}; name a key file "
@@ -231,12 +226,14 @@ def _condition(expected: str) -> dict[str, str]:
     return {"ifGenerationMatch": "0" if expected == ABSENT else expected}
 
 
-def _check(answer: Any, more: tuple[int, ...] = ()) -> Any:
+def _check(answer: Any, more: tuple[int, ...] = (), *, of_bucket: bool = False) -> Any:
+    """Return an answer with a status of success, or one of `more`; raise AnswerError for any other."""
     if answer.status_code // 100 != 2 and answer.status_code not in more:
         text = answer.reason
+        # Some errors have no JSON, such as those of proxies.
         with contextlib.suppress(ValueError, KeyError, TypeError):
             text = answer.json()["error"]["message"]
-        raise AnswerError(answer.status_code, str(text))
+        raise AnswerError(answer.status_code, str(text), of_bucket=of_bucket)
     return answer
 
 
@@ -247,16 +244,3 @@ def _check_arrived(answer: Any, size: int, checksum: int) -> str:
     if int(found.get("size", size)) != size or found.get("crc32c", expected) != expected:
         raise ConnectionError(f"{found.get('size')} bytes arrived where {size:,} were sent, or other ones")
     return str(found.get("generation", ""))
-
-
-def _fault_of(error: Exception) -> Fault:
-    named = {kind.__name__ for kind in type(error).__mro__}
-    if "RefreshError" in named or "InvalidOperation" in named:
-        return Fault.CREDENTIALS
-    return fault_of(error, getattr(error, "status", 0))
-
-
-def _fault_of_bucket(error: Exception) -> Fault:
-    """Classify an error of a request for which a missing object means a missing bucket."""
-    fault = _fault_of(error)
-    return Fault.BUCKET if fault is Fault.ABSENT else fault

@@ -82,7 +82,8 @@ class _Lease:
     def __init__(self, folder: str) -> None:
         self.token = uuid.uuid4().hex
         self._folder, self._address = folder, lock_of(folder)
-        self._store = store_of(folder)
+        above, _, self._name = self._address.rpartition("/")
+        self._store = store_of(above)
         self._owner = f"{_user()}@{socket.gethostname()}, process {os.getpid()},"
         self._renewals, self._version = 0, ABSENT
         self._ended = threading.Event()
@@ -103,11 +104,12 @@ class _Lease:
         """Take the lease; raise JobError where another run holds it."""
         for _ in range(_TRIES):
             try:
-                self._version = self._store.write(self._address, self._document(), self._version)
+                self._version = self._store.write(self._name, self._document(), self._version)
                 return
             except ChangedError:
-                current, holder = self._store.stat(self._address), _read(self._address)
+                current, holder = self._store.stat(self._name), _read(self._address)
             self._version = ABSENT if current is None else current.version
+            # The holder has released it meanwhile; or the store wrote it and lost its answer.
             if current is None or holder.get("token") == self.token:
                 continue
             if current.age_seconds < LEASE_SECONDS and not _has_ended(holder):
@@ -127,11 +129,12 @@ class _Lease:
             # The next renewal may succeed; otherwise the workers find another holder.
             with contextlib.suppress(StoreError):
                 try:
-                    self._version = self._store.write(self._address, self._document(), self._version)
+                    self._version = self._store.write(self._name, self._document(), self._version)
                 except ChangedError:
+                    # Another run took the lease over, since this process was suspended for longer than it lasts.
                     if _read(self._address).get("token") != self.token:
                         return
-                    current = self._store.stat(self._address)
+                    current = self._store.stat(self._name)
                     self._version = current.version if current is not None else ABSENT
 
     def release(self) -> None:
@@ -143,13 +146,14 @@ class _Lease:
     def _release(self) -> None:
         with contextlib.suppress(StoreError):  # the lease expires
             if _read(self._address).get("token") == self.token:
-                self._store.delete([self._address])
+                self._store.delete([self._name])
 
 
 def _read(address: str) -> Mapping[str, Any]:
     """Return the content of a lease; {} where there is none or a damaged one."""
     try:
-        holder = json.loads(store_of(address).read(address))
+        above, _, name = address.rpartition("/")
+        holder = json.loads(store_of(above).read(name))
     except (FileNotFoundError, ValueError):
         return {}
     return holder if isinstance(holder, dict) else {}
@@ -177,12 +181,15 @@ def _born(process: int) -> str:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
+    # Fields 3 (state) and 22 (start time) of proc_pid_stat(5); the name in field 2 may hold spaces.
+    # A zombie has ended, though its parent has not asked for its status.
     return "" if fields[0] in "ZX" else fields[19]
 
 
 def _has_ended(holder: Mapping[str, Any]) -> bool:
     """Return whether the holder's process is known to have ended."""
     machine = _machine()
+    # Process ids mean something only within one boot and one container.
     if not machine or holder.get("machine") != machine or not isinstance(holder.get("process"), int):
         return False
     return _born(holder["process"]) != holder.get("born")

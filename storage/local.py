@@ -17,13 +17,16 @@ import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from io import BufferedReader
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.storage.base import ANY, ObjectInfo, ObjectStore
-from halofeed.system.atomic_files import copy_mode, create_replacing
+from halofeed.storage.base import ANY, Entry, FileInfo, Files
+from halofeed.storage.paths import scan_folder
+from halofeed.system.atomic_files import copy_mode, create_replacing, open_regular, read_regular
+from halofeed.system.memory import machine_memory
 
 try:
     import fcntl
@@ -36,49 +39,47 @@ _BLOCK_BYTES = 4096
 """Unit of direct writes at the end of a file. A device with larger blocks refuses them, and the end is cached."""
 
 
-class LocalDisk(ObjectStore):
-    """Files by their paths, without conditional writes; see `ObjectStore`."""
+class LocalDisk(Files):
+    """Files below a local folder, without conditional writes; see `Files`."""
 
-    def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
-        with self.open(address) as stream:
+    def address(self, path: str) -> str:
+        return os.path.join(self.root, path)
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        if not start and stop is None:
+            return read_regular(self.address(path), machine_memory())
+        with open_regular(self.address(path)) as stream:
             stream.seek(start)
-            return bytes(stream.read(-1 if stop is None else stop - start))
+            return stream.read(-1 if stop is None else stop - start) or b""
 
-    def open(self, address: str) -> Any:
-        return open(address, "rb")
+    def open(self, path: str) -> BufferedReader:
+        return BufferedReader(open_regular(self.address(path)))
 
-    def stat(self, address: str) -> ObjectInfo | None:
+    def stat(self, path: str) -> FileInfo | None:
         try:
-            found = os.stat(address)
+            found = os.stat(self.address(path))
         except (OSError, ValueError):
             return None
         if not stat.S_ISREG(found.st_mode):
             return None
-        return ObjectInfo(size=found.st_size, version=ANY, age_seconds=0)
+        return FileInfo(size=found.st_size, version=ANY, age_seconds=0)
 
-    def files_in(self, folder: str, inside: str = "") -> dict[str, int]:
-        found = dict(_sizes(folder))
-        if inside:
-            with contextlib.suppress(FileNotFoundError):
-                found.update(
-                    (f"{inside}/{name}", size) for name, size in _sizes(os.path.join(folder, inside))
-                )
-        return found
+    def entries(self, folder: str = "", *, deep: bool = True) -> Iterator[Entry]:
+        """Yield files as `Files.entries` does, without those deleted meanwhile; what is no regular file has no size."""
+        start = f"{folder}/" if folder else ""
+        with scan_folder(self.address(folder)) as found:
+            for one in found:
+                with contextlib.suppress(FileNotFoundError):
+                    if deep and one.is_dir(follow_symlinks=False):
+                        yield from self.entries(start + one.name)
+                    else:
+                        yield Entry(start + one.name, one.stat().st_size if one.is_file() else None)
 
-    def delete(self, addresses: Iterable[str]) -> None:
-        for path in addresses:
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in map(self.address, paths):
             if os.path.isfile(path):
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(path)
-
-
-def _sizes(folder: str) -> Iterator[tuple[str, int]]:
-    """Yield the files directly in a folder with their sizes, without those deleted meanwhile."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                if entry.is_file():
-                    yield entry.name, entry.stat().st_size
 
 
 class DirectFile:
@@ -115,6 +116,7 @@ class DirectFile:
             self._current[self._filled : self._filled + len(piece)] = piece
             self._filled += len(piece)
             view = view[len(piece) :]
+            # Full buffers only, so that direct writes begin and end at blocks.
             if self._filled == BUFFER_BYTES:
                 self._hand_over()
         return size
@@ -125,6 +127,7 @@ class DirectFile:
             self._is_large = True
             self._set_direct(True)
         self._under_way.append(self._thread.submit(self._write_all, self._current))
+        # A further buffer is allocated only while the disk is slower than the writer.
         if self._more and not self._under_way[0].done():
             self._more -= 1
             self._current = _new_buffer()
@@ -169,6 +172,7 @@ class DirectFile:
         try:
             while self._under_way:
                 self._under_way.popleft().result()
+            # Direct writes need whole blocks; the rest goes through the page cache.
             blocks = self._filled // _BLOCK_BYTES * _BLOCK_BYTES if self._is_large else 0
             self._write_all(self._current[:blocks])
             self._set_direct(False)

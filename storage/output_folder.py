@@ -15,7 +15,7 @@ from typing import Any
 
 from halofeed.errors import JobError, UsageError
 from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST, is_temporary_name
-from halofeed.storage.base import ObjectStore, ObjectWriter
+from halofeed.storage.base import Files, ObjectWriter
 from halofeed.storage.choose import store_of
 from halofeed.storage.lease import check_holder
 from halofeed.storage.local import DirectFile
@@ -39,6 +39,7 @@ def reporting_disk_errors(folder: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # Other errors have the path in their text, and their cause is not the disk.
         if error.errno not in _DISK_ERRORS:
             raise
         raise JobError(
@@ -65,24 +66,24 @@ class OutputFolder:
         return f"{self.root}/{name}" if is_remote(self.root) else os.path.join(self.root, name)
 
     @property
-    def _store(self) -> ObjectStore:
+    def _files(self) -> Files:
         return store_of(self.root)
 
     def exists(self, name: str) -> bool:
         """Return whether a regular file of this name exists; it is then complete."""
-        return self._store.stat(self.path(name)) is not None
+        return self._files.stat(name) is not None
 
     def open(self, name: str) -> Any:
         """Open a file for reading bytes."""
-        return self._store.open(self.path(name))
+        return self._files.open(name)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return the bytes of a small file, or those from `start` to `stop` of a large one."""
-        return self._store.read(self.path(name), start, stop)
+        return self._files.read(name, start, stop)
 
     def size(self, name: str) -> int:
         """Return the bytes of one file."""
-        info = self._store.stat(self.path(name))
+        info = self._files.stat(name)
         if info is None:
             raise FileNotFoundError(self.path(name))
         return info.size
@@ -93,7 +94,16 @@ class OutputFolder:
         Args:
             unfinished: include the files of the temporary folder, from the same listing.
         """
-        return self._store.files_in(self.root, TEMPORARY_FOLDER if unfinished else "")
+        if not is_remote(self.root):
+            found = list(self._files.entries(deep=False))
+            if unfinished:
+                with contextlib.suppress(FileNotFoundError):
+                    found += self._files.entries(TEMPORARY_FOLDER, deep=False)
+        else:
+            inside = (f"{TEMPORARY_FOLDER}/",) if unfinished else ()
+            listed = self._files.entries()  # one listing is cheaper than two
+            found = [one for one in listed if "/" not in one.path or one.path.startswith(inside)]
+        return {path: size for path, size, _ in found if size is not None}
 
     def make(self, mode: int = 0o777) -> None:
         """Create the folder and its parents, with at most these permissions."""
@@ -154,7 +164,7 @@ class OutputFolder:
             JobError: the disk has no space or fails, or somebody else made the file.
         """
         if is_remote(self.root):
-            writer = ObjectWriter(self._store, self.path(name))
+            writer = ObjectWriter(self._files, name)
             with closing(TemporaryFile(name, writer, lambda _: self._keep(writer), writer.abort)) as file:
                 yield file
             return
@@ -217,6 +227,7 @@ class OutputFolder:
             self.write(MANIFEST, manifest)
             return
         with self.temporary(MANIFEST, temporary_name=UNCOMMITTED_MANIFEST) as file:
+            # A replaced data set keeps its permissions.
             if like:
                 file.stream.keep_mode(like)
             file.stream.write(manifest)
@@ -237,7 +248,7 @@ class OutputFolder:
         """
         if is_remote(self.root):
             self._check_holder()
-            self._store.copy(other.path(other_name or name), self.path(name))
+            self._files.copy_from(other._files, other_name or name, name)
             return
         linked = self.path(f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
         self.begin()
@@ -251,7 +262,7 @@ class OutputFolder:
 
     def delete(self, names: list[str]) -> None:
         """Delete files of this folder; ignore missing ones."""
-        self._store.delete([self.path(name) for name in names])
+        self._files.delete(names)
 
     def sweep(self) -> None:
         """Delete the temporary files of interrupted runs; in an object store, those whose names halofeed gives."""
@@ -264,9 +275,10 @@ class OutputFolder:
             if self.is_begun():
                 owned_files.delete_owned(folder)
             return
-        listed = (address for address, _ in self._store.listed(f"{folder}/"))
-        self._store.delete([address for address in listed if is_temporary_name(address[len(folder) + 1 :])])
-        self._store.abort_uploads(f"{self.root}/")
+        listed = (entry.path for entry in self._files.entries(TEMPORARY_FOLDER))
+        start = len(TEMPORARY_FOLDER) + 1
+        self._files.delete([path for path in listed if is_temporary_name(path[start:])])
+        self._files.abort_uploads()
 
     def withdraw(self) -> None:
         """Delete the temporary files, and the folders that `make` made."""

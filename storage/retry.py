@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from enum import Enum
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from halofeed.errors import HalofeedError, StoreError
 from halofeed.system.addresses import printable_cause
@@ -18,7 +18,7 @@ REQUEST_ATTEMPTS = 8
 MOST_SECONDS = 300.0
 """Time after which a failed request is not repeated."""
 _RETRIED_CLIENT_ERRORS = (408, 425, 429)
-"""Client errors (4xx) worth retrying."""
+"""Client errors (4xx) worth retrying: timeout, too early, too many requests (RFC 9110, RFC 8470, RFC 6585)."""
 _CONNECTION_ERRORS = frozenset(
     (
         *("OSError", "HTTPException", "HTTPError"),  # Python, http.client, urllib3
@@ -42,6 +42,16 @@ class Fault(Enum):
     TRANSIENT = "another attempt may succeed"
 
 
+_FAULTS: Final = {
+    404: Fault.ABSENT,
+    410: Fault.ABSENT,
+    412: Fault.CHANGED,
+    401: Fault.CREDENTIALS,
+    403: Fault.CREDENTIALS,
+}
+"""Faults by HTTP status; the other ones depend on the class of the status."""
+
+
 class ChangedError(StoreError):
     """Another run has written or deleted the object since it was read."""
 
@@ -52,17 +62,22 @@ def fault_of(error: Exception, status: int = 0) -> Fault:
     >>> fault_of(ConnectionResetError()).name, fault_of(OSError(), 403).name, fault_of(OSError(), 503).name
     ('TRANSIENT', 'CREDENTIALS', 'TRANSIENT')
     """
-    if status in (404, 410) or isinstance(error, FileNotFoundError):
-        return Fault.ABSENT
-    if status == 412:
-        return Fault.CHANGED
-    if status in (401, 403) or isinstance(error, PermissionError):
-        return Fault.CREDENTIALS
     if status:
-        is_final = 400 <= status < 500 and status not in _RETRIED_CLIENT_ERRORS
-        return Fault.FINAL if is_final else Fault.TRANSIENT
+        return _fault_of_status(status)
+    if isinstance(error, FileNotFoundError):
+        return Fault.ABSENT
+    if isinstance(error, PermissionError):
+        return Fault.CREDENTIALS
+    # By name: the clients are imported only where they are used.
     named = {kind.__name__ for kind in type(error).__mro__}
     return Fault.TRANSIENT if named & _CONNECTION_ERRORS else Fault.FINAL
+
+
+def _fault_of_status(status: int) -> Fault:
+    if status in _FAULTS:
+        return _FAULTS[status]
+    is_final = 400 <= status < 500 and status not in _RETRIED_CLIENT_ERRORS
+    return Fault.FINAL if is_final else Fault.TRANSIENT
 
 
 def retry(

@@ -16,8 +16,9 @@ from halofeed.storage.base import (
     ANY,
     CONNECT_SECONDS,
     SILENT_SECONDS,
-    ObjectInfo,
-    ObjectStore,
+    Entry,
+    FileInfo,
+    Files,
     age_seconds,
     read_body,
     split_url,
@@ -28,19 +29,21 @@ from halofeed.storage.web import RangeReader, RefusedRedirectError, WebError
 _CONNECTIONS: Final = 64
 _DELETED_AT_ONCE: Final = 1000
 _SIGNED_SECONDS: Final = 3600
-_ABSENT: Final = ("NoSuchKey", "404")
 _CREDENTIALS: Final = re.compile(r"Credential|Token|AccessDenied|AccessKey|Signature|Forbidden|Authori[sz]")
-_TRANSIENT: Final = (
-    "SlowDown",
-    "RequestTimeout",
-    "InternalError",
-    "ServiceUnavailable",
-    "RequestLimitExceeded",
-)
+_FAULTS: Final = {
+    "NoSuchKey": Fault.ABSENT,
+    "404": Fault.ABSENT,  # HEAD has no body with a code
+    "NoSuchBucket": Fault.BUCKET,
+    "PreconditionFailed": Fault.CHANGED,
+    "ConditionalRequestConflict": Fault.CHANGED,
+    **dict.fromkeys(("SlowDown", "RequestTimeout", "InternalError"), Fault.TRANSIENT),
+    **dict.fromkeys(("ServiceUnavailable", "RequestLimitExceeded"), Fault.TRANSIENT),
+}
+"""Faults by S3's error codes (docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html)."""
 
 
-class S3Objects(ObjectStore):
-    """Objects of S3; see `ObjectStore`.
+class S3Objects(Files):
+    """Objects of S3; see `Files`.
 
     Args:
         settings: arguments of boto3's client beyond its default chain: endpoint_url, aws_access_key_id, ...
@@ -64,6 +67,7 @@ class S3Objects(ObjectStore):
         try:
             core = botocore.session.get_session()
             session = boto3.session.Session(botocore_session=core)
+            # Public buckets can be read without credentials; boto3 alone would raise NoCredentialsError.
             if "aws_access_key_id" not in settings and session.get_credentials() is None:
                 config["signature_version"] = UNSIGNED
             self._client = session.client("s3", config=Config(**config), **settings)
@@ -92,136 +96,134 @@ class S3Objects(ObjectStore):
     def fault_of(self, error: Exception) -> Fault:
         return _fault_of(error)
 
-    def read_once(self, address: str, start: int, stop: int | None) -> bytes:
-        bucket, key = split_url(address)
+    def _place(self, path: str) -> dict[str, str]:
+        """Return the arguments of boto3 for an object."""
+        bucket, key = split_url(self.address(path))
+        return {"Bucket": bucket, "Key": key}
+
+    def read_once(
+        self, path: str, start: int, stop: int | None, seconds: float | None = None
+    ) -> bytes | bytearray:
+        if seconds and stop is not None:
+            data = self._read_signed(path, start, stop, seconds)
+            if data is not None:
+                return data
         span = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop else {}
         try:
-            answer = self._client.get_object(Bucket=bucket, Key=key, **span)
+            answer = self._client.get_object(**self._place(path), **span)
         except Exception as error:
+            # A range that begins at the end of an object: S3 refuses it, and other stores give no bytes.
             if _status(error) == 416:
                 return b""
             raise
         with answer["Body"] as body:
             return read_body(body, answer["ContentLength"])
 
-    def read_range_once(self, address: str, start: int, stop: int, seconds: float) -> bytes | bytearray:
-        bucket, _ = split_url(address)
-        signed = None if self._web is None or bucket in self._unsigned else self._signed(address)
-        if signed is None or self._web is None:
-            return self.read_once(address, start, stop)
+    def _read_signed(self, path: str, start: int, stop: int, seconds: float) -> bytearray | None:
+        """Read a range by a plain request; None where the bucket requires more than a signed address."""
+        bucket, _ = split_url(self.root)
+        if self._web is None or bucket in self._unsigned or not (signed := self._signed(path)):
+            return None
         try:
             return self._web.get(signed, start, stop, seconds)
         except WebError as error:
             is_moved = isinstance(error, RefusedRedirectError)  # a bucket of another region
             if not (is_moved or error.status in (400, 401, 403)):
                 raise
-            self._unsigned.add(bucket)  # it requires more than a signature
-        return self.read_once(address, start, stop)
+            self._unsigned.add(bucket)
+            return None
 
-    def _signed(self, address: str) -> str | None:
+    def _signed(self, path: str) -> str | None:
         """Return an address for plain requests, signed at most once in half an hour; None without a signature."""
-        signed, until = self._signatures.get(address, ("", 0.0))
+        place = self._place(path)
+        signed, until = self._signatures.get(address := self.address(path), ("", 0.0))
         if time.monotonic() > until:
-            bucket, key = split_url(address)
-            wanted = {"Bucket": bucket, "Key": key}
             try:
                 signed = str(
-                    self._client.generate_presigned_url("get_object", wanted, ExpiresIn=_SIGNED_SECONDS)
+                    self._client.generate_presigned_url("get_object", place, ExpiresIn=_SIGNED_SECONDS)
                 )
-            except Exception:
-                self._unsigned.add(bucket)
+            except Exception:  # of any kind of credentials: boto3's own request then raises the error
+                self._unsigned.add(place["Bucket"])
                 return None
             self._signatures[address] = signed, time.monotonic() + _SIGNED_SECONDS / 2
         return signed
 
-    def stat_once(self, address: str) -> ObjectInfo:
-        bucket, key = split_url(address)
-        found = self._client.head_object(Bucket=bucket, Key=key)
+    def stat_once(self, path: str) -> FileInfo:
+        found = self._client.head_object(**self._place(path))
         age = age_seconds(found["LastModified"], found["ResponseMetadata"]["HTTPHeaders"].get("date"))
-        return ObjectInfo(size=found["ContentLength"], version=found["ETag"], age_seconds=age)
+        return FileInfo(size=found["ContentLength"], version=found["ETag"], age_seconds=age)
 
-    def write(self, address: str, data: bytes, expected: str = ANY) -> str:
-        bucket, key = split_url(address)
-        arguments = {"Bucket": bucket, "Key": key, "Body": data, **_condition(expected)}
-        return str(self.retried(address, lambda: self._client.put_object(**arguments))["ETag"])
+    def entries_once(self, folder: str, page: str, *, deep: bool) -> tuple[Iterable[Entry], str]:
+        bucket, prefix = split_url(f"{self.address(folder)}/")
+        more = ({} if deep else {"Delimiter": "/"}) | ({"ContinuationToken": page} if page else {})
+        answer = self._client.list_objects_v2(Bucket=bucket, Prefix=prefix, **more)
+        start = len(split_url(f"{self.root}/")[1])
+        folders = [Entry(one["Prefix"][start:-1], None) for one in answer.get("CommonPrefixes", ())]
+        files = (
+            Entry(one["Key"][start:], one["Size"], f"{one.get('ETag')} {one.get('LastModified')}")
+            for one in answer.get("Contents", ())
+        )
+        return (*folders, *files), answer.get("NextContinuationToken", "")
 
-    def start_upload(self, address: str, expected: str = ANY) -> _S3Upload:
-        return _S3Upload(self, self._client, address, expected)
+    def write(self, path: str, data: bytes, expected: str = ANY) -> str:
+        arguments = {**self._place(path), "Body": data, **_condition(expected)}
+        return str(self.retried(path, lambda: self._client.put_object(**arguments))["ETag"])
 
-    def versions(self, prefix: str) -> Iterator[tuple[str, int, str]]:
-        for page in self._pages(prefix, "list_objects_v2"):
-            yield from _items(prefix, page)
+    def start_upload(self, path: str, expected: str = ANY) -> _S3Upload:
+        return _S3Upload(self, self._client, path, expected)
 
-    def list_dir(self, prefix: str) -> Iterator[tuple[str, int | None]]:
-        for page in self._pages(prefix, "list_objects_v2", Delimiter="/"):
-            for folder in page.get("CommonPrefixes", ()):
-                yield f"s3://{split_url(prefix)[0]}/{folder['Prefix']}", None
-            yield from ((address, size) for address, size, _ in _items(prefix, page))
+    def copy_from(self, source: Files, source_path: str, path: str) -> None:
+        bucket, key = split_url(source.address(source_path))
+        there = self._place(path)
+        source.retried(
+            source_path, lambda: self._client.copy({"Bucket": bucket, "Key": key}, *there.values())
+        )
 
-    def copy(self, source: str, target: str) -> None:
-        (bucket, key), there = split_url(source), split_url(target)
-        self.retried(source, lambda: self._client.copy({"Bucket": bucket, "Key": key}, *there))
+    def delete(self, paths: Iterable[str]) -> None:
+        keys = [self._place(path)["Key"] for path in paths]
+        for first in range(0, len(keys), _DELETED_AT_ONCE):
+            self._delete(keys[first : first + _DELETED_AT_ONCE])
 
-    def delete(self, addresses: Iterable[str]) -> None:
-        by_bucket: dict[str, list[str]] = {}
-        for address in addresses:
-            bucket, key = split_url(address)
-            by_bucket.setdefault(bucket, []).append(key)
-        for bucket, keys in by_bucket.items():
-            for first in range(0, len(keys), _DELETED_AT_ONCE):
-                self._delete(bucket, keys[first : first + _DELETED_AT_ONCE])
+    def _delete(self, keys: list[str]) -> None:
+        bucket, _ = split_url(self.root)
 
-    def _delete(self, bucket: str, keys: list[str]) -> None:
         def act() -> None:
             answer = self._client.delete_objects(
                 Bucket=bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
             )
+            # Each object may fail for itself, in an answer with status 200.
             for failed in answer.get("Errors", ()):
                 from botocore.exceptions import ClientError
 
                 raise ClientError({"Error": failed}, "DeleteObjects")
 
-        self.retried(f"s3://{bucket}/{keys[0]}", act)
+        retry_request(f"s3://{bucket}/{keys[0]}", act, self.fault_of)
 
-    def abort_uploads(self, prefix: str) -> None:
-        for page in list(self._pages(prefix, "list_multipart_uploads")):
-            for entry in page.get("Uploads", ()):
-                self.abort(f"s3://{split_url(prefix)[0]}/{entry['Key']}", entry["UploadId"])
+    def abort_uploads(self) -> None:
+        for entry in list(self._uploads()):
+            self.abort(
+                {"Bucket": split_url(self.root)[0], "Key": entry["Key"], "UploadId": entry["UploadId"]}
+            )
 
-    def abort(self, address: str, upload: str) -> None:
+    def abort(self, upload: Mapping[str, str]) -> None:
         """Abort an upload; ignore one that has ended."""
-        bucket, key = split_url(address)
-        arguments = {"Bucket": bucket, "Key": key, "UploadId": upload}
+        address = f"s3://{upload['Bucket']}/{upload['Key']}"
         with contextlib.suppress(FileNotFoundError, UploadEndedError):
-            self.retried(address, lambda: self._client.abort_multipart_upload(**arguments))
+            retry_request(address, lambda: self._client.abort_multipart_upload(**upload), self.fault_of)
 
-    def _pages(self, prefix: str, method: str, **given: str) -> Iterator[Mapping[str, Any]]:
-        bucket, key = split_url(prefix)
+    def _uploads(self) -> Iterator[Mapping[str, str]]:
+        """Yield the unfinished uploads below the root."""
+        bucket, prefix = split_url(f"{self.root}/")
         more: dict[str, str] = {}
         while True:
             call = functools.partial(
-                getattr(self._client, method), Bucket=bucket, Prefix=key, **given, **more
+                self._client.list_multipart_uploads, Bucket=bucket, Prefix=prefix, **more
             )
-            answer = self.retried(prefix, call)
-            yield answer
+            answer = self.retried("", call)
+            yield from answer.get("Uploads", ())
             if not answer.get("IsTruncated"):
                 return
-            names = {
-                "ContinuationToken": "NextContinuationToken",
-                "KeyMarker": "NextKeyMarker",
-                "UploadIdMarker": "NextUploadIdMarker",
-            }
-            more = {name: answer[there] for name, there in names.items() if answer.get(there)}
-
-
-def _items(prefix: str, page: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
-    bucket, _ = split_url(prefix)
-    for entry in page.get("Contents", ()):
-        yield (
-            f"s3://{bucket}/{entry['Key']}",
-            entry["Size"],
-            f"{entry.get('ETag')} {entry.get('LastModified')}",
-        )
+            more = {name: answer[f"Next{name}"] for name in ("KeyMarker", "UploadIdMarker")}
 
 
 class UploadEndedError(StoreError):
@@ -231,9 +233,9 @@ class UploadEndedError(StoreError):
 class _S3Upload:
     """A multipart upload; see `MultipartUpload`."""
 
-    def __init__(self, store: S3Objects, client: Any, address: str, expected: str) -> None:
-        self._store, self._client, self._address, self._expected = store, client, address, expected
-        bucket, key = split_url(address)
+    def __init__(self, files: S3Objects, client: Any, path: str, expected: str) -> None:
+        self._files, self._client, self._path, self._expected = files, client, path, expected
+        bucket, key = split_url(files.address(path))
         self._upload_ids = {"Bucket": bucket, "Key": key}
         upload = self._request(lambda: client.create_multipart_upload(**self._upload_ids))
         self._upload_ids["UploadId"] = upload["UploadId"]
@@ -259,7 +261,7 @@ class _S3Upload:
             )
         except UploadEndedError:
             # The store may have finished the upload and lost its response.
-            current = self._store.stat(self._address)
+            current = self._files.stat(self._path)
             if (
                 current is None
                 or current.size != self._bytes
@@ -268,15 +270,16 @@ class _S3Upload:
                 raise
 
     def abort(self) -> None:
-        self._store.abort(self._address, self._upload_ids["UploadId"])
+        self._files.abort(self._upload_ids)
 
     def _request(self, act: Callable[[], Result]) -> Result:
-        return retry_request(self._address, act, self._fault_of)
+        return retry_request(self._files.address(self._path), act, self._fault_of)
 
     def _fault_of(self, error: Exception) -> Fault:
+        # The upload is gone for good: a retry, and the answer that an object is missing, would both be wrong.
         if _code(error) == "NoSuchUpload":
             raise UploadEndedError(
-                f"{self._address}: its upload was ended by another run that took over"
+                f"{self._files.address(self._path)}: its upload was ended by another run that took over"
             ) from error
         return _fault_of(error)
 
@@ -300,12 +303,16 @@ def _status(error: Exception) -> int:
 
 def _fault_of(error: Exception) -> Fault:
     code, status = _code(error), _status(error)
-    if code in _ABSENT or code == "NoSuchBucket":
-        return Fault.ABSENT if code in _ABSENT else Fault.BUCKET
-    if status in (409, 412) or code in ("PreconditionFailed", "ConditionalRequestConflict"):
+    if code in _FAULTS:
+        return _FAULTS[code]
+    # 409: two conditional writes at the same time.
+    if status in (409, 412):
         return Fault.CHANGED
-    if code in _TRANSIENT or code.startswith(("Throttl", "5")):
+    # ThrottlingException and the like; compatible stores give the status of a server error as the code.
+    if code.startswith(("Throttl", "5")):
         return Fault.TRANSIENT
+    # Errors of boto3's credential chain have no code.
     if _CREDENTIALS.search(code or type(error).__name__):
         return Fault.CREDENTIALS
+    # A code in an answer with status 200, such as one object of a batch that could not be deleted.
     return Fault.FINAL if code and status < 400 else fault_of(error, status)

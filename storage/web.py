@@ -2,6 +2,9 @@
 
 The stores' own libraries wrap every request, which takes longer than the transfer for ranges of a megabyte. So `s3.py`
 signs an address once per object, and this module requests its ranges.
+
+It uses http.client: urllib3 takes 1.5 times as long for ranges of 128 KiB (32 threads on loopback,
+`python benchmarks/range_clients.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from halofeed.errors import UsageError
-from halofeed.storage.base import ANY, SILENT_SECONDS, ObjectInfo, ObjectStore
+from halofeed.storage.base import ANY, SILENT_SECONDS, FileInfo, Files, seconds_for
 from halofeed.storage.retry import Fault, fault_of
 from halofeed.system.addresses import Address
 
@@ -66,10 +69,8 @@ def check_redirect(status: int, origin: str, target: str, allowed: Sequence[str]
         raise RefusedRedirectError(
             status, f"the server redirects from https to {Address(target)}, which is not encrypted"
         )
-    places = [(parts.hostname, parts.port or _PORTS[parts.scheme]) for parts in (before, after)]
-    upgraded = places[0][1] == 80 and places[1][1] == 443 and places[0][0] == places[1][0]
-    host = after.hostname
-    if places[0] == places[1] or upgraded or not {"*", host, f"{host}:{places[1][1]}"}.isdisjoint(allowed):
+    host, port = after.hostname, _port(after)
+    if _is_same_server(before, after) or not {"*", host, f"{host}:{port}"}.isdisjoint(allowed):
         return
     named = host if after.port is None else f"{host}:{after.port}"
     raise RefusedRedirectError(
@@ -77,6 +78,16 @@ def check_redirect(status: int, origin: str, target: str, allowed: Sequence[str]
         f"the server sends to another host, {named}; if that is meant, allow it: --redirects {named}, or in Python "
         f"Loader(Address(..., redirects=({named!r},)))",
     )
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or _PORTS[parts.scheme]
+
+
+def _is_same_server(before: SplitResult, after: SplitResult) -> bool:
+    """Return whether host and port are the same, or change only from http to https at their usual ports."""
+    ports = _port(before), _port(after)
+    return before.hostname == after.hostname and (ports[0] == ports[1] or ports == (80, 443))
 
 
 class RangeReader:
@@ -141,6 +152,7 @@ class RangeReader:
             try:
                 response = _request(connection, method, parts, {**headers, **user}, deadline)
                 if response.status in _REDIRECTS:
+                    # The user and the password go to another server only if its own address has them.
                     target = urljoin(address, response.getheader("Location", ""))
                     check_redirect(response.status, address, target, self._redirects)
                     after = urlsplit(target)
@@ -153,9 +165,10 @@ class RangeReader:
             except BaseException:
                 connection.close()
                 raise
+            # A connection can be used again once its response was read to the end.
             if response.isclosed():
                 self._idle[place].append(connection)
-            else:  # unneeded bytes are left
+            else:
                 connection.close()
             return
         raise WebError(310, "too many redirects")
@@ -191,6 +204,7 @@ def _proxy_of(scheme: str, host: str) -> _Proxy | None:
     address = getproxies().get(scheme, "")
     if not address or proxy_bypass(host):
         return None
+    # curl and requests also accept a proxy without http://.
     parts = urlsplit(address if "://" in address else f"http://{address}")
     if parts.scheme != "http" or parts.hostname is None:
         raise UsageError(
@@ -215,27 +229,35 @@ class _ProxiedConnection(http.client.HTTPConnection):
             self.putheader(name, value)
 
 
-class WebFiles(ObjectStore):
-    """Files of web servers, which can be read by ranges and not listed; see `ObjectStore`.
+class WebFiles(Files):
+    """Files of a web server, which can be read by ranges and not listed; see `Files`.
 
     Args:
-        redirects: allowed hosts, as of an `Address`.
+        place: the address, whose user, password and query go with every request.
     """
 
-    def __init__(self, redirects: Sequence[str] = ()) -> None:
-        self._reader = RangeReader(redirects)
+    lists_folders = False
+
+    def __init__(self, place: Address) -> None:
+        self.root, self._place = str(place), place
+        self._reader = RangeReader(place.redirects)
 
     def fault_of(self, error: Exception) -> Fault:
         if isinstance(error, RefusedRedirectError):
             return Fault.FINAL
         return fault_of(error, getattr(error, "status", 0))
 
-    def read_range_once(self, address: str, start: int, stop: int, seconds: float) -> bytearray:
-        return self._reader.get(address, start, stop, seconds)
+    def read_once(self, path: str, start: int, stop: int | None, seconds: float | None = None) -> bytearray:
+        if stop is None:
+            raise ValueError("web servers are read by ranges")
+        return self._reader.get(self._full(path), start, stop, seconds or seconds_for(stop - start))
 
-    def stat_once(self, address: str) -> ObjectInfo | None:
-        size = self._reader.size(address, SILENT_SECONDS)
-        return None if size is None else ObjectInfo(size=size, version=ANY, age_seconds=0)
+    def stat_once(self, path: str) -> FileInfo | None:
+        size = self._reader.size(self._full(path), SILENT_SECONDS)
+        return None if size is None else FileInfo(size=size, version=ANY, age_seconds=0)
+
+    def _full(self, path: str) -> str:
+        return (self._place / path if path else self._place).full
 
 
 def _authorization(parts: SplitResult) -> dict[str, str]:
@@ -250,8 +272,9 @@ def _authorization(parts: SplitResult) -> dict[str, str]:
 def _size_in(response: http.client.HTTPResponse) -> int | None:
     """Return the size of the complete object by the headers of a response."""
     found = response.getheader("Content-Length", "")
-    if response.status != 200:
+    if response.status != 200:  # 206 and 416 state the range, as "bytes 0-0/1234" (RFC 9110, section 14.4)
         found = response.getheader("Content-Range", "").rpartition("/")[2]
+    # The length of a compressed response is not that of the file.
     elif response.getheader("Content-Encoding", "identity") != "identity":
         return None
     return int(found) if found.isdecimal() else None
@@ -294,9 +317,10 @@ def _body(
     deadline: float,
 ) -> bytearray:
     _check(response, (200, 206, _NO_SUCH_RANGE))
-    if response.status == _NO_SUCH_RANGE:
+    if response.status == _NO_SUCH_RANGE:  # it begins at or after the file's end
         return bytearray()
     size = stop - start
+    # A server without ranges answers 200 with the whole file (RFC 9110, section 14.2), which may be very large.
     if (response.status == 200 and start) or (response.length or 0) > size:
         raise WebError(
             400, "the server does not give ranges; use one that does, or copy the data set to local disk"
@@ -310,6 +334,7 @@ def _body(
             break
         left = left[got:]
     else:
+        # The last bytes of a chunked response follow the data, and only their read frees the connection.
         with contextlib.suppress(OSError, http.client.HTTPException):
             response.read(0)
         return data

@@ -250,6 +250,7 @@ def copy_mode(descriptor: int, target: str | os.PathLike[str]) -> None:
         old = os.lstat(target)
     except OSError:
         return
+    # A folder or a link is there: its permissions mean something else.
     if stat.S_IFMT(old.st_mode) != stat.S_IFMT(os.fstat(descriptor).st_mode):
         return
     mode = old.st_mode & (0o3777 if stat.S_ISDIR(old.st_mode) else 0o777)
@@ -292,6 +293,8 @@ def temporary_path(target: Path) -> Iterator[Path]:
     prefix = f".{target.name[:_MAX_NAME_LENGTH]}.{platform.node()}"
     for leftover in target.parent.glob(f"{glob.escape(prefix)}.*.new"):
         process = owned_files.TEMPORARY.fullmatch(leftover.name)
+        # Another machine may share the folder, so the name holds that of the machine; only files of dead
+        # processes of this user are deleted.
         if process and not _is_alive(int(process[1])) and leftover.lstat().st_uid == os.geteuid():
             _delete(leftover)
     path = target.with_name(f"{prefix}.{os.getpid()}.{os.urandom(8).hex()}.new")
@@ -317,6 +320,7 @@ def temporary_folder(target: Path) -> Iterator[Path]:
         with DeferSignals():
             if not target.is_dir():
                 new.rename(target)
+            # Without such a call there is a moment in which the folder has no name; a signal does not end it there.
             elif not swap_paths(str(new), str(target)):
                 old = new.with_suffix(".old")
                 target.rename(old)

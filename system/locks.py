@@ -79,6 +79,7 @@ class FolderLock:
             JobError: as `take`.
         """
         while True:
+            # Only what this process makes is deleted at the release.
             missing = [str(folder)] if not os.path.lexists(folder) else []
             os.makedirs(folder, exist_ok=True)
             try:

@@ -73,6 +73,7 @@ class MappedFile:
 
 def map_file(descriptor: int, size: int) -> MappedFile | None:
     """Map an open file; return None for an empty file, or where mapping is not safe."""
+    # mmap(2) refuses a length of 0.
     if _guard is None or not size or not is_guarded():
         return None
     start = _guard.map(None, size, _MAP_SHARED, descriptor)

@@ -127,18 +127,24 @@ class _OwnedFiles:
             return None
         if not stat.S_ISREG(status.st_mode):
             return "not a file that halofeed wrote"
+        # A temporary file was left by a kill; its name has the id of halofeed's process.
         if path in self.growing or name == LIST or TEMPORARY.fullmatch(name):
             return None
-        if path in self.files:
-            known_sizes = {size for size, _ in self.files[path]}
-            if status.st_size in known_sizes and _content(name, descriptor) in self.files[path]:
-                return None
-            return "changed since halofeed wrote it"
+        if path not in self.files:
+            return self._problem_below(path, status.st_size)
+        # The checksum of a large file takes time, so its size is compared first.
+        has_size = status.st_size in {size for size, _ in self.files[path]}
+        is_same = has_size and _content(name, descriptor) in self.files[path]
+        return None if is_same else "changed since halofeed wrote it"
+
+    def _problem_below(self, path: str, size: int) -> str | None:
+        """Return the reason why a file is not of a library that writes into a folder; None where it is."""
         for folder, files in self.below.items():
             inside = path.removeprefix(f"{folder}/")
             if inside == path:
                 continue
-            if files is None or files.get(inside) == status.st_size:
+            # Without a list the library was stopped while it wrote.
+            if files is None or files.get(inside) == size:
                 return None
             if inside in files:
                 return "changed since halofeed wrote it"
@@ -186,15 +192,7 @@ def delete_owned(folder: str | os.PathLike[str]) -> bool:
     A folder without a list is only deleted if it is empty. Links are not followed.
     """
     if has_list(folder):
-        is_temporary = _has(folder, _TEMPORARY_MARK)
-        own = set() if is_temporary else {path for path, problem in _check_paths(folder) if problem is None}
-        for parent, folders, files, descriptor in os.fwalk(folder, topdown=False, follow_symlinks=False):
-            for name in (*files, *folders):
-                with contextlib.suppress(OSError):
-                    is_folder = stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode)
-                    path = _relative(parent, name, folder) + ("/" if is_folder else "")
-                    if path not in (LIST, _TEMPORARY_MARK) and (is_temporary or path in own):
-                        (os.rmdir if is_folder else os.unlink)(name, dir_fd=descriptor)
+        _delete_inside(folder)
         with contextlib.suppress(OSError):
             left = os.listdir(folder)
             if {LIST, _TEMPORARY_MARK}.issuperset(left):  # last, since they say what may be deleted
@@ -204,6 +202,20 @@ def delete_owned(folder: str | os.PathLike[str]) -> bool:
         if not os.path.islink(folder):
             os.rmdir(folder)
     return not os.path.lexists(folder)
+
+
+def _delete_inside(folder: str | os.PathLike[str]) -> None:
+    """Delete what is halofeed's below a folder, but for its list."""
+    is_temporary = _has(folder, _TEMPORARY_MARK)
+    own = set() if is_temporary else {path for path, problem in _check_paths(folder) if problem is None}
+    for parent, folders, files, descriptor in os.fwalk(folder, topdown=False, follow_symlinks=False):
+        for name in (*files, *folders):
+            # Somebody else may use the folder meanwhile, or a file in it is not ours to delete.
+            with contextlib.suppress(OSError):
+                is_folder = stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode)
+                path = _relative(parent, name, folder) + ("/" if is_folder else "")
+                if path not in (LIST, _TEMPORARY_MARK) and (is_temporary or path in own):
+                    (os.rmdir if is_folder else os.unlink)(name, dir_fd=descriptor)
 
 
 def real_folder(path: str | os.PathLike[str]) -> Path:

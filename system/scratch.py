@@ -64,16 +64,20 @@ def delete_dead_folders() -> None:
     parent = Path(tempfile.gettempdir())
     for folder in [*parent.glob(f"{_LOCKED_PREFIX}*"), *parent.glob(f"{_NEW_PREFIX}*")]:
         try:
-            status = folder.lstat()
-            is_new = folder.name.startswith(_NEW_PREFIX)
-            may_be_locked_soon = is_new and time.time() - status.st_mtime < _SECONDS_UNTIL_LOCKED
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or may_be_locked_soon:
-                continue
-            if not owned_files.has_list(folder) and not (is_new and not os.listdir(folder)):
-                continue
-            descriptor = try_lock(folder)
+            descriptor = try_lock(folder) if _is_old_scratch(folder) else None
         except OSError:  # locked, another user's, or deleted meanwhile
             continue
         if descriptor is not None:
             owned_files.delete_owned(folder)
             os.close(descriptor)
+
+
+def _is_old_scratch(folder: Path) -> bool:
+    """Return whether a folder is a scratch folder of this user that its process has made some time ago."""
+    status = folder.lstat()
+    is_new = folder.name.startswith(_NEW_PREFIX)
+    may_be_locked_soon = is_new and time.time() - status.st_mtime < _SECONDS_UNTIL_LOCKED
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or may_be_locked_soon:
+        return False
+    # A process that was killed before it began the list leaves an empty folder.
+    return owned_files.has_list(folder) or (is_new and not os.listdir(folder))

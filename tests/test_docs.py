@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 def rows(page: str, head: str) -> list[list[str]]:
     """The cells of every row of a page's tables, heads left out."""
     found = []
-    for line in (ROOT / "docs" / page).read_text().splitlines():
+    for line in (ROOT / "tests" / page).read_text().splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         if cells and cells[0] != head and not set(cells[0]) <= set("-: "):
             found.append(cells)
@@ -30,7 +30,7 @@ def rows(page: str, head: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     "cells",
-    [*rows("ambiguity.md", "source"), *rows("guarantees.md", "promise")],
+    [*rows("readings.md", "source"), *rows("guarantees.md", "promise")],
     ids=lambda cells: " / ".join(cells[:2])[:60],
 )
 def test_a_row_of_meanings_or_guarantees_is_whole_and_held_by_tests_that_exist(cells: list[str]) -> None:

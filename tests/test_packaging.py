@@ -81,7 +81,7 @@ def test_an_installed_sdist_has_the_same_requirements_and_extras(built, unpacked
 def test_it_holds_every_file_of_the_package_and_the_same_bytes_each_time(unpacked, tmp_path):
     ours = {p.relative_to(unpacked / "halofeed") for p in (unpacked / "halofeed").rglob("*") if p.is_file()}
     parts = [path for path in (ROOT / "halofeed").iterdir() if path.is_dir() and path.name != "__pycache__"]
-    theirs = {Path(p.name) for p in (ROOT / "halofeed").iterdir() if p.suffix in (".py", ".typed")}
+    theirs = {Path(p.name) for p in (ROOT / "halofeed").iterdir() if p.suffix in (".py", ".typed", ".json")}
     for part in parts:
         files = [p for p in part.resolve().rglob("*") if p.suffix in (".py", ".css", ".js", ".html", ".toml")]
         theirs |= {Path(part.name) / p.relative_to(part.resolve()) for p in files}

@@ -173,6 +173,7 @@ class TrainConfig:
             if not right
         ]
         cores = self.parsed_partition().cores_per_replica
+        # Each core would compute the complete image.
         if cores > 1 and not self.parsed_partition().dims:
             wrong.append(
                 f"partition: expected one for {cores} cores per replica, else each core does the same work; "
@@ -234,27 +235,25 @@ class TrainConfig:
             raise UsageError(f"{unknown[0]}: no such setting; {near}known: {', '.join(_FIELDS)}")
         return cls(**{name: _check_type(name, value) for name, value in document.items()})
 
-    def changed(self, settings: Sequence[str] = (), **changes: Any) -> TrainConfig:
-        """Return this config with `name=value` settings, as --set takes them, and with changed fields.
+    def changed(self, settings: Sequence[str | tuple[str, Any]] = (), **changes: Any) -> TrainConfig:
+        """Return this config with settings, `name=value` as --set takes them or (name, value), and with changed fields.
 
-        Values are TOML (numbers, true, [1, 2], "text"); any other value is text. `model.NAME` and `task.NAME` set
-        one option of the model or the task.
+        The value of a text is TOML (numbers, true, [1, 2], "text"); any other one is text. `model.NAME` and
+        `task.NAME` set one option of the model or the task.
 
         >>> TrainConfig().changed(["steps=20", "model.features=[8, 8]"], batch_size=4).model_options
         {'features': [8, 8]}
         """
         document = {name: getattr(self, name) for name in _FIELDS}
         for setting in settings:
-            name, equals, text = setting.partition("=")
-            name = name.strip().replace("-", "_")
-            if not equals:
-                raise UsageError(f"--set {setting}: expected name=value, e.g. steps=1000 or model.width=16")
+            name, value = _parse_setting(setting) if isinstance(setting, str) else setting
             part, dot, key = name.partition(".")
+            # Other names with a dot are no settings, and `from_json` lists the known ones.
             if dot and part in ("model", "task"):
                 options = f"{part}_options"
-                document[options] = {**document[options], key: _value(text)}
+                document[options] = {**document[options], key: value}
             else:
-                document[name] = _value(text)
+                document[name] = value
         return TrainConfig.from_json({**document, **changes})
 
 
@@ -335,7 +334,7 @@ def read_config(name: str) -> tuple[TrainConfig, list[str]]:
         raise UsageError(f"--config {name}: {error}") from error
 
 
-def configure(name: str, settings: Sequence[str], **changes: Any) -> TrainConfig:
+def configure(name: str, settings: Sequence[str | tuple[str, Any]], **changes: Any) -> TrainConfig:
     """Return a config by its name with changes, as `TrainConfig.changed` makes them, and print what follows from them.
 
     Where a change makes the run shorter than the warm-up of a cosine, the warm-up becomes a fifth of the run.
@@ -346,6 +345,7 @@ def configure(name: str, settings: Sequence[str], **changes: Any) -> TrainConfig
     config, lines = read_config(name)
     changed, warmup = config.changed(settings, **changes), config.warmup_steps
     before, updates = (one.steps // one.accumulate_steps for one in (config, changed))
+    # A recipe whose own steps are fewer than its warm-up is a mistake, and is refused elsewhere.
     if updates < warmup <= before and (changed.schedule, changed.warmup_steps) == ("cosine", warmup):
         changed = changed.changed(warmup_steps=updates // 5)
         line = f"a fifth of this run's {updates} updates, in place of {warmup}"
@@ -394,8 +394,19 @@ _TYPE_WORDS: dict[type, str] = {
     Mapping: "a table",
     list: "a list such as [1, 2]",
 }
-_ITEM_TYPES: dict[str, Any] = {"image_shape": int, "boundaries": int, "rates": (int, float)}
+_ITEM_TYPES: dict[str, tuple[type, ...]] = {
+    "image_shape": (int,),
+    "boundaries": (int,),
+    "rates": (int, float),
+}
 """Types of the items of lists of numbers."""
+
+
+def _parse_setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--set {text}: expected name=value, e.g. steps=1000 or model.width=16")
+    return name.strip().replace("-", "_"), _value(value)
 
 
 def _value(text: str) -> Any:
@@ -410,19 +421,30 @@ def _check_type(name: str, value: Any) -> Any:
     hint = _FIELDS[name]
     if name == "partition" and isinstance(value, list):
         return str(value)  # TPUConfig's lists
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    # TOML writes 1 where a rate of 1.0 is meant.
+    if hint is float and _is_one_of(value, int):
         return float(value)
-    types: tuple[type, ...] = (hint,)
-    if hint not in (int, float, str, bool):
-        types = (Mapping,) if typing.get_origin(hint) is Mapping else (list, tuple, type(None))
-    wrong = not isinstance(value, types) or (isinstance(value, bool) and hint is not bool)
+    types = _types_of(hint)
+    wrong = not _is_one_of(value, *types)
     if not wrong and name in _ITEM_TYPES and value is not None:
-        wrong = any(isinstance(item, bool) or not isinstance(item, _ITEM_TYPES[name]) for item in value)
+        wrong = not all(_is_one_of(item, *_ITEM_TYPES[name]) for item in value)
     if wrong:
         expected = 'a list such as [{name="FlipLeftRight"}]' if "augment" in name else _TYPE_WORDS[types[0]]
         more = "; its options are model.NAME, such as model.width=16" if name == "model" else ""
         raise UsageError(f"{name}: expected {expected}, got {value!r}{more}")
     return value
+
+
+def _types_of(hint: Any) -> tuple[type, ...]:
+    """Return the types of the values of a field; the first is named in messages."""
+    if hint in (int, float, str, bool):
+        return (hint,)
+    return (Mapping,) if typing.get_origin(hint) is Mapping else (list, tuple, type(None))
+
+
+def _is_one_of(value: Any, *types: type) -> bool:
+    """Return whether a value has one of some types; in Python a bool is an int, and in TOML it is not."""
+    return isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 
 def _plain(value: Any) -> Any:

@@ -116,6 +116,7 @@ def spread(values: Mapping[float, SeriesCounts], *, unit: str) -> Markup:
     ticks = nice_ticks(max(highest - lowest, 0.2 * abs(highest), 1e-6), 20)
     width = ticks[1] if len(ticks) > 1 else 1.0
     first = math.floor(lowest / width + 1e-6)
+    # 1e-6: a value on the edge of a bin must not fall below it by rounding.
     bins = math.floor(highest / width + 1e-6) - first + 1
     step = min((WIDTH - LEFT - RIGHT) / bins, _WIDEST_BAR)
 
@@ -126,6 +127,7 @@ def spread(values: Mapping[float, SeriesCounts], *, unit: str) -> Markup:
     drawn = _stacked(values, lambda value: math.floor(value / width + 1e-6) - first, step, 0.08 * step, title)
     start, end = first * width, (first + bins) * width
     named = [(LEFT + (mark - start) / width * step, f"{mark:.4g}") for mark in _round_between(start, end, 4)]
+    # One or two bars have no room for round numbers.
     if bins < 3:
         ends = dict.fromkeys((f"{lowest:.4g}", f"{highest:.4g}"))
         named = [(LEFT + bins * step / 2, " to ".join(ends))]
@@ -177,33 +179,48 @@ def densities(
     """
     low, high = ends
     width = (high - low) / 120
+    # A bin that holds one possible value more than its neighbor would draw a false comb.
     if step:
         low = origin + (math.floor((low - origin) / step) - 0.5) * step
         width = step * max(1, math.ceil(width / step))
     bins = max(1, math.ceil((high - low) / width))
     axis_x = (low, low + bins * width)
-    edges = [min(max(x_at(value, axis_x), LEFT), WIDTH - RIGHT) for value in window or ()]
-    drawn = [path(f"M{LEFT:.1f} {FLOOR:.1f}L{WIDTH - RIGHT:.1f} {FLOOR:.1f}", "axis")]
-    if edges:
-        drawn.append(_rect(edges[0], TOP, max(1.0, edges[1] - edges[0]), FLOOR - TOP, "band"))
+    xs = [x_at(low + (at + 0.5) * width, axis_x) for at in range(bins)]
+    band, markers = _band(window, axis_x) if window else ([], [])
+    curves = []
     for kind, values, counts in series:
-        heights = [0] * bins
-        for value, count in zip(values, counts, strict=True):
-            at = math.floor((value - low) / width)
-            if 0 <= at < bins:
-                heights[at] += count
-        top = max(
-            1.0, min(1.06 * max(heights), 1.6 * _percentile_97(filter(None, heights[1:-1]), max(heights)))
-        )
-        xs = [x_at(low + (at + 0.5) * width, axis_x) for at in range(bins)]
-        drawn.append(_curve(xs, [max(TOP, y_at(count, (0.0, top))) for count in heights], kind))
-    for at, (value, x) in enumerate(zip(window or (), edges, strict=True)):
-        drawn.append(path(f"M{x:.1f} {TOP - 2}V{FLOOR}", "marker"))
+        heights = _binned(values, counts, low, width, bins)
+        # The end bins hold clipped values, whose spikes would set the scale.
+        usual = 1.6 * _percentile_97(filter(None, heights[1:-1]), max(heights))
+        top = max(1.0, min(1.06 * max(heights), usual))
+        curves.append(_curve(xs, [max(TOP, y_at(count, (0.0, top))) for count in heights], kind))
+    axis = path(f"M{LEFT:.1f} {FLOOR:.1f}L{WIDTH - RIGHT:.1f} {FLOOR:.1f}", "axis")
+    ticks = [(x_at(mark, axis_x), f"{mark:,.4g}") for mark in _round_between(*axis_x, 5)]
+    return chart("values", [axis, *band, *curves, *markers], ticks, unit)
+
+
+def _binned(values: Sequence[float], counts: Sequence[int], low: float, width: float, bins: int) -> list[int]:
+    """Return the count of values in each bin; values outside of all bins are ignored."""
+    heights = [0] * bins
+    for value, count in zip(values, counts, strict=True):
+        at = math.floor((value - low) / width)
+        if 0 <= at < bins:
+            heights[at] += count
+    return heights
+
+
+def _band(window: Axis, axis_x: Axis) -> tuple[list[Markup], list[Markup]]:
+    """Draw a range of the horizontal axis as a band, which goes below curves, and its ends, which go above them."""
+    edges = [min(max(x_at(value, axis_x), LEFT), WIDTH - RIGHT) for value in window]
+    band = _rect(edges[0], TOP, max(1.0, edges[1] - edges[0]), FLOOR - TOP, "band")
+    markers = []
+    for at, (value, x) in enumerate(zip(window, edges, strict=True)):
+        markers.append(path(f"M{x:.1f} {TOP - 2}V{FLOOR}", "marker"))
+        # Numbers are outside of the band, except where they would leave the chart.
         is_left = WIDTH - RIGHT - x < 60 or (at == 0 and x - LEFT >= 60)
         anchor, shift = ("end", -4) if is_left else ("start", 4)
-        drawn.append(text_at(x + shift, TOP - 4, f"{value:g}", anchor, "strong"))
-    ticks = [(x_at(mark, axis_x), f"{mark:,.4g}") for mark in _round_between(*axis_x, 5)]
-    return chart("values", drawn, ticks, unit)
+        markers.append(text_at(x + shift, TOP - 4, f"{value:g}", anchor, "strong"))
+    return [band], markers
 
 
 def bubbles(sizes: Mapping[tuple[int, int], int], stored: tuple[int, int]) -> Markup:
@@ -379,6 +396,23 @@ class LineSeries:
     smooth: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class _LineAxes:
+    """Axes of a line chart; `y` are logarithms if it is logarithmic upwards."""
+
+    x: Axis
+    y: Axis
+    logarithmic: bool
+
+    def placed(self, steps: Floats, values: Floats) -> ChartPoints:
+        """Return the coordinates of a line; NaN in y is a gap."""
+        # A logarithmic axis has no place for 0, which is drawn at its lower end.
+        heights = np.log10(np.maximum(values, 10 ** self.y[0])) if self.logarithmic else values
+        steps, heights = thin_points(steps, heights)
+        points = zip(steps.tolist(), heights.tolist(), strict=True)
+        return [(x_at(step, self.x), y_at(height, self.y)) for step, height in points]
+
+
 def line_chart(
     series: Sequence[LineSeries], title: str, *, unit: str = "", top: float | None = None
 ) -> Markup:
@@ -399,10 +433,7 @@ def line_chart(
     logarithmic = top is None and spans_decades(finite)
     axis_x = (0.0, max(1.0, *(float(one.steps[-1]) for one in series if len(one.steps))))
     axis_y, ticks = _vertical(finite, logarithmic, top)
-
-    def height(values: Floats) -> Floats:
-        return np.log10(np.maximum(values, 10 ** axis_y[0])) if logarithmic else values
-
+    axes = _LineAxes(x=axis_x, y=axis_y, logarithmic=logarithmic)
     drawn = []
     for value, words in ticks:
         y = y_at(value, axis_y)
@@ -411,21 +442,8 @@ def line_chart(
             text_at(LEFT - 6, y + 3.5, words + unit, "end"),
         ]
     drawn.append(path(f"M{LEFT} {FLOOR}H{WIDTH - RIGHT}", "axis"))
-
-    def placed(steps: Floats, values: Floats) -> ChartPoints:
-        """Return the coordinates of a line; NaN in y is a gap."""
-        steps, heights = thin_points(steps, height(values))
-        points = zip(steps.tolist(), heights.tolist(), strict=True)
-        return [(x_at(step, axis_x), y_at(height, axis_y)) for step, height in points]
-
     for at, one in enumerate(series):
-        values = one.values
-        if one.smooth and np.isfinite(values).sum() >= _MIN_SMOOTHED_POINTS:
-            drawn.append(_path(placed(one.steps, values), f"raw s{at}"))
-            # The values are averaged, not their logarithms, even on a logarithmic axis.
-            values = running_mean(values)
-        line = placed(one.steps, values)
-        drawn += [_path(line, f"line s{at}"), *_dots(line, f"dot s{at}")]
+        drawn += _drawn_line(one, axes, at)
     places = [
         (x_at(value, axis_x), short_number(value))
         for value in nice_ticks(axis_x[1], 5)
@@ -433,6 +451,17 @@ def line_chart(
     ]
     name = "step, logarithmic scale upwards" if logarithmic else "step"
     return chart(f"{title}: {'; '.join(map(_summary_of, series))}", drawn, places, name)
+
+
+def _drawn_line(one: LineSeries, axes: _LineAxes, color: int) -> list[Markup]:
+    """Draw a line; a smooth one is the mean over neighbors, above the values."""
+    values, raw = one.values, []
+    if one.smooth and np.isfinite(values).sum() >= _MIN_SMOOTHED_POINTS:
+        raw = [_path(axes.placed(one.steps, values), f"raw s{color}")]
+        # The values are averaged, not their logarithms, even on a logarithmic axis.
+        values = running_mean(values)
+    line = axes.placed(one.steps, values)
+    return [*raw, _path(line, f"line s{color}"), *_dots(line, f"dot s{color}")]
 
 
 def spans_decades(values: Floats) -> bool:
@@ -480,6 +509,7 @@ def thin_points(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
     kept: list[int] = []
     for first, beyond in zip(starts.tolist(), [*starts[1:].tolist(), len(steps)], strict=True):
         part = values[first:beyond]
+        # A gap of the line stays a gap.
         if np.isnan(part).all():
             kept.append(first)
         else:
@@ -489,22 +519,9 @@ def thin_points(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
 
 def _vertical(values: Floats, logarithmic: bool, top: float | None) -> tuple[Axis, list[tuple[float, str]]]:
     """Return the ends of the vertical axis (as logarithms if it is logarithmic), and its ticks."""
-    lowest, highest = float(values.min()), float(values.max())
     if logarithmic:
-        lowest = float(values[values > 0].min())
-        low, high = math.log10(lowest), math.log10(highest)
-        room = 0.04 * (high - low)
-        axis = (low - room, high + room)
-        factors = (1, 2, 5) if high - low < 2 else (1,)
-        apart = max(1, math.ceil((high - low) / 6))
-        marks = [
-            power + math.log10(factor)
-            for power in range(math.floor(low), math.ceil(high) + 1)
-            for factor in factors
-            if power % apart == 0
-        ]
-        return axis, [(mark, short_number(10**mark)) for mark in marks if axis[0] <= mark <= axis[1]]
-    low, high = min(0.0, lowest), max(0.0, highest, top or 0.0)
+        return _logarithmic(float(values[values > 0].min()), float(values.max()))
+    low, high = min(0.0, float(values.min())), max(0.0, float(values.max()), top or 0.0)
     if high <= low:
         high = low + 1.0
     step = nice_ticks(high - low, 4)[1]
@@ -514,6 +531,22 @@ def _vertical(values: Floats, logarithmic: bool, top: float | None) -> tuple[Axi
         number * step for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
     ]
     return (low, high), [(mark, short_number(round(mark, 12))) for mark in marks]
+
+
+def _logarithmic(lowest: float, highest: float) -> tuple[Axis, list[tuple[float, str]]]:
+    """Return the logarithms at the ends of a logarithmic axis, and its ticks: powers of ten, 2 and 5 times them."""
+    low, high = math.log10(lowest), math.log10(highest)
+    room = 0.04 * (high - low)
+    axis = (low - room, high + room)
+    factors = (1, 2, 5) if high - low < 2 else (1,)
+    apart = max(1, math.ceil((high - low) / 6))
+    marks = [
+        power + math.log10(factor)
+        for power in range(math.floor(low), math.ceil(high) + 1)
+        for factor in factors
+        if power % apart == 0
+    ]
+    return axis, [(mark, short_number(10**mark)) for mark in marks if axis[0] <= mark <= axis[1]]
 
 
 def _path(points: ChartPoints, kind: str) -> Markup:

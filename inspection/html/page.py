@@ -62,10 +62,10 @@ def setting_text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        value = [f"{key} {setting_text(entry)}" for key, entry in value.items()]
     if isinstance(value, list | tuple):
         return ", ".join(map(setting_text, value)) or "none"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {setting_text(entry)}" for key, entry in value.items()) or "none"
     return str(value)
 
 
@@ -80,7 +80,8 @@ def rendered(template: str, **values: Any) -> Markup:
 
 
 def check_output(file: Path, usual: str) -> None:
-    """Raise UsageError if `file` is a folder; the message suggests the file name `usual` in it."""
+    """Raise UsageError if `file` is a folder, in which the message suggests `usual`, or has another format."""
+    # A report under such a name would not open.
     if file.suffix.lower() in (".pdf", ".png", ".jpg", ".json", ".csv", ".txt", ".md", ".docx"):
         raise UsageError(f"--output {file}: it is written as HTML; name it {file.with_suffix('.html')}")
     if file.is_dir():

@@ -19,6 +19,7 @@ from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.dataset_facts import (
     CORES,
     VALUE_PARTS,
+    ClassVoxels,
     DatasetFacts,
     counts_of,
     padding_choices,
@@ -58,8 +59,7 @@ from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.loss_findings import Converted, loss_findings
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.options.option import flag
-from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.voxels.counts import percentile
+from halofeed.prep.voxels.counts import ValueCounts, percentile
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.files import OBJECT, REJECTED, SELECTION, read_plan
 from halofeed.schemas.findings import TREATMENTS
@@ -153,17 +153,9 @@ def write_report(
     path = address_of(path) or path
     data_files = open_files(path)
     manifest = open_manifest(data_files)
-    is_remote = isinstance(path, Address)
-    if output is not None:
-        file = Path(output)
-    elif is_remote:
-        file = Path(f"{str(path).rstrip('/').rpartition('/')[2]}-report.html")
-    else:
-        absolute = Path(os.path.abspath(path))
-        file = absolute.parent / f"{absolute.name}-report.html"
-        file = file if Path(path).is_absolute() else Path(os.path.relpath(file))
+    file = _usual_file(path) if output is None else Path(output)
     check_output(file, "report.html")
-    if not is_remote and Path(path).resolve() in file.resolve().parents:
+    if not isinstance(path, Address) and Path(path).resolve() in file.resolve().parents:
         raise UsageError(
             f"--output {file}: is in the version's folder, where `halofeed verify` allows the data set's files only; "
             "name a file elsewhere"
@@ -182,31 +174,47 @@ def write_report(
     return write_page(file, "report.html", "report.css", **values)
 
 
+def _usual_file(path: str | os.PathLike[str] | Address) -> Path:
+    """Return the file of a report whose name the user does not give: beside the version's folder."""
+    if isinstance(path, Address):
+        return Path(f"{str(path).rstrip('/').rpartition('/')[2]}-report.html")
+    # The absolute path has a name also where the path is "." or "..".
+    absolute = Path(os.path.abspath(path))
+    file = absolute.parent / f"{absolute.name}-report.html"
+    return file if Path(path).is_absolute() else Path(os.path.relpath(file))
+
+
 def _read_rejects(files: DatasetFiles, manifest: Manifest) -> dict[tuple[str, str], list[dict[str, str]]]:
     """Read the first entries of rejected.jsonl for each stage and reason of the manifest."""
     found: dict[tuple[str, str], list[dict[str, str]]] = {split_reason(key): [] for key in manifest.rejected}
-    wanted, kept = sum(min(EXAMPLES_PER_REASON, count) for count in manifest.rejected.values()), 0
+    missing = sum(min(EXAMPLES_PER_REASON, count) for count in manifest.rejected.values())
     file = files.path(REJECTED)
     try:
         for number, line in enumerate(files.lines(REJECTED), 1):
-            try:
-                entry = parse_json(line.decode("utf-8", "surrogateescape"), _MAX_LINE_VALUES)
-                examples = found.get((str(entry["stage"]), str(entry["reason"])))
-                if examples is not None and len(examples) < EXAMPLES_PER_REASON:
-                    shown = {key: str(entry.get(key, ""))[:_LONGEST_TEXT] for key in ("source", "detail")}
-                    examples.append(shown)
-                    kept += 1
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise CorruptFileError(
-                    f"{file}: line {number} is not a reject; run `halofeed verify {files}`"
-                ) from error
-            if kept >= wanted:
+            reason, shown = _parse_reject(line, f"{file}: line {number}", f"run `halofeed verify {files}`")
+            examples = found.get(reason)
+            if examples is not None and len(examples) < EXAMPLES_PER_REASON:
+                examples.append(shown)
+                missing -= 1
+            # The file may have a line for each of millions of rejects; a few are shown.
+            if missing <= 0:
                 break
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise CorruptFileError(f"{file}: cannot be read: {error.strerror or error}") from error
     return found
+
+
+def _parse_reject(line: bytes, place: str, fix: str) -> tuple[tuple[str, str], dict[str, str]]:
+    """Return the stage and reason of a line of rejected.jsonl, and the texts to show."""
+    try:
+        # Names of files need not be UTF-8.
+        entry = parse_json(line.decode("utf-8", "surrogateescape"), _MAX_LINE_VALUES)
+        shown = {key: str(entry.get(key, ""))[:_LONGEST_TEXT] for key in ("source", "detail")}
+        return (str(entry["stage"]), str(entry["reason"])), shown
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptFileError(f"{place} is not a reject; {fix}") from error
 
 
 def conversion(report: Report) -> dict[str, Any]:
@@ -323,45 +331,53 @@ def labels(report: Report) -> dict[str, Any]:
 
 def _class_voxels(facts: DatasetFacts) -> dict[str, Any]:
     """Return the table of pixels or voxels of each class, with their shares."""
-    source = facts.integers("label_mm3")
-    noun, without = facts.noun[0], facts.records - facts.labelled
     found = [one for one in facts.class_voxels() if one.label and one.is_counted]
-    rows = []
-    for one in found[:_MAX_VOXEL_ROWS] if facts.labelled else ():
-        row = [
-            swatched(facts.label_name(one.label), facts.ranks.get(one.label, 0)),
-            str(one.label),
-            f"{one.records:,}",
-            f"{one.voxels:,}",
-            f"{one.voxels / one.records if one.records else 0:,.0f}",
-            percent(one.of_foreground or 0),
-            percent(one.of_everything or 0),
-        ]
-        if source:
-            row.append("–" if one.cut is None else percent(one.cut))
-        rows.append(row)
-    shares = ["of the foreground", "of everything"]
-    head = ["class", "id", facts.noun[1], facts.kind.unit, f"each {noun}", *shares]
-    notes = []
-    if without:
-        has, is_, it = ("has", "is", "it is") if without == 1 else ("have", "are", "they are")
-        notes.append(
+    # Only volumes have a size in mm³ in their sources.
+    has_cut = bool(facts.integers("label_mm3"))
+    rows = [_voxel_row(facts, one, has_cut) for one in found[:_MAX_VOXEL_ROWS]] if facts.labelled else []
+    head = ["class", "id", facts.noun[1], facts.kind.unit, f"each {facts.noun[0]}"]
+    head += ["of the foreground", "of everything"]
+    head += ["cut off"] if facts.labelled and has_cut else []
+    hidden = max(0, len(found) - _MAX_VOXEL_ROWS)
+    return {"voxel_rows": rows, "head": head, "notes": _voxel_notes(facts, hidden, has_cut)}
+
+
+def _voxel_row(facts: DatasetFacts, one: ClassVoxels, has_cut: bool) -> list[str]:
+    cells = [
+        swatched(facts.label_name(one.label), facts.ranks.get(one.label, 0)),
+        str(one.label),
+        f"{one.records:,}",
+        f"{one.voxels:,}",
+        f"{one.voxels / one.records if one.records else 0:,.0f}",
+        percent(one.of_foreground or 0),
+        percent(one.of_everything or 0),
+    ]
+    cut = "–" if one.cut is None else percent(one.cut)
+    return [*cells, cut] if has_cut else cells
+
+
+def _voxel_notes(facts: DatasetFacts, hidden: int, has_cut: bool) -> list[str]:
+    """Return the notes below the table of voxels; `hidden` is the number of classes without a row."""
+    without = facts.records - facts.labelled
+    has, is_, it = ("has", "is", "it is") if without == 1 else ("have", "are", "they are")
+    notes = [
+        (
+            without,
             f"{plural(without, *facts.noun)} of {facts.records:,} {has} no label and {is_} for prediction: all values "
-            f"of the label are 0, labelled is false, and {it} not counted here."
-        )
-    if class_channels(facts.manifest):
-        notes.append(
-            "Classes overlap: a voxel counts for each of its classes, so shares may add up to more than 100 %."
-        )
-    if facts.labelled and len(found) > _MAX_VOXEL_ROWS:
-        notes.append(f"{len(found) - _MAX_VOXEL_ROWS:,} smaller classes are not shown.")
-    if facts.labelled and source:
-        head.append("cut off")
-        notes.append(
+            f"of the label are 0, labelled is false, and {it} not counted here.",
+        ),
+        (
+            class_channels(facts.manifest),
+            "Classes overlap: a voxel counts for each of its classes, so shares may add up to more than 100 %.",
+        ),
+        (facts.labelled and hidden, f"{hidden:,} smaller classes are not shown."),
+        (
+            facts.labelled and has_cut,
             "“Cut off” is the share of the class's volume in the sources that is in no record, because it is outside "
-            "of the static shape or a crop."
-        )
-    return {"voxel_rows": rows, "head": head, "notes": notes}
+            "of the static shape or a crop.",
+        ),
+    ]
+    return [note for applies, note in notes if applies]
 
 
 def boxes(report: Report) -> dict[str, Any] | None:
@@ -458,15 +474,11 @@ def stored_plan(report: Report) -> dict[str, Any] | None:
 
 def recipe(report: Report) -> dict[str, Any]:
     """Show the options that differ from their defaults, then all others, and the fields of a record."""
-    manifest, defaults = report.facts.manifest, Recipe().to_json()
-    options = [
-        (value == defaults.get(name), (flag(name), setting_text(value)))
-        for name, value in manifest.recipe.items()
-    ]
-    return {
-        "changed": [entry for is_default, entry in options if not is_default],
-        "defaults": [entry for is_default, entry in options if is_default],
-    }
+    changed, defaults = (
+        [(flag(name), setting_text(value)) for name, value in options.items()]
+        for options in report.facts.options
+    )
+    return {"changed": changed, "defaults": defaults}
 
 
 def commands(report: Report) -> dict[str, Any]:
@@ -475,15 +487,11 @@ def commands(report: Report) -> dict[str, Any]:
     filled = [name for name in facts.splits if manifest.splits[name].records] or list(facts.splits)
     split = filled[0] if filled else "train"
     records = manifest.splits[split].records if split in manifest.splits else 0
+    # The largest batch of which an epoch has at least four.
     batch = next((size for size in (64, 32, 16, 8, 4, 2) if size * 4 <= records), 1)
-    found = report.core_splits
-    cores = next((count for count in (4, 2, 8, 16) if found[count]), 1)
-    whole = (1,) * (len(shape) + 1)
-    by_rows = (*whole[: len(shape) - 2], cores, 1, 1)
-    every = found.get(cores, [])
-    dims = by_rows if by_rows in every and facts.kind.splits_by_rows else next(iter(every), whole)
-    parts = ",".join(map(str, dims))
     channels = class_channels(manifest)
+    cores, dims = _shown_partition(report)
+    parts = ",".join(map(str, dims))
     if facts.task.has_label_map:
         parts += f";label={','.join(map(str, (*dims[:-1], 1) if channels else dims[:-1]))}"
     label = [batch, *shape[:-1], len(channels)] if channels else [batch, *shape[:-1]]
@@ -509,6 +517,19 @@ def commands(report: Report) -> dict[str, Any]:
             "    ...                        # global jax.Arrays, each core holds its own part"
         ),
     }
+
+
+def _shown_partition(report: Report) -> tuple[int, tuple[int, ...]]:
+    """Return a number of cores and a split of an image over them for an example; (1, ...) if none is even."""
+    axes = len(report.facts.image.shape) + 1
+    found = report.core_splits
+    # Four cores as in the pages' examples, else the fewest that divide an image evenly.
+    cores = next((count for count in (4, 2, 8, 16) if found[count]), 1)
+    every = found.get(cores, [])
+    by_rows = (*(1,) * (axes - 3), cores, 1, 1)
+    if report.facts.kind.splits_by_rows and by_rows in every:
+        return cores, by_rows
+    return cores, next(iter(every), (1,) * axes)
 
 
 def _missing_in_splits(facts: DatasetFacts) -> str:
@@ -579,27 +600,6 @@ def values(report: Report) -> dict[str, Any]:
     body, foreground = counts_of(facts.total, "body"), counts_of(facts.total, "foreground")
     if not body.total:
         return {"display": display, "body": body}
-    known = [("gray", body), *([("red", foreground)] if foreground.total else [])]
-    low, high = (
-        display.value(pick(percentile(counts, at) for _, counts in known))
-        for pick, at in ((min, 0.1), (max, 99.9))
-    )
-    window = display.window
-    if window:
-        low, high = min(low, window.low), max(high, window.high)
-    room = max((high - low) * 0.02, 1e-6)
-    series = [
-        (kind, [display.value(value) for value in counts.values.tolist()], counts.counts.tolist())
-        for kind, counts in known
-    ]
-    curves = charts.densities(
-        series,
-        (window.low, window.high) if window else None,
-        (low - room, high + room),
-        unit="Hounsfield units" if display.unit == "HU" else "stored value",
-        step=display.slope if display.dtype in ("uint8", "int16", "uint16") else 0.0,
-        origin=display.intercept,
-    )
     split = next((name for name in facts.splits if name.startswith("train")), facts.splits[0])
     chosen = value_figures(facts, split, "foreground")
     which = f"Stored values of the labelled voxels of {split}"
@@ -611,13 +611,38 @@ def values(report: Report) -> dict[str, Any]:
         "display": display,
         "body": body,
         "foreground": foreground,
-        "curves": curves,
+        "curves": _value_curves(display, [("gray", body), ("red", foreground)]),
         "band": _band(report),
         "figures": _value_figures(facts, display),
         "which": which,
         "z_scores": z_scores,
         "row_step": ROW_STEP,
     }
+
+
+def _value_curves(display: Display, series: Sequence[tuple[str, ValueCounts]]) -> Markup:
+    """Draw the distribution of stored values; `series` are counts with the CSS class of their color."""
+    known = [(kind, counts) for kind, counts in series if counts.total]
+    # Outliers beyond the 0.1st and 99.9th percentile would squeeze the curves.
+    low, high = (
+        display.value(pick(percentile(counts, at) for _, counts in known))
+        for pick, at in ((min, 0.1), (max, 99.9))
+    )
+    window = display.window
+    if window:
+        low, high = min(low, window.low), max(high, window.high)
+    room = max((high - low) * 0.02, 1e-6)
+    return charts.densities(
+        [
+            (kind, [display.value(value) for value in counts.values.tolist()], counts.counts.tolist())
+            for kind, counts in known
+        ],
+        (window.low, window.high) if window else None,
+        (low - room, high + room),
+        unit="Hounsfield units" if display.unit == "HU" else "stored value",
+        step=display.slope if display.dtype in ("uint8", "int16", "uint16") else 0.0,
+        origin=display.intercept,
+    )
 
 
 def _band(report: Report) -> str:

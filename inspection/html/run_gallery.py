@@ -143,6 +143,7 @@ class RunExample:
     def true_boxes(self) -> ExampleBoxes:
         """Return the true boxes, without padding."""
         corners = self.array("truth_boxes", (None, 4))
+        # The arrays may come from a stranger.
         count = min(len(corners), self.scalar("truth_num_boxes"))
         crowd = self.arrays.get("truth_is_crowd", np.zeros(len(corners), bool))
         classes = self.array("truth_classes", (len(corners),))
@@ -182,6 +183,7 @@ def match_predictions(truth: ExampleBoxes, predicted: ExampleBoxes) -> BoxMatche
         overlaps = np.where(
             truth.classes == predicted.classes[at], _overlaps_with(predicted.corners[at], truth), 0
         )
+        # As pycocotools: single boxes first, then crowds, which any number of predictions may match.
         for open_to_all in (False, True):
             free = np.where(truth.crowd if open_to_all else ~truth.crowd & ~found, overlaps, 0)
             if len(free) and free.max() >= MIN_OVERLAP:
@@ -236,6 +238,7 @@ def _check_sizes(stream: FileIO) -> None:
         for member in members:
             with packed.open(member) as array:
                 version = np.lib.format.read_magic(array)
+                # NumPy has public readers of these two headers only (numpy.lib.format).
                 if version not in _HEADERS:
                     raise ValueError(f"{member.filename!r:.60} is an array of version {version}")
                 shape, _, dtype = _HEADERS[version](array)
@@ -291,22 +294,19 @@ class TaskView:
     Args:
         draw: function that draws an example with a longer side in pixels.
         pictures: number of pictures of each example (of each plane, for volumes).
-        look_for: sentence that explains the pictures.
     """
 
     draw: Callable[[RunFacts, RunExample, int], DrawnExample]
     pictures: int = 2
-    has_label_map: bool = False
-    look_for: str = ""
 
 
 def examples(facts: RunFacts) -> dict[str, Any]:
     """Show the examples of the last evaluation."""
     if not facts.examples or facts.examples_of is None:
         return {"shown": None}
-    task = TASK_VIEWS.get(facts.task, _UNKNOWN)
+    view = TASK_VIEWS.get(facts.task, _UNKNOWN)
     kind = KIND_WORDS[facts.kind]
-    each = task.pictures * (len(DIRECTIONS) if kind.in_planes else 1)
+    each = view.pictures * (len(DIRECTIONS) if kind.in_planes else 1)
     ordered = sorted(facts.examples, key=lambda entry: entry.reason != "worst")
     entries = ordered[: _MAX_PICTURES // each]
     side = thumbnail_side(each * len(entries), _LARGEST_SIDE, _SMALLEST_SIDE)
@@ -315,10 +315,11 @@ def examples(facts: RunFacts) -> dict[str, Any]:
         example = load_example(entry, facts.document.get("recipe") or {})
         if kind.in_planes:
             display_words = example.display.words
-        shown.append((entry, task.draw(facts, example, side)))
+        shown.append((entry, view.draw(facts, example, side)))
     return {
         "shown": shown,
-        "task": task,
+        "look_for": facts.task_words.look_for.format(overlap=MIN_OVERLAP),
+        "has_label_map": facts.task_words.has_label_map,
         "in_planes": kind.in_planes,
         "display_words": display_words,
         "left_out": len(facts.examples) - len(entries),
@@ -337,47 +338,59 @@ def _detection(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
         f"{facts.label_name(label)} {score:.2f}"
         for label, score in zip(predicted.classes.tolist(), predicted.scores.tolist(), strict=True)
     ][: matches.shown]
-    single = ~truth.crowd
-    missed, extra = int((single & ~matches.found).sum()), int((~matches.right).sum())
-    count = int(single.sum())
-    remarks = [
-        f"{count - missed} of {plural(count, 'box', 'boxes')} found" if count else "no boxes to find",
-        *([plural(extra, "extra box", "extra boxes")] if extra else []),
-        *([f"all scores are below {MIN_SCORE:g}"] if matches.weak else []),
-    ]
+    # COCO neither requires nor counts predictions of a crowd, so none is missed.
+    missed = ~truth.crowd & ~matches.found
     hidden = len(predicted.scores) - matches.shown
     left_out = f" ({hidden:,} with lower scores not shown)" if hidden else ""
     counted = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names)) or "none"
+    alt = f"Example {example.entry.id} with"
+    left = ExamplePicture(
+        **picture,
+        alt=f"{alt} its annotated boxes: {counted}",
+        caption=f"truth, {plural(len(names), 'box', 'boxes')}",
+        boxes=_placed_boxes(facts, truth, names, picture["size"], missed),
+    )
+    right = ExamplePicture(
+        **picture,
+        alt=f"{alt} the predicted boxes: {', '.join(scored) or 'none'}",
+        caption=f"predicted, {plural(matches.shown, 'box', 'boxes')}{left_out}",
+        boxes=_placed_boxes(facts, predicted, scored, picture["size"], ~matches.right),
+    )
+    return DrawnExample(rows=[("", (left, right))], remarks=_box_remarks(truth, matches))
 
-    def frame(
-        boxes: ExampleBoxes, words: list[str], dashed: NDArray[np.bool_], alt: str, caption: str
-    ) -> ExamplePicture:
-        named = [
-            (name, facts.rank(label)) for name, label in zip(words, boxes.classes.tolist(), strict=False)
-        ]
-        placed = lay_out_boxes(boxes.corners, named, picture["size"], dashed=dashed.tolist())
-        return ExamplePicture(
-            **picture, alt=f"Example {example.entry.id} with {alt}", caption=caption, boxes=placed
-        )
 
-    caption = f"truth, {plural(len(names), 'box', 'boxes')}"
-    left = frame(truth, names, single & ~matches.found, f"its annotated boxes: {counted}", caption)
-    alt = f"the predicted boxes: {', '.join(scored) or 'none'}"
-    caption = f"predicted, {plural(matches.shown, 'box', 'boxes')}{left_out}"
-    right = frame(predicted, scored, ~matches.right, alt, caption)
-    return DrawnExample(rows=[("", (left, right))], remarks=remarks)
+def _box_remarks(truth: ExampleBoxes, matches: BoxMatches) -> list[str]:
+    """Return remarks on the boxes found, the boxes too many and the scores."""
+    single = ~truth.crowd
+    count, found = int(single.sum()), int((single & matches.found).sum())
+    extra = int((~matches.right).sum())
+    remarks = [f"{found} of {plural(count, 'box', 'boxes')} found" if count else "no boxes to find"]
+    if extra:
+        remarks.append(plural(extra, "extra box", "extra boxes"))
+    if matches.weak:
+        remarks.append(f"all scores are below {MIN_SCORE:g}")
+    return remarks
+
+
+def _placed_boxes(
+    facts: RunFacts,
+    boxes: ExampleBoxes,
+    words: list[str],
+    size: tuple[int, int],
+    dashed: NDArray[np.bool_],
+) -> list[PlacedBox]:
+    """Lay out boxes in the colors of their classes, as many as there are words."""
+    named = [(name, facts.rank(label)) for name, label in zip(words, boxes.classes.tolist(), strict=False)]
+    return lay_out_boxes(boxes.corners, named, size, dashed=dashed.tolist())
 
 
 def _classification(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
     true, predicted = example.scalar("truth_label"), example.scalar("predicted_label")
     remarks = ["right" if true == predicted else "wrong"]
-    guesses = []
+    guesses: list[tuple[str, float, bool]] = []
     if "predicted_probabilities" in example.arrays:
         shares = np.nan_to_num(example.array("predicted_probabilities", (None,)).astype(np.float64))
-        order = np.argsort(-shares, kind="stable")[:_MAX_CLASSES].tolist()
-        if 0 <= true < len(shares) and true not in order:
-            order = [*order[: _MAX_CLASSES - 1], true]
-        guesses = [(facts.label_name(at), float(shares[at]), at == true) for at in order]
+        guesses = _guesses(facts, shares, true)
         if true != predicted and 0 <= predicted < len(shares) and shares[predicted] > _CONFIDENT:
             remarks.append("confident")
     verdicts = [
@@ -394,6 +407,14 @@ def _classification(facts: RunFacts, example: RunExample, side: int) -> DrawnExa
             "pair guess",
         )
     return DrawnExample(rows=[("", frames)], kind=kind, remarks=remarks, guesses=guesses, verdicts=verdicts)
+
+
+def _guesses(facts: RunFacts, shares: NDArray[np.float64], true: int) -> list[tuple[str, float, bool]]:
+    """Return the most probable classes, and the true one in place of the last if it is not among them."""
+    order = np.argsort(-shares, kind="stable")[:_MAX_CLASSES].tolist()
+    if 0 <= true < len(shares) and true not in order:
+        order = [*order[: _MAX_CLASSES - 1], true]
+    return [(facts.label_name(at), float(shares[at]), at == true) for at in order]
 
 
 def _segmentation(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
@@ -456,28 +477,38 @@ def _plane_rows(
     """Draw three planes, each with the truth and, if there is one, with the prediction."""
     shape = example.image.shape[:3]
     shown = [(truth, "image" if truth is None else "truth")]
-    shown += [(predicted, "predicted")] if predicted is not None else []
+    if predicted is not None:
+        shown.append((predicted, "predicted"))
+    labels, captions = zip(*shown, strict=True)
     planes = cut_planes(
         example.image,
-        [None if label is None else label.__getitem__ for label, _ in shown],
+        [None if label is None else label.__getitem__ for label in labels],
         find_worst_planes(shape, truth, predicted),
         tuple(slice(0, length) for length in shape),
+        # Without a spacing, the orientation of the volume is not known either.
         example.spacing_mm or (1.0, 1.0, 1.0),
         [DIRECTIONS[row] for row in CANONICAL] if example.spacing_mm else (),
         example.display,
         facts.ranks,
         side,
     )
-    rows = []
-    for plane in planes:
-        alt = f"{plane.caption} of example {example.entry.id}"
-        of_plane: dict[str, Any] = {"uri": plane.uri, "size": plane.size_mm, "plane": plane}
-        frames = [
-            ExamplePicture(**of_plane, alt=f"{alt}, {words}", caption=words, mask=mask)
-            for (_, words), mask in zip(shown, plane.masks, strict=True)
-        ]
-        rows.append((plane.caption, frames))
-    return rows
+    return [(plane.caption, _plane_pictures(plane, captions, example.entry.id)) for plane in planes]
+
+
+def _plane_pictures(plane: Plane, captions: Sequence[str], example: int) -> list[ExamplePicture]:
+    """Return a plane as one picture for each of its masks."""
+    alt = f"{plane.caption} of example {example}"
+    return [
+        ExamplePicture(
+            uri=plane.uri,
+            size=plane.size_mm,
+            plane=plane,
+            alt=f"{alt}, {words}",
+            caption=words,
+            mask=mask,
+        )
+        for words, mask in zip(captions, plane.masks, strict=True)
+    ]
 
 
 def _image_alone(facts: RunFacts, example: RunExample, side: int) -> DrawnExample:
@@ -488,25 +519,9 @@ def _image_alone(facts: RunFacts, example: RunExample, side: int) -> DrawnExampl
 
 
 TASK_VIEWS = {
-    "detection": TaskView(
-        draw=_detection,
-        look_for="Left: annotated boxes. Right: predicted boxes with their scores. A class has the same color in both. "
-        "Dashed boxes on the left were missed. Dashed boxes on the right match no annotated box with an IoU of "
-        f"{MIN_OVERLAP:.0%} or more. Look for what missed objects have in common, and for objects that the annotation "
-        "missed.",
-    ),
-    "classification": TaskView(
-        draw=_classification,
-        pictures=1,
-        look_for="The true class and the most probable classes. Look for mistakes with a high probability, and for "
-        "examples with a wrong annotation.",
-    ),
-    "segmentation": TaskView(
-        draw=_segmentation,
-        has_label_map=True,
-        look_for="Left: annotated classes. Right: predicted classes. Each class has its own color. Look for missing "
-        "parts, islands, and outlines outside of the organ or object.",
-    ),
+    "detection": TaskView(draw=_detection),
+    "classification": TaskView(draw=_classification, pictures=1),
+    "segmentation": TaskView(draw=_segmentation),
 }
 _UNKNOWN = TaskView(draw=_image_alone)
 """View for unknown tasks: the image alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -24,6 +25,7 @@ from halofeed.inspection.run_facts import (
     RunFacts,
     confusion_matrix,
     finite_or_none,
+    finite_values,
     format_metric,
     metric_tables,
     read_run_facts,
@@ -124,6 +126,7 @@ def _split_over_cores(facts: RunFacts) -> dict[str, Any]:
     cores = _devices(facts) // max(1, replicas)
     parts: Sequence[int] = (1,) * (len(shape) - 1)
     try:
+        # A training loop of the user may write any text.
         partition = Partition.parse(str(facts.config.get("partition", "")), cores_per_replica=cores)
     except PartitionError:
         return {"cores": None}
@@ -178,37 +181,46 @@ def _if_known(series: LineSeries, title: str, *, top: float | None = None) -> Ma
 
 def _metric_curves(facts: RunFacts) -> dict[str, Any]:
     """Plot metrics over steps: all shares in one chart, the metric of the best step first; other metrics one by one."""
-    names = list(
-        dict.fromkeys(
-            name
-            for evaluation in facts.evaluations
-            for name, value in evaluation.metrics.items()
-            if name not in _COUNTS and finite_or_none(value) is not None
-        )
-    )
-    best = facts.best()
-    names.sort(key=lambda name: best is None or name != best[0])
     splits = list(dict.fromkeys(evaluation.split for evaluation in facts.evaluations))
-    shares: list[LineSeries] = []
-    others: list[LineSeries] = []
-    for name in names:
-        for split in splits:
-            of_split = [evaluation for evaluation in facts.evaluations if evaluation.split == split]
-            found = [finite_or_none(evaluation.metrics.get(name)) for evaluation in of_split]
-            values = np.array([math.nan if value is None else value for value in found], np.float64)
-            steps = np.array([evaluation.step for evaluation in of_split], np.float64)
-            one = LineSeries(
-                name=f"{name} ({split})" if len(splits) > 1 else name, steps=steps, values=values
-            )
-            known = values[np.isfinite(values)]
-            if len(known):
-                (shares if known.min() >= 0 and known.max() <= 1 else others).append(one)
-    shares = shares[:MAX_SERIES]
+    lines = [
+        _metric_line(facts, name, split, name if len(splits) == 1 else f"{name} ({split})")
+        for name, split in itertools.product(_metric_names(facts), splits)
+    ]
+    shares = [one for one in lines if _spans(one.values, 0, 1)][:MAX_SERIES]
+    others = [one for one in lines if np.isfinite(one.values).any() and not _spans(one.values, 0, 1)]
     return {
         "metrics": line_chart(shares, "Metrics over steps", top=1.0) if shares else None,
         "metric_names": [one.name for one in shares],
         "others": [(one.name, line_chart([one], one.name, top=0.0)) for one in others],
     }
+
+
+def _metric_names(facts: RunFacts) -> list[str]:
+    """Return the metrics that are single numbers in any evaluation, that of the best step first."""
+    names = dict.fromkeys(
+        name
+        for evaluation in facts.evaluations
+        for name, value in evaluation.metrics.items()
+        if name not in _COUNTS and finite_or_none(value) is not None
+    )
+    best = facts.best()
+    return sorted(names, key=lambda name: best is None or name != best[0])
+
+
+def _metric_line(facts: RunFacts, metric: str, split: str, name: str) -> LineSeries:
+    """Return a metric over the steps of a split's evaluations."""
+    of_split = [evaluation for evaluation in facts.evaluations if evaluation.split == split]
+    return LineSeries(
+        name=name,
+        steps=np.array([evaluation.step for evaluation in of_split], np.float64),
+        values=finite_values(evaluation.metrics.get(metric) for evaluation in of_split),
+    )
+
+
+def _spans(values: NDArray[np.float64], low: float, high: float) -> bool:
+    """Return whether there are finite values, and all of them are from `low` to `high`."""
+    known = values[np.isfinite(values)]
+    return bool(len(known) and known.min() >= low and known.max() <= high)
 
 
 def metrics(facts: RunFacts) -> dict[str, Any]:
@@ -272,32 +284,40 @@ def confusion(facts: RunFacts) -> dict[str, Any] | None:
     if not found:
         return None
     last, counts = found[-1]
+    # A matrix of another size is of other classes than the run's, so their numbers are shown.
     names = facts.class_names if len(facts.class_names) == len(counts) else list(map(str, range(len(counts))))
     named = [_class_name(facts, name) for name in names]
-    wrong = counts.copy()
-    np.fill_diagonal(wrong, 0)
-    sums = np.maximum(1, counts.sum(axis=1))
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_SHOWN_MISTAKES]
-    pairs = [(int(at) // len(counts), int(at) % len(counts)) for at in order]
     few = len(counts) <= _MAX_CELLS
-    cells = [
-        [(count, count / total) for count in row]
-        for row, total in zip(counts.tolist(), sums.tolist(), strict=True)
-    ]
+    sums = np.maximum(1, counts.sum(axis=1))
     return {
         "last": last,
         "total": int(counts.sum()),
-        "errors": int(wrong.sum()),
+        "errors": int(counts.sum() - np.trace(counts)),
         "mistakes": [
-            (named[true], named[to], f"{wrong[true, to]:,}", percent(wrong[true, to] / sums[true]))
-            for true, to in pairs
-            if wrong[true, to]
+            (named[true], named[to], f"{counts[true, to]:,}", percent(counts[true, to] / sums[true]))
+            for true, to in _frequent_mistakes(counts)
         ],
         "names": names,
-        "rows": list(zip(named, cells, strict=True)) if few else None,
+        "rows": list(zip(named, _with_shares(counts), strict=True)) if few else None,
         "heat": None if few or len(counts) > _MAX_PIXELS else _heat(counts),
         "narrow": len(counts) <= _NARROW,
     }
+
+
+def _with_shares(counts: NDArray[np.int64]) -> list[list[tuple[int, float]]]:
+    """Return each count of a matrix with its share of the row, the examples of one true class."""
+    sums = np.maximum(1, counts.sum(axis=1))
+    rows = zip(counts.tolist(), sums.tolist(), strict=True)
+    return [[(count, count / total) for count in row] for row, total in rows]
+
+
+def _frequent_mistakes(counts: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return the (true class, predicted class) of the most frequent mistakes, the most frequent first."""
+    wrong = counts.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_SHOWN_MISTAKES]
+    pairs = [divmod(int(at), len(counts)) for at in order]
+    return [pair for pair in pairs if wrong[pair]]
 
 
 def _heat(counts: NDArray[np.int64]) -> str:
@@ -399,6 +419,7 @@ def config_as_toml(config: Mapping[str, Any]) -> str:
     steps = 20
     model_options = { width = 16 }
     """
+    # TOML has no null; a missing setting has its default.
     return "\n".join(f"{_key(name)} = {_toml(value)}" for name, value in config.items() if value is not None)
 
 

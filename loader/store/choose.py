@@ -45,15 +45,21 @@ def cached(store: Store, manifest: Manifest, split: str, cache: str | None, most
     if cache is None and most_bytes is None:
         return store
     kind, _, folder = str(cache).partition(":")
-    if most_bytes is not None:
-        most_bytes = whole_number("cache_bytes", most_bytes, 10**10)
-        if kind != "disk" or most_bytes < 1:
-            raise UsageError(f"cache_bytes {most_bytes}: expected 1 or more, and with cache='disk:/a/folder'")
     shards = manifest.split(split).shards
+    if most_bytes is not None:
+        most_bytes = _checked_bytes(most_bytes, kind)
     if cache == "memory":
         store.check_sizes(shards)
         return MemoryStore(store, shards)
     if kind == "disk" and folder:
         return DiskStore(store, manifest, shards, Path(folder).absolute(), most_bytes)
+    # Whoever gave only a folder sees it in the cure.
     named = str(cache) if isinstance(cache, str | os.PathLike) and "/" in str(cache) else "/a/folder"
     raise UsageError(f"cache: expected None, 'memory' or 'disk:{named}', got {cache!r}")
+
+
+def _checked_bytes(most_bytes: int, kind: str) -> int:
+    most_bytes = whole_number("cache_bytes", most_bytes, 10**10)
+    if kind != "disk" or most_bytes < 1:
+        raise UsageError(f"cache_bytes {most_bytes}: expected 1 or more, and with cache='disk:/a/folder'")
+    return most_bytes

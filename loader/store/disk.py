@@ -105,6 +105,7 @@ class DiskStore(StoreWrapper):
         shard = self._shards.get(name)
         if shard is None or name not in self.staged:
             self._base.invalidate(name, start, stop)
+        # The cache is at fault only if its copy is damaged; otherwise the record is wrong at its origin too.
         elif not self._is_intact(shard):
             with self._lock:
                 self._staging_retries += 1
@@ -131,6 +132,7 @@ class DiskStore(StoreWrapper):
                 return
             self._requested.add(shard.file)
             self._waiting.append(shard)
+            # Started again after each pause, so that an idle loader has no thread.
             if self._thread is None:
                 # The end of the process may stop this daemon thread at any time.
                 self._thread = threading.Thread(
@@ -150,6 +152,7 @@ class DiskStore(StoreWrapper):
         """Stage a shard, unless another process did so or only shards in use could make room for it."""
         try:
             with _locked(self.path(shard.file + LOCK)):
+                # Another process may have staged it while this one waited for the lock.
                 if self._is_complete(shard) or self._write(shard):
                     self.touch(shard.file)
                     self.staged.add(shard.file)
@@ -228,6 +231,7 @@ class DiskStore(StoreWrapper):
                         os.posix_fallocate(descriptor, 0, size)
                         break
                     except OSError as error:
+                        # The disk may be full without a bound; then the oldest shards make room.
                         if error.errno not in _NO_ROOM or not self._evict():
                             raise
             except BaseException:
@@ -297,6 +301,7 @@ def _stage_all(reference: weakref.ref[DiskStore]) -> None:
 def _files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the shards below the folder, complete or being written: files with a shard's name and a lock file."""
     for folder in root.iterdir():
+        # Only files whose names and lock files halofeed makes are counted and deleted.
         if _FOLDER.fullmatch(folder.name) and not folder.is_symlink():
             names = set(os.listdir(folder))
             for name in names:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import resource
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,8 @@ from halofeed.loader.store.base import (
 from halofeed.schemas.limits import INDEX_BYTES
 from halofeed.schemas.manifest import Manifest, Shard, read_manifest
 from halofeed.schemas.shard_file import CURE, ShardFile, read_small_file
+from halofeed.storage.local import LocalDisk
+from halofeed.storage.paths import advise_reads
 from halofeed.system.console import human_bytes
 from halofeed.system.memory import available_memory
 
@@ -53,6 +54,7 @@ class LocalStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.place = str(folder)
+        self._files = LocalDisk().at(self.place)
         self._cold_batches = _COLD_BATCHES
         self._prefetched: deque[bytes] = deque(maxlen=_MAX_PREFETCHED)
         self._disk_reads = _disk_reads()
@@ -63,6 +65,15 @@ class LocalStore:
 
     def manifest(self) -> Manifest:
         return read_manifest(self._folder)
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a file in bytes; None if it does not exist."""
+        found = self._files.stat(name)
+        return None if found is None else found.size
+
+    def listed(self) -> Mapping[str, int | None]:
+        """Return the size in bytes of every file by name; None for what is no file."""
+        return {name: size for name, size, _ in sorted(self._files.entries(deep=False))}
 
     def check_sizes(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
@@ -87,6 +98,7 @@ class LocalStore:
         return [act(item) for item in items]
 
     def prefetch(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
+        # The system has this advice already.
         if key in self._prefetched:
             return
         self._prefetched.append(key)
@@ -96,7 +108,7 @@ class LocalStore:
         for name, places in by_file.items():
             # This is only advice: the read itself reports a file's problems.
             with contextlib.suppress(OSError):
-                _read_ahead(self._folder / name, sorted(places))
+                advise_reads(self._folder / name, sorted(places))
 
     @contextlib.contextmanager
     def window(self, key: bytes, spans: Callable[[], list[Span]]) -> Iterator[None]:
@@ -118,15 +130,6 @@ class LocalStore:
         except OSError as error:
             raise CorruptFileError(f"{path}: cannot be read: {error.strerror or error}; {CURE}") from error
         check_size(str(path), found, size)
-
-
-def _read_ahead(path: Path, places: Sequence[tuple[int, int]]) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        for start, stop in places:
-            os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_WILLNEED)
-    finally:
-        os.close(descriptor)
 
 
 def _disk_reads() -> int:
@@ -180,6 +183,7 @@ class MemoryStore(StoreWrapper):
             except CorruptFileError:
                 if not attempts_left:
                     raise
+                # A transfer may have damaged it; a further one is made.
                 self._base.invalidate(shard.file, 0, shard.bytes)
         memory.flags.writeable = False
         return memory
@@ -221,6 +225,7 @@ def _allocate(size: int) -> NDArray[np.uint8]:
             f"cache='memory': {human_bytes(size)} cannot be allocated: {error.strerror}; use cache='disk:/a/folder', "
             "or leave it out"
         ) from error
+    # Fewer page faults in random reads.
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
             pages.madvise(mmap.MADV_HUGEPAGE)

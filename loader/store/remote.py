@@ -66,20 +66,21 @@ def merge_spans(spans: Iterable[Span], concurrent: int) -> list[Span]:
     most = min(PIECE_BYTES, max(_MIN_REQUEST_BYTES, each))
     found: list[tuple[int, Span]] = []
     for name, start, stop, rank in order:
-        if found:
-            first, (last_name, last_start, last_stop) = found[-1]
-            if (
-                name == last_name
-                and start <= last_stop + GAP_BYTES
-                and max(stop, last_stop) - last_start <= most
-            ):
-                found[-1] = min(first, rank), (name, last_start, max(stop, last_stop))
-                continue
-            if name == last_name:
-                start = max(start, last_stop)
-        for begin in range(start, stop, PIECE_BYTES):
-            found.append((rank, (name, begin, min(begin + PIECE_BYTES, stop))))
+        if found and (joined := _join(found[-1][1], (name, start, stop), most)):
+            found[-1] = min(found[-1][0], rank), joined
+            continue
+        if found and found[-1][1][0] == name:
+            start = max(start, found[-1][1][2])  # bytes that the last range has are not requested twice
+        found += [(rank, (name, at, min(at + PIECE_BYTES, stop))) for at in range(start, stop, PIECE_BYTES)]
     return [span for _, span in sorted(found, key=lambda one: one[0])]
+
+
+def _join(last: Span, span: Span, most: int) -> Span | None:
+    """Return one range for two that are close, the later one last; None where that does not save a request."""
+    name, start, stop = last
+    end = max(stop, span[2])
+    is_close = span[0] == name and span[1] <= stop + GAP_BYTES
+    return (name, start, end) if is_close and end - start <= most else None
 
 
 class RequestedPart(NamedTuple):
@@ -208,6 +209,7 @@ class RemoteStore:
             if key not in process.prefetched:
                 self.request_spans(window := FetchWindow(), needed)
                 process.prefetched[key] = window
+            # Batches that were announced and never read, after a jump to another step.
             while len(process.prefetched) > _MAX_PREFETCHED:
                 process.prefetched.popitem(last=False)[1].cancel()
 
@@ -301,6 +303,7 @@ class RemoteStore:
             size = None
             with contextlib.suppress(HalofeedError):
                 size = self.size(name)
+            # A server cuts a range at the end of the file, like a connection that breaks off.
             if size is not None and size < stop:
                 raise CorruptFileError(
                     f"{place}: it ends at byte {size:,}, and {what} belong to it: it was shortened; {CURE}"
@@ -321,8 +324,8 @@ class RemoteStore:
         """Return the size of a file in bytes; None if it does not exist, or the server does not say it."""
         return self._retried(name, lambda process: process.size(name))
 
-    def listed(self) -> Mapping[str, int] | None:
-        """Return the size in bytes of every file by name; None if the store cannot list files."""
+    def listed(self) -> Mapping[str, int | None] | None:
+        """Return the size in bytes of every file by name, None for a folder; None if the store cannot list files."""
         return self._retried("", lambda process: process.sizes())
 
     def _retried(self, name: str, act: Callable[[_Process], Result | None]) -> Result | None:
@@ -349,9 +352,11 @@ class RemoteStore:
     def _sizes(self, names: Sequence[str]) -> dict[str, int]:
         """Return the sizes of those files that exist, from one listing if the store can list."""
         listed = self.listed()
+        # One listing instead of two requests per shard.
         if listed is not None:
-            return {name: listed[name] for name in names if name in listed}
-        found = zip(names, self.for_each(self.size, names), strict=True)
+            found: Iterable[tuple[str, int | None]] = ((name, listed.get(name)) for name in names)
+        else:
+            found = zip(names, self.for_each(self.size, names), strict=True)
         return {name: size for name, size in found if size is not None}
 
     def _here(self) -> _Process:
@@ -374,7 +379,7 @@ class _Process:
     """Connections and threads of one process, and their requested windows."""
 
     def __init__(self, place: Address, concurrent_reads: int) -> None:
-        self.number, self._place = os.getpid(), place
+        self.number = os.getpid()
         self.files = reader_of(place)
         self.executor = ThreadPoolExecutor(concurrent_reads, "halofeed-store")
         self._slots = threading.BoundedSemaphore(concurrent_reads)
@@ -388,7 +393,7 @@ class _Process:
         try:
             seconds = _timeout_seconds(stop - start)
             with self._slots:
-                return self.files.read_range_once(self._below(name), start, stop, seconds)
+                return self.files.read_once(name, start, stop, seconds)
         finally:
             self.answered += 1
 
@@ -396,25 +401,18 @@ class _Process:
         """Request the size of one file once."""
         try:
             with self._slots:
-                found = self.files.stat_once(self._below(name))
+                found = self.files.stat_once(name)
             return None if found is None else found.size
         finally:
             self.answered += 1
 
-    def sizes(self) -> dict[str, int] | None:
-        """Return the sizes of all files in the folder; None if the store cannot list files."""
-        folder = self._below("")
+    def sizes(self) -> dict[str, int | None] | None:
+        """Return the sizes of all files in the folder, None for a folder; None if the store cannot list files."""
+        if not self.files.lists_folders:
+            return None
         with self._slots:
-            if (entries := self.files.list_dir(folder)) is None:
-                return None
-            # The scheme of the names may be another one than the user's: s3:// for s3a://.
-            start = len(folder.partition("://")[2])
-            return {name.partition("://")[2][start:].rstrip("/"): size or 0 for name, size in entries}
-
-    def _below(self, name: str) -> str:
-        """Return the address of a file, for requests."""
-        is_web = self._place.scheme in ("http", "https")
-        return (self._place / name).full if is_web else f"{self._place.full.rstrip('/')}/{name}"
+            entries = sorted(self.files.entries(deep=False), key=lambda entry: entry.path)
+            return {name: size for name, size, _ in entries}
 
 
 class RemoteFile(HeldFile):
@@ -488,6 +486,7 @@ def _cure_of(error: Exception, fault: Fault) -> str:
     """Return what to do about an error of a store; "" where the error says it."""
     if isinstance(error, RefusedRedirectError | HalofeedError):
         return ""
+    # OpenSSL's error for an answer in plain HTTP.
     if "WRONG_VERSION_NUMBER" in str(error):
         return "; its server has no TLS: write http://"
     if fault is Fault.CREDENTIALS:

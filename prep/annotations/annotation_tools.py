@@ -33,6 +33,7 @@ from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 
 _MAX_BYTES = 256 << 20
+"""Largest annotation file (estimate): the parsed document takes several times as much memory."""
 _OTHER_NAME = "annotations name another picture than their own file's name; the named one was taken"
 _SAME_TWICE = "several files have the same objects of one picture; one of them was taken"
 _MISSING_NAME = "the picture that annotations name is missing; the one with the expected stem was taken"
@@ -130,52 +131,98 @@ def list_documents(
     where = annotation_file or annotations.root
     entries, faulty = _read_files(form, annotations, annotation_file)
     if not entries:
-        why = "" if annotation_file else "no file below it is one"
-        if faulty and faulty[0].problem:
-            why = f"{faulty[0].problem[1]} ({faulty[0].problem[2]})"
-        hint = layout_hint(annotations, form.layout, annotation_file)
-        raise AnnotationsError(": ".join(filter(None, (where, f"expected {form.expected}", why))) + hint)
+        raise _no_entries_error(form, annotations, annotation_file, faulty)
+    listed = _list_entries(form, entries, index, options, where)
+    # If every picture is missing, the likely fault is the folder, and a list of rejects would hide it.
+    if all(one.problem is not None for one in listed):
+        index.check_any_image(f"{where} ({len(entries):,} annotated pictures)")
+    listed = _resolve(form, listed, images, options, where)
+    # A named file of one picture says nothing of the others. A named file of many does, for the folders that it uses.
+    if annotation_file is None or not form.of_one_picture:
+        used = {one.source: one.split for one in listed}
+        listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
+    yield from sort_examples(note_similar_classes([*listed, *faulty]))
+
+
+def _no_entries_error(
+    form: DocumentFormat,
+    annotations: SourceFiles,
+    annotation_file: str | None,
+    faulty: Sequence[SourceExample],
+) -> AnnotationsError:
+    """Return the error of a source without a file of this format: the first damaged one, or what it holds instead."""
+    why = "" if annotation_file else "no file below it is one"
+    # A damaged file is more likely the one that was meant than no file at all.
+    if faulty and faulty[0].problem:
+        why = f"{faulty[0].problem[1]} ({faulty[0].problem[2]})"
+    where = annotation_file or annotations.root
+    hint = layout_hint(annotations, form.layout, annotation_file)
+    return AnnotationsError(": ".join(filter(None, (where, f"expected {form.expected}", why))) + hint)
+
+
+def _list_entries(
+    form: DocumentFormat,
+    entries: Sequence[_Entry],
+    index: ImageIndex,
+    options: LayoutOptions,
+    where: str,
+) -> list[SourceExample]:
+    """Return the example of each entry; those of several entries that name one image have a problem."""
     of_classes = gives_classes(
         where,
         options,
         has_objects=any(one.objects for _, one in entries),
         has_classes=any(one.classes for _, one in entries),
     )
-    found = list(_with_images(form, entries, index, options, of_classes=of_classes))
+    found = _with_images(form, entries, index, options, of_classes=of_classes)
+    # Two files of one picture each that name the same picture are a fault; exports of one project in JSON and CSV
+    # are copies.
     if not form.of_one_picture:
         found = _without_copies(found)
-    listed = refuse_shared_images([one for _, one in found], [file for file, _ in found])
-    if all(one.problem is not None for one in listed):
-        index.check_any_image(f"{where} ({len(entries):,} annotated pictures)")
+    return refuse_shared_images([one for _, one in found], [file for file, _ in found])
+
+
+def _resolve(
+    form: DocumentFormat,
+    listed: Sequence[SourceExample],
+    images: SourceFiles,
+    options: LayoutOptions,
+    where: str,
+) -> list[SourceExample]:
+    """Return the examples with boxes in pixels, on the grid that the tool shows if nothing proves another."""
     units = replace(options, box_units="normalized") if form.is_normalized else options
-    listed = resolve_boxes(listed, images, units, where)
+    resolved = resolve_boxes(listed, images, units, where)
+    # A proof by declared sizes counts more than what the tool usually does.
     if options.annotation_grid == "auto" and form.grid is not None:
-        listed = [replace(one, grid=one.grid or form.grid) for one in listed]
-    used = {one.source: one.split for one in listed}
-    if annotation_file is None or not form.of_one_picture:
-        only_used = annotation_file is not None
-        listed += index.without_annotation(used.items, only_used_folders=only_used)
-    yield from sort_examples(note_similar_classes([*listed, *faulty]))
+        return [replace(one, grid=one.grid or form.grid) for one in resolved]
+    return resolved
 
 
 def _read_files(
     form: DocumentFormat, annotations: SourceFiles, annotation_file: str | None
 ) -> tuple[list[_Entry], list[SourceExample]]:
     """Return the pictures of all files of this format, and an example for each damaged file."""
-    paths = [annotation_file] if annotation_file is not None else list(annotations.sizes())
+    if annotation_file is not None:  # the user's word counts more than an extension
+        paths = [annotation_file]
+    else:
+        paths = [path for path in annotations.sizes() if path.lower().endswith(form.extensions)]
     entries: list[_Entry] = []
     faulty: list[SourceExample] = []
     for path in paths:
-        if annotation_file is None and not path.lower().endswith(form.extensions):
-            continue
         try:
-            found = form.read(path, read_limited(annotations, path, "annotation file", _MAX_BYTES))
-            split = "" if form.of_one_picture else split_in_file_name(path) or ""
-            entries += [(path, replace(one, split=one.split or split)) for one in found or ()]
+            entries += _read_file(form, annotations, path)
         except SourceError as error:
             split = splits_by_folders([path])[0]
             faulty.append(rejected_example(path, error.at(path).args, split))
     return entries, faulty
+
+
+def _read_file(form: DocumentFormat, annotations: SourceFiles, path: str) -> list[_Entry]:
+    """Return the pictures of one file with their splits; raise SourceError if it is damaged."""
+    found = form.read(path, read_limited(annotations, path, "annotation file", _MAX_BYTES))
+    # The file of one picture has its name, in which a word such as test says nothing of a split.
+    split = "" if form.of_one_picture else split_in_file_name(path) or ""
+    return [(path, replace(one, split=one.split or split)) for one in found or ()]
 
 
 def _with_images(
@@ -206,51 +253,78 @@ def _find_images(
     stems: dict[str, list[str]] = {}
     for path in filter(is_image_name, index.paths):
         stems.setdefault(posixpath.splitext(path)[0], []).append(path)
-    queries = {place: _query(one, stems) for place, one in enumerate(entries)}
-    found = index.match(queries)
+    # All names together: a name that is right for one entry is wrong for another, see `ImageIndex`.
+    found = index.match({place: _query(one, stems) for place, one in enumerate(entries)})
     paths = [one.path for one in found.values() if isinstance(one, ImageMatch)]
     splits = dict(zip(paths, splits_by_folders(paths), strict=True))
     for place, (file, picture) in enumerate(entries):
         image = found[place]
-        if isinstance(image, SourceError):
-            if not picture.optional:
-                source = picture.name or "#".join(filter(None, (file, posixpath.basename(picture.stem))))
-                split = picture.split or splits_by_folders([file])[0]
-                problem = (picture.fault or image).at(file).args
-                yield file, rejected_example(source, problem, split), picture
-            continue
-        notes = [*picture.notes, image.note]
-        own, name = stems.get(picture.stem, ()), posixpath.basename(picture.name.replace("\\", "/"))
-        if form.of_one_picture and own and image.path not in own:
-            notes.append(_OTHER_NAME)
-        elif name and name.casefold() != posixpath.basename(image.path).casefold():
-            notes.append(_MISSING_NAME)
-        example = SourceExample(
-            source=image.path,
-            key=image.path,
-            split=picture.split or splits[image.path],
-            group=picture.group,
-            notes=tuple(filter(None, notes)),
-            attributes=attributes_of(picture.attributes, ()) if options.needs_groups else (),
-        )
-        if picture.fault is not None:
-            example = replace(example, problem=picture.fault.at(file).args)
-        yield file, example, picture
+        if isinstance(image, ImageMatch):
+            notes = _notes(form, picture, image, stems.get(picture.stem, ()))
+            yield file, _example(file, picture, image.path, splits[image.path], notes, options), picture
+        elif not picture.optional:
+            # Frames of a CVAT track without an object are in the file by their numbers only, and may not be exported.
+            yield file, _rejected(file, picture, image), picture
+
+
+def _rejected(file: str, picture: FilePicture, error: SourceError) -> SourceExample:
+    """Return the example of a picture without its image, under the name that the file writes, or its place in it."""
+    source = picture.name or "#".join(filter(None, (file, posixpath.basename(picture.stem))))
+    split = picture.split or splits_by_folders([file])[0]
+    return rejected_example(source, (picture.fault or error).at(file).args, split)
+
+
+def _example(
+    file: str,
+    picture: FilePicture,
+    path: str,
+    split: str,
+    notes: tuple[str, ...],
+    options: LayoutOptions,
+) -> SourceExample:
+    """Return the example of a picture and its image."""
+    return SourceExample(
+        source=path,
+        key=path,
+        split=picture.split or split,
+        group=picture.group,
+        notes=notes,
+        attributes=attributes_of(picture.attributes, ()) if options.needs_groups else (),
+        problem=None if picture.fault is None else picture.fault.at(file).args,
+    )
+
+
+def _notes(
+    form: DocumentFormat, picture: FilePicture, image: ImageMatch, own: Sequence[str]
+) -> tuple[str, ...]:
+    """Return remarks on the image of a picture, of which `own` are the images with the stem of its file."""
+    name = posixpath.basename(picture.name.replace("\\", "/"))
+    unusual = ""
+    # A file that was renamed with its picture keeps the old name inside; copied files do as well.
+    if form.of_one_picture and own and image.path not in own:
+        unusual = _OTHER_NAME
+    elif name and name.casefold() != posixpath.basename(image.path).casefold():
+        # Case is ignored, since Windows and macOS ignore it.
+        unusual = _MISSING_NAME
+    return tuple(filter(None, (*picture.notes, image.note, unusual)))
 
 
 def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
     """Return where the picture of an entry may be: in the folders that it names, beside its file, or in `images`."""
     file, picture = entry
     folder = posixpath.dirname(file)
+    # labels/a.json beside images/a.jpg, and a.json above images/a.jpg, are what the tools' exports look like.
     usual = (posixpath.join(folder, "images"), posixpath.join(posixpath.dirname(folder), "images"))
     own = tuple(posixpath.normpath(posixpath.join(folder, one)) for one in picture.folders)
     ranks = tuple(filter(None, (own, (folder,), tuple(dict.fromkeys(usual)), ("",))))
+    # Without a name only the stem is known; several extensions of one stem leave it open.
     if not picture.name:
         places = (posixpath.join(place, picture.stem) for place in chain(*ranks))
         stem = next(filter(stems.get, places), picture.stem)
         paths = stems.get(stem, ())
         return ImageQuery(name=paths[0] if len(paths) == 1 else "", stem=stem)
     name = picture.name
+    # labelme writes paths relative to the JSON file, such as ..\images\a.jpg; one out of the source stays as it is.
     if (plain := name.replace("\\", "/")).startswith("../"):
         joined = posixpath.normpath(posixpath.join(folder, plain))
         name = name if joined.startswith("../") else joined
@@ -286,6 +360,7 @@ def _without_copies(found: Sequence[tuple[str, SourceExample]]) -> list[tuple[st
         are_copies = first.problem is None and all(
             (other.boxes, other.problem) == (first.boxes, None) for other in others
         )
+        # Entries that differ are a fault, which `refuse_shared_images` names.
         if not others or not are_copies:
             used.append((file, one))
         elif one is first:

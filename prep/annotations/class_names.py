@@ -20,7 +20,9 @@ _LATIN_LOOKALIKES = str.maketrans(
     "abekmhopctyxijshdqw" + "abezhikmnoptyx" + "agix" + "'''''" + '""',
 )
 _INVISIBLE_CATEGORIES = ("Cf", "Cc")
+"""Format and control characters, such as a zero width space and a byte order mark within a file."""
 _INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+"""Default ignorable characters of other categories: grapheme joiner, Hangul fillers, Khmer inherent vowels."""
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 BACKGROUND = "background"
 
@@ -35,8 +37,10 @@ def _visual_form(name: str) -> str:
     >>> _visual_form("caf\\u00e9") == _visual_form("cafe\\u0301") != _visual_form("cafe")
     True
     """
+    # 1 and 1.0 are one number in two spellings, which `labels` refuses; as texts "-1" would look like "1".
     if class_number(name) is not None:
         return name
+    # Case folding can undo the normal form, so it is between two of them (Unicode 3.13, compatibility caseless match).
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(
         _LATIN_LOOKALIKES
     )
@@ -44,15 +48,15 @@ def _visual_form(name: str) -> str:
 
 
 def _visible_form(character: str) -> str:
+    """Return a character as its reader sees it: a blank for every kind of blank and dash, "" for invisible ones."""
     category = unicodedata.category(character)
+    # Names of one class differ in "_", "-" and " " from tool to tool; U+2212 is the minus sign.
     if character.isspace() or category == "Pd" or character in "_\u2212":
         return " "
+    # Variation selectors choose between forms of the character before them (Unicode 23.4).
     is_variation = 0xFE00 <= ord(character) <= 0xFE0F
-    return (
-        ""
-        if category in _INVISIBLE_CATEGORIES or character in _INVISIBLE_LETTERS or is_variation
-        else character
-    )
+    is_invisible = category in _INVISIBLE_CATEGORIES or character in _INVISIBLE_LETTERS
+    return "" if is_invisible or is_variation else character
 
 
 def _find_similar_names(names: Iterable[str]) -> list[list[str]]:
@@ -89,6 +93,7 @@ def similar_class_notes(found: Iterable[str]) -> dict[str, str]:
     """Return a note for each class that looks like another."""
     messages = {}
     for labels in _find_similar_names(found):
+        # Code points help only where characters of other alphabets, or invisible ones, make the difference.
         plain = len({" ".join(label.casefold().split()) for label in labels}) == 1
         differ = "differ in case or blanks alone" if plain and all(map(str.isascii, labels)) else "look alike"
         messages.update(
@@ -106,6 +111,7 @@ def add_class_notes(examples: Iterable[SourceExample], notes: Mapping[str, str])
 
 def classes_in(example: SourceExample) -> list[str]:
     """Return the classes of an example; [] if it has a problem."""
+    # A rejected image adds no class to the data set.
     if example.problem is not None:
         return []
     of_boxes = {box.label for box in example.boxes or ()}
@@ -137,6 +143,7 @@ def class_number(name: str) -> float | None:
 
 
 _RANGE: Final = re.compile(r"(\d{1,5})\.\.(\d{1,5})")
+"""Range of values; numbers of objects have at most five digits, as 65535 has."""
 
 
 def _numbers_of(name: str) -> Iterable[str]:
@@ -183,17 +190,8 @@ class ClassChoice:
 
     def problems(self) -> Iterator[str]:
         """Yield a message for each contradiction within the choice."""
-        names = [name for name, _ in self.renamed if name]
-        for name, target in self.renamed:
-            if not name or not target:
-                written = f"{name}={target}" if name else target
-                likely = "=".join(written.split(":")) if written.count(":") == 1 and not name else "500=1"
-                yield (
-                    f"--map-classes {written}: expected FROM=TO, such as 'kidney left=kidney' or {likely}; "
-                    f"TO {BACKGROUND} leaves the class out"
-                )
-        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-            yield f"--map-classes: {', '.join(twice)} comes twice; say once what becomes of it"
+        yield from self._renaming_problems()
+        # A kept class may itself be what a renaming makes: then another source class is left out, not this one.
         targets = {target for _, target in self.renamed}
         if both := [name for name in self.keep if (name, BACKGROUND) in self.renamed and name not in targets]:
             yield f"--classes: {', '.join(both)} is left out by --map-classes; take it out of --classes or of that"
@@ -201,6 +199,21 @@ class ClassChoice:
             yield f"--classes: expected different names, got {','.join(self.keep)}"
         if BACKGROUND in self.keep:
             yield f"--classes: {BACKGROUND} is always there, with id 0; leave it out"
+
+    def _renaming_problems(self) -> Iterator[str]:
+        for name, target in self.renamed:
+            if not name or not target:
+                written = f"{name}={target}" if name else target
+                # Other tools write 500:1; the answer is the same pair in the form that is read.
+                likely = "=".join(written.split(":")) if written.count(":") == 1 and not name else "500=1"
+                yield (
+                    f"--map-classes {written}: expected FROM=TO, such as 'kidney left=kidney' or {likely}; "
+                    f"TO {BACKGROUND} leaves the class out"
+                )
+        counts = Counter(name for name, _ in self.renamed if name)
+        # One source class cannot become two; several may become one.
+        if twice := sorted(name for name, count in counts.items() if count > 1):
+            yield f"--map-classes: {', '.join(twice)} comes twice; say once what becomes of it"
 
     def target(self, name: str, value: int | None = None) -> str | None:
         """Return the data set class of a source class; None if the choice leaves it out.
@@ -211,6 +224,7 @@ class ClassChoice:
         """
         renamed = self._renamed
         found = renamed.get(name, name if value is None else renamed.get(str(value), name))
+        # With --classes only the named classes stay; the rest is background.
         if found == BACKGROUND or (self.keep and found not in self.keep):
             return None
         return found
@@ -229,6 +243,7 @@ class ClassChoice:
         if self.target(name) is not None:
             return True
         renamed = self._renamed
+        # A named class that no option mentions is left out, which would be silent for "Kidney" beside "kidney".
         if name not in renamed:
             chosen = {kept: kept for kept in self.keep} | renamed
             if twin := next(
@@ -264,6 +279,7 @@ class ClassChoice:
         if unknown := [name for name, _ in self.renamed if name not in existing]:
             raise AnnotationsError(message("--map-classes", unknown))
         targets = {target for target in map(self.target, names) if target is not None}
+        # A kept class may be the target of a renaming, so the names after it count.
         if absent := [name for name in self.keep if name not in targets]:
             raise AnnotationsError(message("--classes", absent))
 
@@ -338,18 +354,22 @@ class LabelCoding:
         if not self.colors:
             return {}
         named = {int(code, 16): ids[name] for code, name in self._pairs()}
+        # Ignored colors need numbers of their own until the label map drops them; black is 0 unless it is named.
         colors = (parse_color(one) for one in self.ignored)
         more = dict.fromkeys(color for color in colors if color is not None and color not in named)
         return {0: 0, **named, **{color: len(self.names) + at for at, color in enumerate(more, start=1)}}
 
     def problems(self) -> Iterator[str]:
         """Yield a message for each contradiction."""
+        # A channel per class and a color per class are two codings of the same pixels.
         if self.channels and self.colors:
             yield "--label-channels and --label-colors: a label has channels or colors; leave one out"
         for one in self.colors:
             if _COLOR.fullmatch(one) is None:
                 yield f"--label-colors {one!r}: expected RRGGBB=CLASS in hexadecimal, such as ff0000=liver"
         codes, names = [code.lower() for code, _ in self._pairs()], [*self.names.values()]
+        # Two colors of one class, or two classes of one color, would lose one of them in the dicts of `names` and
+        # `numbers`.
         if twice := sorted({one for one in (*codes, *names) if (codes + names).count(one) > 1}):
             option = "--label-colors" if self.colors else "--label-channels"
             yield f"{option}: {', '.join(twice)} comes twice; name it once, and join classes with --map-classes"

@@ -62,6 +62,7 @@ _CENTER_SIZE: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "y": (("cy", "yc", "ycenter", "centery", "ycentre", "centrey"), ("y", "boxy", "bboxy")),
     **_SIZES,
 }
+_SIDES_OF_FORM = {"corner-size": _CORNER_SIZE, "center-size": _CENTER_SIZE}
 _LIST_OF_SIZE = "bboxxywh"
 _LISTS = ("bbox", "box", "boundingbox", _LIST_OF_SIZE)
 _GEOMETRY = re.compile(
@@ -100,6 +101,7 @@ class ColumnMapping:
         if not self.box:
             return known
         values = [written.get(column, "") for column in self.box]
+        # One column holds the four numbers as a list.
         if len(values) == 1:
             values = _split_list(values[0])
         return {**known, **dict(zip(CORNERS, _corner_cells(values, self.form), strict=True))}
@@ -126,26 +128,40 @@ def read_columns(
     ('File Name', 'x2', '', ('color',))
     """
     remaining = _remove_ignored(header, ignored)
-    spellings = dict(SPELLINGS)
-    normalized = {normalize_name(column) for column in remaining}
-    if {"x0", "y0", "x1", "y1"} <= normalized and not {"x2", "y2"} & normalized:
-        for side, low, high in (("x", "x0", "x1"), ("y", "y0", "y1")):
-            spellings[f"{side}min"], spellings[f"{side}max"] = ((low,),), ((high,),)
-    if boxes is not None or any(map(is_geometry, remaining)):
-        spellings["filename"] = (*spellings["filename"], ("image",))
+    spellings = _spellings_for(remaining, boxes)
     box_form, box = ("", ()) if boxes is False else _find_box(name, remaining, form)
-    if box:
+    if box:  # titles such as left and xmin then mean x of the box, and no corner
         spellings = {key: ranks for key, ranks in spellings.items() if key not in CORNERS}
     mapping = match_columns(name, header, spellings, (*ignored, *box))
     unread = tuple(column for column in mapping.unread if column not in box)
-    found = [column for column in unread if column in remaining and is_geometry(column)]
-    if found and boxes is not False and {"filename", "class"} <= mapping.columns.keys():
+    # Classification reads no boxes, and a table without filename and class has a message of its own.
+    if boxes is not False and {"filename", "class"} <= mapping.columns.keys():
+        _refuse_unread_geometry(name, [column for column in unread if column in remaining])
+    return replace(mapping, form=box_form, box=box, unread=unread)
+
+
+def _spellings_for(header: Sequence[str], boxes: bool | None) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """Return the spellings of the columns in a table with this header; see `read_columns`."""
+    spellings = dict(SPELLINGS)
+    normalized = {normalize_name(column) for column in header}
+    # x1 is the first corner beside x2, and the second one beside x0.
+    if {"x0", "y0", "x1", "y1"} <= normalized and not {"x2", "y2"} & normalized:
+        for side, low, high in (("x", "x0", "x1"), ("y", "y0", "y1")):
+            spellings[f"{side}min"], spellings[f"{side}max"] = ((low,),), ((high,),)
+    # image,label may be a table of label images: the word means the file only if the task or a box says what is read.
+    if boxes is not None or any(map(is_geometry, header)):
+        spellings["filename"] = (*spellings["filename"], ("image",))
+    return spellings
+
+
+def _refuse_unread_geometry(name: str, unread: Sequence[str]) -> None:
+    """Refuse to leave a column of boxes or outlines unread: the pictures would become pictures of a class."""
+    if found := [column for column in unread if is_geometry(column)]:
         raise AnnotationsError(
             f"{name}: column {', '.join(found)} would not be read, and may hold boxes or outlines; expected "
             "xmin,ymin,xmax,ymax, or say with --box-form how a box is written in x,y,w,h or bbox (corners, "
             f"corner-size, center-size); --ignore-columns {','.join(found)} ignores it"
         )
-    return replace(mapping, form=box_form, box=box, unread=unread)
 
 
 def match_columns(
@@ -189,6 +205,7 @@ def _find_column(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]
     """Return the column that matches the first rank with a match, or None."""
     for rank in ranks:
         found = [column for column in header if normalize_name(column) in rank]
+        # Two columns of one rank, such as path and file, may name different files.
         if len(found) > 1:
             raise AnnotationsError(
                 f"{name}: columns {' and '.join(found)} can both be {known}; rename one to {known}, or say "
@@ -201,35 +218,60 @@ def _find_column(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]
 
 def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[str, ...]]:
     """Return the form and the columns of boxes that are not written as two corners."""
-    if form == "auto" and has_columns(header, ("xmax",), SPELLINGS):
-        return "", ()
-    sizes = {side: ranks[:1] for side, ranks in _SIZES.items()}
-    if (
-        form == "corner-size"
-        and has_columns(header, CORNERS, SPELLINGS)
-        and not has_columns(header, "wh", sizes)
-    ):
-        named = [_find_column(name, header, SPELLINGS[side], side) for side in CORNERS]
-        return form, tuple(column for column in named if column is not None)
-    lists = [column for column in header if normalize_name(column) in _LISTS]
-    if form == "auto" and len(lists) == 1 and normalize_name(lists[0]) == _LIST_OF_SIZE:
-        return "corner-size", (lists[0],)
-    for kind, spellings in (("corner-size", _CORNER_SIZE), ("center-size", _CENTER_SIZE)):
-        if form not in ("auto", kind):
-            continue
-        # With "auto", accept only unambiguous columns: left and top, or the center, with w and h.
-        ranks = {side: one if form == kind else one[:1] for side, one in spellings.items()}
-        found = [_find_column(name, header, one, f"{side} of a box") for side, one in ranks.items()]
-        if all(found):
-            return kind, tuple(column for column in found if column is not None)
-    if form != "auto" and len(lists) == 1:
-        return form, (lists[0],)
-    if form not in ("auto", "corners"):
+    if form == "auto":
+        return _find_evident_box(name, header)
+    box = _find_stated_box(name, header, form)
+    # Two corners in columns of their own need no further form.
+    if not box and form != "corners":
         raise AnnotationsError(
             f"{name}: --box-form {form} needs columns x, y, w and h, or one called bbox; found "
             f"{', '.join(header)}; leave --box-form out if none is meant"
         )
+    return (form, box) if box else ("", ())
+
+
+def _find_evident_box(name: str, header: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the form and the columns of boxes whose columns have only one meaning; ("", ()) without such."""
+    # A right side is a corner, so that x and width beside it mean something else.
+    if has_columns(header, ("xmax",), SPELLINGS):
+        return "", ()
+    lists = _list_columns(header)
+    # A list called bbox may be in any form; this name states its form.
+    if len(lists) == 1 and normalize_name(lists[0]) == _LIST_OF_SIZE:
+        return "corner-size", lists
+    for kind, spellings in _SIDES_OF_FORM.items():
+        # x, y and width have other meanings in other tables (a center, the size of the picture), so that only the
+        # first rank counts: left and top, or the center, with w and h.
+        if box := _columns_of_sides(name, header, {side: ranks[:1] for side, ranks in spellings.items()}):
+            return kind, box
     return "", ()
+
+
+def _find_stated_box(name: str, header: Sequence[str], form: str) -> tuple[str, ...]:
+    """Return the columns of boxes in the form that the user states; () without such."""
+    sizes = {side: ranks[:1] for side, ranks in _SIZES.items()}
+    # Exporters keep the titles xmin, ymin, xmax, ymax above x, y, width, height, and the user says so.
+    is_titled_as_corners = has_columns(header, CORNERS, SPELLINGS) and not has_columns(header, "wh", sizes)
+    if form == "corner-size" and is_titled_as_corners:
+        named = [_find_column(name, header, SPELLINGS[side], side) for side in CORNERS]
+        return tuple(column for column in named if column is not None)
+    if form in _SIDES_OF_FORM and (box := _columns_of_sides(name, header, _SIDES_OF_FORM[form])):
+        return box
+    lists = _list_columns(header)
+    return lists if len(lists) == 1 else ()
+
+
+def _columns_of_sides(
+    name: str, header: Sequence[str], sides: Mapping[str, Sequence[Sequence[str]]]
+) -> tuple[str, ...]:
+    """Return the columns of x, y, w and h; () unless all of them exist."""
+    found = [_find_column(name, header, ranks, f"{side} of a box") for side, ranks in sides.items()]
+    columns = tuple(column for column in found if column is not None)
+    return columns if len(columns) == len(found) else ()
+
+
+def _list_columns(header: Sequence[str]) -> tuple[str, ...]:
+    return tuple(column for column in header if normalize_name(column) in _LISTS)
 
 
 def is_geometry(column: str) -> bool:
@@ -259,7 +301,10 @@ def _split_list(text: str) -> list[str]:
     """
     try:
         values = json.loads(text)
-    except (ValueError, RecursionError):
+    except (
+        ValueError,
+        RecursionError,
+    ):  # NumPy prints arrays with blanks, spreadsheets join cells with ; or ,
         values = re.split(r"[\s,;]+", text.strip("[]() \t"))
     is_flat = isinstance(values, list) and not any(isinstance(one, dict | list) for one in values)
     return list(map(str, values)) if is_flat and len(values) == 4 else [text] * 4
@@ -271,6 +316,7 @@ def _corner_cells(values: Sequence[str], form: str) -> list[str]:
         numbers = [float(value) for value in values]
     except ValueError:
         return list(values)
+    # Corners keep their text, which has digits that a float may lose.
     if form == "corners" or not all(map(math.isfinite, numbers)):
         return list(values)
     return [repr(value) for value in to_corners(numbers, form)]
@@ -287,6 +333,7 @@ def to_corners(numbers: Sequence[float], form: str) -> tuple[float, float, float
     x, y, third, fourth = numbers
     if form == "corners":
         return x, y, third, fourth
+    # YOLO's form: x and y are the middle.
     if form == "center-size":
         x, y = x - third / 2, y - fourth / 2
     return x, y, x + third, y + fourth

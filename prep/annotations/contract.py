@@ -128,8 +128,10 @@ def attributes_of(entry: Mapping[str, Any], known: Container[str]) -> tuple[tupl
     for name, value in entry.items():
         if name in known:
             continue
+        # Metadata are often one level below, such as meta.place.
         if isinstance(value, dict):
             found += [(f"{name}.{inner}", text) for inner, text in attributes_of(value, ())]
+        # A list is no name of a group, and a flag divides images into two at most.
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
             found.append((name, str(value)[:_MAX_ATTRIBUTE_CHARACTERS]))
     return tuple(found)
@@ -259,6 +261,7 @@ def read_required(annotations: SourceFiles, name: str) -> bytes:
     """Return the bytes of a file that all examples depend on; raise AnnotationsError if it is unreadable."""
     with report_unreadable(annotations, name):
         content = annotations.read(name)
+    # Git LFS and similar tools leave a small text in place of a file that was not downloaded.
     if (pointer := pointer_kind(content)) is not None:
         raise AnnotationsError(f"{name} in {annotations.root}: it is {pointer}")
     return content
@@ -311,8 +314,10 @@ def reject_lone_surrogates(examples: Iterable[SourceExample]) -> Iterator[Source
         if _is_plain(example):
             yield example
             continue
+        # Texts that are names of files may hold bytes as lone surrogates; others are stored as they are.
         fault = next((one for one in _texts(example) if not is_valid_name(one[1])), None)
         fault = fault or next((one for one in _verbatim_texts(example) if not can_be_encoded(one[1])), None)
+        # Only a message quotes such a text, so that the message can be repaired.
         if fault is None:
             yield _with_escaped_messages(example)
             continue
@@ -327,6 +332,8 @@ def reject_lone_surrogates(examples: Iterable[SourceExample]) -> Iterator[Source
 
 def _is_plain(example: SourceExample) -> bool:
     """Return whether an example has at most a class and only ASCII texts, as most have (a fast path)."""
+    # One expression, since it runs for each of up to 10^8 images: 0.4 µs. It takes 0.6 µs as `any` over a tuple of the
+    # fields (2 cores, 2026-11-29).
     return (
         example.source.isascii()
         and str(example.key).isascii()

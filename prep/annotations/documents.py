@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,8 +11,9 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.bounded_json import parse_json
 
 _MAX_VALUES = 20_000_000
-"""Limit for the values of a JSON document: about as many as fit into `_MAX_BYTES`."""
+"""Limit for the values of a JSON document: about as many as fit into `annotation_tools._MAX_BYTES`."""
 MAX_YAML_BYTES = 1 << 20
+"""Limit for a YAML document (estimate): lists of classes and folders are far smaller, and PyYAML is slow."""
 
 
 def read_limited(files: SourceFiles, path: str, what: str, most: int) -> bytes:
@@ -24,6 +26,7 @@ def read_limited(files: SourceFiles, path: str, what: str, most: int) -> bytes:
 def parse_json_document(data: bytes) -> Any:
     """Return a JSON document of limited size; raise SourceError if it is damaged."""
     try:
+        # Windows programs write a byte order mark; Python's writers write NaN, which some real files hold.
         return parse_json(data.removeprefix(b"\xef\xbb\xbf"), _MAX_VALUES, finite=False)
     except ValueError as error:
         raise SourceError("annotation", "malformed JSON", str(error)) from error
@@ -64,24 +67,33 @@ def parse_yaml(data: bytes, *, as_text: bool = False) -> Any:
 
     if len(data) > MAX_YAML_BYTES:
         raise ValueError(f"expected at most {MAX_YAML_BYTES:,} bytes of YAML; shorten it")
-
-    def plain(node: Any) -> Any:
-        if isinstance(node, yaml.MappingNode):
-            keys = [key.value if isinstance(key, yaml.ScalarNode) else None for key, _ in node.value]
-            if len(set(keys)) < len(keys) or None in keys:
-                twice = next((key for key in keys if keys.count(key) > 1), None)
-                raise ValueError(f"the key {twice!r} comes twice or is no text; correct it")
-            return {key: plain(value) for key, (_, value) in zip(keys, node.value, strict=True)}
-        if isinstance(node, yaml.SequenceNode):
-            return [plain(one) for one in node.value]
-        return node.value if as_text else converter.construct_object(node)
-
+    converter = yaml.constructor.SafeConstructor()
     try:
+        # A few aliases of aliases expand to billions of values ("billion laughs").
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, yaml.SafeLoader)):
             raise ValueError("it has an alias (*name); write the value out")
         node = yaml.compose(data, yaml.SafeLoader)
-        converter = yaml.constructor.SafeConstructor()
-        return None if node is None else plain(node)
+        # PyYAML reads the class names no, on and off as booleans (YAML 1.1).
+        convert = _text_of_node if as_text else converter.construct_object
+        return None if node is None else _plain(node, convert)
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
         problem = " ".join(str(error).split())
         raise ValueError(f"it is not valid YAML: {problem:.200}; correct it") from error
+
+
+def _text_of_node(node: Any) -> Any:
+    return node.value
+
+
+def _plain(node: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return the value of a node of YAML, whose scalars `convert` maps to values."""
+    if node.id == "sequence":
+        return [_plain(one, convert) for one in node.value]
+    if node.id != "mapping":
+        return convert(node)
+    keys = [key.value if key.id == "scalar" else None for key, _ in node.value]
+    # PyYAML keeps the last of two equal keys without a message.
+    if len(set(keys)) < len(keys) or None in keys:
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        raise ValueError(f"the key {twice!r} comes twice or is no text; correct it")
+    return {key: _plain(value, convert) for key, (_, value) in zip(keys, node.value, strict=True)}

@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 import unicodedata
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,8 +30,10 @@ from halofeed.system.atomic_files import decode_name
 
 ImageKey = TypeVar("ImageKey", bound=Hashable)
 _ROOT_ONLY = (("",),)
+"""Places of a query that names paths from the root."""
 _PLAIN_PATH = re.compile(r"(?:[^/\\.:][^/\\:]*/)*[^/\\.:][^/\\:]*")
 """Relative paths that need no normalization, as most names are."""
+_AMBIGUOUS = "file name is ambiguous"
 _ELSEWHERE = "found by the end of its path, in another folder than the annotations write"
 
 
@@ -146,6 +148,7 @@ class ImageIndex:
         for path in self.paths:
             *above, name = path.split("/")
             by_name.setdefault(_fold_extension(name), []).append(path)
+            # Only images can be meant by a stem; a full name may mean any file.
             if self._takes(path):
                 by_stem.setdefault(_normalize_unicode(splitext(name)[0]), []).append(path)
                 folders.update(above)
@@ -164,29 +167,32 @@ class ImageIndex:
     def candidate(self, query: ImageQuery) -> _Candidate:
         """Return the file that may match one query; raise SourceError if there is none."""
         name = query.name
+        # Most names are paths from the root: this test is all that they cost.
         if query.places == _ROOT_ONLY and _PLAIN_PATH.fullmatch(name) and self._is_file(name):
             return _Candidate(path=name, name=name, shared=name.count("/") + 1, is_complete=True)
         parts = _split_path(name)
-        if not parts and not query.stem:
-            raise SourceError("annotation", "image file not found", f"no file is named {name!r}")
-        path = self._find_by_path(query, parts) if parts else None
+        if not parts:
+            if not query.stem:
+                raise SourceError("annotation", "image file not found", f"no file is named {name!r}")
+            return self._find_by_stem(query, None)
+        path = self._find_by_path(query, parts)
         if path is not None:
             shared = self._shared(parts, path.split("/"))
             return _Candidate(path=path, name=name, shared=shared, is_complete=True)
-        error: SourceError | None = None
-        if parts:
-            try:
-                return self._find_by_suffix(name, parts, self._file_index.named(parts[-1]))
-            except SourceError as caught:
-                if not query.stem or caught.reason == "file name is ambiguous":
-                    raise self._with_namesake(caught, parts) from None
-                error = caught
-        return self._find_by_stem(query, error)
+        try:
+            return self._find_by_suffix(name, parts, self._file_index.named(parts[-1]))
+        except SourceError as error:
+            # Of several files with the name none may be taken; the stem would be a worse guess.
+            if not query.stem or error.reason == _AMBIGUOUS:
+                raise self._with_namesake(error, parts) from None
+            caught = error
+        return self._find_by_stem(query, caught)
 
     def _with_namesake(self, error: SourceError, parts: list[str]) -> SourceError:
         """Return the error, extended by an image with the same name and another extension."""
         others = self._file_index.with_stem(splitext(parts[-1])[0])
-        if not others or "; " in error.detail or error.reason == "file name is ambiguous":
+        # The detail names another file already.
+        if not others or "; " in error.detail or error.reason == _AMBIGUOUS:
             return error
         detail = f"{error.detail}; {others[0]} has that name and another extension: correct the names"
         return SourceError(error.stage, error.reason, detail)
@@ -194,44 +200,75 @@ class ImageIndex:
     def _find_by_path(self, query: ImageQuery, parts: list[str]) -> str | None:
         """Return the file at the path `name`, from the root or a layout folder, or the file in a `beside` folder."""
         name = query.name
-        below = path_below(self.root, name)
-        if below is not None:
-            if (found := self.at("", below)) is None:
-                self._check_listable([below])
-                raise SourceError("annotation", "image file not found", f"{below!r} {BELOW_IMAGES_FOLDER}")
-            return found
+        if (below := path_below(self.root, name)) is not None:
+            return self._find_below_root(below)
         is_absolute = name.startswith(("/", "\\")) or is_remote(name)
         path = posixpath.normpath("/".join(_split_path(name, keep_up=True)))
-        leads_up = path.split("/")[0] == ".."
-        if not is_absolute and not leads_up:
-            if "\\" in name and ".." not in name and self._is_file(name):
-                return name
-            for rank in query.places:
-                hits = [found for place in rank if self._is_file(found := posixpath.join(place, path))]
-                hits = hits or [found for place in rank if (found := self.at(place, path)) is not None]
-                if len(hits) > 1:
-                    raise SourceError("annotation", "file name is ambiguous", f"{name!r}: {', '.join(hits)}")
-                if hits:
-                    return hits[0]
-        is_local = not is_remote(self.root)
-        if is_local and os.path.isabs(name) and path_exists(name, regular=True):
-            return os.path.normpath(name)
-        outside = None
-        if self._annotations_root and not is_remote(self._annotations_root) and not is_absolute:
-            below = path_from(self._annotations_root, path, self.root)
-            if len(parts) > 1 and self._is_file(below):
-                if not below.startswith("../"):
-                    return below
-                outside = name
-        for folder in query.beside:
-            if (found := self.at(folder, parts[-1])) is not None:
-                return found
-        if outside is not None:
-            raise SourceError("annotation", "image file lies outside --images", outside_message(outside))
-        places = [] if is_absolute or leads_up else [place for rank in query.places for place in rank]
-        self._check_listable(posixpath.join(place, path) for place in places)
-        self._check_listable(posixpath.join(folder, parts[-1]) for folder in query.beside)
+        # An absolute path of another machine, and one out of the root, are below no folder of the layout.
+        ranks = () if is_absolute or path.split("/")[0] == ".." else query.places
+        found = self._find_in_places(name, path, ranks) or self._find_absolute(name)
+        found = found or self._find_near_annotations(query, "" if is_absolute else path, parts)
+        # A file in a folder that cannot be listed may exist, so that it is not called missing.
+        if found is None:
+            self._check_listable(posixpath.join(place, path) for rank in ranks for place in rank)
+            self._check_listable(posixpath.join(folder, parts[-1]) for folder in query.beside)
+        return found
+
+    def _find_near_annotations(self, query: ImageQuery, path: str, parts: list[str]) -> str | None:
+        """Return the file at a path from the annotations' folder, or the file of that name in a `beside` folder.
+
+        Raises:
+            SourceError: the only such file is outside of the root.
+        """
+        # A file name alone is looked for in the folders of the layout.
+        found = self._find_from_annotations(path) if path and len(parts) > 1 else None
+        if found is not None and not found.startswith("../"):
+            return found
+        in_folders = (self.at(folder, parts[-1]) for folder in query.beside)
+        near = next(filter(None, in_folders), None)
+        # Reading files beside --images would take pictures that the user did not name.
+        if near is None and found is not None:
+            raise SourceError("annotation", "image file lies outside --images", outside_message(query.name))
+        return near
+
+    def _find_below_root(self, below: str) -> str:
+        """Return the file that a name beginning with the images' folder is; raise SourceError if there is none."""
+        if (found := self.at("", below)) is None:
+            self._check_listable([below])
+            raise SourceError("annotation", "image file not found", f"{below!r} {BELOW_IMAGES_FOLDER}")
+        return found
+
+    def _find_in_places(self, name: str, path: str, ranks: Sequence[Sequence[str]]) -> str | None:
+        """Return the one file at a path in the folders of the first rank that has it."""
+        # A file name may contain a backslash on Linux.
+        if ranks and "\\" in name and ".." not in name and self._is_file(name):
+            return name
+        for rank in ranks:
+            hits = self._files_at(rank, path)
+            # Equal names in train/ and val/ are different pictures.
+            if len(hits) > 1:
+                raise SourceError("annotation", _AMBIGUOUS, f"{name!r}: {', '.join(hits)}")
+            if hits:
+                return hits[0]
         return None
+
+    def _files_at(self, folders: Sequence[str], path: str) -> list[str]:
+        """Return the files at a path in some folders, or else those whose extension differs in case."""
+        exact = [found for folder in folders if self._is_file(found := posixpath.join(folder, path))]
+        return exact or [alike for folder in folders if (alike := self.at(folder, path)) is not None]
+
+    def _find_absolute(self, name: str) -> str | None:
+        """Return a file of this machine that the annotations name by its absolute path, which may be anywhere."""
+        is_file = not is_remote(self.root) and os.path.isabs(name) and path_exists(name, regular=True)
+        return os.path.normpath(name) if is_file else None
+
+    def _find_from_annotations(self, path: str) -> str | None:
+        """Return the file at a path from the annotations' folder, relative to the root, or None."""
+        # `path_from` compares folders of this machine.
+        if not self._annotations_root or is_remote(self._annotations_root):
+            return None
+        found = path_from(self._annotations_root, path, self.root)
+        return found if self._is_file(found) else None
 
     def _check_listable(self, paths: Iterable[str]) -> None:
         """Raise SourceError for the first path whose existence is unknown because of a read error."""
@@ -248,6 +285,7 @@ class ImageIndex:
         if self._is_file(path):
             return path
         above = path.rpartition("/")[0]
+        # A folder is listed once, however many names are looked for in it.
         if above not in self._folded:
             folded = self._folded.setdefault(above, {})
             for found in self._files.files_in(above):
@@ -260,7 +298,7 @@ class ImageIndex:
         try:
             return self._find_by_suffix(query.stem, parts, self._file_index.with_stem(parts[-1]))
         except SourceError as caught:
-            if caught.reason == "file name is ambiguous":
+            if caught.reason == _AMBIGUOUS:
                 raise
             other = f"; {error.detail.partition('; ')[2]}" if error and "; " in error.detail else ""
             detail = f"neither {query.name!r} nor an image called {parts[-1]!r} {BELOW_IMAGES_FOLDER}{other}"
@@ -270,17 +308,20 @@ class ImageIndex:
         """Return the file that shares most of the end of a name; raise SourceError if there is none or several."""
         ranked = {path: self._rank(parts, path.split("/")) for path in paths}
         best = max(ranked.values(), default=(0, False))
+        # Every file of that name is in a folder that the name contradicts, see `_rank`.
         if best[0] == 0:
             other = f"; {paths[0]} lies in another folder" if paths else ""
             raise SourceError("annotation", "image file not found", f"{name!r} {BELOW_IMAGES_FOLDER}{other}")
         chosen = [path for path in paths if ranked[path] == best]
+        # A guess between equal files would put boxes on the wrong picture.
         if len(chosen) > 1:
-            raise SourceError("annotation", "file name is ambiguous", f"{name!r}: {', '.join(chosen[:3])}")
+            raise SourceError("annotation", _AMBIGUOUS, f"{name!r}: {', '.join(chosen[:3])}")
         is_complete = 1 < len(parts) == best[0]
         return _Candidate(path=chosen[0], name=name, shared=best[0], is_complete=is_complete)
 
     def _rank(self, parts: list[str], path: list[str]) -> tuple[int, bool]:
         shared = self._shared(parts, path)
+        # The next folder of the name exists elsewhere: b/1.jpg is not a/1.jpg if there is a folder b.
         if shared < len(parts) and parts[-1 - shared] in self._file_index.folders:
             return (0, False)
         return (shared, parts[-1] == path[-1])
@@ -366,6 +407,7 @@ class ImageMatcher(Generic[ImageKey]):
 
     def is_path(self, key: ImageKey, query: ImageQuery) -> bool:
         """Return whether the query's name is the path of its file. Repeated queries must use the same key."""
+        # Rows of one image mostly follow each other, so that the last key is all that must be kept of the others.
         if key == self._last or key in self._other_files:
             return key == self._last
         try:
@@ -376,6 +418,7 @@ class ImageMatcher(Generic[ImageKey]):
             return False
         folder = candidate.path.rpartition("/")[0]
         self._depths[folder] = max(self._depths.get(folder, 0), candidate.shared)
+        # Confirmed at once and forgotten: most names of a large set are so.
         if candidate.is_complete and candidate.path == query.name:
             self._last = key
             return True
@@ -408,10 +451,12 @@ class ImageMatcher(Generic[ImageKey]):
         """Return the file of a candidate unless another annotation contradicts it."""
         if candidate.is_complete:
             return ImageMatch(path=candidate.path)
+        # A guess by the end of a path: two names for one file mean two images, of which one is missing.
         others = sorted(name for name, is_complete in names.items() if is_complete or name != candidate.name)
         if others:
             against = f"{candidate.path} is the image of {others[0]!r}"
         elif candidate.has_folders and self._depths[candidate.path.rpartition("/")[0]] > candidate.shared:
+            # Annotations that name the folder itself mean its files; this one names another folder.
             against = f"{candidate.path} lies in a folder that other annotations name"
         else:
             return ImageMatch(path=candidate.path, note=_ELSEWHERE if candidate.has_folders else "")
@@ -421,7 +466,10 @@ class ImageMatcher(Generic[ImageKey]):
 
 
 class PathComparison:
-    """Comparison of two lists of paths per folder, by the count and the sum of hashes."""
+    """Comparison of two lists of paths per folder, by the count and the sum of hashes.
+
+    It takes no memory per path, so that a source whose images are all annotated needs no set of their paths.
+    """
 
     def __init__(self) -> None:
         self._balances: dict[str, list[int]] = {}
@@ -466,5 +514,6 @@ def _split_path(name: str, *, keep_up: bool = False) -> list[str]:
         if part != "..":
             inside.append(part)
         elif inside:
+            # Above the first folder there is nothing to match.
             inside.pop()
     return inside

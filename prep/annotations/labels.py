@@ -12,16 +12,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.class_documents import read_class_document, xml_entries
 from halofeed.prep.annotations.class_names import BACKGROUND, class_number, shorten_list, sort_class_names
-from halofeed.prep.annotations.class_tables import (
-    ClassRow,
-    ClassTable,
-    is_background,
-    is_ignored,
-    read_class_document,
-    read_class_table,
-    xml_entries,
-)
+from halofeed.prep.annotations.class_rows import ClassRow, ClassTable, is_background, is_ignored
+from halofeed.prep.annotations.class_tables import read_class_table
 from halofeed.prep.annotations.documents import parse_xml_document, parse_yaml
 from halofeed.schemas.fields import channel_ids, set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
@@ -31,9 +25,10 @@ from halofeed.system.wording import did_you_mean, plural
 VOC_VOID = 255
 """Value of pixels that belong to no class in VOC and in many sets after it."""
 LARGEST_LABEL = 65535
+"""Largest value of a label image of 16 bits."""
 _UNKNOWN = "mask has unknown labels"
 _MOST_FIXED = 20
-"""Unknown values that a message suggests to map; more are likely an image in place of a label."""
+"""Unknown values that a message suggests to map; more are likely an image in place of a label (an estimate)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +71,17 @@ class LabelMap:
             raise AnnotationsError(f"{self.where}: no class names; expected at least one")
         object.__setattr__(self, "entries", tuple(sorted(self.entries)))
         problems = list(self._problems())
+        # The first problem tells what to do; hundreds of its kind would hide it.
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             raise AnnotationsError(f"{self.where}: {problems[0]}{more}")
 
     def _problems(self) -> Iterator[str]:
-        ids: dict[int, str] = {}
-        names: dict[str, int] = {}
+        # Readers bound the size of a label map before they allocate it, see schemas/limits.py.
         if len(self.entries) > LABELS:
             yield f"{plural(len(self.entries), 'class', 'classes')}; a data set has at most {LABELS:,}"
+        ids: dict[int, str] = {}
+        names: dict[str, int] = {}
         for identity, name in self.entries:
             if len(name) > LABEL_LENGTH:
                 yield f"id {identity} is {name[:40]!r}..., a name of {len(name):,} characters; shorten it"
@@ -92,23 +89,23 @@ class LabelMap:
                 yield f"id {identity} belongs to {ids[identity]!r} and to {name!r}; give each name its own id"
             if name in names:
                 yield f"name {name!r} comes twice, with ids {names[name]} and {identity}; keep one"
-            if name != name.encode("utf-8", "replace").decode():
-                yield f"id {identity} is {name!r}, which is not UTF-8; rename the folder or class"
-            if "\0" in name:
-                yield f"id {identity} is {name!r}, which holds a NUL character; rename the folder or class"
-            if not name.strip():
-                yield f"id {identity} has an empty name; name it or remove it"
-            if self.first_id == 1 and (identity == 0 or is_background(name)):
-                yield (
-                    f"id {identity} is {name!r}: in detection id 0 is the background and has no entry; "
-                    "remove it, and let classes start at 1"
-                )
-            elif not self.first_id <= identity < 2**31:
-                yield f"id {identity} ({name!r}): expected {self.first_id} to {2**31 - 1}"
+            yield from _name_problems(identity, name)
+            yield from self._id_problems(identity, name)
             ids[identity], names[name] = name, identity
         for alias, identity in self.aliases:
+            # Annotations may use either name, so that one text must not mean two classes.
             if names.setdefault(alias, identity) != identity:
                 yield f"display name {alias!r} of id {identity} also means id {names[alias]}; keep one"
+
+    def _id_problems(self, identity: int, name: str) -> Iterator[str]:
+        # The Object Detection API's detectors have class 0 for the background; ids are int32 in TensorFlow's graphs.
+        if self.first_id == 1 and (identity == 0 or is_background(name)):
+            yield (
+                f"id {identity} is {name!r}: in detection id 0 is the background and has no entry; "
+                "remove it, and let classes start at 1"
+            )
+        elif not self.first_id <= identity < 2**31:
+            yield f"id {identity} ({name!r}): expected {self.first_id} to {2**31 - 1}"
 
     @cached_property
     def names(self) -> dict[int, str]:
@@ -127,6 +124,7 @@ class LabelMap:
 
     def id_of(self, name: str) -> int:
         """Return the id of a class name; raise AnnotationsError for an unknown name."""
+        # A class that is absent from the file would have no id; a guess of one would be another class.
         if name not in self.ids:
             raise AnnotationsError(
                 f"label {name!r} is not in {self.where}; {did_you_mean(name, self.ids)}known: "
@@ -165,26 +163,23 @@ class LabelMap:
         >>> one.ignoring(2).names, one.ignoring(2).ignore, one.ignoring(0).ignore
         ({0: 'background', 1: 'liver'}, (2, 2), (0, 255))
         """
-        values = (
-            None if self.values is None else tuple(pair for pair in self.values if pair[0] not in ignored)
-        )
-        of_values = dict.fromkeys(ignored, 0) | {
-            one: identity for one, identity in self.values or () if one in ignored
-        }
-        lost = {*ignored} if self.values is None else {*of_values.values()}
-        kept = lost - {identity for _, identity in values or ()} - {0}
-        entries = tuple(entry for entry in self.entries if entry[0] not in kept)
-        aliases = tuple(alias for alias in self.aliases if alias[1] not in kept)
-        taken = {0, *(identity for identity, _ in entries)}
+        pairs = self.values
+        values = None if pairs is None else tuple(pair for pair in pairs if pair[0] not in ignored)
+        lost = self._ids_of_ignored(ignored).difference(identity for _, identity in values or ())
+        entries = tuple(entry for entry in self.entries if entry[0] not in lost)
+        aliases = tuple(alias for alias in self.aliases if alias[1] not in lost)
         wanted = ignored if stored is None else (stored, *ignored)
-        stored = next(
-            one
-            for one in (*wanted, 255, LARGEST_LABEL, *range(1, LARGEST_LABEL))
-            if one not in taken and 0 < one <= LARGEST_LABEL
-        )
+        kept_value = _free_value(wanted, {0, *(identity for identity, _ in entries)})
         return dataclasses.replace(
-            self, entries=entries, aliases=aliases, values=values, ignore=(*ignored, stored)
+            self, entries=entries, aliases=aliases, values=values, ignore=(*ignored, kept_value)
         )
+
+    def _ids_of_ignored(self, ignored: Collection[int]) -> set[int]:
+        """Return the classes of ignored values, but for the background, which always is a class."""
+        # Then the values are the ids.
+        if self.values is None:
+            return {*ignored} - {0}
+        return {identity for value, identity in self.values if value in ignored} - {0}
 
     @property
     def channels(self) -> tuple[int, ...]:
@@ -211,6 +206,7 @@ class LabelMap:
         ids = self.ids_of_values(values, may_ignore=False)
         sets = {value: self.set_of(identity) for value, identity in ids.items()}
         for value, identity in self.values or ():
+            # A value of several regions has a pair for each of them.
             if value in sets:
                 sets[value] |= self.set_of(identity)
         return sets
@@ -226,6 +222,7 @@ class LabelMap:
             SourceError: lists the unknown values and the classes.
         """
         present = [int(value) for value in values if value]
+        # Without names a label image may have up to 255 classes, which fit into 8 bits.
         if self.is_open:
             unknown = [value for value in present if not 0 < value <= 255 or value == self.stored_ignore]
             known = "1 to 255; --label-map or --classes takes larger ones"
@@ -236,6 +233,7 @@ class LabelMap:
             known += _fixes(unknown, may_ignore=may_ignore)
         if unknown:
             listed = ", ".join(map(str, unknown[:10]))
+            # A photograph has hundreds of values, a label of classes few.
             swapped = "; are image and label swapped?" if len(unknown) > 100 else ""
             raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}{swapped}")
 
@@ -254,18 +252,26 @@ class LabelMap:
         {0: 0, 7: 0, 300: 1}
         """
         present = [int(value) for value in values]
-        if self.stored_ignore is not None and not {*present}.isdisjoint(self.ignored_values):
+        # Ignored values come first: --ignore-label counts more than a name of the same value.
+        if self.stored_ignore is not None:
             ignored = {value: self.stored_ignore for value in present if value in self.ignored_values}
-            return {**self.ids_of_values(value for value in present if value not in ignored), **ignored}
+            others = [value for value in present if value not in ignored]
+            return {**self._ids_of_classes(others, may_ignore=may_ignore), **ignored}
+        return self._ids_of_classes(present, may_ignore=may_ignore)
+
+    def _ids_of_classes(self, present: Sequence[int], *, may_ignore: bool) -> dict[int, int]:
+        """Return the id of each value that is not ignored; see `ids_of_values`."""
         if self.values is None:
             self.check_values(present, may_ignore=may_ignore)
             return {value: value for value in present}
         ids = {0: 0, **dict(self.values)}
         others = [value for value in present if value not in ids]
+        # Values without a name in --map-classes are classes by their numbers.
         if self.is_open:
             self.check_values(others, may_ignore=may_ignore)
             ids |= {value: value for value in others}
         elif others and not self.drops_others:
+            # With --classes the values of other classes are left out, not unknown.
             listed, known = (", ".join(map(str, found[:20])) for found in (others, [*dict(self.values)]))
             raise SourceError(
                 "annotation", _UNKNOWN, f"{listed}; known are {known}{_fixes(others, may_ignore=may_ignore)}"
@@ -280,31 +286,30 @@ class LabelMap:
 
     def to_json(self) -> dict[str, Any]:
         """Return the map as a JSON object: first_id, names by decimal id, and optional entries."""
-        document: dict[str, Any] = {
-            "first_id": self.first_id,
-            "names": {str(identity): name for identity, name in self.entries},
+        # Manifests of maps without an entry have no key for it, so that older versions read them.
+        optional = {
+            "aliases": dict(self.aliases),
+            "is_open": self.is_open,
+            "values": None if self.values is None else self._ids_by_value(),
+            "ignore": None if self.ignore is None else list(self.ignore),
+            "colors": [list(pair) for pair in self.colors],
+            "shown_bits": self.shown_bits,
+            "forms": list(self.forms),
+            "drops_others": self.drops_others,
+            "by_names": self.by_names,
         }
-        if self.aliases:
-            document["aliases"] = dict(self.aliases)
-        if self.is_open:
-            document["is_open"] = True
-        if self.values is not None:
-            ids: dict[int, list[int]] = {}
-            for value, identity in self.values:
-                ids.setdefault(value, []).append(identity)
-            document["values"] = {
-                str(value): found if len(found) > 1 else found[0] for value, found in ids.items()
-            }
-        flags = {"drops_others": self.drops_others, "by_names": self.by_names}
-        if self.ignore is not None:
-            document["ignore"] = list(self.ignore)
-        if self.colors:
-            document["colors"] = [list(pair) for pair in self.colors]
-        if self.shown_bits:
-            document["shown_bits"] = self.shown_bits
-        if self.forms:
-            document["forms"] = list(self.forms)
-        return document | {name: True for name, is_set in flags.items() if is_set}
+        kept = {
+            key: value for key, value in optional.items() if value or (key == "values" and value is not None)
+        }
+        names = {str(identity): name for identity, name in self.entries}
+        return {"first_id": self.first_id, "names": names, **kept}
+
+    def _ids_by_value(self) -> dict[str, int | list[int]]:
+        """Return the id of each value, or a list of the ids of a value of several classes."""
+        ids: dict[int, list[int]] = {}
+        for value, identity in self.values or ():
+            ids.setdefault(value, []).append(identity)
+        return {str(value): found if len(found) > 1 else found[0] for value, found in ids.items()}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LabelMap:
@@ -330,8 +335,19 @@ class LabelMap:
         )
 
 
+def _name_problems(identity: int, name: str) -> Iterator[str]:
+    """Yield a message for each reason for which records cannot store a name as it is."""
+    if name != name.encode("utf-8", "replace").decode():  # names of folders may be any bytes
+        yield f"id {identity} is {name!r}, which is not UTF-8; rename the folder or class"
+    if "\0" in name:
+        yield f"id {identity} is {name!r}, which holds a NUL character; rename the folder or class"
+    if not name.strip():
+        yield f"id {identity} has an empty name; name it or remove it"
+
+
 def _fixes(unknown: Sequence[int], *, may_ignore: bool) -> str:
     """Return what to do with values of label files that no table names; "" without any or with too many."""
+    # An option with hundreds of values helps nobody.
     if not 0 < len(unknown) <= _MOST_FIXED:
         return ""
     mapped = ",".join(f"{value}=background" for value in unknown)
@@ -340,6 +356,17 @@ def _fixes(unknown: Sequence[int], *, may_ignore: bool) -> str:
     what = "leaves it out" if len(unknown) == 1 else "leaves them out"
     ignoring = f", --ignore-label{space}{listed} ignores their pixels" if may_ignore else ""
     return f"; --map-classes{space}{mapped} {what}{ignoring}"
+
+
+def _free_value(wanted: Iterable[int], taken: Collection[int]) -> int:
+    """Return the first of some values, or else of all values, that a record can hold and that is no class.
+
+    255 and 65535 come first of all: they are what -1 becomes in label images of 8 and 16 bits.
+    """
+    for one in (*wanted, VOC_VOID, LARGEST_LABEL):
+        if one not in taken and 0 < one <= LARGEST_LABEL:
+            return one
+    return next(one for one in range(1, LARGEST_LABEL) if one not in taken)
 
 
 def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:
@@ -388,6 +415,7 @@ def read_table(name: str, data: bytes, first: int = 0) -> ClassTable:
         AnnotationsError: the file is no class table, or can be read in two ways.
     """
     kind = PurePosixPath(name).suffix.lower()
+    # Only the extension divides text from documents: JSON is a text as well.
     if kind not in _READERS:
         raise AnnotationsError(
             f"{name}: a label map is {', '.join(_READERS)}, not {kind or 'without extension'}"
@@ -397,6 +425,7 @@ def read_table(name: str, data: bytes, first: int = 0) -> ClassTable:
     except UnicodeDecodeError as error:
         raise AnnotationsError(f"{name}: expected UTF-8 text: {error}; save it as UTF-8") from error
     inner = text.strip()
+    # Scripts print a list or dict of classes into a text file.
     if (
         kind in TEXT_TABLES
         and inner[:1] + inner[-1:] in ("{}", "[]")
@@ -411,6 +440,7 @@ def from_table(table: ClassTable, first_id: int) -> LabelMap:
 
     In detection, the map has no background: a table with values names it as 0.
     """
+    # A list that begins at 1 may name a class background; where 0 has a name, it is the background.
     has_zero = first_id == 1 and (table.is_numbered or min(table.names, default=0) < 1)
     rows = [
         row
@@ -442,6 +472,7 @@ def shared_names(names: Mapping[str, Mapping[int, str]]) -> Mapping[int, str]:
         AnnotationsError: the names of two files differ.
     """
     first = next(iter(names), "")
+    # Label numbers mean one class in the whole data set.
     if different := next((path for path in names if names[path] != names[first]), None):
         raise AnnotationsError(
             f"{first} and {different} name different classes; give one for all with --label-map, and remove the others"
@@ -452,6 +483,7 @@ def shared_names(names: Mapping[str, Mapping[int, str]]) -> Mapping[int, str]:
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for key, value in pairs:
+        # Python keeps the last of two equal keys without a message.
         if key in content:
             raise ValueError(f"key {key!r} comes twice")
         content[key] = value
@@ -484,34 +516,46 @@ def _read_xml(name: str, text: str, first_id: int) -> ClassTable:
 
 def _read_pbtxt(name: str, text: str, first_id: int) -> ClassTable:
     """Read the `item` messages of a StringIntLabelMap; other fields, such as keypoints, are skipped."""
-    rows = []
     try:
         fields = parse_text_proto(text)
     except ValueError as error:
         raise AnnotationsError(f"{name}{error}") from error
+    # A misspelled field, such as items, would lose its classes.
     if others := [key for key in fields if key != "item"]:
         raise AnnotationsError(f"{name}: expected `item {{ ... }}`, got {others[0]!r}")
-    for message in fields.get("item", ()):
-        if isinstance(message, str):
-            raise AnnotationsError(f"{name}: expected {{ after the name of a message, got {message!r}")
-        item: dict[str, str] = {}
-        for key in ("id", "name", "display_name"):
-            values = [value for value in message.get(key, ()) if isinstance(value, str)]
-            if len(values) > 1:
-                raise AnnotationsError(f"{name}: {key} comes twice in one item: {values[0]!r}, {values[1]!r}")
-            if values:
-                item[key] = values[0]
-        identity, label = item.get("id"), item.get("name", item.get("display_name"))
-        if identity is None or label is None or not re.fullmatch(r"[+-]?[0-9]+", identity):
-            raise AnnotationsError(f"{name}: an item needs an integer id and a name; got {item}")
-        other = item.get("display_name", label)
-        rows.append(
-            ClassRow(value=int(identity), name=label, alias=None if other == label else other, place=name)
-        )
+    rows = [_row_of_item(name, message) for message in fields.get("item", ())]
     return ClassTable(where=name, rows=tuple(rows), is_numbered=True)
 
 
+def _row_of_item(name: str, message: Any) -> ClassRow:
+    """Return the class of an `item`, which needs an id and a name; the display name may take the name's place."""
+    if isinstance(message, str):
+        raise AnnotationsError(f"{name}: expected {{ after the name of a message, got {message!r}")
+    item = _texts_of_item(name, message)
+    identity, label = item.get("id"), item.get("name", item.get("display_name"))
+    # protobuf's default id would be 0, which is the background.
+    if identity is None or label is None or not re.fullmatch(r"[+-]?[0-9]+", identity):
+        raise AnnotationsError(f"{name}: an item needs an integer id and a name; got {item}")
+    other = item.get("display_name", label)
+    return ClassRow(value=int(identity), name=label, alias=None if other == label else other, place=name)
+
+
+def _texts_of_item(name: str, message: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    """Return the fields of an `item` that are read; raise AnnotationsError for one that comes twice."""
+    item: dict[str, str] = {}
+    for key in ("id", "name", "display_name"):
+        values = [value for value in message.get(key, ()) if isinstance(value, str)]
+        # One of two ids or names would be lost.
+        if len(values) > 1:
+            raise AnnotationsError(f"{name}: {key} comes twice in one item: {values[0]!r}, {values[1]!r}")
+        if values:
+            item[key] = values[0]
+    return item
+
+
 TEXT_TABLES = (".txt", ".csv", ".tsv", ".ctbl", ".lut", ".label", ".names", ".labels", ".dat")
+"""Extensions of tables of text; .ctbl is 3D Slicer's, .lut FSL's, .label ITK-SNAP's, .names
+Darknet's."""
 _READERS: dict[str, Callable[[str, str, int], ClassTable]] = {
     **dict.fromkeys(TEXT_TABLES, read_class_table),
     ".json": _read_json,
@@ -521,17 +565,18 @@ _READERS: dict[str, Callable[[str, str, int], ClassTable]] = {
 }
 
 
-_COUNTED_UP, _LARGEST_OBJECT = 0.9, 65_535
-"""Share of the numbers up to the largest that occurs; the others were deleted."""
+_COUNTED_UP = 0.9
+"""Share of the numbers up to the largest that occurs; the others were deleted (an estimate)."""
 
 
 def _objects_fix(values: Sequence[int]) -> str:
     """Return the option that makes one class of values that count up beyond 255, as numbers of objects do; or ""."""
     most = max(values, default=0)
-    if not VOC_VOID < most <= _LARGEST_OBJECT or len({*values}) < _COUNTED_UP * most:
+    # Up to 255 such values may be classes; more that count up are numbers of objects (an estimate).
+    if not VOC_VOID < most <= LARGEST_LABEL or len({*values}) < _COUNTED_UP * most:
         return ""
     # Other label images may have more objects than this one.
-    all_of_them = min(10 ** len(str(4 * most)) - 1, _LARGEST_OBJECT)
+    all_of_them = min(10 ** len(str(4 * most)) - 1, LARGEST_LABEL)
     return f"; they count up as numbers of objects do, and --map-classes 1..{all_of_them}=object makes them one class"
 
 
@@ -544,6 +589,8 @@ def void_problem(values: Collection[int]) -> str:
     others = [value for value in values if value not in (0, VOC_VOID)]
     if {VOC_VOID - 1, VOC_VOID + 1} <= {*others}:  # one of many numbers, such as those of objects
         return ""
+    # Alone beside 0, 255 is the foreground; beside large values, or few of a wide range, it is one of many gray values
+    # (the factors are estimates).
     if VOC_VOID not in values or not others or max(others) > max(20, 4 * len(others)):
         return ""
     return (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.class_names import sort_class_names
@@ -15,6 +15,7 @@ from halofeed.prep.sources.file_names import iterate_scans, missing_part
 
 CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
 PairKey = tuple[str, ...]
+T = TypeVar("T")
 NO_LABEL: Problem = (
     "selection",
     "image has no label",
@@ -94,34 +95,53 @@ def pair_up(
             them.
         several_fix: advice for an image with several labels.
     """
-    labels_by_key: dict[PairKey, list[LabelFiles]] = defaultdict(list)
-    for key, label in labels:
-        labels_by_key[key].append(label)
-    images_by_key: dict[PairKey, list[SourceExample]] = defaultdict(list)
-    for key, image in images:
-        images_by_key[key].append(image)
+    labels_by_key = _by_key(labels)
+    fixes = {None: "", "merge": None}
+    fix = fixes.get(several_masks, f"; {several_fix}")
     examples = []
-    for key, found in images_by_key.items():
+    for key, found in _by_key(images).items():
         masks = sorted(labels_by_key.pop(key, []), key=lambda label: label.path)
-        keep = missing_masks == "prediction" or has_no_label(key)
-        together = _one_problem("several images for one label", [image.source for image in found])
-        if several_masks != "merge":
-            fix = "" if several_masks is None else f"; {several_fix}"
-            paths = [label.path for label in masks]
-            together = together or _one_problem("several labels for one image", paths, fix)
-        together = together or next((one.problem for one in masks if one.problem is not None), None)
-        if not masks and not keep:
-            together = together or NO_LABEL
-        for image in found:
-            if problem := image.problem or together:
-                image = replace(image, problem=problem)
-            elif masks:
-                more = tuple(other.path for other in masks[1:])
-                image = replace(image, mask=masks[0].mask, more_masks=more, class_masks=masks[0].class_masks)
-            examples.append(image)
+        problem = _problem_of_pair(found, masks, fix)
+        # A layout may define images without a label, such as imagesTs of nnU-Net.
+        if not masks and missing_masks != "prediction" and not has_no_label(key):
+            problem = problem or NO_LABEL
+        examples += [_paired(image, masks, problem) for image in found]
     remaining = [label for others in labels_by_key.values() for label in others]
     examples += [rejected_example(label.path, label.problem or NO_IMAGE) for label in remaining]
     return sort_examples(examples)
+
+
+def _by_key(found: Iterable[tuple[PairKey, T]]) -> dict[PairKey, list[T]]:
+    by_key: dict[PairKey, list[T]] = {}
+    for key, one in found:
+        by_key.setdefault(key, []).append(one)
+    return by_key
+
+
+def _paired(image: SourceExample, masks: Sequence[LabelFiles], problem: Problem | None) -> SourceExample:
+    """Return an image with its labels, or with its own problem or that of its pair."""
+    # A file that cannot be read says more than the missing partner.
+    if problem := image.problem or problem:
+        return replace(image, problem=problem)
+    if not masks:
+        return image
+    more = tuple(other.path for other in masks[1:])
+    return replace(image, mask=masks[0].mask, more_masks=more, class_masks=masks[0].class_masks)
+
+
+def _problem_of_pair(
+    images: Sequence[SourceExample], labels: Sequence[LabelFiles], several_fix: str | None
+) -> Problem | None:
+    """Return what keeps images and labels of one key from being a pair; None for a label that is absent.
+
+    Args:
+        several_fix: end of the message about several labels; None if these are allowed.
+    """
+    problem = _one_problem("several images for one label", [image.source for image in images])
+    if several_fix is not None:
+        paths = [label.path for label in labels]
+        problem = problem or _one_problem("several labels for one image", paths, several_fix)
+    return problem or next((one.problem for one in labels if one.problem is not None), None)
 
 
 def _one_problem(reason: str, paths: Sequence[str], fix: str = "") -> Problem | None:
@@ -146,20 +166,24 @@ def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root:
     >>> find_split_folder([["p1"], ["p2"]], None, "scans") is None
     True
     """
-    if chosen is not None or not paths:
+    if chosen is not None:
         return 0 if chosen else None
-    for place in range(max(map(len, paths))):
-        named = [path for path in paths if len(path) > place and is_split_name(path[place])]
-        if not named:
-            continue
-        if len(named) < len(paths):
-            other = next(path for path in paths if len(path) <= place or not is_split_name(path[place]))
+    for place in range(max(map(len, paths), default=0)):
+        named = [path for path in paths if is_split_name(_folder_at(path, place))]
+        # An image outside of the splits would be in none, or in train by accident.
+        if named and len(named) < len(paths):
+            other = next(path for path in paths if not is_split_name(_folder_at(path, place)))
             raise AnnotationsError(
                 f"{root}: folder {'/'.join(named[0])} names a split and {'/'.join(other) or 'the root'} does not; put "
                 "every image in the folder of a split, or say --split-folders no"
             )
-        return place
+        if named:
+            return place
     return None
+
+
+def _folder_at(folders: Sequence[str], place: int) -> str:
+    return folders[place] if len(folders) > place else ""
 
 
 def split_at(folders: Sequence[str], place: int | None) -> str:
@@ -180,33 +204,45 @@ def join_channels(
     Raises:
         AnnotationsError: no image has a channel of the order.
     """
-    cases: dict[tuple[str, ...], dict[str, list[tuple[PairKey, SourceExample]]]] = {}
+    cases: dict[tuple[str, ...], _Channels] = {}
     for key, values, example in images:
         case = tuple(value for name, value in sorted(values.items()) if name != "channel")
         cases.setdefault(case, {}).setdefault(values["channel"], []).append((key, example))
-    present = sorted({name for channels in cases.values() for name in channels})
+    present = sorted(set().union(*cases.values()))
+    # A misspelled channel would reject every image.
     if missing := [name for name in order if name not in present]:
         raise AnnotationsError(
             f"--channel-order: {', '.join(missing)}: no such channel in {root}; found {', '.join(present[:20])}"
         )
     names = tuple(order) or tuple(present)
     note = () if order or len(names) == 1 else (f"channels in order of name: {', '.join(names)}",)
-    joined, left_out = [], []
-    for channels in cases.values():
-        taken = [channels[name] for name in names if name in channels]
-        left_out += [
-            replace(example, problem=CHANNEL_LEFT_OUT)
-            for name, found in channels.items()
-            if name not in names
-            for _, example in found
-        ]
-        if taken:
-            key, first = taken[0][0]
-            examples = [found[0][1] for found in taken]
-            more = tuple(example.source for example in examples[1:])
-            problem = _problem(channels, names, examples)
-            joined.append((key, replace(first, channels=more, problem=problem, notes=(*first.notes, *note))))
-    return joined, left_out
+    joined = [_joined(channels, names, note) for channels in cases.values()]
+    return [one for one in joined if one is not None], list(_left_out(cases.values(), names))
+
+
+_Channels = dict[str, list[tuple[PairKey, SourceExample]]]
+"""Files of each channel of one image."""
+
+
+def _joined(
+    channels: _Channels, names: Sequence[str], note: tuple[str, ...]
+) -> tuple[PairKey, SourceExample] | None:
+    """Return the image with the named channels; None if it has none of them."""
+    taken = [channels[name] for name in names if name in channels]
+    if not taken:
+        return None
+    key, first = taken[0][0]
+    examples = [found[0][1] for found in taken]
+    more = tuple(example.source for example in examples[1:])
+    problem = _problem(channels, names, examples)
+    return key, replace(first, channels=more, problem=problem, notes=(*first.notes, *note))
+
+
+def _left_out(cases: Iterable[_Channels], names: Sequence[str]) -> Iterator[SourceExample]:
+    for channels in cases:
+        others = (found for name, found in channels.items() if name not in names)
+        for found in others:
+            yield from (replace(example, problem=CHANNEL_LEFT_OUT) for _, example in found)
 
 
 def _problem(
@@ -214,6 +250,7 @@ def _problem(
     names: Sequence[str],
     examples: Sequence[SourceExample],
 ) -> Problem | None:
+    # All records of a data set have the same channels.
     if missing := [name for name in names if name not in channels]:
         listed = f"no {', '.join(missing)}; --channel-order takes fewer"
         return ("annotation", "channel is missing", listed)
@@ -231,6 +268,7 @@ def target_classes(names: Iterable[str], root: str, options: LayoutOptions) -> M
     choice, names = options.choice, sort_class_names(names)
     targets = {name: target for name in names if (target := choice.target(name)) is not None}
     present = ", ".join(names[:20])
+    # A class without any mask would be in the manifest and in no record.
     if missing := [name for name in options.classes if name not in targets.values()]:
         raise AnnotationsError(
             f"{root}: no mask of class {', '.join(missing[:10])} anywhere; found {present}"
@@ -265,20 +303,26 @@ def join_masks(
     masks: Mapping[str, Sequence[LabelFiles]], classes: Mapping[str, str], options: LayoutOptions
 ) -> LabelFiles:
     """Return the label of a scan: its mask of each selected class."""
-    chosen = [(name, masks[name]) for name in classes if name in masks]
-    absent = [name for name in classes if name not in masks]
-    problem = next((found[0].problem for _, found in chosen if found[0].problem), None)
-    if twice := [found for _, found in chosen if len(found) > 1]:
-        listed = ", ".join(sorted(label.path for label in twice[0])[:3])
-        problem = ("annotation", "several masks of one class", listed)
-    elif not chosen:
-        problem = ("annotation", "scan has no mask of any class", f"of {', '.join([*classes][:10])}")
-    elif absent and options.missing_classes == "refuse":
-        more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
-        problem = ("annotation", "mask of a class is missing", ", ".join(absent[:10]) + more)
+    chosen = {name: masks[name] for name in classes if name in masks}
     first = min(label.path for found in masks.values() for label in found)
-    taken = tuple((classes[name], found[0].path) for name, found in chosen)
-    return LabelFiles(path=first, class_masks=taken, problem=problem)
+    taken = tuple((classes[name], found[0].path) for name, found in chosen.items())
+    return LabelFiles(path=first, class_masks=taken, problem=_problem_of_masks(chosen, classes, options))
+
+
+def _problem_of_masks(
+    chosen: Mapping[str, Sequence[LabelFiles]], classes: Collection[str], options: LayoutOptions
+) -> Problem | None:
+    """Return what keeps a scan from having one mask of each class; several files of one class come first."""
+    if twice := next((found for found in chosen.values() if len(found) > 1), None):
+        return ("annotation", "several masks of one class", ", ".join(sorted(one.path for one in twice)[:3]))
+    if not chosen:
+        return ("annotation", "scan has no mask of any class", f"of {', '.join([*classes][:10])}")
+    absent = [name for name in classes if name not in chosen]
+    # An absent mask may mean that there is no such structure, or that nobody drew it; the user knows.
+    if absent and options.missing_classes == "refuse":
+        more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
+        return ("annotation", "mask of a class is missing", ", ".join(absent[:10]) + more)
+    return next((found[0].problem for found in chosen.values() if found[0].problem), None)
 
 
 # Files that patterns pair ------------------------------------------------------------------------------------
@@ -305,6 +349,7 @@ def by_pattern(paths: Mapping[str, int], root: str, pair: PatternPair, options: 
             group=values.get("group"),
             problem=missing_part(path, paths),
         )
+        # Files of the channels of one image are joined when all of them are known.
         if "channel" in values:
             channels.append((key, values, example))
         else:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,9 +11,9 @@ from halofeed.errors import UsageError
 from halofeed.prep.sources.file_names import volume_files
 
 _TIMEOUT_SECONDS = 10.0
+"""Limit of one search. A usual one takes microseconds; a backtracking one would take years."""
 _PART = re.compile(r"\{([^{}]*)\}|(\*\*/|\*\*|\*)|([{}])")
 _EXAMPLE = "expected a path below the folder, such as images/{id}.nii.gz"
-_MAX_STEPS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,118 +73,44 @@ class Expression:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Token:
-    """Part of a pattern: fixed text, a star, or a placeholder.
+class Pattern:
+    """Compiled pattern.
 
-    Attributes:
-        fixed: fixed text; empty for a star or a placeholder.
-        name: name of the placeholder; empty for a star.
-        min_length: minimum number of characters.
-        within_folder: whether the token cannot contain a slash.
-        ends_folder: whether the token is empty or ends with a slash, as **/ does.
-        is_repeat: whether it repeats the value of an earlier placeholder.
-        repeated: placeholders that later tokens repeat.
-        following: next token.
+    Args:
+        text: the pattern as written.
+        names: its placeholders.
+        literal: the number of its fixed characters.
+        expression: its regular expression, compiled by `regex`.
     """
 
-    fixed: str = ""
-    name: str = ""
-    min_length: int = 0
-    within_folder: bool = True
-    ends_folder: bool = False
-    is_repeat: bool = False
-    repeated: tuple[str, ...] = ()
-    following: _Token | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pattern:
-    """Compiled pattern; `literal` is the number of its fixed characters."""
-
     text: str
-    tokens: tuple[_Token, ...]
     names: frozenset[str]
     literal: int
+    expression: Any = field(compare=False, repr=False)
 
     def match(self, path: str) -> dict[str, str] | None:
         """Return the values of the placeholders in a path, or None; a .hdr/.img pair matches by either name.
 
-        Matching is greedy from left to right. Its time is linear in the length of the path, unless the pattern
-        repeats a placeholder.
+        Matching is greedy from left to right.
 
         Raises:
-            UsageError: a repeated placeholder needs more than 100,000 steps on this path.
+            UsageError: matching takes longer than 10 s, which needs a placeholder written several times and a path of
+                thousands of characters.
         """
         for file in dict.fromkeys([path, *volume_files(path)]):
-            if file.startswith(self.tokens[0].fixed) and file.endswith(self.tokens[-1].fixed):
-                values = _Matcher(file, self.text).match(self.tokens[0], 0, {})
-                if values is not None:
-                    return values
-        return None
-
-
-class _Matcher:
-    """Backtracking matcher for one path, with a cache of failures.
-
-    `_failed` maps (token, limit, values needed later) to the smallest start at which the token failed. An earlier
-    start does not try the same ends again. A repeated placeholder's value depends on its start, so each start has its
-    own entry.
-    """
-
-    def __init__(self, path: str, pattern: str) -> None:
-        self._path, self._pattern = path, pattern
-        self._failed: dict[tuple[object, ...], int] = {}
-        self._steps = 0
-
-    def match(self, token: _Token | None, start: int, values: dict[str, str]) -> dict[str, str] | None:
-        """Return the values, including those of the token and its successors up to the end of the path, or None."""
-        path = self._path
-        if token is None:
-            return values if start == len(path) else None
-        fixed = values[token.name] if token.is_repeat else token.fixed
-        if fixed:
-            found = path.startswith(fixed, start)
-            return self.match(token.following, start + len(fixed), values) if found else None
-        limit = path.find("/", start) if token.within_folder else -1
-        limit = len(path) if limit < 0 else limit
-        key = (
-            id(token),
-            limit,
-            start if token.name in token.repeated else -1,
-            *map(values.get, token.repeated),
-        )
-        known = self._failed.get(key)
-        for end in self._ends(
-            token, start, limit if known is None else min(limit, known + token.min_length - 1)
-        ):
-            self._steps += 1
-            if self._steps > _MAX_STEPS:
+            try:
+                found = self.expression.fullmatch(file, timeout=_TIMEOUT_SECONDS)
+            except TimeoutError as error:
                 raise UsageError(
-                    f"pattern {self._pattern!r}: too many ways to read {path!r}. Write each placeholder once and * in "
+                    f"pattern {self.text!r}: too many ways to read {file!r}. Write each placeholder once and * in "
                     "its other places"
-                )
-            new_values = {**values, token.name: path[start:end]} if token.name else values
-            if (result := self.match(token.following, end, new_values)) is not None:
-                return result
-        self._failed[key] = start
+                ) from error
+            if found is not None:
+                return dict(found.groupdict())
         return None
 
-    def _ends(self, token: _Token, start: int, last: int) -> Iterator[int]:
-        """Yield the possible ends of a token that begins at `start`, the last one first."""
-        path, following, first = self._path, token.following, start + token.min_length
-        if token.ends_folder:
-            while (slash := path.rfind("/", start, last)) >= 0:
-                yield slash + 1
-                last = slash
-            yield start
-        elif following is None:
-            yield from (last,) if first <= last == len(path) else ()
-        elif following.fixed:
-            while (end := path.rfind(following.fixed, first, last + len(following.fixed))) >= 0:
-                yield end
-                last = end - 1
-        else:
-            yield from range(last, first - 1, -1)
+
+_STARS = {"*": "[^/]*", "**": ".*", "**/": "(?:.*/)?"}
 
 
 def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern:
@@ -196,38 +121,41 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
     >>> compile_pattern("**/{id}_ct.nii.gz", "image_pattern", ("id",)).match("sub-3/anat/3_ct.nii.gz")
     {'id': '3'}
     """
-    tokens: list[_Token] = []
+    import regex  # needs half the time of `re` for these expressions, and has a timeout
+
     names: set[str] = set()
-    end = 0
-    for part in _PART.finditer(text):
-        if fixed := text[end : part.start()]:
-            tokens.append(_Token(fixed=fixed))
-        end = part.end()
+    fixed = _PART.split(text)[:: _PART.groups + 1]
+    parts = [regex.escape(fixed[0])]
+    for part, following in zip(_PART.finditer(text), fixed[1:], strict=True):
         name, star, brace = part[1] or "", part[2], part[3]
         if brace or (not star and name not in allowed):
-            known, meant = ", ".join(f"{{{one}}}" for one in allowed), text.replace(part.group(), "{id}", 1)
-            raise UsageError(
-                f"--{option.replace('_', '-')} {text!r}: {part.group()!r} is not known; known: {known}, * and **; "
-                f"{{id}} is the part that an image and its label share, such as {meant!r}"
-            )
-        if star:
-            tokens.append(_Token(within_folder=star == "*", ends_folder=star == "**/"))
-        else:
-            tokens.append(
-                _Token(name=name, min_length=1, within_folder=name != "id", is_repeat=name in names)
-            )
-            names.add(name)
-    if fixed := text[end:]:
-        tokens.append(_Token(fixed=fixed))
+            raise _unknown_part(part[0], text, option, allowed)
+        parts += [
+            _STARS[star] if star else _placeholder(name, is_repeat=name in names),
+            regex.escape(following),
+        ]
+        names |= {name} - {""}
+    # Paths are relative to the source's folder, without a dot, as the listing has them.
     if not text or text.startswith(("/", "./", "../")):
         raise UsageError(f"--{option.replace('_', '-')} {text!r}: {_EXAMPLE}")
-    for number in reversed(range(len(tokens))):
-        behind = tokens[number + 1 :]
-        repeated = tuple(dict.fromkeys(token.name for token in behind if token.is_repeat))
-        following = behind[0] if behind else None
-        tokens[number] = replace(tokens[number], repeated=repeated, following=following)
-    literal = sum(len(token.fixed) for token in tokens)
-    return Pattern(text=text, tokens=tuple(tokens), names=frozenset(names), literal=literal)
+    # DOTALL: a file name may contain a line feed.
+    expression = regex.compile("".join(parts), regex.DOTALL)
+    return Pattern(text=text, names=frozenset(names), literal=sum(map(len, fixed)), expression=expression)
+
+
+def _unknown_part(part: str, text: str, option: str, allowed: tuple[str, ...]) -> UsageError:
+    known, meant = ", ".join(f"{{{one}}}" for one in allowed), text.replace(part, "{id}", 1)
+    return UsageError(
+        f"--{option.replace('_', '-')} {text!r}: {part!r} is not known; known: {known}, * and **; "
+        f"{{id}} is the part that an image and its label share, such as {meant!r}"
+    )
+
+
+def _placeholder(name: str, *, is_repeat: bool) -> str:
+    """Return the expression of a placeholder; only `id` may contain a slash."""
+    if is_repeat:
+        return f"(?P={name})"
+    return f"(?P<{name}>{'.' if name == 'id' else '[^/]'}+)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +176,7 @@ class PatternPair:
         If both patterns match, the one with more fixed characters wins: `{id}_seg.nii.gz` over `{id}.nii.gz`.
         """
         image, label = self.image.match(path), self.label.match(path)
+        # {id}.nii.gz matches the labels {id}_seg.nii.gz as well.
         if image is not None and (label is None or self.image.literal > self.label.literal):
             return True, image
         return None if label is None else (False, label)
@@ -258,22 +187,30 @@ def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> P
     if image is None or label is None:
         missing = "--image-pattern" if image is None else "--label-pattern"
         raise UsageError(f"{missing}: --image-pattern and --label-pattern go together; give both")
+    of_labels = ("id", "split", "group", *(("class",) if with_class else ()))
     pair = PatternPair(
         image=compile_pattern(image, "image_pattern", ("id", "split", "group", "channel")),
-        label=compile_pattern(
-            label, "label_pattern", ("id", "split", "group", *(("class",) if with_class else ()))
-        ),
+        label=compile_pattern(label, "label_pattern", of_labels),
     )
+    _check_pair(pair, with_class=with_class)
+    return pair
+
+
+def _check_pair(pair: PatternPair, *, with_class: bool) -> None:
+    """Raise UsageError if the placeholders of two patterns do not connect images with labels."""
+    image, label = pair.image.text, pair.label.text
+    # An image without {id} would be the image of every label.
     if ("id" in pair.image.names) != ("id" in pair.label.names):
         raise UsageError(
             f"--image-pattern {image!r}, --label-pattern {label!r}: expected {{id}} in both or in neither"
         )
     if with_class and "class" not in pair.label.names:
         raise UsageError(f"--label-pattern {label!r}: class masks need {{class}} in it")
+    # A label whose split or group is not in the image's path could not be found from it.
     if extra := pair.label.names - pair.image.names - {"class"}:
         raise UsageError(
             f"--label-pattern {label!r}: {{{min(extra)}}} stands in --image-pattern {image!r} too, or in none"
         )
-    if pair.image.literal == pair.label.literal and image == label:
+    # Each file would be image and label at once.
+    if image == label:
         raise UsageError(f"--image-pattern and --label-pattern are both {image!r}; expected two")
-    return pair

@@ -9,7 +9,7 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.written_boxes import is_mostly_bad
+from halofeed.prep.annotations.written_boxes import PNG_HEAD_BYTES, is_mostly_bad, size_of_png
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
@@ -18,7 +18,8 @@ from halofeed.system.wording import plural
 _HEADER_BYTES = (1 << 12, 1 << 16)
 """Bytes to read from an image to find its orientation; the first few hundred suffice for most files."""
 _THREADS = 16
-_PNG_HEAD = 24
+"""Files to open at once: a store answers many requests in the time of one."""
+
 NEITHER = "neither"
 Size = tuple[int, int]
 _NORMALIZED = "boxes taken as shares of the picture's sides, as all of their file lie within 0 to 1"
@@ -26,7 +27,10 @@ _FROM_ZERO = (
     "a box begins below 1, where VOC counts pixels from 1; --box-origin 0 takes the numbers as they stand"
 )
 _MAX_SHARE_BELOW_ONE = 0.01
-"""Share of boxes that begin below 1. Fewer are slips under VOC's rule; more prove that numbers count from 0."""
+"""Share of boxes that begin below 1. Fewer are slips under VOC's rule; more prove that numbers count from 0.
+
+An estimate, as are the other shares here: VOC itself has no such box, and a file that counts from 0 has them at the
+borders of its pictures."""
 _WITH_FRACTIONS = (
     "boxes have fractions, so they count from 0 and not from 1 as VOC does; --box-origin 1 shifts them"
 )
@@ -34,19 +38,26 @@ _FEW_FRACTIONS = (
     "a box has fractions, and VOC counts whole pixels from 1; --box-origin 0 takes the numbers as they stand"
 )
 _SHARE_WITH_FRACTIONS = 0.1
-"""Share of boxes with fractions above which the numbers are positions and not pixel numbers."""
+"""Share of boxes with fractions above which the numbers are positions and not pixel numbers (an estimate)."""
 _MAX_FRACTION = 1.5
-"""Limit for normalized coordinates, including slips. No file with boxes in pixels stays below it."""
+"""Limit for normalized coordinates, including slips. A file with boxes in pixels has larger ones, unless its pictures
+are tiny, see `_is_tiny`."""
 _IN_FIRST_PIXEL = (
     "box lies within the first pixel",
     "its file has boxes in pixels as well; --box-units says what all of them are",
 )
 _NOT_NORMALIZED = ("box is no share of the picture", "--box-units normalized expects 0 to 1")
+_EXCHANGED = "with x and y exchanged all fit: exchange those columns"
+_OTHER_BOXES = (
+    "correct the boxes, say with --box-form how they are written, or name with --images the pictures that were "
+    "annotated, if these were scaled since"
+)
 _DUPLICATE_OBJECT = "an object stands there twice, with one class and one box; both are kept"
 _SAMPLE = 200
-"""Number of images without a declared size to open, evenly spaced over the file."""
+"""Number of images without a declared size to open, evenly spaced over the file (an estimate): most of the boxes of a
+wrong file exceed their images, so that a sample shows it."""
 _TOLERANCE = 0.05
-"""Share of a side: a box that exceeds its image by less was drawn over the border."""
+"""Share of a side: a box that exceeds its image by less was drawn over the border (an estimate)."""
 
 
 def resolve_boxes(
@@ -78,6 +89,7 @@ def note_changed_objects(listed: Sequence[SourceExample]) -> list[SourceExample]
     boxes = [box for one in listed if one.problem is None for box in one.boxes or ()]
     shares = [box.turned_share for box in boxes if box.turned_share]
     lost = [box.lost_parts for box in boxes if box.lost_parts]
+    # Most files have neither.
     if not shares and not lost:
         return list(listed)
     growth = sum(1 / share for share in shares) / max(1, len(shares))
@@ -89,14 +101,13 @@ def note_changed_objects(listed: Sequence[SourceExample]) -> list[SourceExample]
         f"{plural(sum(lost), 'part')} without an area, such as lines, left out of {plural(len(lost), 'object')}, whose "
         "other parts stay"
     )
+    return [replace(one, notes=(*one.notes, *_notes_of_changes(one, turned, parts))) for one in listed]
 
-    def notes_of(example: SourceExample) -> tuple[str, ...]:
-        own = example.boxes or ()
-        return (turned,) * any(box.turned_share for box in own) + (parts,) * any(
-            box.lost_parts for box in own
-        )
 
-    return [replace(one, notes=(*one.notes, *notes_of(one))) for one in listed]
+def _notes_of_changes(example: SourceExample, turned: str, parts: str) -> tuple[str, ...]:
+    boxes = example.boxes or ()
+    has_turned, has_lost = any(box.turned_share for box in boxes), any(box.lost_parts for box in boxes)
+    return (turned,) * has_turned + (parts,) * has_lost
 
 
 def _check_boxes_fit(
@@ -106,6 +117,7 @@ def _check_boxes_fit(
 
     The message contains the first such box, and whether all boxes fit with x and y exchanged.
     """
+    # The user states that the numbers are right.
     if options.box_units != "auto":
         return
     boxes = leaving = fitting = 0
@@ -113,18 +125,14 @@ def _check_boxes_fit(
     for example, sizes in _with_possible_sizes(listed, images):
         for box in example.boxes or ():
             boxes += 1
+            # EXIF may swap the sides, so that a box has to leave both sizes.
             if all(_leaves(box, size) for size in sizes):
                 leaving += 1
                 first = first or _describe_box(example, box, sizes[0])
             fitting += any(_fits_exchanged(box, size) for size in sizes)
     if not is_mostly_bad(leaving, boxes):
         return
-    fix = (
-        "with x and y exchanged all fit: exchange those columns"
-        if fitting == boxes
-        else "correct the boxes, say with --box-form how they are written, or name with --images the pictures that "
-        "were annotated, if these were scaled since"
-    )
+    fix = _EXCHANGED if fitting == boxes else _OTHER_BOXES
     raise AnnotationsError(
         f"{file}: {leaving:,} of {boxes:,} boxes leave their pictures, the first in {first}; {fix}; "
         "--box-units pixels takes them all the same"
@@ -163,6 +171,7 @@ def _describe_box(example: SourceExample, box: Box, size: Size) -> str:
 
 def _has_duplicate(example: SourceExample) -> bool:
     boxes = example.boxes or ()
+    # Annotators draw an object twice; merging tools write it twice. Both may be meant, so that both stay.
     if example.problem is not None or len(boxes) < 2:
         return False
     seen = {(box.label, box.ymin, box.xmin, box.ymax, box.xmax, repr(box.mask)) for box in boxes}
@@ -175,15 +184,14 @@ def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file
         return list(listed)
     if options.box_units == "normalized":
         return [_mark_normalized(one, options, "") for one in listed]
-    boxes = [box for one in listed if not _is_tiny(one) for box in one.boxes or () if _has_area(box)]
+    boxes = _telling_boxes(listed)
     small = [box for box in boxes if _is_small(box)]
+    # No box is within 0 to 1.5, so that all are in pixels.
     if not small:
         return list(listed)
+    # Some boxes are beyond 1, so that the file is in pixels: a box within the first pixel is a slip.
     if len(small) < len(boxes):
-        return [
-            one if _is_tiny(one) else _drop_faulty_boxes(one, options, _is_small, _IN_FIRST_PIXEL)
-            for one in listed
-        ]
+        return [_without_first_pixel(one, options) for one in listed]
     if not any(map(_has_fractions, small)):
         raise AnnotationsError(
             f"{file}: every box runs from 0 to 1, which is one pixel or the whole picture; say --box-units pixels or "
@@ -192,10 +200,21 @@ def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file
     return [_mark_normalized(one, options, _NORMALIZED) for one in listed]
 
 
+def _telling_boxes(listed: Sequence[SourceExample]) -> list[Box]:
+    """Return the boxes that may show the units: with an area, in images larger than the limit for shares."""
+    return [box for one in listed if not _is_tiny(one) for box in one.boxes or () if _has_area(box)]
+
+
+def _without_first_pixel(example: SourceExample, options: LayoutOptions) -> SourceExample:
+    """Return the example of a file in pixels without its boxes within the first pixel, unless its image is tiny."""
+    return example if _is_tiny(example) else _drop_faulty_boxes(example, options, _is_small, _IN_FIRST_PIXEL)
+
+
 def _mark_normalized(example: SourceExample, options: LayoutOptions, note: str) -> SourceExample:
     if not example.boxes:
         return example
     checked = _drop_faulty_boxes(example, options, lambda box: not _is_normalized(box), _NOT_NORMALIZED)
+    # A rejected image has no boxes to mark.
     if checked.problem is not None:
         return checked
     return replace(checked, normalized=True, notes=(*checked.notes, note) if note else checked.notes)
@@ -213,6 +232,7 @@ def _drop_faulty_boxes(
         (reason, f"{box.label!r} {box.xmin:g},{box.ymin:g},{box.xmax:g},{box.ymax:g}: {why}")
         for box in faulty
     ]
+    # Without the object its record would show training that nothing is there.
     if options.on_bad_object == "reject":
         return replace(example, boxes=None, declared_size=None, problem=("annotation", *bad[0]))
     kept = tuple(box for box in example.boxes or () if not is_faulty(box))
@@ -253,36 +273,60 @@ def _resolve_origin(
         AnnotationsError: the user chose no origin and the share of boxes with fractions is inconclusive, or too many
             boxes begin below the first pixel.
     """
-    origin = options.box_origin
-    if (default if origin is None else origin) == 0:
+    is_open = options.box_origin is None
+    if (default if is_open else options.box_origin) == 0:
         return list(listed)
-    counted = [one for one in listed if one.boxes and not one.normalized]
-    proving = [(one.source, box) for one in counted for box in one.boxes or ()]
-    # The upright box around a turned one has fractions even if the numbers of the file are whole.
-    proving = [(source, box) for source, box in proving if box.turned_share is None] or proving
+    # Numbers from 0 are continuous positions already.
+    if is_open and _count_from_zero(listed, file):
+        return [
+            replace(one, notes=(*one.notes, _WITH_FRACTIONS)) if _is_in_pixels(one) else one for one in listed
+        ]
+    # Of two corners in pixel numbers, both pixels belong to the box; a width already counts both of them.
+    shift = _from_one if options.box_form in ("auto", "corners") else _size_from_one
+    few = _FEW_FRACTIONS if is_open else ""
+    return [_shift_example(one, shift, few) if _is_in_pixels(one) else one for one in listed]
+
+
+def _count_from_zero(listed: Sequence[SourceExample], file: str) -> bool:
+    """Return whether fractions prove that the numbers of a file are positions from 0, against the rule of its layout.
+
+    Raises:
+        AnnotationsError: the numbers fit neither rule.
+    """
+    proving = _proving_boxes(listed)
     boxes = len(proving)
     fractions = [source for source, box in proving if _has_fractions(box)]
-    if origin is None and len(fractions) > _SHARE_WITH_FRACTIONS * boxes:
-        return [
-            replace(one, notes=(*one.notes, _WITH_FRACTIONS)) if one.boxes and not one.normalized else one
-            for one in listed
-        ]
-    if origin is None and len(fractions) > _MAX_SHARE_BELOW_ONE * boxes:
+    if len(fractions) > _SHARE_WITH_FRACTIONS * boxes:
+        return True
+    # Too many for slips and too few for positions.
+    if len(fractions) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(fractions):,} of {boxes:,} boxes have fractions, the first in {fractions[0]}: VOC counts "
             "whole pixels from 1, and fractions count from 0; say --box-origin 0 to take all numbers as they stand, or "
             "--box-origin 1 to shift them all"
         )
     below = [source for source, box in proving if _begins_below_one(box)]
-    if origin is None and len(below) > _MAX_SHARE_BELOW_ONE * boxes:
+    # More than slips, see docs/decisions.md, "VOC is 1-based and inclusive".
+    if len(below) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(below):,} of {plural(boxes, 'box', 'boxes')} begin below 1, the first in "
             f"{below[0]}: VOC counts pixels "
             "from 1, these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
         )
-    shift = _from_one if options.box_form in ("auto", "corners") else _size_from_one
-    few = _FEW_FRACTIONS if origin is None else ""
-    return [_shift_example(one, shift, few) if one.boxes and not one.normalized else one for one in listed]
+    return False
+
+
+def _proving_boxes(listed: Sequence[SourceExample]) -> list[tuple[str, Box]]:
+    """Return the boxes whose numbers are those of the file, with the paths of their images.
+
+    The upright box around a turned one has fractions even if the numbers of the file are whole.
+    """
+    boxes = [(one.source, box) for one in listed if _is_in_pixels(one) for box in one.boxes or ()]
+    return [(source, box) for source, box in boxes if box.turned_share is None] or boxes
+
+
+def _is_in_pixels(example: SourceExample) -> bool:
+    return bool(example.boxes) and not example.normalized
 
 
 def _begins_below_one(box: Box) -> bool:
@@ -295,6 +339,7 @@ def _has_fractions(box: Box) -> bool:
 
 def _shift_example(example: SourceExample, shift: Callable[[Box], Box], few_fractions: str) -> SourceExample:
     boxes, notes = example.boxes or (), example.notes
+    # So few that they are slips; after the shift they begin outside of the picture.
     if any(map(_begins_below_one, boxes)):
         notes = (*notes, _FROM_ZERO)
     if few_fractions and any(map(_has_fractions, boxes)):
@@ -338,9 +383,11 @@ def resolve_grid(
     sized = [example for example in listed if _may_prove_grid(example)]
     with ThreadPoolExecutor(_THREADS) as threads:
         proofs = list(threads.map(lambda example: _proven_grid(example, images), sized))
+    # A picture without a declared size may be the right one, so that nothing is certain.
     if len(sized) == sum(example.problem is None for example in listed):
         _check_declared_sizes(sized, proofs)
     proven = {proof for proof in proofs if proof not in (None, NEITHER)}
+    # Two tools, or pictures that were turned after the annotation: each picture is asked for its own grid later.
     if len(proven) != 1:
         return list(listed)
     (grid,) = proven
@@ -361,6 +408,7 @@ def _check_declared_sizes(sized: Sequence[SourceExample], proofs: Sequence[str |
 def _may_prove_grid(example: SourceExample) -> bool:
     if example.problem is not None or not is_image_name(example.source):
         return False
+    # A label image has the sides of the grid on which it was drawn, and a PNG states them in its first bytes.
     if example.mask is not None:
         return example.mask.lower().endswith(".png")
     size = example.declared_size
@@ -371,13 +419,14 @@ def _proven_grid(example: SourceExample, images: SourceFiles) -> str | None:
     """Return the grid that the declared size proves: "stored", "displayed" or NEITHER; None if both are possible."""
     try:
         sizes, declared = _possible_sizes(example.source, images), example.declared_size
+        # The sides are those of another picture, or of one that was scaled since.
         if sizes and example.mask is None and declared not in sizes:
             return NEITHER
+        # No orientation swaps the sides, or they are equal.
         if len(set(sizes)) < 2:
             return None
         if example.mask is not None:
-            header = images.head(example.mask, _PNG_HEAD)
-            declared = (int.from_bytes(header[20:24], "big"), int.from_bytes(header[16:20], "big"))
+            declared = size_of_png(images.head(example.mask, PNG_HEAD_BYTES))
     except SourceError:
         return None
     return dict(zip(sizes, ("stored", "displayed"), strict=True)).get(declared or (0, 0))
@@ -408,6 +457,7 @@ def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
             break
     else:
         found = size_and_orientation(images.read(path))
+    # JPEG may state a height of 0 and give it later (DNL, ITU-T T.81 B.2.5).
     if found is None or not all(found[0]):
         return ()
     (height, width), orientation = found
@@ -435,6 +485,7 @@ def scale_to_pixels(box: Box, size: tuple[int, int]) -> Box:
 
 
 def _keypoints_in_pixels(points: tuple[Keypoint, ...], size: tuple[int, int]) -> tuple[Keypoint, ...]:
+    # Some writers normalize the box and leave the keypoints in pixels.
     if any(max(point.y, point.x) > _MAX_FRACTION for point in points):
         return points
     height, width = size
@@ -442,6 +493,7 @@ def _keypoints_in_pixels(points: tuple[Keypoint, ...], size: tuple[int, int]) ->
 
 
 def _polygons_in_pixels(mask: Any, size: tuple[int, int]) -> Any:
+    # Run lengths are pixels always; polygons may be in pixels beside a normalized box.
     if not isinstance(mask, list) or any(value > _MAX_FRACTION for polygon in mask for value in polygon):
         return mask
     height, width = size

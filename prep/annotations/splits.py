@@ -25,13 +25,18 @@ _NO_GROUP = ("selection", "group pattern does not match", "")
 _NO_COLUMN = ("selection", "group column is empty", "")
 _EACH = "--group-pattern '(.+)' takes each for a group of its own"
 _MAX_COLUMNS = 30
+"""Most columns that a message lists."""
 _NO_LIST = ("selection", "in no split list", "")
 _RANK_STEP = 2**48
+"""More than any source has images, so that a rank and a position fit into one number."""
 _BY_END = 5
+"""Rank of the end of a path, behind the five kinds of names."""
 _NOT_FOUND = 6 * _RANK_STEP
 _MAX_SHOWN = 3
 _BIDS_SUBJECT = re.compile(r"(sub-[A-Za-z0-9]+)_")
+"""Subject in the file names of BIDS, which begin with sub-LABEL_."""
 _MISSING_GROUP = re.compile(r"-?|\?|n/?a|nan|none|null|unknown|anon(ymous|ymized)?")
+"""Words of a cell that name no group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,24 +69,29 @@ class SplitOptions:
     folds: int | None = None
 
     def __post_init__(self) -> None:
+        given = {"--nnunet-splits": self.cases, "--split-shares": self.shares, "--split-lists": self.lists}
+        ways = [option for option, value in given.items() if value][-2:]
         if self.folds is not None:
-            if self.shares or self.lists or self.cases:
+            # Folds are splits of equal shares.
+            if ways:
                 raise UsageError("--folds and another option both assign splits; give one of them")
             object.__setattr__(self, "shares", fold_shares(self.folds))
         if self.group_pattern is not None and self.group_column is not None:
             raise UsageError("--group-pattern and --group-column both name groups; give one of them")
-        if self.shares and self.lists:
-            raise UsageError("--split-shares and --split-lists both assign splits; give one of them")
-        if self.cases and (self.shares or self.lists):
-            other = "--split-shares" if self.shares else "--split-lists"
-            raise UsageError(f"--nnunet-splits and {other} both assign splits; give one of them")
-        written = ", ".join(f"{name}={share:g}" for name, share in self.shares.items())
-        if any(not math.isfinite(share) or share <= 0 for share in self.shares.values()):
-            raise UsageError(f"--split-shares: expected each above 0, got {written}")
-        if self.shares and abs((total := math.fsum(self.shares.values())) - 1) > 1e-6:
-            raise UsageError(f"--split-shares: expected a sum of 1, got {total:g} ({written})")
+        if len(ways) > 1:
+            raise UsageError(f"{' and '.join(ways)} both assign splits; give one of them")
+        self._check_shares()
         if self.group_pattern is not None:
             compile_group_pattern(self.group_pattern)
+
+    def _check_shares(self) -> None:
+        written = ", ".join(f"{name}={share:g}" for name, share in self.shares.items())
+        # A share of 0 is a split without an image.
+        if any(not math.isfinite(share) or share <= 0 for share in self.shares.values()):
+            raise UsageError(f"--split-shares: expected each above 0, got {written}")
+        # Decimals such as 0.7, 0.2 and 0.1 do not add up to 1 exactly.
+        if self.shares and abs((total := math.fsum(self.shares.values())) - 1) > 1e-6:
+            raise UsageError(f"--split-shares: expected a sum of 1, got {total:g} ({written})")
 
     @property
     def option(self) -> str:
@@ -97,6 +107,7 @@ class SplitOptions:
 def compile_group_pattern(pattern: str) -> Expression:
     """Return the compiled pattern; raise UsageError if it is not a regular expression with exactly one group."""
     compiled = Expression(option="--group-pattern", text=pattern)
+    # The text in the parentheses is the group; of two it is unclear which.
     if compiled.groups != 1:
         such = "" if compiled.groups else f", such as '({pattern})'"
         raise UsageError(f"--group-pattern {pattern!r}: expected one (group), found {compiled.groups}{such}")
@@ -148,10 +159,12 @@ def _add_column_groups(examples: Iterable[SourceExample], column: str) -> Iterat
         if len(names) < _MAX_COLUMNS:
             names.update(dict.fromkeys(values))
         found |= bool(group)
+        # "unknown" for a hundred images would make them one patient.
         if group and not _MISSING_GROUP.fullmatch(group.lower()):
             yield replace(example, group=group)
         else:
             yield replace(example, problem=example.problem or _NO_COLUMN)
+    # The name is misspelled, or the column is read otherwise.
     if not found:
         listed = (
             f"found {', '.join(names)}"
@@ -229,6 +242,7 @@ class GroupFacts:
     def add(self, example: SourceExample, options: SplitOptions) -> None:
         """Collect the facts of one example."""
         self.count += 1
+        # Known groups need no evidence.
         if example.group is not None:
             self.has_several |= self.group is not None and self.group != example.group
             self.group = example.group
@@ -257,15 +271,18 @@ class GroupFacts:
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Raise AnnotationsError for a reason against dividing the examples, with a fix; warn of what may be one."""
+        # One split divides no group; a pattern or column of the user is the answer already.
         if len(options.shares) < 2 or not options.finds_groups:
             return
         if fault := self._fault(are_patients):
             raise AnnotationsError(f"--{options.option}: {fault}")
-        # With a group for every image there is no row in the evidence.
+        # Images with a group are no evidence: if all have one, nothing is found.
         found = self.evidence.find()
         if found is None:
             return
         text = f"{describe(found, self.evidence.level)}; {_EACH}"
+        # A word such as patient is proof enough to refuse; structure alone may be cameras or batches, see
+        # docs/decisions.md.
         if found.is_named:
             raise AnnotationsError(f"--{options.option}: {text}")
         warn(text)
@@ -276,6 +293,7 @@ class GroupFacts:
                 f"{self.grouped} has a group (a patient or the like) and {self.ungrouped} has none, so "
                 f"that it may belong to one in another split; give all of them one, or say --group-pattern; {_EACH}"
             )
+        # DICOM has a field for the patient, which is empty or was removed.
         if are_patients and self.ungrouped and self.count > 1:
             return (
                 f"{self.ungrouped} has no patient id, so that it may be of one patient with a scan in another "
@@ -296,6 +314,7 @@ def _check_undivided_groups(examples: Iterable[SourceExample]) -> Iterator[Sourc
     for example in examples:
         if example.group is not None and example.problem is None:
             other = first.setdefault(example.group, example)
+            # Results of the test split would be too good, see docs/conversion-findings.md.
             if other.split != example.split:
                 raise AnnotationsError(
                     f"a group is divided, such as a patient's: {other.source} is in {other.split}, "
@@ -311,6 +330,7 @@ def _split_by_shares(
     counts = GroupCounts(seed=options.seed)
     spilled: SpillList[SourceExample] = SpillList()
     for example in examples:
+        # Images that are rejected have no share.
         if example.problem is None:
             counts.add(example)
         spilled.add(example)
@@ -344,44 +364,51 @@ def _split_by_lists(examples: Iterable[SourceExample], lists: Mapping[str, str])
     An entry is compared with the images' paths first, then with paths without extension, ids, file names and stems.
     The first kind that matches any image decides. Then the end of a path decides, see `match_ends`.
     """
-    best_ranks: dict[str, int] = {_name_of(entry): _NOT_FOUND for _, _, entry in _entries(lists)}
-    several: dict[str, list[int]] = {}
+    meanings = _Meanings.of(lists)
     spilled: SpillList[SourceExample] = SpillList()
     count = 0
     for count, example in enumerate(examples, start=1):
-        _record_names(count - 1, example, best_ranks, several)
+        meanings.record(count - 1, example)
         spilled.add(example)
-    missing = [name for name, rank in best_ranks.items() if rank == _NOT_FOUND]
-    for name, positions in match_ends(missing, (one.source for one in spilled)).items() if missing else ():
-        best_ranks[name] = _BY_END * _RANK_STEP + positions[0]
-        if len(positions) > 1:
-            several[name] = positions[:_MAX_SHOWN]
-    names = list(lists)
+    meanings.record_ends(spilled)
     chosen = array("h", [-1]) * count
-    for split, line, entry in _entries(lists):
-        place, position = f"{split} list, line {line}", best_ranks[_name_of(entry)] % _RANK_STEP
-        if best_ranks[_name_of(entry)] == _NOT_FOUND:
-            raise AnnotationsError(
-                f"{place}: {entry!r} means no image; expected the path, file name, stem or id of one, and nothing else "
-                "in the line; correct or remove it"
-            )
-        if among := several.get(_name_of(entry)):
-            named = " and ".join(_sources(spilled, among))
-            raise AnnotationsError(f"{place}: {entry!r} means several images: {named}; write the path")
-        if chosen[position] >= 0:
-            other = next(
-                one for _, _, one in _entries(lists) if best_ranks[_name_of(one)] % _RANK_STEP == position
-            )
-            raise AnnotationsError(
-                f"{place}: {_sources(spilled, [position])[0]} is already in the {names[chosen[position]]} list "
-                f"({other!r}); list each image once"
-            )
-        chosen[position] = names.index(split)
+    _choose_lists(chosen, lists, meanings, spilled)
+    names = list(lists)
     for number, example in zip(chosen, spilled, strict=True):
         if number >= 0:
             yield replace(example, split=names[number])
         else:
             yield replace(example, problem=example.problem or _NO_LIST)
+
+
+def _choose_lists(
+    chosen: array[int], lists: Mapping[str, str], meanings: _Meanings, examples: SpillList[SourceExample]
+) -> None:
+    """Write the number of the list that names each example into `chosen`.
+
+    Raises:
+        AnnotationsError: an entry means no image or several, or two entries mean one.
+    """
+    names = list(lists)
+    for split, line, entry in _entries(lists):
+        place = f"{split} list, line {line}"
+        position = meanings.position_of(entry)
+        if position is None:
+            raise AnnotationsError(
+                f"{place}: {entry!r} means no image; expected the path, file name, stem or id of one, and nothing else "
+                "in the line; correct or remove it"
+            )
+        if among := meanings.several(entry):
+            named = " and ".join(_sources(examples, among))
+            raise AnnotationsError(f"{place}: {entry!r} means several images: {named}; write the path")
+        # An image in train and test is a leak; twice in one list it is a mistake of the same kind.
+        if chosen[position] >= 0:
+            other = next(one for _, _, one in _entries(lists) if meanings.position_of(one) == position)
+            raise AnnotationsError(
+                f"{place}: {_sources(examples, [position])[0]} is already in the {names[chosen[position]]} list "
+                f"({other!r}); list each image once"
+            )
+        chosen[position] = names.index(split)
 
 
 def _entries(lists: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
@@ -400,29 +427,58 @@ def _name_of(entry: str) -> str:
     """
     name = entry.replace("\\", "/").removeprefix("./")
     first, _, last = name.rpartition(" ")
+    # Other names may end in a number behind a blank.
     is_numbered = last.isdecimal() and (is_image_name(first) or is_video_name(first))
     return first.rstrip() if is_numbered else name
 
 
-def _record_names(
-    position: int, example: SourceExample, best_ranks: dict[str, int], several: dict[str, list[int]]
-) -> None:
-    """Record the position of an example for each listed name that it matches, unless another has a better rank.
+class _Meanings:
+    """Image that each entry of lists means, by the best of the kinds of its names.
 
-    Args:
-        best_ranks: maps each listed name to the best rank times `_RANK_STEP` plus the position; modified.
-        several: maps a name to the first positions, if several examples have its best rank; modified.
+    It has one number for each entry: the rank of the best kind times `_RANK_STEP`, plus the position of the image.
     """
-    path = PurePosixPath(example.source)
-    names = (example.source, str(path.with_suffix("")), str(example.key), path.name, path.stem)
-    for rank, name in enumerate(names):
-        if (best := best_ranks.get(name)) is None:
-            continue
-        if rank < best // _RANK_STEP:
-            best_ranks[name] = rank * _RANK_STEP + position
-            several.pop(name, None)
-        elif rank == best // _RANK_STEP and len(several.get(name, ())) < _MAX_SHOWN:
-            several.setdefault(name, [best % _RANK_STEP]).append(position)
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._best = dict.fromkeys(names, _NOT_FOUND)
+        self._several: dict[str, list[int]] = {}
+
+    @classmethod
+    def of(cls, lists: Mapping[str, str]) -> _Meanings:
+        """Return the meanings of the entries of lists, before any image is known."""
+        return cls(_name_of(entry) for _, _, entry in _entries(lists))
+
+    def record(self, position: int, example: SourceExample) -> None:
+        """Record the position of an example for each listed name that it matches, unless another has a better rank."""
+        path = PurePosixPath(example.source)
+        names = (example.source, str(path.with_suffix("")), str(example.key), path.name, path.stem)
+        for rank, name in enumerate(names):
+            if (best := self._best.get(name)) is None:
+                continue
+            if rank < best // _RANK_STEP:
+                self._best[name] = rank * _RANK_STEP + position
+                self._several.pop(name, None)
+            elif rank == best // _RANK_STEP and len(self._several.get(name, ())) < _MAX_SHOWN:
+                # A message names three images at most.
+                self._several.setdefault(name, [best % _RANK_STEP]).append(position)
+
+    def record_ends(self, examples: Iterable[SourceExample]) -> None:
+        """Record the images of the names that are left, by the ends of their paths."""
+        missing = [name for name, best in self._best.items() if best == _NOT_FOUND]
+        if not missing:
+            return
+        for name, positions in match_ends(missing, (one.source for one in examples)).items():
+            self._best[name] = _BY_END * _RANK_STEP + positions[0]
+            if len(positions) > 1:
+                self._several[name] = positions[:_MAX_SHOWN]
+
+    def position_of(self, entry: str) -> int | None:
+        """Return the position of the image that an entry means; None if it means none."""
+        best = self._best[_name_of(entry)]
+        return None if best == _NOT_FOUND else best % _RANK_STEP
+
+    def several(self, entry: str) -> Sequence[int]:
+        """Return the first positions if an entry means several images; () otherwise."""
+        return self._several.get(_name_of(entry), ())
 
 
 def _sources(examples: Iterable[SourceExample], positions: Sequence[int]) -> list[str]:
@@ -435,20 +491,21 @@ def read_fold(document: object, fold: int | None) -> dict[str, tuple[str, ...]]:
     Raises:
         UsageError: the document has another form, or no such fold.
     """
-    expected = 'expected [{"train": ["case", ...], "val": [...]}, ...], one for each fold'
-    if not isinstance(document, list) or not document:
-        raise UsageError(expected)
-    for content in document:
-        if not isinstance(content, dict) or not all(
-            isinstance(cases, list) and all(isinstance(case, str) for case in cases)
-            for cases in content.values()
-        ):
-            raise UsageError(expected)
+    if not isinstance(document, list) or not document or not all(map(_is_fold, document)):
+        raise UsageError('expected [{"train": ["case", ...], "val": [...]}, ...], one for each fold')
     if fold is None and len(document) > 1:
         raise UsageError(f"it has {len(document)} folds; say --nnunet-fold 0 to {len(document) - 1}")
     if fold is not None and not 0 <= fold < len(document):
         raise UsageError(f"--nnunet-fold {fold}: expected 0 to {len(document) - 1}")
     return {split: tuple(cases) for split, cases in document[fold or 0].items()}
+
+
+def _is_fold(content: object) -> bool:
+    """Return whether a part of a document has a list of names for each split."""
+    if not isinstance(content, dict):
+        return False
+    are_lists = all(isinstance(cases, list) for cases in content.values())
+    return are_lists and all(isinstance(case, str) for cases in content.values() for case in cases)
 
 
 def _split_by_cases(
@@ -458,16 +515,11 @@ def _split_by_cases(
 
     A case is an image's id, or its file name without extension and without the number of its channel (_0000).
     """
-    chosen: dict[str, str] = {}
-    for split, names in cases.items():
-        for name in names:
-            if chosen.setdefault(name, split) != split:
-                raise AnnotationsError(
-                    f"--nnunet-splits: case {name!r} is in {chosen[name]} and in {split}; list it once"
-                )
+    chosen = _split_of_cases(cases)
     listed, used = list(examples), set()
     for example in listed:
         used |= _case_names(example) if example.split == "train" else set()
+    # Another data set's file would leave all images without a split.
     if unknown := [name for name in chosen if name not in used]:
         raise AnnotationsError(
             f"--nnunet-splits: {', '.join(unknown[:5])}: no such case among the training images; "
@@ -475,12 +527,24 @@ def _split_by_cases(
         )
     for example in listed:
         found = [chosen[name] for name in _case_names(example) if name in chosen]
-        if example.split != "train":
+        if example.split != "train":  # imagesTs is nnU-Net's test set, which no fold divides
             yield example
         elif found:
             yield replace(example, split=found[0])
         else:
             yield replace(example, problem=example.problem or _NO_LIST)
+
+
+def _split_of_cases(cases: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the split of each case; raise AnnotationsError for a case in two splits."""
+    chosen: dict[str, str] = {}
+    for split, names in cases.items():
+        for name in names:
+            if chosen.setdefault(name, split) != split:
+                raise AnnotationsError(
+                    f"--nnunet-splits: case {name!r} is in {chosen[name]} and in {split}; list it once"
+                )
+    return chosen
 
 
 def _case_names(example: SourceExample) -> set[str]:
@@ -494,27 +558,41 @@ def find_split_lists(files: SourceFiles) -> dict[str, str]:
     VOC's ImageSets/Segmentation has such lists: train.txt and val.txt. They are in one folder, each line names an
     image by path or stem, and no image occurs twice.
     """
+    candidates = _lists_in_one_folder(files)
+    if not candidates:
+        return {}
+    images = [path for path in files.sizes() if is_image_name(path) or is_volume_name(path)]
+    stems = set(map(stem_of, images))
+    for lists in candidates:
+        names = _names_in_lists(files, lists)
+        # Text files called train.txt may hold anything, such as paths of another set.
+        if names and (stems.issuperset(map(stem_of, names)) or _mean_one_image_each(names, images)):
+            return lists
+    return {}
+
+
+def _lists_in_one_folder(files: SourceFiles) -> list[dict[str, str]]:
+    """Return the text files that are called like splits, by split, of each folder with several of them."""
     by_folder: dict[str, dict[str, str]] = {}
     for path in files.sizes():
         folder, _, name = path.rpartition("/")
         stem, _, extension = name.rpartition(".")
+        # VOC's trainval is the union of train and val.
         if extension == "txt" and is_split_name(stem) and stem.lower() != "trainval":
             by_folder.setdefault(folder, {})[stem.lower()] = path
-    by_folder = {folder: lists for folder, lists in by_folder.items() if len(lists) > 1}
-    if not by_folder:
-        return {}
-    images = [path for path in files.sizes() if is_image_name(path) or is_volume_name(path)]
-    stems = set(map(stem_of, images))
-    for lists in by_folder.values():
-        try:
-            texts = {split: files.read(path).decode("utf-8-sig") for split, path in lists.items()}
-        except (SourceError, UnicodeDecodeError):
-            continue
-        names = [_name_of(entry) for _, _, entry in _entries(texts)]
-        if not names or len(set(names)) < len(names):
-            continue
-        plain = stems.issuperset(map(stem_of, names))
-        found = {} if plain else match_ends(names, images)
-        if plain or (sorted(found) == sorted(names) and all(len(places) == 1 for places in found.values())):
-            return lists
-    return {}
+    return [lists for lists in by_folder.values() if len(lists) > 1]
+
+
+def _names_in_lists(files: SourceFiles, lists: Mapping[str, str]) -> list[str]:
+    """Return the names in lists; [] if a list is unreadable or a name comes twice."""
+    try:
+        texts = {split: files.read(path).decode("utf-8-sig") for split, path in lists.items()}
+    except (SourceError, UnicodeDecodeError):
+        return []
+    names = [_name_of(entry) for _, _, entry in _entries(texts)]
+    return names if len(set(names)) == len(names) else []
+
+
+def _mean_one_image_each(names: Sequence[str], images: Sequence[str]) -> bool:
+    found = match_ends(names, images)
+    return sorted(found) == sorted(names) and all(len(places) == 1 for places in found.values())

@@ -16,8 +16,8 @@ from typing import Any
 
 from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_names import class_number
-from halofeed.prep.annotations.columns import CORNERS, normalize_name, parse_literal
-from halofeed.prep.annotations.contract import read_required
+from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, normalize_name, parse_literal
+from halofeed.prep.annotations.contract import is_split_name, read_required
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 
@@ -44,6 +44,8 @@ _PICTURE_KEYS = ("id", "image_id", "file_name", "width", "height", "split", "gro
 """Keys that mean the picture in a row, and an object inside `objects`."""
 _BOX_KEYS = ("bbox", "bboxes", "box", "boxes")
 
+_YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", "1.0", "true"), True)}
+
 Row = Mapping[str, object]
 
 
@@ -67,6 +69,7 @@ def find_form(files: SourceFiles, name: str, header: Sequence[str]) -> TableForm
     known = {normalize_name(column): column for column in header}
     if "imageGcsUri" in header:
         return TableForm(convert=_vertex_rows)
+    # The `objects` of an image folder of Hugging Face with boxes.
     if "filename" in known and "objects" in known:
         return TableForm(convert=lambda place, row: _hugging_face_rows(place, row, known["objects"]))
     if set(header) == WHEAT_COLUMNS:
@@ -96,36 +99,54 @@ def _hugging_face_rows(place: str, row: Row, column: str) -> Iterator[Row]:
     The convention is that of the object detection guides of Hugging Face datasets: a box is x, y, width, height.
     """
     rest = {key: value for key, value in row.items() if key != column}
-    objects = row.get(column)
-    if isinstance(objects, str):
+    objects = _by_key(row.get(column))
+    if _are_no_objects(objects):
+        yield {**rest, BOX_LIST: "", "class": ""}
+        return
+    box_key, class_key = _keys_of_objects(f"{place}: {column}", objects)
+    for values in zip(*objects.values(), strict=True):
+        own = dict(zip(objects, values, strict=True))
+        box, label = own.pop(box_key), own.pop(class_key)
+        # An object may have an id and a width of its own; those of the row are the picture's.
+        more = {f"object_{key}" if key in _PICTURE_KEYS else key: value for key, value in own.items()}
+        yield {**more, **rest, BOX_LIST: box, "class": label}
+    if not objects[box_key]:  # a picture without objects still is a row
+        yield {**rest, BOX_LIST: "", "class": ""}
+
+
+def _by_key(objects: Any) -> Any:
+    """Return objects as a dict of lists, in which Hugging Face stores a list of dicts; others unchanged."""
+    if isinstance(objects, str):  # a cell of metadata.csv
         objects = parse_literal(objects, objects.strip())
     if isinstance(objects, list) and all(isinstance(one, dict) for one in objects):
         keys = dict.fromkeys(key for one in objects for key in one)
-        objects = {key: [one.get(key) for one in objects] for key in keys}
-    if objects in (None, "", {}) or (
-        isinstance(objects, dict) and {*map(type, objects.values())} == {type(None)}
-    ):
-        yield {**rest, BOX_LIST: "", "class": ""}
-        return
+        return {key: [one.get(key) for one in objects] for key in keys}
+    return objects
+
+
+def _are_no_objects(objects: Any) -> bool:
+    """Return whether a cell says that there are none: it is empty, or null for each key, as Parquet has it."""
+    if objects in (None, "", {}):
+        return True
+    return isinstance(objects, dict) and all(one is None for one in objects.values())
+
+
+def _keys_of_objects(place: str, objects: Any) -> tuple[str, str]:
+    """Return the keys of the boxes and of the classes; raise AnnotationsError if the lists are not of one length."""
     expected = (
         'expected {"bbox": [[x, y, width, height], ...], "category": [...]} with one value for each object'
     )
+    # A dict of single values is one object, or a mistake.
     if not isinstance(objects, dict) or not all(isinstance(one, list) for one in objects.values()):
-        raise AnnotationsError(f"{place}: {column}: {expected}, got {objects!r:.80}")
+        raise AnnotationsError(f"{place}: {expected}, got {objects!r:.80}")
     boxes, classes = (
         [key for key in objects if normalize_name(key) in known] for known in (_BOX_KEYS, _CLASS_KEYS)
     )
     lengths = {len(one) for one in objects.values()}
-    if len(boxes) != 1 or len(classes) != 1 or len(lengths) != 1:
+    if not len(boxes) == len(classes) == len(lengths) == 1:
         found = ", ".join(f"{len(one)} {key}" for key, one in objects.items())
-        raise AnnotationsError(f"{place}: {column}: {expected}, got {found}")
-    for values in zip(*objects.values(), strict=True):
-        own = dict(zip(objects, values, strict=True))
-        box, label = own.pop(boxes[0]), own.pop(classes[0])
-        more = {f"object_{key}" if key in _PICTURE_KEYS else key: value for key, value in own.items()}
-        yield {**more, **rest, BOX_LIST: box, "class": label}
-    if lengths == {0}:
-        yield {**rest, BOX_LIST: "", "class": ""}
+        raise AnnotationsError(f"{place}: {expected}, got {found}")
+    return boxes[0], classes[0]
 
 
 # Google ---------------------------------------------------------------------------------------------------
@@ -137,9 +158,7 @@ def find_google_form(name: str, rows: Callable[[], Iterable[tuple[int, Sequence[
     A row is `[SET,]gs://bucket/a.jpg[,class...]`. For boxes it has one class and eight cells with fractions:
     `xmin,ymin,,,xmax,ymax,,` or four corners. `convert` takes the cells as the values of a row.
     """
-    first = next(iter(rows()), (0, ()))[1]
-    at = _picture_cell(first)
-    if at is None or not (first[at].strip().startswith("gs://") or (at == 1 and _holds_box(first, at))):
+    if not _begins_like_google(next(iter(rows()), (0, ()))[1]):
         return None
     boxed = lacking = False
     for line, cells in rows():
@@ -150,6 +169,7 @@ def find_google_form(name: str, rows: Callable[[], Iterable[tuple[int, Sequence[
                 f"in the first line, got {','.join(cells)[:80]}; correct the row"
             )
         lacking = lacking or at == 0 or cells[0].strip().lower() in ("", "unassigned")
+        # A picture without an object has no box in a table of boxes, so that all rows are looked at.
         boxed = boxed or _holds_box(cells, at)
     return TableForm(
         convert=lambda _, row: [_google_row([str(cell).strip() for cell in row.values()], boxed)],
@@ -158,9 +178,18 @@ def find_google_form(name: str, rows: Callable[[], Iterable[tuple[int, Sequence[
     )
 
 
+def _begins_like_google(first: Sequence[str]) -> bool:
+    """Return whether a first row has a path in a store of Google, or a set and a box, since paths may be rewritten."""
+    at = _picture_cell(first)
+    if at is None:
+        return False
+    return first[at].strip().startswith("gs://") or (at == 1 and _holds_box(first, at))
+
+
 def _picture_cell(cells: Sequence[str]) -> int | None:
     """Return the place of the picture in a row: behind the name of a set, or first; None for another row."""
     for place, cell in enumerate(cells[:2]):
+        # Only the first two cells: classes further on may end like file names.
         if cell.strip().startswith("gs://") or is_image_name(cell.strip()):
             return place if place == 0 or cells[0].strip().lower() in GOOGLE_SETS else None
     return None
@@ -178,15 +207,21 @@ def _google_row(cells: Sequence[str], boxed: bool) -> Row:
     row = {"filename": cells[at], "split": GOOGLE_SETS[cells[0].lower() if at else ""]}
     if not boxed:
         return {**row, "class": _classes(list(filter(None, cells[at + 1 :])))}
-    label, corners = "".join(cells[at + 1 : at + 2]), cells[at + 2 :]
+    label = "".join(cells[at + 1 : at + 2])
+    return {**row, "class": label, **dict(zip(CORNERS, _google_sides(cells[at + 2 :]), strict=True))}
+
+
+def _google_sides(corners: Sequence[str]) -> list[str]:
+    """Return xmin, ymin, xmax and ymax of two or four corners."""
     x, y = corners[0::2], corners[1::2]
+    # Two corners: the cells of the other two are empty.
     if len(corners) == 8 and not any((*corners[2:4], *corners[6:])):
-        sides = [*corners[:2], *corners[4:6]]
-    elif len(corners) == 8 and x[0] == x[3] and x[1] == x[2] and y[0] == y[1] and y[2] == y[3]:
-        sides = [x[0], y[0], x[2], y[2]]
-    else:  # a text that is no number makes the object a named fault
-        sides = [f"no rectangle: {','.join(corners)}" if any(corners) else ""] * 4
-    return {**row, "class": label, **dict(zip(CORNERS, sides, strict=True))}
+        return [*corners[:2], *corners[4:6]]
+    # Four corners, clockwise from the top left; others are no upright rectangle.
+    if len(corners) == 8 and (x[0], x[1], y[0], y[2]) == (x[3], x[2], y[1], y[3]):
+        return [x[0], y[0], x[2], y[2]]
+    # A text that is no number makes the object a named fault.
+    return [f"no rectangle: {','.join(corners)}" if any(corners) else ""] * 4
 
 
 def _classes(labels: Sequence[str]) -> str:
@@ -195,32 +230,45 @@ def _classes(labels: Sequence[str]) -> str:
 
 def _vertex_rows(place: str, row: Row) -> Iterator[Row]:
     """Yield the rows of a line of Vertex AI's import files (image_bounding_box_io_format_1.0.0.yaml and others)."""
+    key = _vertex_key(place, row)
+    known = {"filename": row.get("imageGcsUri"), "split": _vertex_split(place, row)}
+    objects = _vertex_objects(f"{place}: {key}", row[key]) if key else []
+    names = [str(one.get("displayName") or "") for one in objects]
+    if key == "boundingBoxAnnotations":
+        for one, label in zip(objects, names, strict=True):
+            sides = {side: one.get(written) for side, written in zip(CORNERS, _SIDES, strict=True)}
+            yield {**known, "class": label, **sides}
+        return
+    # An empty list says that the picture has no class; without a list nothing is said.
+    has_list = "classificationAnnotations" in row
+    yield {**known, "class": _classes(names) if names or has_list else ""}
+
+
+def _vertex_key(place: str, row: Row) -> str:
+    """Return the key of the annotations in a row; "" without any."""
     keys = [key for key in row if key.lower().endswith(("annotation", "annotations")) and row[key]]
+    # Texts and actions in videos have keys of the same form.
     if len(keys) > 1 or not set(keys) <= _VERTEX_KEYS:
         raise AnnotationsError(
             f"{place}: expected one of {', '.join(sorted(_VERTEX_KEYS))}, got {', '.join(keys)}; export boxes or "
             "classes alone"
         )
+    return keys[0] if keys else ""
+
+
+def _vertex_objects(place: str, written: Any) -> list[Any]:
+    objects = written if isinstance(written, list) else [written]
+    if not all(isinstance(one, dict) for one in objects):
+        raise AnnotationsError(f"{place}: expected objects with displayName, got {written!r:.80}")
+    return objects
+
+
+def _vertex_split(place: str, row: Row) -> str:
     labels = row.get("dataItemResourceLabels")
     use = str(labels.get(_ML_USE, "")).lower() if isinstance(labels, dict) else ""
     if use not in GOOGLE_SETS:
         raise AnnotationsError(f"{place}: {_ML_USE}: expected training, validation or test, got {use!r}")
-    known = {"filename": row.get("imageGcsUri"), "split": GOOGLE_SETS[use]}
-    written: Any = row[keys[0]] if keys else []
-    objects: list[Any] = written if isinstance(written, list) else [written]
-    if not all(isinstance(one, dict) for one in objects):
-        raise AnnotationsError(f"{place}: {keys[0]}: expected objects with displayName, got {written!r:.80}")
-    names = [str(one.get("displayName") or "") for one in objects]
-    if keys != ["boundingBoxAnnotations"]:
-        has_list = "classificationAnnotations" in row
-        yield {**known, "class": _classes(names) if names or has_list else ""}
-        return
-    for one, label in zip(objects, names, strict=True):
-        yield {
-            **known,
-            "class": label,
-            **{side: one.get(key) for side, key in zip(CORNERS, _SIDES, strict=True)},
-        }
+    return GOOGLE_SETS[use]
 
 
 # Open Images and Kaggle -----------------------------------------------------------------------------------
@@ -241,15 +289,9 @@ def _open_images(
 ) -> TableForm | None:
     """Return the form of a table whose classes are codes such as /m/011k07, with their names in a file beside it."""
     label, confidence = known["labelname"], known.get("confidence")
-    names: dict[str, str] = {}
-    for path in filter(is_description, files.files_in(posixpath.dirname(name))):
-        try:
-            lines = read_required(files, path).decode("utf-8-sig").splitlines()
-        except UnicodeDecodeError as error:
-            raise AnnotationsError(f"{path}: expected UTF-8 text: {error}; save it as UTF-8") from error
-        names.update((cells[0], cells[1].strip()) for cells in csv.reader(lines) if len(cells) == 2)
-    counts = Counter(names.values())
-    names = {code: written for code, written in names.items() if written and counts[written] == 1}
+    names = _names_of_codes(files, name)
+    # Image-level labels say with confidence 0 that a person looked and found no such object
+    # (https://storage.googleapis.com/openimages/web/download_v7.html); boxes have a confidence too, which is 1.
     may_be_absent = confidence is not None and "xmin" not in known
     if not names and not may_be_absent:
         return None
@@ -260,3 +302,70 @@ def _open_images(
             yield {**row, label: names.get(code.strip(), code) if isinstance(code, str) else code}
 
     return TableForm(convert=convert, columns=tuple(header), note=_ABSENT if may_be_absent else "")
+
+
+def _names_of_codes(files: SourceFiles, name: str) -> dict[str, str]:
+    """Return the class name of each code in the files beside a table; a name of several codes is no name."""
+    names: dict[str, str] = {}
+    for path in filter(is_description, files.files_in(posixpath.dirname(name))):
+        try:
+            lines = read_required(files, path).decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise AnnotationsError(f"{path}: expected UTF-8 text: {error}; save it as UTF-8") from error
+        names.update((cells[0], cells[1].strip()) for cells in csv.reader(lines) if len(cells) == 2)
+    counts = Counter(names.values())
+    return {code: written for code, written in names.items() if written and counts[written] == 1}
+
+
+# One column for each class ---------------------------------------------------------------------------------
+
+
+def one_hot_form(
+    name: str,
+    header: Sequence[str],
+    mapping: ColumnMapping,
+    rows: Callable[[], Iterable[tuple[int, list[str]]]],
+) -> TableForm | None:
+    """Return the form of a table with a column of 0 and 1 for each class; None for other tables.
+
+    Args:
+        name: name of the table, for the note.
+        header: its columns, which are distinct.
+        mapping: meaning of the columns.
+        rows: returns the number and the cells of each line.
+    """
+    places = _possible_classes(header, mapping)
+    if not places or not _are_yes_or_no(rows(), len(header), list(places.values())):
+        return None
+    sides = {mapping.columns.get(side) for side in CORNERS}
+    others = [column for column in header if column not in mapping.unread and column not in sides]
+
+    def convert(_: str, row: Row) -> Iterator[Row]:
+        marked = [column for column in places if _YES_NO[str(row[column]).strip().lower()]]
+        yield {**{column: row[column] for column in others}, "class": json.dumps(marked)}
+
+    note = f"columns of {name} were taken for classes, as all hold 0 or 1: {', '.join(places)}"
+    return TableForm(convert=convert, columns=(*others, "class"), note=note)
+
+
+def _possible_classes(header: Sequence[str], mapping: ColumnMapping) -> dict[str, int]:
+    """Return the places of the columns that may be a class each; {} if there are classes, boxes or splits."""
+    places = {column: header.index(column) for column in mapping.unread if column}
+    # One column of 0 and 1 may be any flag.
+    if {"class", "xmin"} & set(mapping.known) or "filename" not in mapping.known or len(places) < 2:
+        return {}
+    # is_train and is_test are splits.
+    if any(is_split_name(normalize_name(column).removeprefix("is")) for column in places):
+        return {}
+    return places
+
+
+def _are_yes_or_no(rows: Iterable[tuple[int, list[str]]], width: int, places: Sequence[int]) -> bool:
+    """Return whether there are rows, and all of them have 0 or 1 in these cells."""
+    found = False
+    for _, cells in rows:
+        found = True
+        # One other value shows a measure and no class.
+        if len(cells) < width or any(cells[place].strip().lower() not in _YES_NO for place in places):
+            return False
+    return found

@@ -9,9 +9,11 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, islice
 from typing import Any
 
@@ -20,17 +22,16 @@ from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
 from halofeed.prep.annotations.container_rows import FAULT, parquet_rows, usable_rows, webdataset_rows
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, report_unreadable
-from halofeed.prep.annotations.suggest_layout import advice_for_bytes, layout_hint
+from halofeed.prep.annotations.suggest_layout import advice_for_bytes
+from halofeed.prep.annotations.table_files import is_container, table_files
 from halofeed.prep.annotations.table_forms import (
-    Row,
     TableForm,
     find_form,
     find_google_form,
-    is_description,
-    is_metadata,
+    one_hot_form,
 )
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_rows
-from halofeed.prep.sources.containers import check_shards, container_kind
+from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, SourceStream
 from halofeed.system.wording import plural
@@ -38,10 +39,10 @@ from halofeed.system.wording import plural
 MAX_CACHED_BYTES = 4 << 20
 """Largest table to keep in memory. Its parsed rows take a hundred times as many bytes."""
 _CHUNK_BYTES = 1 << 20
+"""Bytes to read at once."""
 _ATTRIBUTE = "attribute "
 """Start of the names of cells in columns without a known meaning, which no known column has."""
 _NO_HEADER = "the table has no header line; its two columns were taken for filename and class"
-_YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", "1.0", "true"), True)}
 _SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
 _FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
 
@@ -63,6 +64,7 @@ class TableText:
     def __init__(self, files: SourceFiles, name: str, options: LayoutOptions) -> None:
         self.files, self._name = files, name
         self._cached: bytes | None
+        # A container is read once, completely: its rows name ranges of its bytes.
         if (kind := container_kind(name)) != "":
             rows = usable_rows(name, _CONTAINER_ROWS[kind](files, name, options))
             lines = (json.dumps(row, default=lambda value: repr(value)[:80]) for row in rows)
@@ -81,6 +83,7 @@ class TableText:
     @property
     def is_cached(self) -> bool:
         """Return whether the table is small enough to stay in memory."""
+        # The rows of a container are made in memory, and may be more.
         return self._cached is not None and len(self._cached) <= MAX_CACHED_BYTES
 
     def lines(self, newline: str) -> io.TextIOWrapper:
@@ -137,6 +140,7 @@ class _CheckedStream(io.RawIOBase):
         if not self._chunk:
             self._chunk = memoryview(self._stream.read(_CHUNK_BYTES))
             self._digest.update(self._chunk)
+            # At the end: a table that changed between two passes would give boxes to other pictures.
             if not self._chunk:
                 self._check(self._digest.hexdigest())
         size = min(len(buffer), len(self._chunk))
@@ -247,19 +251,20 @@ class _LazyRows:
 def read_tables(
     form: str, annotations: SourceFiles, annotation_file: str | None, rule: ColumnRules, images: SourceFiles
 ) -> list[Table]:
-    """Return the named table, or all tables of a form of `_FORMS` in the folder of the annotations.
+    """Return the named table, or all tables of a form of `_READERS` in the folder of the annotations.
 
     Raises:
         AnnotationsError: a table is damaged or lacks a column.
         UsageError: no table has a column to ignore.
     """
-    _, read = _FORMS[form]
-    names = _table_files(annotations, annotation_file, form)
+    read, names = _READERS[form], table_files(annotations, annotation_file, form)
+    # Paths of members are below the folder of their container.
     if images.root != annotations.root and (inside := [name for name in names if is_container(name)]):
         raise AnnotationsError(f"{inside[0]}: the pictures are inside this file; leave --images out")
     try:
         tables = [read(name, TableText(annotations, name, rule.options), rule) for name in names]
     except AnnotationsError as error:
+        # One of several tables may be another project's.
         if len(names) == 1 or container_kind(names[0]):
             raise
         listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
@@ -276,91 +281,47 @@ def _check_ignored_columns(tables: Sequence[Table], ignored: Sequence[str]) -> N
         raise UsageError(f"--ignore-columns {','.join(missing)}: no table has it; found {', '.join(header)}")
 
 
-def _table_files(annotations: SourceFiles, annotation_file: str | None, form: str) -> list[str]:
-    if annotation_file is not None:
-        return [annotation_file]
-    extensions, _ = _FORMS[form]
-    for extension in extensions:
-        found = [path for path in annotations.sizes() if "/" not in path and path.lower().endswith(extension)]
-        if found:
-            return [path for path in found if not is_description(path)] or found
-    below = [path for path in annotations.sizes() if path.lower().endswith(extensions)]
-    for extension in extensions:
-        if metadata := [path for path in below if is_metadata(path) and path.lower().endswith(extension)]:
-            return metadata
-    if below and all(map(described_folder, below)) and len({path.split("/")[1] for path in below}) == 1:
-        return below
-    if containers := container_files(form, annotations):
-        check_shards(containers)
-        return containers
-    if not extensions:
-        raise AnnotationsError(
-            f"{annotations.root}: no .{_CONTAINER_FORMS[form]} file lies below it; name the folder of such files"
-            + layout_hint(annotations, form)
-        )
-    there = f" ({', '.join(below[:3])}{', ...' if len(below) > 3 else ''} lie below it)" if below else ""
-    raise AnnotationsError(
-        f"{annotations.root}: no {' or '.join(extensions)} file lies straight in it{there}; name the table itself"
-        + ("" if below else layout_hint(annotations, form))
-    )
+@dataclass(frozen=True, kw_only=True)
+class _CsvLines:
+    """Lines of a CSV file with their cells, which can be read several times.
 
-
-def container_files(form: str, annotations: SourceFiles, annotation_file: str | None = None) -> list[str]:
-    """Return the container files of a form in any folder, or the named file if it is one."""
-    paths = annotations.sizes() if annotation_file is None else [annotation_file]
-    return [path for path in paths if container_kind(path) == _CONTAINER_FORMS.get(form)]
-
-
-def is_container(table: str) -> bool:
-    """Return whether the pictures of a table are inside it; metadata.parquet names files."""
-    return container_kind(table) != "" and not is_metadata(table)
-
-
-def described_folder(table: str) -> str:
-    """Return the folder that a table describes: its own for metadata and in a split folder (Roboflow); else "".
-
-    >>> described_folder("valid/_annotations.csv"), described_folder("tables/boxes.csv"), described_folder("boxes.csv")
-    ('valid', '', '')
-    >>> described_folder("data/test/metadata.csv")
-    'data/test'
+    Args:
+        name: name of the file, for messages.
+        text: its text.
+        delimiter: delimiter of the cells.
+        skipped: number of lines before the first row.
     """
-    folder = table.rpartition("/")[0]
-    return folder if is_metadata(table) or is_split_name(folder) else ""
 
+    name: str
+    text: TableText
+    delimiter: str
+    skipped: int
 
-def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
-    """Return the table of a CSV file; a row with too few or too many cells has a fault."""
-    with text.lines("") as lines:
-        delimiter, skipped = _delimiter(lines, rule)
-
-    def written() -> Iterator[tuple[int, list[str]]]:
-        with text.lines("") as lines:
-            reader = csv.reader(lines, delimiter=delimiter)
+    def written(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the number and the cells of each line that is not blank."""
+        with self.text.lines("") as lines:
+            reader = csv.reader(lines, delimiter=self.delimiter)
             lines_of_cells = ((reader.line_num, cells) for cells in reader if any(map(str.strip, cells)))
             try:
-                yield from islice(lines_of_cells, skipped, None)
+                yield from islice(lines_of_cells, self.skipped, None)
             except csv.Error as error:
-                raise AnnotationsError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from error
+                raise AnnotationsError(
+                    f"{self.name}:{reader.line_num}: not readable as CSV: {error}"
+                ) from error
 
-    def cells_by_place() -> Iterator[_Entry]:
-        for line, cells in written():
+    def by_place(self) -> Iterator[_Entry]:
+        """Yield the rows of a table without a header, with the places of the cells as columns."""
+        for line, cells in self.written():
             yield line, dict(zip(map(str, count()), cells, strict=False)), None
 
-    header = [cell.strip() for cell in next(written(), (0, []))[1]]
-    note = ""
-    if any(map(is_image_name, header)):
-        google = find_google_form(name, written) if "class" in rule.required else None
-        if google is not None:
-            return _converted(name, google, cells_by_place, rule, text)
-        header, note = _infer_header(name, header, rule, text), _NO_HEADER
-    else:
-        skipped += 1
-
-    def entries() -> Iterator[_Entry]:
-        for line, cells in written():
+    def under(self, header: Sequence[str]) -> Iterator[_Entry]:
+        """Yield the rows by column; a row with too few or too many cells has a fault."""
+        for line, cells in self.written():
+            # Spreadsheets write empty cells behind the last column.
             if len(cells) > len(header) and not any(cells[len(header) :]):
                 cells = cells[: len(header)]
             fault = None
+            # A cell that is missing or too many shifts the others under wrong columns.
             if len(cells) != len(header):
                 fault = (
                     "row has the wrong number of cells",
@@ -368,32 +329,50 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
                 )
             yield line, dict(zip(header, cells, strict=False)), fault
 
-    if "class" in rule.required:
+
+def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
+    """Return the table of a CSV file; a row with too few or too many cells has a fault."""
+    with text.lines("") as lines:
+        delimiter, skipped = _delimiter(lines, rule)
+    lines_of_file = _CsvLines(name=name, text=text, delimiter=delimiter, skipped=skipped)
+    header = [cell.strip() for cell in next(lines_of_file.written(), (0, []))[1]]
+    may_have_form = "class" in rule.required  # published forms are those of classes and boxes
+    note = ""
+    if any(map(is_image_name, header)):  # the name of a picture is no title, so the first line is a row
+        google = find_google_form(name, lines_of_file.written) if may_have_form else None
+        if google is not None:
+            return _converted(name, google, lines_of_file.by_place, rule, text)
+        header, note = _infer_header(name, header, rule, text), _NO_HEADER
+    else:
+        lines_of_file = replace(lines_of_file, skipped=skipped + 1)
+    entries = partial(lines_of_file.under, header)
+    if may_have_form:
         if form := find_form(text.files, name, header):
             return _converted(name, form, entries, rule, text)
-        if form := _one_hot_form(name, header, rule, written):
+        if form := _find_one_hot(name, header, rule, lines_of_file):
             return replace(_converted(name, form, entries, rule, text), header=tuple(header))
     plain = TableForm(convert=lambda _, row: (row,), columns=tuple(header), note=note)
     return _converted(name, plain, entries, rule, text, is_plain_csv=True)
 
 
+def _find_one_hot(name: str, header: Sequence[str], rule: ColumnRules, lines: _CsvLines) -> TableForm | None:
+    """Return the form of a table with a column of 0 and 1 for each class; None for other tables."""
+    if len(set(header)) < len(header):
+        return None
+    try:
+        mapping = rule.read(name, header)
+    except AnnotationsError:  # the same error comes again, where the table is read as a plain one
+        return None
+    return one_hot_form(name, header, mapping, lines.written)
+
+
 def _infer_header(name: str, cells: Sequence[str], rule: ColumnRules, text: TableText) -> list[str]:
     """Return the columns of a table without a header line, if it has only a file name and a class."""
     is_pair = len(cells) == 2 and is_image_name(cells[0]) and not is_image_name(cells[1])
+    # A file name and one other cell have only one meaning.
     if is_pair and rule.required == ("filename", "class"):
         return ["filename", "class"]
-    remaining = {"filename": 1, "class": 1, "split": 1, "xmin": 1, "ymin": 1, "xmax": 1, "ymax": 1}
-    if "label" in rule.required:
-        remaining = {"image": 1, "label": 1, "split": 1}
-    guessed = []
-    for place, cell in enumerate(cells, start=1):
-        kinds: tuple[str, ...] = ("split",) if is_split_name(cell) else ("class",)
-        if is_image_name(cell):
-            kinds = ("image", "label", "filename")
-        elif class_number(cell) is not None:
-            kinds = CORNERS
-        known = next((kind for kind in kinds if cell and remaining.pop(kind, 0)), f"unused{place}")
-        guessed.append(known)
+    guessed = _guess_header(cells, rule)
     command = shlex.join(["sed", "-i", f"1i {','.join(guessed)}", text.path])
     raise AnnotationsError(
         f"{name}: the first line is no header: it holds {', '.join(cells)}; expected {rule.expected}; add a header "
@@ -401,45 +380,36 @@ def _infer_header(name: str, cells: Sequence[str], rule: ColumnRules, text: Tabl
     )
 
 
-def _one_hot_form(
-    name: str, header: Sequence[str], rule: ColumnRules, rows: Callable[[], Iterator[tuple[int, list[str]]]]
-) -> TableForm | None:
-    """Return the form of a table with a column of 0 and 1 for each class; None for other tables."""
-    if any(header.count(column) > 1 for column in header):
-        return None
-    try:
-        mapping = rule.read(name, header)
-    except AnnotationsError:
-        return None
-    places = {column: header.index(column) for column in mapping.unread if column}
-    if {"class", "xmin"} & set(mapping.known) or "filename" not in mapping.known or len(places) < 2:
-        return None
-    if any(is_split_name(normalize_name(column).removeprefix("is")) for column in places):
-        return None
-    found = False
-    for _, cells in rows():
-        found = True
-        if len(cells) < len(header) or any(
-            cells[place].strip().lower() not in _YES_NO for place in places.values()
-        ):
-            return None
+def _guess_header(cells: Sequence[str], rule: ColumnRules) -> list[str]:
+    """Return the likely columns of a first row, by the kinds of its cells; each column once."""
+    of_masks = "label" in rule.required
+    remaining = ["image", "label", "split"] if of_masks else ["filename", "class", "split", *CORNERS]
+    guessed = []
+    for place, cell in enumerate(cells, start=1):
+        known = next((kind for kind in _kinds_of(cell) if cell and kind in remaining), None)
+        if known is not None:
+            remaining.remove(known)
+        guessed.append(known or f"unused{place}")
+    return guessed
 
-    def convert(_: str, row: Row) -> Iterator[Row]:
-        marked = [column for column in places if _YES_NO[str(row[column]).strip().lower()]]
-        yield {**{column: row[column] for column in others}, "class": json.dumps(marked)}
 
-    sides = {mapping.columns.get(side) for side in CORNERS}
-    others = [column for column in header if column not in mapping.unread and column not in sides]
-    note = f"columns of {name} were taken for classes, as all hold 0 or 1: {', '.join(places)}"
-    return TableForm(convert=convert, columns=(*others, "class"), note=note) if found else None
+def _kinds_of(cell: str) -> tuple[str, ...]:
+    """Return the columns that a cell may belong to, in their usual order."""
+    if is_image_name(cell):
+        return ("image", "label", "filename")
+    if class_number(cell) is not None:
+        return CORNERS
+    return ("split",) if is_split_name(cell) else ("class",)
 
 
 def _delimiter(lines: Iterable[str], rule: ColumnRules) -> tuple[str, int]:
     """Return the delimiter of the cells and the number of lines before the header (spreadsheets write `sep=;`)."""
     found = next(filter(None, map(_FIRST_LINE.search, lines)), None)
     header = found[0] if found else ""
+    # Excel takes the delimiter from such a line.
     if declared := _SEPARATOR.fullmatch(header):
         return declared[1], 1
+    # Names of columns and classes may hold other delimiters, so the one that shows the needed columns comes first.
     for delimiter in (",", ";", "\t"):
         if has_columns(next(csv.reader([header], delimiter=delimiter), []), rule.required, rule.spellings):
             return delimiter, 0
@@ -454,25 +424,38 @@ def _check_columns(name: str, header: Sequence[str], rule: ColumnRules, path: st
         path: location of a CSV file that a command in a message may change; "" for any other table.
     """
     found = f"found {', '.join(header) or 'nothing'}; expected {rule.expected}"
-    folded = [column.lower() for column in header if column]
-    if twice := sorted({column for column in folded if folded.count(column) > 1}):
+    # Case does not divide columns, see `columns.normalize_name`.
+    counts = Counter(column.lower() for column in header if column)
+    if twice := sorted(column for column, number in counts.items() if number > 1):
         raise AnnotationsError(f"{name}: column {', '.join(twice)} comes twice; {found}")
     mapping = rule.read(name, header)
     missing = [column for column in rule.required if column not in mapping.known]
+    # The columns of a tar file are extensions, so that the words differ.
     if missing == ["class"] and container_kind(name) == "tar":
         raise AnnotationsError(
             f"{name}: no sample has a class; expected KEY.cls, or KEY.json with label or objects, beside KEY.jpg; "
             f"found {', '.join(header)}"
         )
-    if any(column in mapping.known for column in rule.together):
-        missing += [column for column in rule.together if column not in mapping.known]
+    missing += _incomplete(rule.together, mapping.known)
     if missing:
-        fix = ""
-        if missing == ["class"] and "xmin" in mapping.known and path:
-            command = ["sed", "-i", r"s/\r$//; 1s/$/,class/; 2,$s/$/,object/", path]
-            fix = f"; where all objects are of one class, add it with {shlex.join(command)}"
+        fix = _class_fix(missing, mapping, path)
         raise AnnotationsError(f"{name}: no column {', '.join(missing)}; {found}{fix}")
     return mapping
+
+
+def _incomplete(together: Sequence[str], known: Collection[str]) -> list[str]:
+    """Return the absent ones of columns that belong together; [] if all of them are absent."""
+    absent = [column for column in together if column not in known]
+    return absent if len(absent) < len(together) else []
+
+
+def _class_fix(missing: Sequence[str], mapping: ColumnMapping, path: str) -> str:
+    """Return the command that adds a column class to a table of boxes; "" where that is not all that is missing."""
+    if missing != ["class"] or "xmin" not in mapping.known or not path:
+        return ""
+    # The carriage returns of Windows go first, or the new cells would follow them.
+    command = ["sed", "-i", r"s/\r$//; 1s/$/,class/; 2,$s/$/,object/", path]
+    return f"; where all objects are of one class, add it with {shlex.join(command)}"
 
 
 def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
@@ -482,6 +465,7 @@ def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
     def entries() -> Iterator[_Entry]:
         with text.lines("\n") as lines:
             for line, written in enumerate(lines, start=1):
+                # Editors end a file with an empty line.
                 if written.isspace():
                     continue
                 try:
@@ -505,6 +489,7 @@ def _json_fix(written: str) -> str:
     """Return what to do about a line that is no JSON."""
     if written.lstrip().startswith(("{'", "{\\'")):
         return "it is written as Python prints a dict: write each line with json.dumps"
+    # json.dump with indent writes one document over several lines.
     if written.strip() in ("[", "{"):
         return "one document over several lines: write each object in a line of its own, without a list around them"
     return "write each line with json.dumps"
@@ -513,6 +498,7 @@ def _json_fix(written: str) -> str:
 def _keys(entries: Iterable[_Entry]) -> list[str]:
     header: dict[str, None] = {}
     for _, entry, _ in entries:
+        # Most lines have no new key.
         if not entry.keys() <= header.keys():
             header.update(dict.fromkeys(entry))
     return list(header)
@@ -557,6 +543,7 @@ def _cell_reader(
 ) -> Callable[[int, Mapping[str, object]], dict[str, str]]:
     """Return a function that maps (line number, written values) to cells by known column."""
     names = {column: known for known, column in mapping.columns.items()}
+    # The loop over cells runs for each row of tables with 10^6 rows: it calls a function for unusual values only.
     read = [
         (column, names.get(column, "") in rule.text, names.get(column, "") in rule.lists)
         for column in dict.fromkeys([*names, *mapping.box])
@@ -586,21 +573,16 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
     """Return a value as text; raise AnnotationsError if the column cannot hold it."""
     if value is None:
         return ""
+    # Text made of a list would be a class of its own for each list.
     if is_text and isinstance(value, dict | list) and not (may_list and isinstance(value, list)):
         kind = "an object" if isinstance(value, dict) else "a list"
         raise AnnotationsError(f"{place}: {column}: expected text or a number, got {kind}")
     text = value.strip() if isinstance(value, str) else json.dumps(value)
+    # Paths and records end texts at NUL.
     if is_text and "\0" in text:
         raise AnnotationsError(f"{place}: {column}: holds a NUL character: {text!r}; remove it")
     return text
 
 
-_FORMS = {
-    "csv": ((".csv", ".tsv"), _read_csv),
-    "jsonl": ((".jsonl", ".ndjson", "metadata.parquet"), _read_jsonl),
-    "tfrecord": ((), _read_jsonl),
-    "webdataset": ((), _read_jsonl),
-}
-"""File extensions and reader of each form."""
-_CONTAINER_FORMS = {"jsonl": "parquet", "tfrecord": "tfrecord", "webdataset": "tar"}
-"""Kind of the container files that a form reads, in any folder."""
+_READERS = {"csv": _read_csv, "jsonl": _read_jsonl, "tfrecord": _read_jsonl, "webdataset": _read_jsonl}
+"""Reader of each form. The rows of container files are lines of JSON, see `TableText`."""

@@ -42,28 +42,34 @@ def assign_unlabeled_apart(
     listed: SpillList[SourceExample] = SpillList()
     labeled_splits: set[str] = set()
     has_unlabeled = False
+    # Shares are assigned below, to a part of the images.
     for example in examples if by_shares else assign(examples):
         listed.add(example)
         has_unlabeled |= is_unlabeled(example)
         if example.problem is None and example.is_labelled:
             labeled_splits.add(example.split)
+    # All images have a label, or none has one: there is nothing to keep apart.
     if not has_unlabeled or not labeled_splits:
         yield from assign(listed) if by_shares else listed
         return
+    others: Iterable[SourceExample] = listed
     if by_shares:
         labeled_splits.clear()
         for example in assign(one for one in listed if not is_unlabeled(one)):
             labeled_splits.add(example.split)
             yield example
+        others = filter(is_unlabeled, listed)
+    yield from _move_unlabeled(others, labeled_splits)
+
+
+def _move_unlabeled(examples: Iterable[SourceExample], labeled_splits: set[str]) -> Iterator[SourceExample]:
+    """Yield the examples; one without a label keeps its split only if that has a name and no labeled image."""
     own = UNLABELED_SPLIT
     while own in labeled_splits:
         own += "_too"
-    for example in listed:
-        if is_unlabeled(example):
-            is_named = example.split not in (_TRAIN, *labeled_splits)
-            yield example if is_named else replace(example, split=own)
-        elif not by_shares:
-            yield example
+    for example in examples:
+        is_apart = not is_unlabeled(example) or example.split not in (_TRAIN, *labeled_splits)
+        yield example if is_apart else replace(example, split=own)
 
 
 def is_unlabeled(example: SourceExample) -> bool:

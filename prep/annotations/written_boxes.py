@@ -15,8 +15,9 @@ from halofeed.prep.sources.example import Box
 
 T = TypeVar("T")
 MIN_BAD_OBJECTS = 10
-"""Fewer unusable objects are slips, whatever their share, unless no object is usable."""
+"""Fewer unusable objects are slips, whatever their share, unless no object is usable (an estimate)."""
 _MIN_ALL_BAD = 3
+"""Fewer objects, all of them unusable, may be slips (an estimate)."""
 BOX_IS_INVERTED = "box is inverted"
 _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _NO_OUTLINE = "object has no segmentation"
@@ -24,15 +25,18 @@ _CORNERS_OF_CIRCLE = 72
 """Corners of the polygon of an ellipse, as VIA exports it."""
 _CORNERS = 4
 _LEAST_NUMBERS = 6
+"""Numbers of a triangle."""
 _ROUNDED_CORNER = 0.03
-"""Share of the sides of the upright box by which corners with few decimals may be off."""
+"""Share of the sides of the upright box by which corners with few decimals may be off (an estimate)."""
 _MOST_ROUNDED = 2.0
+"""Pixels by which the sum of four corners in whole pixels may be off."""
 BOX_IS_ORIENTED = "box is oriented"
 LINE_IS_NO_POLYGON = "polygon has fewer than 3 points"
 SHAPE_IS_NO_BOX = "shape is no box"
 _NO_AREA = frozenset((LINE_IS_NO_POLYGON, SHAPE_IS_NO_BOX))
 """Reasons for which a part of an object has no area."""
 _PNG = b"\x89PNG\r\n\x1a\n"
+PNG_HEAD_BYTES = 24
 
 
 def make_box(label: str, corners: Sequence[float], what: str, **flags: Any) -> Box:
@@ -48,6 +52,7 @@ def make_box(label: str, corners: Sequence[float], what: str, **flags: Any) -> B
     annotation: box is inverted (row 3 'hat': x from 5 to 4, y from 0 to 1)
     """
     xmin, ymin, xmax, ymax = corners
+    # Exchanged corners, or x, y, width, height read as corners: which one is unknown.
     if xmax < xmin or ymax < ymin:
         extent = f"x from {xmin:g} to {xmax:g}, y from {ymin:g} to {ymax:g}"
         raise SourceError("annotation", BOX_IS_INVERTED, f"{what} {label!r}: {extent}")
@@ -84,10 +89,12 @@ def rectangle_of(
     >>> box.xmin, box.ymin, box.xmax, box.ymax
     (1.0, -1.0, 3.0, 3.0)
     """
+    # A rectangle is no outline; as a mask it would teach boxes.
     if options.masks and "mask" not in flags:
         raise SourceError("annotation", _NO_OUTLINE, f"{what} is no polygon")
     corners = to_corners(numbers, form if options.box_form == "auto" else options.box_form)
     box = make_box(label, corners, what, **flags)
+    # A half turn gives the same box.
     if not turn % 180:
         return box
     x, y = (box.xmin + box.xmax) / 2, (box.ymin + box.ymax) / 2
@@ -130,6 +137,7 @@ def polygon_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
     >>> box.mask, box.area
     ([[1, 2, 5, 2, 5, 9]], 14.0)
     """
+    # A line has no area.
     if len(numbers) < _LEAST_NUMBERS or len(numbers) % 2:
         raise SourceError("annotation", LINE_IS_NO_POLYGON, f"{what}: {len(numbers) // 2}")
     x, y = numbers[::2], numbers[1::2]
@@ -168,6 +176,7 @@ def usable_parts(polygons: Sequence[Any], what: str, options: LayoutOptions) -> 
             parse_number(value, f"{what} segmentation")
     usable = [polygon for polygon in polygons if len(polygon) >= _LEAST_NUMBERS]
     lost = len(polygons) - len(usable)
+    # An object without one of its parts is another object, if the user wants no changes.
     if not usable or (lost and options.on_bad_object == "reject"):
         raise SourceError("annotation", LINE_IS_NO_POLYGON, f"{what}: {polygons!r:.60}")
     return usable, lost
@@ -197,22 +206,14 @@ def share_of_turned_rectangle(numbers: Sequence[float]) -> float | None:
     >>> share_of_turned_rectangle([0, 0, 4, 0, 4, 2, 0, 2]), share_of_turned_rectangle([0, 0, 4, 1, 4, 3, 0, 2])
     (None, None)
     """
-    if len(numbers) == 2 * _CORNERS + 2 and list(numbers[:2]) == list(
-        numbers[-2:]
-    ):  # closed by its first point
+    # Some tools close a polygon by repeating its first point.
+    if len(numbers) == 2 * _CORNERS + 2 and list(numbers[:2]) == list(numbers[-2:]):
         numbers = numbers[:-2]
     if len(numbers) != 2 * _CORNERS:
         return None
     x, y = numbers[::2], numbers[1::2]
     width, height = max(x) - min(x), max(y) - min(y)
-    if not width or not height:
-        return None
-    gap_x, gap_y = x[0] + x[2] - x[1] - x[3], y[0] + y[2] - y[1] - y[3]
-    # Each of four corners in whole pixels is up to half a pixel off.
-    rounded = _MOST_ROUNDED if all(float(side).is_integer() for side in numbers) else 0.0
-    if abs(gap_x) > max(_ROUNDED_CORNER * width, rounded) or abs(gap_y) > max(
-        _ROUNDED_CORNER * height, rounded
-    ):
+    if not width or not height or not _is_parallelogram(numbers, width, height):
         return None
     first, second = (x[1] - x[0], y[1] - y[0]), (x[2] - x[1], y[2] - y[1])
     across, down = first[0] * second[0] / width**2, first[1] * second[1] / height**2
@@ -220,6 +221,16 @@ def share_of_turned_rectangle(numbers: Sequence[float]) -> float | None:
     if across * down >= 0 or min(abs(across), abs(down)) < _ROUNDED_CORNER**2:
         return None
     return polygon_area(numbers) / (width * height)
+
+
+def _is_parallelogram(numbers: Sequence[float], width: float, height: float) -> bool:
+    """Return whether opposite sides of four corners are equal, but for the rounding of the corners."""
+    x, y = numbers[::2], numbers[1::2]
+    gap_x, gap_y = x[0] + x[2] - x[1] - x[3], y[0] + y[2] - y[1] - y[3]
+    # Each of four corners in whole pixels is up to half a pixel off.
+    rounded = _MOST_ROUNDED if all(float(side).is_integer() for side in numbers) else 0.0
+    limit_x, limit_y = max(_ROUNDED_CORNER * width, rounded), max(_ROUNDED_CORNER * height, rounded)
+    return abs(gap_x) <= limit_x and abs(gap_y) <= limit_y
 
 
 def ellipse_of(label: str, numbers: Sequence[float], what: str, options: LayoutOptions, **flags: Any) -> Box:
@@ -235,6 +246,7 @@ def ellipse_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
     cosine, sine = math.cos(angle), math.sin(angle)
     across, down = math.hypot(first * cosine, second * sine), math.hypot(first * sine, second * cosine)
     mask = None
+    # A mask is polygons, so that the rim becomes one.
     if options.masks:
         turns = (2 * math.pi * corner / _CORNERS_OF_CIRCLE for corner in range(_CORNERS_OF_CIRCLE))
         rim = ((first * math.cos(turn), second * math.sin(turn)) for turn in turns)
@@ -245,10 +257,15 @@ def ellipse_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
 
 def bitmap_of(label: str, corner: Sequence[float], head: bytes, what: str, options: LayoutOptions) -> Box:
     """Return the box of a bitmap whose first pixel is at (x, y), by the size in the head of its PNG file."""
-    if not head.startswith(_PNG) or len(head) < 24:
+    if not head.startswith(_PNG) or len(head) < PNG_HEAD_BYTES:
         raise SourceError("annotation", "bitmap is no PNG", what)
-    sides = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    return rectangle_of(label, [*corner, *sides], what, replace(options, box_form="corner-size"))
+    height, width = size_of_png(head)
+    return rectangle_of(label, [*corner, width, height], what, replace(options, box_form="corner-size"))
+
+
+def size_of_png(head: bytes) -> tuple[int, int]:
+    """Return (height, width) from the first `PNG_HEAD_BYTES` of a PNG file, whose first chunk is IHDR."""
+    return int.from_bytes(head[20:24], "big"), int.from_bytes(head[16:20], "big")
 
 
 def no_box(kind: object, what: str) -> SourceError:
@@ -269,20 +286,24 @@ def unite_parts(parts: Sequence[T], box_of: Callable[[T], Box], options: LayoutO
         try:
             boxes.append(box_of(part))
         except SourceError as error:
+            # An unreadable number is a fault, unlike a line beside an area.
             if error.reason not in _NO_AREA or options.on_bad_object == "reject":
                 raise
             faults.append(error)
     if not boxes:
         raise faults[0]
-    if len(parts) == 1:
-        return boxes[0]
+    return boxes[0] if len(parts) == 1 else _box_around(boxes, lost_parts=len(faults))
+
+
+def _box_around(boxes: Sequence[Box], lost_parts: int) -> Box:
+    """Return the box around boxes, with the fields of the first one."""
     masks = [polygon for box in boxes for polygon in box.mask or ()]
     areas = [box.area for box in boxes if box.area is not None]
     return replace(
         boxes[0],
         area=math.fsum(areas) if len(areas) == len(boxes) else None,
         turned_share=boxes[0].turned_share if len(boxes) == 1 else None,
-        lost_parts=len(faults),
+        lost_parts=lost_parts,
         ymin=min(box.ymin for box in boxes),
         xmin=min(box.xmin for box in boxes),
         ymax=max(box.ymax for box in boxes),
@@ -320,12 +341,14 @@ def parse_number(text: object, what: str) -> float:
     12.5
     """
     try:
+        # float() takes True for 1 and 1_000 for 1000, which no format writes.
         if isinstance(text, bool) or "_" in str(text):
             raise ValueError
         value = float(text)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         comma = "; write a point for the comma" if isinstance(text, str) and _COMMA.fullmatch(text) else ""
         raise SourceError("annotation", "not a number", f"{what} is {text!r:.80}{comma}") from None
+    # NaN compares with nothing, so that no later check would find it.
     if not math.isfinite(value):
         raise SourceError("annotation", "number is not finite", f"{what} is {text!r}")
     return value
@@ -378,6 +401,7 @@ def is_mostly_bad(bad: int, objects: int) -> bool:
 
 def angle_of(value: object, what: str, options: LayoutOptions) -> float:
     """Return the angle by which a box is turned; 0 without one, or if the options ignore the rotation."""
+    # --ignore-columns rotation takes turned boxes as they stand.
     if value in (None, "") or "rotation" in (name.lower() for name in options.ignore_columns):
         return 0.0
     return parse_number(value, f"{what} rotation")
@@ -398,6 +422,7 @@ def declared_size(height: object, width: object) -> tuple[int, int] | None:
     ((480, 640), None, None)
     """
     sides = [0.0 if side is None or side == "" else parse_number(side, "size") for side in (height, width)]
+    # Half a pixel shows that the size is of something else.
     if min(sides) < 0 or any(side != int(side) for side in sides):
         raise SourceError("annotation", "size is not whole pixels", f"height {height}, width {width}")
     return (int(sides[0]), int(sides[1])) if min(sides) > 0 else None

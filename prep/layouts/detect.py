@@ -13,7 +13,8 @@ from posixpath import basename, splitext
 from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.advice import Suggestion, advise, option_values, suggest
 from halofeed.prep.annotations.contract import LayoutOptions, grouped, is_split_name
-from halofeed.prep.annotations.suggest_layout import Hint, describe_annotations, find_hints, read_heads
+from halofeed.prep.annotations.layout_hints import Hint, read_heads
+from halofeed.prep.annotations.suggest_layout import find_hints
 from halofeed.prep.annotations.suggest_patterns import (
     LayoutError,
     find_drawings,
@@ -22,6 +23,7 @@ from halofeed.prep.annotations.suggest_patterns import (
     suggest_patterns,
 )
 from halofeed.prep.annotations.table_forms import METADATA_NAMES
+from halofeed.prep.annotations.unknown_annotations import describe_annotations
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAX_FOLDERS, MAY_SHOW_ONE_THING
 from halofeed.prep.sources.example import SourceExample

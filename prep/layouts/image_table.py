@@ -42,17 +42,9 @@ from halofeed.prep.annotations.image_index import (
 )
 from halofeed.prep.annotations.picture_classes import settle_classes
 from halofeed.prep.annotations.resolve_boxes import resolve_boxes
+from halofeed.prep.annotations.table_files import container_files, described_folder, is_container
 from halofeed.prep.annotations.table_forms import is_metadata
-from halofeed.prep.annotations.tables import (
-    ColumnRules,
-    Table,
-    TableRow,
-    container_files,
-    described_folder,
-    is_container,
-    read_tables,
-    shared_attributes,
-)
+from halofeed.prep.annotations.tables import ColumnRules, Table, TableRow, read_tables, shared_attributes
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names
 from halofeed.prep.annotations.written_boxes import (
     declared_size,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.errors import AnnotationsError, SourceError
+from halofeed.prep.annotations.class_documents import pairs_of_dict
 from halofeed.prep.annotations.class_names import is_whole_number
-from halofeed.prep.annotations.class_tables import pairs_of_dict
 from halofeed.prep.annotations.contract import LayoutOptions, read_required, rejected_example, sort_examples
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import SourceExample

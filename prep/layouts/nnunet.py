@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.errors import AnnotationsError, Problem
-from halofeed.prep.annotations.class_tables import pairs_of_dict
+from halofeed.prep.annotations.class_documents import pairs_of_dict
 from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, sort_examples
 from halofeed.prep.annotations.pairing import LabelFiles, PairKey, pair_up, single_file_label
 from halofeed.prep.layouts.msd import (

@@ -20,12 +20,8 @@ from halofeed.prep.annotations.contract import (
     split_in_file_name,
 )
 from halofeed.prep.annotations.resolve_boxes import resolve_grid
-from halofeed.prep.annotations.tables import (
-    ColumnRules,
-    TableRow,
-    is_container,
-    read_tables,
-)
+from halofeed.prep.annotations.table_files import is_container
+from halofeed.prep.annotations.tables import ColumnRules, TableRow, read_tables
 from halofeed.prep.layouts.dicom import find_series, series_below
 from halofeed.prep.sources.example import SourceExample, data_files
 from halofeed.prep.sources.file_names import (

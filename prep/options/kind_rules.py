@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import ge
 from typing import Any
 
 from halofeed.prep.geometry.resize import KERNEL_NAMES
 from halofeed.prep.layouts import LAYOUTS
+from halofeed.prep.options.option import problems_of
 from halofeed.prep.options.recipe_options import RecipeOptions
 from halofeed.prep.options.volumes import INTERPOLATIONS, default_dtype
 from halofeed.prep.sources.example import FileSelection, with_data_files
@@ -67,43 +69,81 @@ _PADDED = "--resize keep-aspect --pad in place of --height and --width"
 
 
 def _picture_problems(recipe: RecipeOptions) -> Iterator[str]:
-    if recipe.channels not in (1, 3, 4):
-        yield f"--channels {recipe.channels}: expected 1, 3 or 4 for pictures"
-    if recipe.dtype not in ("uint8", "uint16"):
-        yield (
+    yield from problems_of(
+        (recipe.channels not in (1, 3, 4), f"--channels {recipe.channels}: expected 1, 3 or 4 for pictures"),
+        (
+            recipe.dtype not in ("uint8", "uint16"),
             f"--dtype {recipe.dtype}: expected uint8 or uint16 for pictures; for volumes give --depth, --height "
-            "and --width"
-        )
+            "and --width",
+        ),
+    )
     yield from interpolation_problems(recipe, "picture")
-    if recipe.resize == "keep-aspect" and recipe.min_dimension > recipe.max_dimension:
-        low, high = recipe.max_dimension, recipe.min_dimension
-        yield (
+    yield from _resize_problems(recipe)
+    yield from _encoding_problems(recipe)
+    yield from _color_problems(recipe)
+
+
+def _resize_problems(recipe: RecipeOptions) -> list[str]:
+    """Return a message for each way to one size that cannot work."""
+    keeps_aspect, (low, high) = recipe.resize == "keep-aspect", (recipe.max_dimension, recipe.min_dimension)
+    return problems_of(
+        (
+            keeps_aspect and high > low,
             f"--min-dimension {high} is more than --max-dimension {low}; swap them: --min-dimension {low} "
-            f"--max-dimension {high}"
-        )
-    if recipe.holds_class_sets():
-        yield (
+            f"--max-dimension {high}",
+        ),
+        (
+            recipe.holds_class_sets(),
             "--class-overlap channels is for volumes; leave it out, or of label images take "
-            "--class-overlap last"
-        )
-    if recipe.pad and recipe.resize != "keep-aspect":
-        yield f"--pad: has no effect with --resize {recipe.resize}; take {_PADDED}, or leave --pad out"
-    if recipe.encoding == "raw" and recipe.picture_shape() is None:
-        yield (
+            "--class-overlap last",
+        ),
+        (
+            recipe.pad and not keeps_aspect,
+            f"--pad: has no effect with --resize {recipe.resize}; take {_PADDED}, or leave --pad out",
+        ),
+        (
+            recipe.encoding == "raw" and recipe.picture_shape() is None,
             f"--encoding raw needs one size for all, and --resize {recipe.resize} without padding has none; "
-            f"take {_PADDED}, --resize fixed-shape, or --encoding jpeg or png and let the loader pad"
-        )
-    if recipe.encoding == "jpeg" and (recipe.dtype != "uint8" or recipe.channels == 4):
-        yield "--encoding jpeg holds 8 bits and 1 or 3 channels; take --encoding png or raw"
-    if not 1 <= recipe.jpeg_quality <= 100:
-        yield f"--jpeg-quality {recipe.jpeg_quality}: expected 1 to 100"
-    if len(recipe.pad_value) not in (1, recipe.channels):
-        yield f"--pad-value: expected 1 or {plural(recipe.channels, 'value')}, got {len(recipe.pad_value)}"
+            f"take {_PADDED}, --resize fixed-shape, or --encoding jpeg or png and let the loader pad",
+        ),
+    )
+
+
+def _encoding_problems(recipe: RecipeOptions) -> list[str]:
+    """Return a message for each setting that JPEG does not have."""
+    holds_jpeg = recipe.dtype == "uint8" and recipe.channels != 4
+    return problems_of(
+        (
+            # Baseline JPEG has 8 bits (ITU-T T.81); its fourth channel is black ink, not transparency.
+            recipe.encoding == "jpeg" and not holds_jpeg,
+            "--encoding jpeg holds 8 bits and 1 or 3 channels; take --encoding png or raw",
+        ),
+        (not 1 <= recipe.jpeg_quality <= 100, f"--jpeg-quality {recipe.jpeg_quality}: expected 1 to 100"),
+    )
+
+
+def _color_problems(recipe: RecipeOptions) -> list[str]:
+    """Return a message for each color that is none of the recipe's channels and dtype."""
     limit = 255 if recipe.dtype == "uint8" else 65_535
-    if any(not 0 <= value <= limit for value in recipe.pad_value):
-        yield f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 0 to {limit}"
-    if len(recipe.background) not in (1, 3) or any(not 0 <= value <= 255 for value in recipe.background):
-        yield f"--background {','.join(map(str, recipe.background))}: expected 1 or 3 values from 0 to 255"
+    return problems_of(
+        (
+            len(recipe.pad_value) not in (1, recipe.channels),
+            f"--pad-value: expected 1 or {plural(recipe.channels, 'value')}, got {len(recipe.pad_value)}",
+        ),
+        (
+            _is_outside(recipe.pad_value, limit),
+            f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 0 to {limit}",
+        ),
+        (
+            len(recipe.background) not in (1, 3) or _is_outside(recipe.background, 255),
+            f"--background {','.join(map(str, recipe.background))}: expected 1 or 3 values from 0 to 255",
+        ),
+    )
+
+
+def _is_outside(values: Sequence[float], limit: int) -> bool:
+    """Return whether a value is below 0 or above the limit."""
+    return any(not 0 <= value <= limit for value in values)
 
 
 def interpolation_problems(recipe: RecipeOptions, kind: str) -> Iterator[str]:
@@ -143,25 +183,46 @@ def _volume_defaults(recipe: RecipeOptions) -> Mapping[str, Any]:
 def _volume_problems(recipe: RecipeOptions) -> Iterator[str]:
     layout = LAYOUTS.get(recipe.layout)
     of_volumes = [name for name, one in LAYOUTS.items() if _VOLUME_TASK in one.tasks and one.takes_volumes]
-    if layout is not None and layout.name not in of_volumes:
-        fitting = ", ".join(of_volumes)
-        yield (
+    yield from problems_of(
+        (
+            layout is not None and layout.name not in of_volumes,
             f"--depth is for volumes and layout {recipe.layout} holds pictures; leave it out, or take one of "
-            f"{fitting}"
-        )
-    if recipe.holds_class_sets() and recipe.regions == "combine":
-        yield (
+            f"{', '.join(of_volumes)}",
+        ),
+        (
+            recipe.holds_class_sets() and recipe.regions == "combine",
             "--regions combine makes classes that do not overlap, and --class-overlap channels takes each region "
-            "as it is; leave one of them out"
-        )
-    if recipe.task not in (None, _VOLUME_TASK):
-        yield f"--depth goes with --task {_VOLUME_TASK}, not with {recipe.task}; take that, or leave --depth out"
-    if recipe.encoding != "raw":
-        yield f"--encoding {recipe.encoding}: volumes are stored raw; leave it out"
-    if recipe.dtype not in STORES:
-        yield f"--dtype {recipe.dtype}: expected one of {', '.join(STORES)} for volumes"
-    if recipe.interpolation not in INTERPOLATIONS:
-        yield f"--interpolation {recipe.interpolation}: expected one of {', '.join(INTERPOLATIONS)} for volumes"
+            "as it is; leave one of them out",
+        ),
+        (
+            recipe.task not in (None, _VOLUME_TASK),
+            f"--depth goes with --task {_VOLUME_TASK}, not with {recipe.task}; take that, or leave --depth out",
+        ),
+        (recipe.encoding != "raw", f"--encoding {recipe.encoding}: volumes are stored raw; leave it out"),
+        (
+            recipe.dtype not in STORES,
+            f"--dtype {recipe.dtype}: expected one of {', '.join(STORES)} for volumes",
+        ),
+        (
+            recipe.interpolation not in INTERPOLATIONS,
+            f"--interpolation {recipe.interpolation}: expected one of {', '.join(INTERPOLATIONS)} for volumes",
+        ),
+    )
+    yield from _intensity_problems(recipe)
+    yield from problems_of(
+        (recipe.channels < 1, f"--channels {recipe.channels}: expected 1 or more"),
+        (
+            len(recipe.pad_value) > 1,
+            f"--pad-value: expected one value for volumes, got {len(recipe.pad_value)}",
+        ),
+    )
+    shape = _volume_shape(recipe)
+    if recipe.fit == "tiles" and any(map(ge, recipe.overlap(), shape)):
+        yield f"--tile-overlap {recipe.overlap()}: expected less than {shape} along each axis"
+
+
+def _intensity_problems(recipe: RecipeOptions) -> Iterator[str]:
+    """Yield a message for a dtype that cannot hold the values: integers for fractions, or 8 bits without a window."""
     if recipe.normalize and recipe.dtype not in ("float32", "bfloat16"):
         yield (
             f"--dtype {recipe.dtype}: --normalize needs float32 or bfloat16; take --dtype float32 or leave --normalize "
@@ -169,15 +230,6 @@ def _volume_problems(recipe: RecipeOptions) -> Iterator[str]:
         )
     elif recipe.dtype == "uint8" and default_dtype(recipe) != "uint8":
         yield "--dtype uint8 needs a window: give --window, --window-hu or --window-percentiles"
-    if recipe.channels < 1:
-        yield f"--channels {recipe.channels}: expected 1 or more"
-    if len(recipe.pad_value) > 1:
-        yield f"--pad-value: expected one value for volumes, got {len(recipe.pad_value)}"
-    shape = _volume_shape(recipe)
-    if recipe.fit == "tiles" and any(
-        shared >= side for shared, side in zip(recipe.overlap(), shape, strict=True)
-    ):
-        yield f"--tile-overlap {recipe.overlap()}: expected less than {shape} along each axis"
 
 
 def _volume_shape(recipe: RecipeOptions) -> tuple[int, int, int]:
@@ -186,6 +238,7 @@ def _volume_shape(recipe: RecipeOptions) -> tuple[int, int, int]:
 
 def _volume_padding(recipe: RecipeOptions) -> tuple[float, ...]:
     """Return the stored value of --pad-value; 0 where each scan is scaled by its own values."""
+    # Where each scan has its own scale, each record states the value of its padding.
     if not recipe.pad_value or recipe.scales_each_scan():
         return (0,) * recipe.channels
     plan = IntensityPlan(store=recipe.dtype, window=recipe.fixed_window(), standard=recipe.fixed_standard())
@@ -193,6 +246,7 @@ def _volume_padding(recipe: RecipeOptions) -> tuple[float, ...]:
 
 
 def _volume_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:
+    # Pictures beside volumes are labels or previews.
     if not picture or volume:
         return ""
     return (
@@ -223,29 +277,38 @@ _CLIP_TASKS = ("classification", "segmentation")
 
 def _clip_problems(recipe: RecipeOptions) -> Iterator[str]:
     layout = LAYOUTS.get(recipe.layout)
-    if layout is not None and not layout.takes_clips:
-        fitting = ", ".join(name for name, other in LAYOUTS.items() if other.takes_clips)
-        yield f"--frames is for clips and layout {recipe.layout} holds none; leave it out, or take one of {fitting}"
-    if recipe.task not in (None, *_CLIP_TASKS):
-        yield (
+    of_clips = [name for name, other in LAYOUTS.items() if other.takes_clips]
+    yield from problems_of(
+        (
+            layout is not None and not layout.takes_clips,
+            f"--frames is for clips and layout {recipe.layout} holds none; leave it out, or take one of "
+            f"{', '.join(of_clips)}",
+        ),
+        (
+            recipe.task not in (None, *_CLIP_TASKS),
             f"--frames goes with --task {' or '.join(_CLIP_TASKS)}, not with {recipe.task}; take one of them, or leave "
-            "--frames out"
-        )
-    if recipe.holds_class_sets():
-        yield ("--class-overlap channels is for volumes; leave it out, or of masks take --class-overlap last")
-    if recipe.depth is not None:
-        yield "--frames is for clips and --depth for volumes; leave one of them out"
-    if recipe.encoding != "raw":
-        yield f"--encoding {recipe.encoding}: clips are stored raw; leave it out"
-    if recipe.dtype != "uint8":
-        yield f"--dtype {recipe.dtype}: clips are stored as uint8; leave it out"
+            "--frames out",
+        ),
+        (
+            recipe.holds_class_sets(),
+            "--class-overlap channels is for volumes; leave it out, or of masks take --class-overlap last",
+        ),
+        (recipe.depth is not None, "--frames is for clips and --depth for volumes; leave one of them out"),
+        (recipe.encoding != "raw", f"--encoding {recipe.encoding}: clips are stored raw; leave it out"),
+        (recipe.dtype != "uint8", f"--dtype {recipe.dtype}: clips are stored as uint8; leave it out"),
+    )
     yield from interpolation_problems(recipe, "clip")
-    if recipe.channels != 3:
-        yield f"--channels {recipe.channels}: clips have 3; leave it out"
-    if recipe.picture_shape() is None:
-        yield f"--resize {recipe.resize}: all clips have one size; take {_PADDED}, or --resize fixed-shape"
-    if len(recipe.pad_value) not in (1, 3) or any(not 0 <= value <= 255 for value in recipe.pad_value):
-        yield f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 1 or 3 values from 0 to 255"
+    yield from problems_of(
+        (recipe.channels != 3, f"--channels {recipe.channels}: clips have 3; leave it out"),
+        (
+            recipe.picture_shape() is None,
+            f"--resize {recipe.resize}: all clips have one size; take {_PADDED}, or --resize fixed-shape",
+        ),
+        (
+            len(recipe.pad_value) not in (1, 3) or _is_outside(recipe.pad_value, 255),
+            f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 1 or 3 values from 0 to 255",
+        ),
+    )
 
 
 def _select_clips(files: SourceFiles) -> FileSelection:

@@ -74,6 +74,15 @@ def unmet_need(declaring_class: Any, field: dataclasses.Field[Any], recipe: Any)
     return next((need for need in every if not need.is_met(recipe)), None)
 
 
+def problems_of(*checks: tuple[object, str]) -> list[str]:
+    """Return the messages of the checks whose first part is true.
+
+    >>> problems_of((True, "--depth: expected 1 or more"), (0 > 1, "--height: expected 1 or more"))
+    ['--depth: expected 1 or more']
+    """
+    return [message for is_wrong, message in checks if is_wrong]
+
+
 def refusal(check: Callable[[], object], start: str = "") -> list[str]:
     """Return the message of a check that raises UsageError, after `start`; [] where it passes."""
     try:

@@ -8,6 +8,7 @@ Recipe (here)                       options that passed the rules of their kind
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
@@ -18,7 +19,14 @@ from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.splits import compile_group_pattern
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.kind_rules import CLIP_RULES, PICTURE_RULES, VOLUME_RULES, KindRules
-from halofeed.prep.options.option import copy_options, fields_by_class, flag, refusal, unmet_need
+from halofeed.prep.options.option import (
+    copy_options,
+    fields_by_class,
+    flag,
+    problems_of,
+    refusal,
+    unmet_need,
+)
 from halofeed.prep.options.recipe_options import RecipeOptions
 from halofeed.prep.sources.example import FileSelection
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name, is_scan_or_array_name
@@ -47,6 +55,7 @@ class Recipe(RecipeOptions):
     def __post_init__(self) -> None:
         if isinstance(self.ignore_label, int):  # programs may name one value as a number
             object.__setattr__(self, "ignore_label", (str(self.ignore_label),))
+        # Defaults differ by kind of image, which the other options decide: they are settled once all are known.
         for name, value in self.rules.defaults(self).items():
             object.__setattr__(self, name, getattr(self, name) or value)
         if problems := self._problems():
@@ -58,23 +67,31 @@ class Recipe(RecipeOptions):
             value = getattr(self, field.name)
             if problem := _value_problem(field, value):
                 found.append(f"{flag(field.name)} {value!r}: {problem}")
-        found += [*self.volume_problems(), *self.clip_problems()]
-        found += self.rules.problems(self)
-        if self.shards > 99_999:
-            found.append(
-                f"--shards {self.shards}: expected at most 99,999, which is what fits the file names"
-            )
-        if not self.class_separator:
-            found.append("--class-separator: expected a text, none or auto, got an empty one")
-        if unknown := [name for name in self.keep if name not in OPTIONAL_ATTRIBUTES]:
-            found.append(f"--keep {','.join(unknown)}: expected some of {', '.join(OPTIONAL_ATTRIBUTES)}")
+        unknown = [name for name in self.keep if name not in OPTIONAL_ATTRIBUTES]
+        found += [*self.volume_problems(), *self.clip_problems(), *self.rules.problems(self)]
+        found += problems_of(
+            (
+                self.shards > 99_999,
+                f"--shards {self.shards}: expected at most 99,999, which is what fits the file names",
+            ),
+            (
+                not self.class_separator,
+                "--class-separator: expected a text, none or auto, got an empty one",
+            ),
+            (unknown, f"--keep {','.join(unknown)}: expected some of {', '.join(OPTIONAL_ATTRIBUTES)}"),
+        )
         if (pattern := self.group_pattern) is not None:
             found += refusal(lambda: compile_group_pattern(pattern))
-        if self.folds is not None and self.split_shares:
-            found.append("--split-shares and --folds both assign splits; give one of them")
-        if self.group_pattern is not None and self.group_column is not None:
-            found.append("--group-pattern and --group-column both name groups; give one of them")
-        return found
+        return found + problems_of(
+            (
+                self.folds is not None and self.split_shares,
+                "--split-shares and --folds both assign splits; give one of them",
+            ),
+            (
+                self.group_pattern is not None and self.group_column is not None,
+                "--group-pattern and --group-column both name groups; give one of them",
+            ),
+        )
 
     def check_used(self, names: Container[str] | None = None) -> None:
         """Refuse options that differ from their defaults and have no effect.
@@ -211,6 +228,7 @@ class Recipe(RecipeOptions):
         values: dict[str, Any] = {}
         strange = False
         for name, value in document.items():
+            # A name of a later version, or a typing error: it must not be ignored.
             if name not in fields_by_name:
                 near = did_you_mean(name, fields_by_name)
                 strange |= not near
@@ -258,7 +276,7 @@ def recipe_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     >>> list(recipe_problems({"height": "300", "pad_value": [0, None], "another": {}}))
     [('height', "expected int, got '300'"), ('pad_value', 'expected several int, got [0, None]')]
     """
-    types = get_type_hints(Recipe)
+    types = _types()
     for name, value in document.items():
         if name in types and not _has_type(value, types[name]):
             expected = types[name]
@@ -271,14 +289,22 @@ def recipe_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, f"expected {words}, got {value!r:.60}"
 
 
+@functools.cache
+def _types() -> Mapping[str, Any]:
+    # Resolving the annotations of 100 options takes longer than checking a recipe.
+    return get_type_hints(Recipe)
+
+
 def _has_type(value: Any, expected: Any) -> bool:
     """Return True if a JSON value has an option's type; numbers must be finite and below `_LARGEST_NUMBER`."""
+    # JSON has lists and no tuples.
     if get_origin(expected) is tuple:
         return isinstance(value, list | tuple) and all(_has_type(one, get_args(expected)[0]) for one in value)
     if get_origin(expected) is Literal:
         return isinstance(value, str)
     if isinstance(expected, UnionType):
         return any(_has_type(value, one) for one in get_args(expected))
+    # JSON has one kind of number, so that 1 is a float too; True is no number, though Python's bool is an int.
     if expected in (int, float):
         return type(value) in (int, expected) and abs(value) < _LARGEST_NUMBER
     return type(value) is expected

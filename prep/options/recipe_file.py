@@ -68,6 +68,7 @@ class GivenRecipe:
         (None, (0, 80), 4)
         """
         excluded = {name for group in _ALTERNATIVES if given.keys() & set(group) for name in group}
+        # `VolumeOptions._scale_problems` refuses a window beside it.
         if given.get("normalize") == SCAN:
             excluded |= set(_ALTERNATIVES[0])
         kept = {name: value for name, value in self.document.items() if name not in excluded}
@@ -91,6 +92,7 @@ class GivenRecipe:
             own = {
                 name: self.document[name] for name in named if name not in given and self.document.get(name)
             }
+            # The options themselves are the reason, and not the recipe.
             if not own:
                 raise
             has = ", ".join(f"{flag(name)} {value}" for name, value in own.items())
@@ -118,11 +120,21 @@ def read_recipe(file: str | os.PathLike[str] | Mapping[str, Any]) -> GivenRecipe
     where, data = _read_address(address) if (address := address_of(file)) else _read_path(file)
     if where.endswith(".config"):
         return _read_pipeline(where, data)
+    return _recipe_of_document(where, data, _parse_document(where, data))
+
+
+def _parse_document(where: str, data: bytes) -> Any:
+    """Return the document of a YAML or JSON file."""
     form = "YAML" if where.lower().endswith((".yaml", ".yml")) else "JSON"
     try:
-        document = parse_yaml(data) if form == "YAML" else parse_json(data, limits.MANIFEST_VALUES)
+        return parse_yaml(data) if form == "YAML" else parse_json(data, limits.MANIFEST_VALUES)
     except ValueError as error:
         raise UsageError(f"--recipe {where}: is no {form}: {error}; {_CURE}") from error
+
+
+def _recipe_of_document(where: str, data: bytes, document: Any) -> GivenRecipe:
+    """Return the recipe in a manifest, in the member `recipe`, or in the document itself."""
+    # A manifest is checked as one, and also gives the classes.
     if isinstance(document, dict) and "format_version" in document:
         manifest = Manifest.from_json(data, where)
         return GivenRecipe(document=manifest.recipe, where=where, below="recipe.", labels=manifest.labels)
@@ -148,6 +160,7 @@ def _read_path(file: str | os.PathLike[str]) -> tuple[str, bytes]:
     """Return the path of a recipe's file, or of the manifest in the folder that is named, and its bytes."""
     path = Path(only_version(file))
     if path.is_dir():
+        # A data set's folder holds one folder per version; `only_version` went into that of a single one.
         versions = sorted(str(one.parent) for one in path.glob(f"[!.]*/{MANIFEST}"))
         if versions and not (path / MANIFEST).exists():
             raise UsageError(

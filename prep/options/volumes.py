@@ -21,7 +21,16 @@ from halofeed.prep.formats.volume.reading_options import (
     SeriesPolicy,
 )
 from halofeed.prep.geometry.scan import GRID_TOLERANCE_VOXELS, MAX_GRID_TOLERANCE_VOXELS, Triple, VolumeShape
-from halofeed.prep.options.option import SHAPE, SOURCE, Need, copy_options, of_layouts, option, refusal
+from halofeed.prep.options.option import (
+    SHAPE,
+    SOURCE,
+    Need,
+    copy_options,
+    of_layouts,
+    option,
+    problems_of,
+    refusal,
+)
 from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityWindow, Standardization, named_window
 from halofeed.schemas.fields import SETS
 from halofeed.system.memory import ReserveMemory, no_memory_limit
@@ -372,37 +381,55 @@ class VolumeOptions:
 
     def volume_problems(self) -> Iterator[str]:
         """Yield a message for each of these options that has a wrong value or contradicts another of them."""
+        yield from self._length_problems()
+        yield from self._window_problems()
+        yield from problems_of(
+            (
+                not 0 <= self.mask_grid_tolerance < MAX_GRID_TOLERANCE_VOXELS,
+                f"--mask-grid-tolerance {self.mask_grid_tolerance:g}: expected a share of a voxel, 0 to below "
+                f"{MAX_GRID_TOLERANCE_VOXELS:g}; --mask-grid resample takes masks that lie further off",
+            )
+        )
+        yield from self._scale_problems()
+        yield from self._series_problems()
+        if self.non_finite_value is not None and not math.isfinite(self.non_finite_value):
+            yield f"--non-finite-value {self.non_finite_value}: expected a number"
+        yield from self.class_choice().problems()
+        yield from self.label_coding().problems()
+        yield from self._ignore_problems()
+        for flaw in self.refuse_flaws:
+            if flaw not in FLAWS:
+                yield f"--refuse-flaws {flaw!r}: expected some of {', '.join(FLAWS)}"
+
+    def _length_problems(self) -> Iterator[str]:
+        """Yield a message for each triple along depth, height and width that is none."""
         for name, sides in (("spacing", self.spacing_mm), ("array-spacing", self.array_spacing_mm)):
-            if sides and (len(sides) != 3 or not all(0 < side < math.inf for side in sides)):
-                example = _written(sides * 3) if len(sides) == 1 and 0 < sides[0] < math.inf else "2,1.5,1.5"
+            if sides and (len(sides) != 3 or not all(map(_is_length, sides))):
+                # One length is mostly meant for all axes.
+                example = _written(sides * 3) if len(sides) == 1 and _is_length(sides[0]) else "2,1.5,1.5"
                 yield f"--{name}-mm {_written(sides)}: expected three lengths: depth,height,width, such as {example}"
         if self.tile_overlap and (len(self.tile_overlap) != 3 or min(self.tile_overlap) < 0):
             yield (
                 f"--tile-overlap {_written(self.tile_overlap)}: expected three counts of voxels: depth,height,width, "
                 "such as 8,64,64"
             )
+
+    def _window_problems(self) -> Iterator[str]:
+        """Yield a message for each window whose ends are none, and for several windows."""
         for name, ends in (("hu", self.window_hu), ("percentiles", self.window_percentiles)):
             if ends and not (len(ends) == 2 and -math.inf < ends[0] < ends[1] < math.inf):
                 example = _written(tuple(sorted(ends))) if len({*ends}) == 2 else _WINDOW_EXAMPLES[name]
                 yield f"--window-{name} {_written(ends)}: expected a low and a higher end, such as {example}"
-        percentiles = self.window_percentiles
-        if any(not 0 <= end <= 100 for end in percentiles) or 0 < max(percentiles, default=0) <= 1:
-            in_percent = tuple(100 * end for end in percentiles if 0 <= end <= 1)
-            example = _written(in_percent) if len(in_percent) == 2 else _WINDOW_EXAMPLES["percentiles"]
-            yield (
-                f"--window-percentiles {_written(percentiles)}: expected 0 to 100 percent, such as {example}"
-            )
-        windows = (self.window, self.window_hu, self.window_percentiles)
-        if sum(map(bool, windows)) > 1:
+        yield from _percentile_problems(self.window_percentiles)
+        if sum(map(bool, (self.window, self.window_hu, self.window_percentiles))) > 1:
             yield "--window, --window-hu and --window-percentiles: give one of them"
-        if not 0 <= self.mask_grid_tolerance < MAX_GRID_TOLERANCE_VOXELS:
-            yield (
-                f"--mask-grid-tolerance {self.mask_grid_tolerance:g}: expected a share of a voxel, 0 to below "
-                f"{MAX_GRID_TOLERANCE_VOXELS:g}; --mask-grid resample takes masks that lie further off"
-            )
+
+    def _scale_problems(self) -> Iterator[str]:
+        """Yield a message for a window that cannot be read, and for --normalize."""
         if (window := self.window) is not None:
             yield from refusal(lambda: _parse_window(window), "--window: ")
-        if self.normalize == SCAN and any(windows):
+        # A mean and a deviation of each scan make up for any window before them, but for its clipping.
+        if self.normalize == SCAN and (self.window or self.window_hu or self.window_percentiles):
             yield "--normalize scan: takes no window; leave the window out, or --normalize"
         elif self.normalize and self.window_percentiles:
             yield (
@@ -410,27 +437,26 @@ class VolumeOptions:
                 "--normalize scan in place of both"
             )
         yield from refusal(self.fixed_standard, f"--normalize {self.normalize!r}: ")
+
+    def _series_problems(self) -> Iterator[str]:
+        """Yield a message for each wrong choice of DICOM series."""
         for modality in self.series_modality:
             if modality not in reading_options.SCAN_MODALITIES:
                 known = ", ".join(reading_options.SCAN_MODALITIES)
                 yield f"--series-modality {modality!r}: expected some of {known}"
-        if self.series_description is not None:
-            description = self.series_description
+        if (description := self.series_description) is not None:
             yield from refusal(lambda: Expression(option="--series-description", text=description))
-        if self.non_finite_value is not None and not math.isfinite(self.non_finite_value):
-            yield f"--non-finite-value {self.non_finite_value}: expected a number"
-        yield from self.class_choice().problems()
-        yield from self.label_coding().problems()
+
+    def _ignore_problems(self) -> Iterator[str]:
+        """Yield a message for each value of --ignore-label that no label can have, and for options against it."""
         for written in self.ignore_label:
             if is_whole_number(written) and not -LARGEST_LABEL <= int(written) <= LARGEST_LABEL:
                 yield f"--ignore-label {written}: expected at most {LARGEST_LABEL}"
         if "" in self.ignore_label:
             yield f"--ignore-label {','.join(self.ignore_label)}: expected values, names or colors, such as 255,void"
+        # Records of sets have a bit for each class, and the background is the empty set.
         if self.ignore_label and self.class_overlap == SETS:
             yield "--ignore-label and --class-overlap channels: a set of classes has no value for it; leave one out"
-        for flaw in self.refuse_flaws:
-            if flaw not in FLAWS:
-                yield f"--refuse-flaws {flaw!r}: expected some of {', '.join(FLAWS)}"
 
     def holds_class_sets(self) -> bool:
         """Return True if a voxel may be in several classes: records hold sets, see `halofeed.schemas.fields`."""
@@ -458,11 +484,13 @@ class VolumeOptions:
         """Yield a warning for each option of volumes that is valid, and likely means something else."""
         first, slash, second = (self.window or "").partition("/")
         window = self.fixed_window()
+        # Soft-tissue windows are centered near 40 and 400 wide; viewers show them as W/L, the other way round.
         if slash and window is not None and float(first) >= max(100.0, 2 * float(second)):
             yield (
                 f"--window {self.window} is center/width, and shows {window.low:g} to {window.high:g} HU only; if "
                 f"{first} is the width, as in W/L of viewers, say --window {second}/{first}"
             )
+        # --classes lists what is kept beside the background, which has id 0 without being listed.
         if self.depth is not None and "0" in self.classes:
             others = ",".join(name for name in self.classes if name != "0")
             yield (
@@ -540,6 +568,19 @@ def default_dtype(options: VolumeOptions) -> str:
     if options.normalize:
         return "float32"
     return "uint8" if options.window or options.window_hu or options.window_percentiles else STORES[0]
+
+
+def _is_length(value: float) -> bool:
+    return 0 < value < math.inf
+
+
+def _percentile_problems(percentiles: tuple[float, ...]) -> Iterator[str]:
+    """Yield a message for percentiles outside of 0 to 100, and for shares from 0 to 1, which were meant in percent."""
+    if all(0 <= end <= 100 for end in percentiles) and not 0 < max(percentiles, default=0) <= 1:
+        return
+    in_percent = tuple(100 * end for end in percentiles if 0 <= end <= 1)
+    example = _written(in_percent) if len(in_percent) == 2 else _WINDOW_EXAMPLES["percentiles"]
+    yield f"--window-percentiles {_written(percentiles)}: expected 0 to 100 percent, such as {example}"
 
 
 def _parse_window(text: str) -> IntensityWindow:

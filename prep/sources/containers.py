@@ -63,10 +63,12 @@ def check_shards(paths: Sequence[str]) -> None:
     listed, checked = set(paths), set()
     for path in paths:
         found = _SHARD.fullmatch(path)
+        # Each set of shards is checked once.
         if found is None or (shards := (found[1], found[3], found[4] or "")) in checked:
             continue
         checked.add(shards)
         start, count, end = shards
+        # A name may promise billions of shards; among more numbers than there are files, one is missing.
         numbers = range(len(paths) + 1 if int(count) > len(paths) else int(count))
         names = (f"{start}-{number:0{len(found[2])}d}-of-{count}{end}" for number in numbers)
         if missing := next((name for name in names if name not in listed), None):
@@ -89,6 +91,7 @@ def open_container(files: SourceFiles, path: str) -> Iterator[ContainerReader]:
         if packed is not None:
             ending, command = packed
             fix = f"{command} {place}"
+            # gunzip and the like refuse a name without their extension.
             if not path.endswith(f".{ending}"):
                 fix = f"mv {place} {place}.{ending} && {command} {place}.{ending}"
             raise AnnotationsError(

@@ -10,6 +10,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from halofeed.errors import SourceError
@@ -149,16 +150,17 @@ class SourceExample:
         >>> SourceExample(source="ct.hdr", key="ct.hdr", mask="seg.nii.gz").paths
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
+        # Most examples have one file, and a plan asks for those of millions.
         if not (self.members or self.stored or self.is_labelled or self.channels or self.parts):
             return volume_files(self.source)
-        image = self.members or (() if self.stored else volume_files(self.source))
         folders = dict(self.mask_members)
-        more = [
-            file
-            for path in (*self.channels, *self.mask_paths)
-            for file in folders.get(path) or volume_files(path)
-        ]
-        return tuple(dict.fromkeys([*image, *more, *self.parts]))
+        named = (folders.get(path) or volume_files(path) for path in (*self.channels, *self.mask_paths))
+        return tuple(dict.fromkeys([*self._image_paths, *chain.from_iterable(named), *self.parts]))
+
+    @property
+    def _image_paths(self) -> tuple[str, ...]:
+        # The members of a stored series are in a file of the job, which adds them when it converts the series.
+        return self.members or (() if self.stored else volume_files(self.source))
 
     @property
     def classes(self) -> tuple[str, ...]:

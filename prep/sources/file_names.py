@@ -245,21 +245,28 @@ def find_annotated_file(written: str, what: str, files: SourceFiles, folder: str
         SourceError: there is no such file.
     """
     path = relative_path(written, files.root, folder)
-    is_local = not is_remote(files.root)
-    if path.startswith("..") or (path.startswith("/") and not is_local) or files.size(path) is None:
-        leads_out = os.path.isabs(written) or path.startswith("../")
-        if leads_out and is_local and path_exists(os.path.join(absolute_path(files.root), path)):
-            reason = f"{what} file lies outside --images"
-            raise SourceError("annotation", reason, outside_message(written))
-        if not path.startswith(("/", "..")) and (refusal := files.refusal(path)):
-            raise SourceError("read", UNREADABLE_FILE, f"{path}: {refusal}")
-        shown = path_below(files.root, written) or written
-        near = "" if path.startswith(("/", "..")) else _hint(path, files.files_in(path.rpartition("/")[0]))
-        raise SourceError("annotation", f"{what} file not found", f"{shown!r} {BELOW_IMAGES_FOLDER}{near}")
+    # A local file may be named by its absolute path; a store has none.
+    is_outside = path.startswith("..") or (path.startswith("/") and is_remote(files.root))
+    if is_outside or files.size(path) is None:
+        raise _missing_file(written, path, what, files)
     problem = missing_part(path, [file for file in volume_files(path) if files.size(file) is not None])
     if problem is not None:
         raise SourceError(*problem)
     return volume_files(path)[0]
+
+
+def _missing_file(written: str, path: str, what: str, files: SourceFiles) -> SourceError:
+    """Return the error about a file that annotations name: outside the folder, refused by the system, or absent."""
+    leads_out = os.path.isabs(written) or path.startswith("../")
+    if leads_out and not is_remote(files.root) and path_exists(os.path.join(absolute_path(files.root), path)):
+        return SourceError("annotation", f"{what} file lies outside --images", outside_message(written))
+    shown, near = path_below(files.root, written) or written, ""
+    if not path.startswith(("/", "..")):
+        # The system hides whether a file exists in a folder that it does not let us enter.
+        if refusal := files.refusal(path):
+            return SourceError("read", UNREADABLE_FILE, f"{path}: {refusal}")
+        near = _hint(path, files.files_in(path.rpartition("/")[0]))
+    return SourceError("annotation", f"{what} file not found", f"{shown!r} {BELOW_IMAGES_FOLDER}{near}")
 
 
 def relative_path(written: str, root: str, folder: str = "") -> str:

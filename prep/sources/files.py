@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from halofeed.errors import Problem, SourceError, UsageError
 from halofeed.prep.sources.members import Member, parse_member
@@ -30,13 +30,15 @@ from halofeed.prep.sources.walk import (
     list_below,
     list_part,
 )
+from halofeed.storage.local import LocalDisk
+from halofeed.storage.paths import names_in, scan_folder, walk_folders
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import decode_name, encode_name, file_type, open_regular, read_regular
+from halofeed.system.atomic_files import decode_name, encode_name, file_type, open_regular
 from halofeed.system.memory import machine_memory
 from halofeed.system.wording import nearest_name
 
 if TYPE_CHECKING:
-    from halofeed.storage.base import ObjectStore
+    from halofeed.storage.base import Entry, Files
 
 UNREADABLE_FILE = "file cannot be read"
 """Reason of the `SourceError` for a file that exists but is not readable."""
@@ -164,6 +166,8 @@ def path_below(root: str, written: str) -> str | None:
         return None
     path, above = os.path.normpath(written), absolute_path(root)
     folder, name = os.path.split(path)
+    # As written; and with links resolved, of the root alone, and of the file's folder too: a link to a file
+    # stays a name below the root.
     for start, file in (
         (above, path),
         (_real(above), path),
@@ -213,10 +217,11 @@ def meant_path(path: str) -> str:
     above, name = os.path.split(os.path.normpath(path))
     while above and not os.path.isdir(above):
         above, name = os.path.split(above)
+    # The shell leaves a pattern as it is if nothing matches it.
     if any(character in name for character in "*?["):
         return f"{name} is taken as it is written: name the folder above, {above or '.'}"
     with contextlib.suppress(OSError):
-        if near := nearest_name(name, os.listdir(above or ".")):
+        if near := nearest_name(name, names_in(above or ".")):
             return f"did you mean {os.path.join(above, near)}?"
     return (
         f"{above or 'the working directory'} holds no {name}; name a path that is there, and download a data set of a "
@@ -266,7 +271,50 @@ def _real(folder: str) -> str:
         return folder
 
 
-class LocalFiles:
+class _StoredFiles:
+    """Reading of source files, and of members of container files, by `halofeed.storage`."""
+
+    root: str
+
+    def _files(self) -> Files:
+        """Return the files below the root in this process; each process has its own client of a store."""
+        raise NotImplementedError
+
+    def size(self, path: str) -> int | None:
+        raise NotImplementedError
+
+    def stamp(self, path: str) -> Stamp | None:
+        return None
+
+    def read(self, path: str) -> bytes:
+        return self.head(path, None)
+
+    def head(self, path: str, size: int | None) -> bytes:
+        if (member := parse_member(path)) is not None:
+            return read_member(self, member, size)
+        return self.read_range(path, 0, size)
+
+    def read_range(self, path: str, start: int, stop: int | None) -> bytes:
+        try:
+            return self._files().read(self._stored(path), start, stop)
+        except (OSError, ValueError, MemoryError) as error:
+            raise _unread(error) from error
+
+    def open(self, path: str) -> SourceStream:
+        if (member := parse_member(path)) is not None:
+            return io.BytesIO(read_member(self, member))
+        stream: SourceStream = self._files().open(path)
+        return stream
+
+    def _stored(self, path: str) -> str:
+        """Return the name by which storage knows a file."""
+        return path
+
+    def _member_size(self, member: Member) -> int | None:
+        return None if self.size(member.container) is None else member.size
+
+
+class LocalFiles(_StoredFiles):
     """Files below a local folder. Symbolic links are followed; only regular files are read.
 
     Args:
@@ -281,9 +329,16 @@ class LocalFiles:
         self.root = str(root)
         if not os.path.isdir(self.root):
             raise UsageError(f"{self.root}: {_why_no_folder(self.root)}")
+        self._disk = LocalDisk().at(self.root)
         self._sizes: Mapping[str, int] | None = None
         self._known: dict[str, int] = {}
         self._faults: dict[str, Problem] = {}
+
+    def _files(self) -> LocalDisk:
+        return self._disk
+
+    def _stored(self, path: str) -> str:
+        return encode_name(path)
 
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
@@ -294,6 +349,7 @@ class LocalFiles:
 
     @contextmanager
     def _listed(self) -> Iterator[None]:
+        # Tables with absolute paths tempt to name the root.
         if os.path.realpath(self.root) == "/":
             raise UsageError(
                 f"{self.root}: every file of this machine would be listed; name the folder that holds the source "
@@ -312,7 +368,7 @@ class LocalFiles:
 
     def size(self, path: str) -> int | None:
         if (member := parse_member(path)) is not None:
-            return None if self.size(member.container) is None else member.size
+            return self._member_size(member)
         if path in (known := self._known if self._sizes is None else self._sizes):
             return known[path]
         try:
@@ -325,12 +381,14 @@ class LocalFiles:
             found = os.stat(self._full(path))
         except (OSError, ValueError):
             return None
+        # The inode changes if a file is replaced by one with the same size and times, as `cp -p` and `mv` do.
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def refusal(self, path: str) -> str:
         try:
             os.stat(self._full(path))
         except OSError as error:
+            # The path may exist: the system does not say.
             return os.strerror(error.errno) if error.errno in ACCESS_ERRORS else ""
         except ValueError:
             return ""
@@ -345,9 +403,10 @@ class LocalFiles:
     def files_in(self, folder: str) -> list[str]:
         start = f"{folder}/" if folder else ""
         try:
-            with os.scandir(self._full(folder)) as entries:
+            with scan_folder(self._full(folder)) as entries:
                 found = [start + decode_name(entry.name) for entry in entries if not _is_folder(entry)]
         except OSError as error:
+            # Layouts ask for folders that may be absent.
             if error.errno not in _NO_SUCH_FOLDER:
                 self._faults[folder or "."] = folder_fault(folder, error)
             return []
@@ -355,37 +414,12 @@ class LocalFiles:
             return []
         return sorted(path for path in found if not is_hidden(path))
 
-    def read(self, path: str) -> bytes:
-        if (member := parse_member(path)) is not None:
-            return read_member(self, member)
-        try:
-            return read_regular(self._full(path), machine_memory())
-        except (OSError, ValueError, MemoryError) as error:
-            raise _unread(error) from error
-
     def open(self, path: str) -> SourceStream:
-        if (member := parse_member(path)) is not None:
-            return io.BytesIO(read_member(self, member))
+        if parse_member(path) is not None:
+            return super().open(path)
         try:
             return open_regular(self._full(path), machine_memory())
         except (OSError, ValueError) as error:
-            raise _unread(error) from error
-
-    def head(self, path: str, size: int) -> bytes:
-        if (member := parse_member(path)) is not None:
-            return read_member(self, member, size)
-        try:
-            with open_regular(self._full(path)) as stream:
-                return stream.read(size) or b""
-        except (OSError, ValueError, MemoryError) as error:
-            raise _unread(error) from error
-
-    def read_range(self, path: str, start: int, stop: int) -> bytes:
-        try:
-            with open_regular(self._full(path)) as stream:
-                stream.seek(start)
-                return stream.read(stop - start) or b""
-        except (OSError, ValueError, MemoryError) as error:
             raise _unread(error) from error
 
     def adopt(self, sizes: Mapping[str, int], faults: Mapping[str, Problem]) -> None:
@@ -397,8 +431,9 @@ class LocalFiles:
         """Return whether there are at most `count` files; list them only then."""
         if self._sizes is None:
             found = 0
+            # This counts sooner than a listing, which follows links and asks for sizes.
             with self._listed():
-                for _, _, names in os.walk(self.root):
+                for _, _, names in walk_folders(self.root):
                     found += len(names)
                     if found > count:
                         return False
@@ -443,6 +478,10 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _unread(error: OSError | ValueError | MemoryError) -> SourceError:
     reason = error.strerror if isinstance(error, OSError) else None
+    if (
+        isinstance(error, FileNotFoundError) and reason is None
+    ):  # a store's error, which has the address alone
+        reason = "no such file"
     if isinstance(error, MemoryError):
         reason = "there is not enough memory to hold it"
     return SourceError("read", UNREADABLE_FILE, reason or str(error))
@@ -459,10 +498,7 @@ def _size_of(file: str) -> int | None:
     return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
-_Size = TypeVar("_Size", int, int | None)
-
-
-class RemoteFiles:
+class RemoteFiles(_StoredFiles):
     """Source files below an address; see `LocalFiles` for the methods.
 
     Attributes:
@@ -477,8 +513,8 @@ class RemoteFiles:
         self._sizes: Mapping[str, int] | None = None
         self._adopted_sizes: dict[str, int] = {}
 
-    def _store(self) -> ObjectStore:
-        """Return this process's client; only a source at an address imports the stores, which takes 5 ms."""
+    def _files(self) -> Files:
+        # Only a source at an address imports the stores, which takes 5 ms.
         from halofeed.storage.choose import store_of
 
         return store_of(self.root)
@@ -500,15 +536,14 @@ class RemoteFiles:
 
     def list_folder(self, folder: str) -> PartialListing | None:
         """Return the files and folders directly in a folder; None for too many, or if the store lists recursively."""
-        listed = self._store().list_dir(f"{self.root}/{_start(folder)}")
-        if listed is None:
+        if not (stored := self._files()).lists_folders:
             return None
         folders: list[str] = []
         files: dict[str, int] = {}
-        for path, size in self._visible(listed):
+        for path, size, _ in _visible(stored.entries(folder, deep=False)):
             if size is None:
-                folders.append(path.rstrip("/"))
-            elif not path.endswith("/"):
+                folders.append(path)
+            else:
                 files[path] = size
             if len(files) > FILES_NEAR_TOP:
                 return None
@@ -516,35 +551,29 @@ class RemoteFiles:
 
     def below(self, folder: str) -> PartialListing:
         """Return the files below a folder, listed during the iteration."""
-        return PartialListing(files=self._below(_start(folder)))
+        return PartialListing(files=_sizes_of(self._files().entries(folder)))
 
     def _all(self) -> Iterator[tuple[str, int]]:
         """Yield every file, and set `stamps` at the end."""
         total = 0
 
-        def listed() -> Iterator[tuple[str, int]]:
+        def listed() -> Iterator[Entry]:
             nonlocal total
-            for address, size, version in self._store().versions(f"{self.root}/"):
-                entry = f"{address} {size} {version}".encode("utf-8", "surrogateescape")
-                total = (total + int.from_bytes(hashlib.sha256(entry).digest(), "big")) % 2**256
-                yield address, size
+            for entry in self._files().entries():
+                text = f"{self.root}/{entry.path} {entry.size} {entry.version}"
+                digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+                # A sum, because not every store lists in the same order each time.
+                total = (total + int.from_bytes(digest, "big")) % 2**256
+                yield entry
 
-        yield from ((path, size) for path, size in self._visible(listed()) if not path.endswith("/"))
+        yield from _sizes_of(listed())
         self.stamps = f"{total:064x}"
-
-    def _below(self, start: str) -> Iterator[tuple[str, int]]:
-        """Yield the files whose paths have this prefix."""
-        listed = self._store().listed(f"{self.root}/{start}")
-        return ((path, size) for path, size in self._visible(listed) if not path.endswith("/"))
-
-    def _visible(self, listed: Iterable[tuple[str, _Size]]) -> Iterator[tuple[str, _Size]]:
-        found = ((address[len(self.root) + 1 :], size) for address, size in listed)
-        return ((path, size) for path, size in found if path and not is_hidden(path))
 
     def _set_sizes(self, files: Iterable[tuple[str, int]]) -> None:
         self._listing.add_files(files)
+        # A store has no folders, so a wrong address looks like an empty one.
         if not self._listing:
-            endpoint = getattr(self._store(), "endpoint", None)
+            endpoint = self._files().endpoint
             where = f" (asked at {endpoint})" if endpoint else ""
             raise UsageError(
                 f"{self.root}: no files there{where}; name the folder that holds the source files"
@@ -556,11 +585,8 @@ class RemoteFiles:
 
     def size(self, path: str) -> int | None:
         if (member := parse_member(path)) is not None:
-            return None if self.size(member.container) is None else member.size
+            return self._member_size(member)
         return self._adopted_sizes[path] if path in self._adopted_sizes else self.sizes().get(path)
-
-    def stamp(self, path: str) -> Stamp | None:
-        return None
 
     def refusal(self, path: str) -> str:
         return ""
@@ -572,35 +598,18 @@ class RemoteFiles:
     def has_folder(self, folder: str) -> bool:
         return folder == "." or any(path.startswith(f"{folder}/") for path in self.sizes())
 
-    def read(self, path: str) -> bytes:
-        return self.head(path, None)
-
-    def open(self, path: str) -> SourceStream:
-        if (member := parse_member(path)) is not None:
-            return io.BytesIO(read_member(self, member))
-        address = f"{self.root}/{path}"
-        stream: SourceStream = self._store().open(address)
-        return stream
-
     def adopt(self, sizes: Mapping[str, int], faults: Mapping[str, Problem]) -> None:
         """Take over sizes that another process listed."""
         self._adopted_sizes.update(sizes)
 
-    def head(self, path: str, size: int | None) -> bytes:
-        if (member := parse_member(path)) is not None:
-            return read_member(self, member, size)
-        return self.read_range(path, 0, size)
 
-    def read_range(self, path: str, start: int, stop: int | None) -> bytes:
-        address = f"{self.root}/{path}"
-        try:
-            return self._store().read(address, start, stop)
-        except FileNotFoundError as error:
-            raise SourceError("read", "file cannot be read", "no such file") from error
+def _visible(entries: Iterable[Entry]) -> Iterator[Entry]:
+    return (entry for entry in entries if not is_hidden(entry.path))
 
 
-def _start(folder: str) -> str:
-    return f"{folder}/" if folder else ""
+def _sizes_of(entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
+    """Yield path and bytes of the files that are not hidden."""
+    return ((path, size) for path, size, _ in _visible(entries) if size is not None)
 
 
 def source_files(root: str) -> LocalFiles | RemoteFiles:

@@ -86,6 +86,7 @@ def leaf_column(table: Any, column: int) -> Any:
     import pyarrow
 
     found = table.column(column)
+    # `Image` columns of Hugging Face datasets are structs of bytes and path.
     while pyarrow.types.is_struct(found.type):
         found = found.flatten()[0]
     return found
@@ -103,6 +104,7 @@ class _CellCache:
     def cell(self, files: RangeFiles, path: str, row: int, column: int) -> bytes:
         stamp = files.stamp(path)
         with self._lock:
+            # The file was written anew: its rows and groups may be others.
             if self._stamps.get((files.root, path)) != stamp:
                 self._forget(files.root, path)
                 self._stamps[files.root, path] = stamp

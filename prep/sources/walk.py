@@ -20,6 +20,7 @@ import numpy as np
 
 from halofeed.errors import Problem
 from halofeed.schemas.files import SELECTION
+from halofeed.storage.paths import scan_folder
 from halofeed.system import owned_files
 from halofeed.system.atomic_files import decode_name, encode_name
 
@@ -110,6 +111,7 @@ class _Folder:
 
     def add(self, files: list[tuple[str, int]]) -> None:
         """Add sorted files that are not in the table yet."""
+        # A store lists a folder in several pages, perhaps not in order.
         if len(self) and files and files[0][0] < self._name(len(self) - 1):
             files = sorted([*zip(self, self._sizes, strict=True), *files])
             self._text, self._ends, self._sizes = b"", self._ends[:1], array("q")
@@ -117,6 +119,7 @@ class _Folder:
         encoded = [name.encode("utf-8", "surrogatepass") for name, _ in files]
         ends = len(self._text) + np.cumsum([0, *map(len, encoded)])
         self._text += b"".join(encoded)
+        # Four bytes for each end until a folder has 4 GiB of names.
         wide = np.uint32 if len(self._text) < 1 << 32 else np.uint64
         self._ends = np.concatenate([self._ends.astype(wide), ends[1:].astype(wide)])
         self._sizes.extend(size for _, size in files)
@@ -191,6 +194,7 @@ def list_below(root: str) -> tuple[Mapping[str, int], dict[str, Problem]]:
     """
     walk = _Walk()
     walk.list_all([("", root)])
+    # One round for each number of links in a path, so that the path with the fewest links comes first.
     while walk.links:
         links, walk.links = sorted(walk.links), []
         for path, full in links:
@@ -207,7 +211,7 @@ FILES_NEAR_TOP = 1000
 
 def has_many_files(root: str, folder: str) -> bool:
     """Return whether more than `FILES_NEAR_TOP` files are directly in a local folder below the root."""
-    with contextlib.suppress(OSError), os.scandir(_full(root, folder)) as entries:
+    with contextlib.suppress(OSError), scan_folder(_full(root, folder)) as entries:
         files = (entry for entry in entries if not entry.is_dir(follow_symlinks=False))
         return len(list(islice(files, FILES_NEAR_TOP + 1))) > FILES_NEAR_TOP
     return False
@@ -284,23 +288,29 @@ class _Walk:
         files: list[tuple[str, int]] = []
         links = len(self.links)
         try:
-            found = os.stat(full)
-            first = self.seen.setdefault((found.st_dev, found.st_ino), path)
-            if first != path:
-                self.faults[path] = (SELECTION, "folder is listed under another path", first or ".")
+            if self._is_seen(path, full):
                 return []
-            with os.scandir(full) as entries:
+            with scan_folder(full) as entries:
                 for entry in entries:
                     self._add_entry(path, entry, files, inside)
         except OSError as error:
             if not path:
                 raise
+            # What was listed before the fault is kept: the fault says that the rest is missing.
             self.faults[path] = folder_fault(path, error)
         if files:
             self.sizes.add_folder(path, files)
-        elif path and not inside and path not in self.faults and len(self.links) == links:
-            self.faults[path] = EMPTY_FOLDER
+        elif path and not inside and len(self.links) == links:
+            self.faults.setdefault(path, EMPTY_FOLDER)
         return sorted(inside)
+
+    def _is_seen(self, path: str, full: str) -> bool:
+        """Return whether the folder was listed under another path, which is then its fault."""
+        found = os.stat(full)
+        first = self.seen.setdefault((found.st_dev, found.st_ino), path)
+        if first != path:
+            self.faults[path] = (SELECTION, "folder is listed under another path", first or ".")
+        return first != path
 
     def _add_entry(
         self,
@@ -317,12 +327,14 @@ class _Walk:
             return
         may_be_folder = True
         try:
+            # Known from the listing; `stat` asks the system once more, which is slow on network drives.
             if entry.is_dir(follow_symlinks=False):
                 inside.append((_joined(folder, name), entry.path))
                 return
             may_be_folder = entry.is_symlink()
             found = entry.stat()
         except OSError as error:
+            # A broken link, or one to a folder that nobody may enter. Reading it as a file reports the reason.
             files.append((name, 0))
             if may_be_folder and error.errno in ACCESS_ERRORS:
                 detail = error.strerror or str(error)
@@ -341,6 +353,7 @@ def _joined(folder: str, name: str) -> str:
 def _link_fault(link: str) -> Problem | None:
     """Return the fault of a link to one of its parent folders or to the system's own files, else None."""
     target, above = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
+    # A listing through it would not end.
     if os.path.commonpath([target, above]) == target:
         return (SELECTION, "link to a folder in which it lies", "")
     system = next((start for start in _SYSTEM if f"{target}/".startswith(start)), None)

@@ -63,7 +63,10 @@ def test_a_recipe_repeats_a_conversion_and_options_override_it(tmp_path):
         halofeed.convert(source, tmp_path, recipe={**recipe, "heigt": 3})
 
 
-@pytest.mark.parametrize(("words", "known"), [("co", "convert configs"), ("show --sp", "--split")])
+COMPLETED = [("co", "convert configs"), ("show --sp", "--split"), ("convert --layout = f", "folders")]
+
+
+@pytest.mark.parametrize(("words", "known"), COMPLETED)
 def test_bash_completes_commands_and_options(words, known):
     script = halofeed_here("completion", "bash").stdout + f"\nCOMP_WORDS=(halofeed {words})"
     script += '\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _halofeed; echo "${COMPREPLY[*]}"'

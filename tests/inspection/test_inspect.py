@@ -11,11 +11,13 @@ from halofeed.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.describe_record import find_record
 from halofeed.prep.convert.tallies import ROW_STEP
+from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfrecord import read_records
 from tests.support.dataset_writer import LABELS, draw_examples, write_dataset
 from tests.support.set_writer import refusal
+from tests.support.volume_report_writer import draw_scan, write_segmentation
 
 REJECTED = [refusal("b.jpg", "decode", "truncated")] * 2
 
@@ -37,7 +39,7 @@ def test_the_description_names_fields_splits_labels_boxes_padding_rejects_and_re
         "Hund (Köter)",
         "12.5 % of them padding; largest 8 x 12",
         "2 x decode: truncated",
-        'resize: "fixed-shape"',
+        "at the default: see recipe in manifest.json",
         "Written by halofeed 0.1.0",
         "cut by the loader: ",
         f"(per channel, of every {ROW_STEP}th row, without padding)",
@@ -45,6 +47,28 @@ def test_the_description_names_fields_splits_labels_boxes_padding_rejects_and_re
         assert expected in text, text
     counts = [int(line.split()[-2]) for line in text.splitlines() if "bird" in line]
     assert counts == [sum(e.classes.count(5) for e in examples if e.split == "train")]
+
+
+def _listed_options(folder: Path) -> list[str]:
+    text = describe_dataset(folder).split("\nRecipe\n")[1].split("\n\n")[0]
+    return [line.strip() for line in text.splitlines()]
+
+
+def test_only_options_that_differ_from_the_defaults_of_their_kind_are_listed(tmp_path: Path) -> None:
+    pictures = Recipe(layout="voc", max_boxes=3).to_json()
+    volumes = Recipe(depth=20, dtype="uint8", window_hu=(-160, 240)).to_json()  # one channel, as volumes have
+    first = write(tmp_path / "a", recipe=pictures)[0]
+    second = write_segmentation(tmp_path / "b", [draw_scan("a", shape=(20, 28, 34))], recipe=volumes)
+    for folder, recipe, changed in (
+        (first, pictures, ['layout: "voc"', "max_boxes: 3"]),
+        (
+            second,
+            volumes,
+            ["depth: 20", 'dtype: "uint8"', "height: 28", "width: 34", "window_hu: [-160, 240]"],
+        ),
+    ):
+        rest = f"({len(recipe) - len(changed)} more options at the default: see recipe in manifest.json)"
+        assert sorted(_listed_options(folder)) == sorted([*changed, rest])
 
 
 @pytest.mark.parametrize(

@@ -329,25 +329,25 @@ ADVICE: dict[str, Advice] = {
         r"(--encoding jpeg)",
         r"(--encoding) jpeg or (png)",
         r"insist with (--disk-check ignore)",
-        throughout=patched("pipelines.plan.shutil.disk_usage", return_value=mock.Mock(free=3000)),
+        throughout=patched("pipelines.disk_space.shutil.disk_usage", return_value=mock.Mock(free=3000)),
     ),
     "no room for scans": usage(
         scans(mask()),
         (r"(--height), --width", "4"),
         (r"(--width)", "4"),
         (r"(--depth)", "2"),
-        throughout=patched("pipelines.plan.shutil.disk_usage", return_value=mock.Mock(free=600)),
+        throughout=patched("pipelines.disk_space.shutil.disk_usage", return_value=mock.Mock(free=600)),
         proves="1 record",
     ),
     "no room with the aspect kept": usage_4(
         pictures("--resize keep-aspect --pad --max-dimension 64 --min-dimension 16", size=()),
         (r"or (--max-dimension)", "32"),
-        throughout=patched("pipelines.plan.shutil.disk_usage", return_value=mock.Mock(free=20_000)),
+        throughout=patched("pipelines.disk_space.shutil.disk_usage", return_value=mock.Mock(free=20_000)),
     ),
     "no room on this disk": usage_4(
         pictures(),
         (r"another (--out)", "{folder}/elsewhere"),
-        around=patched("pipelines.plan.shutil.disk_usage", return_value=mock.Mock(free=0)),
+        around=patched("pipelines.disk_space.shutil.disk_usage", return_value=mock.Mock(free=0)),
     ),
     "more is rejected than a command allows": refused_4(
         pictures("--max-rejected 0", broken=2, count=6), (r"(--max-rejected) 0", "2")

@@ -31,8 +31,8 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def clean(place: Place) -> Place:
     """The store, of which nothing is left of earlier tests."""
     store = place.store()
-    store.delete([address for address, _ in store.listed(f"{place.address}/")])
-    store.abort_uploads(f"{place.address}/")
+    store.delete([entry.path for entry in store.entries()])
+    store.abort_uploads()
     return place
 
 

@@ -14,7 +14,8 @@ from halofeed.pipelines import listing, totals
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.listing import ListingInJob
-from halofeed.pipelines.plan import make_plan, open_sources
+from halofeed.pipelines.opened_sources import open_sources
+from halofeed.pipelines.plan import make_plan
 from halofeed.pipelines.references import NumberedFiles, read_file
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas import identity

@@ -106,10 +106,11 @@ def test_a_conversion_through_faults_writes_the_same(clean, source, undisturbed)
 
 def test_an_object_that_was_replaced_by_one_of_its_size_is_noticed(clean, source, tmp_path):
     before, store = all_bytes(Path(here(source, str(tmp_path)))), clean.store()
-    address = next(address for address, _ in store.listed(f"{source}/images/") if "0007" in address)
-    data = store.read(address)
+    store = store.at(f"{source}/images")
+    path = next(entry.path for entry in store.entries() if "0007" in entry.path)
+    data = store.read(path)
     for changed, refused in ((data, False), (data[:-9] + bytes([data[-9] ^ 3]) + data[-8:], True)):
-        store.write(address, changed)
+        store.write(path, changed)
         told = r"other sources or labels: images/.*0007.* has changed"
         with pytest.raises(UsageError, match=told) if refused else contextlib.nullcontext():
             here(source, str(tmp_path))
@@ -117,8 +118,8 @@ def test_an_object_that_was_replaced_by_one_of_its_size_is_noticed(clean, source
 
 
 def test_an_object_that_vanished_is_rejected_by_name(clean, source):
-    store = clean.store()
-    lost = next(address for address, _ in store.listed(f"{source}/images/") if "0007" in address)
+    store = clean.store().at(f"{source}/images")
+    lost = next(entry.path for entry in store.entries() if "0007" in entry.path)
     with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
 
         def vanish(method: str, path: str) -> str:
@@ -153,14 +154,14 @@ def test_a_driver_that_is_killed_leaves_what_the_next_run_ends_with(clean, sourc
     words = convert_words(source, f"{clean.address}/out", "--workers", "2")
     store = clean.store()
     for _ in range(KILLS):
-        store.delete([found for found, _ in store.listed(f"{clean.address}/out/") if "manifest" in found])
+        store.delete([entry.path for entry in store.entries("out") if "manifest" in entry.path])
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        while process.poll() is None and not list(store.listed(f"{clean.address}/out/")):
+        while process.poll() is None and not list(store.entries("out")):
             time.sleep(0.02)
         time.sleep(1.5 * generator.random())
         process.kill()
         _, said = process.communicate()
-        left = sorted(found.rpartition("/")[2] for found, _ in store.listed(f"{clean.address}/out/"))
+        left = sorted(entry.path.rpartition("/")[2] for entry in store.entries("out"))
         story.append(f"{process.returncode}: {said[-300:]} {left}")
     done = convert(source, f"{clean.address}/out", "--workers", "2")
     assert done.returncode == 0, [*story, done.stderr]
@@ -263,20 +264,21 @@ def test_a_second_run_is_refused_and_the_holder_named_until_it_ends(clean, sourc
 
 def test_a_lease_is_renewed_while_it_is_held_and_taken_over_once_it_was_not(clean, monkeypatch):
     folder, store = f"{clean.address}/out/shapes/1.0.0", clean.store()
+    lock = lock_of(folder).removeprefix(f"{clean.address}/")
     elsewhere = {"machine": "another", "process": 1, "born": "1"}
     lease_of_ana = json.dumps({"owner": "ana@far, process 7,", "token": "x", **elsewhere})
-    store.write(lock_of(folder), lease_of_ana.encode())
+    store.write(lock, lease_of_ana.encode())
     with pytest.raises(JobError, match="ana@far, process 7, is converting into it"), held(folder):
         pass
     monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)
     time.sleep(2.1)
     with held(folder):
-        assert b"ana@far" not in store.read(lock_of(folder))
-    assert store.stat(lock_of(folder)) is None
+        assert b"ana@far" not in store.read(lock)
+    assert store.stat(lock) is None
     monkeypatch.setattr(lease, "RENEWED_SECONDS", 0.05)
     with held(folder):
         time.sleep(0.6)
-        assert json.loads(store.read(lock_of(folder)))["renewals"] > 2
+        assert json.loads(store.read(lock))["renewals"] > 2
     assert clean.objects("out/") == {}
 
 
@@ -288,7 +290,7 @@ def test_what_writes_for_a_run_that_lost_its_folder_writes_no_more(clean):
         with zombie.temporary("late") as file:
             file.stream.write(b"late")
             another = json.dumps({"owner": "ana,", "token": "other"}).encode()
-            store_of(address).write(lock_of(address), another)
+            store_of(lock_of(address)).write("", another)
             with pytest.raises(JobError, match="ana, holds it now"):
                 file.keep()
     assert clean.objects("out/shapes/1.0.0/") == {"shard": b"of the first run"}
@@ -311,13 +313,13 @@ def test_verify_finds_the_damage_that_it_finds_in_a_local_folder(clean, address,
     copy = Path(shutil.copytree(local, tmp_path / "1.0.0"))
     shard = sorted(copy.glob("*train*-of-*[0-9]"))[0]
     data = bytearray(shard.read_bytes())
-    store, there = clean.store(), f"{address}/{shard.name}"
+    store, there = clean.store().at(address), shard.name
     if damage == "gone":
         shard.unlink()
         store.delete([there])
     elif damage == "more":
         (copy / "other").write_bytes(b"x")
-        store.write(f"{address}/other", b"x")
+        store.write("other", b"x")
     else:
         data[len(data) // 2] ^= 1
         shard.write_bytes(data if damage == "flipped" else data[: len(data) // 2])
@@ -348,8 +350,8 @@ def test_what_cannot_be_read_is_named_and_not_waited_for(clean, address):
     for look in (verify, describe_dataset):
         with pytest.raises(UsageError, match=re.escape(missing)):
             look(missing)
-    store = clean.store()
-    store.delete([found for found, _ in store.listed(f"{address}/") if "/_index" in found])
+    store = clean.store().at(address)
+    store.delete([entry.path for entry in store.entries() if entry.path.startswith("_index")])
     with pytest.raises(CorruptFileError, match=rf"{address}/_index.*: it is missing"):
         describe_record(address, "train:0")
     with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):

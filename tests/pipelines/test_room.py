@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from halofeed.errors import UsageError
+from halofeed.pipelines.disk_space import bytes_per_record, check_disk_space
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.plan import bytes_per_record, check_disk_space, make_plan, open_sources
+from halofeed.pipelines.opened_sources import open_sources
+from halofeed.pipelines.plan import make_plan
 from halofeed.prep.options.recipe import Recipe
 from halofeed.storage import local
 from halofeed.storage.local import BUFFER_BYTES, DirectFile

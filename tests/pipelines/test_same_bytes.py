@@ -16,7 +16,8 @@ from halofeed.pipelines import commit, references
 from halofeed.pipelines.beam_pipeline import SumUp, build_pipeline
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions, ShardJob, ShardKey
-from halofeed.pipelines.plan import make_plan, open_sources
+from halofeed.pipelines.opened_sources import open_sources
+from halofeed.pipelines.plan import make_plan
 from halofeed.pipelines.progress import job_counts
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.shard_writer import ShardWriter, write_shard

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from halofeed.cli import main
 from halofeed.pipelines import workers
 from tests.support.conversions import all_bytes, bytes_of, convert_words, draw_folders
 
@@ -144,3 +145,18 @@ def test_a_program_whose_interpreter_is_busy_converts_in_a_process_of_its_own(tm
         ended.set()
         thread.join()
     assert not all(workers.is_interpreter_busy() for _ in range(10))
+
+
+@pytest.mark.parametrize("layout", ["folders", "coco"])
+def test_conversions_in_one_program_leave_no_file_open(tmp_path, layout):
+    """A program that converts several hundred data sets must not meet its limit of open files."""
+    draw_folders(tmp_path / "photos", 4)
+    found = []
+    for number in range(4):
+        words = convert_words(
+            tmp_path / "photos", tmp_path / f"{number}", layout=layout, height=16, width=16, workers=1
+        )
+        # One conversion ends well, the other because its source has no file of COCO.
+        assert main(words) == (0 if layout == "folders" else 1)
+        found.append(len(os.listdir("/proc/self/fd")))
+    assert found[1:] == found[:-1], found

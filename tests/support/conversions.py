@@ -19,7 +19,8 @@ from PIL import Image
 from halofeed.cli import main
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions, ShardJob
-from halofeed.pipelines.plan import ConversionPlan, make_plan, open_sources
+from halofeed.pipelines.opened_sources import open_sources
+from halofeed.pipelines.plan import ConversionPlan, make_plan
 from halofeed.pipelines.references import NumberedFiles, read_file
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.tfexample import decode_example

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from halofeed.storage import choose
-from halofeed.storage.base import ObjectStore
+from halofeed.storage.base import Files
 from halofeed.storage.gcs import GcsObjects
 from halofeed.storage.s3 import S3Objects
 from tests.support.engines import gcs, s3
@@ -38,26 +38,27 @@ class Place:
         """The settings of clients that reach it by another way."""
         return {name: endpoint if value == self.endpoint else value for name, value in self.settings.items()}
 
-    def store(self) -> ObjectStore:
+    def store(self) -> Files:
         """A client of its own, past whatever stands between this place and what is tested."""
         if self.scheme == "s3":
             keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-            return S3Objects({"endpoint_url": self.endpoint, **keys})
+            return S3Objects({"endpoint_url": self.endpoint, **keys}).at(self.address)
         with found_by(self.settings):
-            return GcsObjects()
+            return GcsObjects().at(self.address)
 
     def upload(self, folder: Path, prefix: str) -> str:
         """Put every file of a folder there; its address."""
         store, address = self.store(), f"{self.address}/{prefix}"
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                store.write(f"{address}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+                store.write(f"{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes())
         return address
 
     def objects(self, prefix: str) -> dict[str, bytes]:
         """Every object below a prefix, by what follows it."""
-        store, address = self.store(), f"{self.address}/{prefix}"
-        return {found[len(address) :]: store.read(found) for found, _ in store.listed(address)}
+        store = self.store()
+        paths = [entry.path for entry in store.entries() if entry.path.startswith(prefix)]
+        return {path[len(prefix) :]: store.read(path) for path in paths}
 
     def open_uploads(self) -> list[str]:
         """The keys of uploads in parts that nobody finished; nobody can see those of Google's."""

@@ -1,8 +1,12 @@
-"""Grouping of DICOM files into series and scans by their headers.
+"""Grouping of DICOM files into series and scans by their headers: the one place that finds series.
 
 files --(read_headers)--> images and masks by series, and other files
 series --(find_scans)--> scans: stacks of slices, or the volumes of a stack
 scans --(scans_of_series)--> `DicomSeries`, the description of a scan in a listing
+
+`find_series` and `find_scans` open files that a user names. `series_listing` lists whole folders: `list_series` in one
+process, and in several the same steps on parts of the files, which `halofeed.pipelines.run_distributed` distributes.
+Layouts only choose among listed scans.
 """
 
 from __future__ import annotations
@@ -23,11 +27,11 @@ from halofeed.prep.formats.dicom.header_fields import (
     header_fields,
 )
 from halofeed.prep.formats.dicom.headers import (
-    HeaderContinuesError,
+    HEAD_BYTES,
+    FileStart,
     checksum_before,
     media_sop_class,
-    parse_dicom_header,
-    read_dicom_file,
+    parse_file_header,
     read_dicom_start,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
@@ -51,8 +55,6 @@ from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, common_folder, folder_of
 from halofeed.prep.sources.files import SourceFiles, settled_stamp
 
-HEAD_BYTES = 1 << 16
-"""First read of a file for its header; a longer header causes a read of the complete file."""
 Images = list[tuple[str, HeaderFields]]
 """Paths of files, each with its header fields."""
 
@@ -169,25 +171,20 @@ class OtherFile:
         return self.kind == "damaged" or (self.kind == "not DICOM" and has_dicom_name)
 
 
-def _read_fields(
-    files: SourceFiles, path: str, start: tuple[bytes, bool, bool], policy: SeriesPolicy
-) -> HeaderFields:
+def _read_fields(files: SourceFiles, path: str, start: FileStart, policy: SeriesPolicy) -> HeaderFields:
     """Return the header fields of one file, from its first bytes if they contain the header.
 
     Raises:
         SourceError: the file is not DICOM, or damaged.
     """
-    head, complete, packed = start
-    try:
-        header, body = parse_dicom_header(head, complete)
-    except HeaderContinuesError:
-        header, body = parse_dicom_header(read_dicom_file(files, path))
+    header, body = parse_file_header(files, path, start)
     fields = replace(
         header_fields(header, policy),
-        packed=packed,
+        packed=start[2],
         file_bytes=files.size(path),
         header_checksum=checksum_before(header.pixels, body),
     )
+    # The elements that place the slices of a mosaic are Siemens' own, and not kept in the header fields.
     if MOSAIC in fields.image_words:
         return split_mosaic(header.elements, fields) or fields
     return fields
@@ -199,25 +196,35 @@ def _kind_of(fields: HeaderFields) -> str:
         return fields.kind
     if fields.stored.samples != 1 or fields.stored.photometric == "color":
         return "color image"
+    # `split_mosaic` found no positions for its slices.
     if MOSAIC in fields.image_words and fields.tiles is None:
         return "mosaic"
+    # GE scanners write screenshots beside the scan, as images with this word in their type.
     if "SCREEN SAVE" in fields.image_words:
         return SECONDARY_CAPTURE
+    # PS3.3 C.8.2.1.1.1: value 3 of the image type tells localizers from axial images.
     if LOCALIZER_WORDS.intersection(fields.image_words):
         return LOCALIZER
     if fields.is_survey:
         return "survey by its description"
     if any(frame.position_mm is None or frame.orientation is None for frame in fields.frames):
-        if fields.modality != "NM":
-            return "image without position"
-        kinds = (NUCLEAR_KINDS[word] for word in fields.image_words if word in NUCLEAR_KINDS)
-        return next(kinds, "nuclear medicine image")
+        return _kind_without_position(fields)
     return IMAGE
+
+
+def _kind_without_position(fields: HeaderFields) -> str:
+    """Return the kind of an image that has no position in the patient."""
+    if fields.modality != "NM":
+        return "image without position"
+    # PS3.3 C.8.4.9: the image type tells projections from planar images.
+    kinds = (NUCLEAR_KINDS[word] for word in fields.image_words if word in NUCLEAR_KINDS)
+    return next(kinds, "nuclear medicine image")
 
 
 def _kind_of_damaged(head: bytes, policy: SeriesPolicy) -> str:
     """Return the kind of an unreadable file: "damaged", unless its first bytes show that it is not a slice."""
     kind = sop_class_kind(media_sop_class(head))
+    # A damaged slice or mask must not disappear; a damaged report, for example, is none of the scan's.
     if kind is None or kind in (IMAGE, *MASK_KINDS):
         return "damaged"
     return "damaged" if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" else kind
@@ -235,39 +242,66 @@ def read_headers(
     by_series: dict[str, Images] = {}
     apart = []
     for path in sorted(set(paths)):
-        head = b""
-        try:
-            stamp = settled_stamp(files, path)
-            start = read_dicom_start(files, path, HEAD_BYTES)
-            head = start[0]
-            fields = replace(_read_fields(files, path, start, policy), stamp=stamp)
-        except SourceError as error:
-            not_dicom = error.reason == "file is not DICOM"
-            kind = "not DICOM" if not_dicom else _kind_of_damaged(head, policy)
-            apart.append(OtherFile(path=path, kind=kind, error=error, file_bytes=files.size(path)))
+        read = _read_file(files, path, policy)
+        if isinstance(read, OtherFile):
+            apart.append(read)
             continue
-        kind = _kind_of(fields)
-        keys: Iterable[str] = fields.refers_to if kind in MASK_KINDS else ()
-        if kind == IMAGE:
-            folder = path.rpartition("/")[0].encode("utf-8", "surrogateescape")
-            series = None if policy.identity == "folder" else fields.series
-            keys = (series or policy.key(b"folder " + folder) or "",)
-        else:
-            apart.append(
-                OtherFile(
-                    path=path,
-                    kind=kind,
-                    refers_to=fields.refers_to,
-                    series=fields.series,
-                    group=fields.group,
-                    frame_of_reference=fields.frame_of_reference,
-                    file_bytes=fields.file_bytes,
-                    is_flat=fields.is_flat,
-                )
-            )
-        for key in keys:
-            by_series.setdefault(key, []).append((path, fields))
+        kind = _kind_of(read)
+        if kind != IMAGE:
+            apart.append(_other_file(path, kind, read))
+        for key in _series_keys(path, kind, read, policy):
+            by_series.setdefault(key, []).append((path, read))
     return by_series, apart
+
+
+def _read_file(files: SourceFiles, path: str, policy: SeriesPolicy) -> HeaderFields | OtherFile:
+    """Return the header fields of a file; or the file as another one if it is not DICOM, or damaged."""
+    head = b""
+    try:
+        # The stamp comes first, so that a change while the file is read does not match it.
+        stamp = settled_stamp(files, path)
+        start = read_dicom_start(files, path, HEAD_BYTES)
+        head = start[0]
+        return replace(_read_fields(files, path, start, policy), stamp=stamp)
+    except SourceError as error:
+        not_dicom = error.reason == "file is not DICOM"
+        kind = "not DICOM" if not_dicom else _kind_of_damaged(head, policy)
+        return OtherFile(path=path, kind=kind, error=error, file_bytes=files.size(path))
+
+
+def _series_keys(path: str, kind: str, fields: HeaderFields, policy: SeriesPolicy) -> tuple[str, ...]:
+    """Return the keys of the series to which a file belongs: those on which a mask was drawn, or that of an image."""
+    if kind in MASK_KINDS:
+        return fields.refers_to
+    if kind != IMAGE:
+        return ()
+    folder = path.rpartition("/")[0].encode("utf-8", "surrogateescape")
+    # Files that lost their UIDs, or whose UIDs the user distrusts, are a series by their folder.
+    series = None if policy.identity == "folder" else fields.series
+    return (series or policy.key(b"folder " + folder) or "",)
+
+
+def _other_file(path: str, kind: str, fields: HeaderFields) -> OtherFile:
+    """Return a file that is not a slice, with what pairs a mask with its scan."""
+    return OtherFile(
+        path=path,
+        kind=kind,
+        refers_to=fields.refers_to,
+        series=fields.series,
+        group=fields.group,
+        frame_of_reference=fields.frame_of_reference,
+        file_bytes=fields.file_bytes,
+        is_flat=fields.is_flat,
+    )
+
+
+def find_series(
+    files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy
+) -> tuple[list[Images], list[OtherFile]]:
+    """Return the images of each series among some files, sorted by their first path, and the other files."""
+    by_series, apart = read_headers(files, paths, policy)
+    series = filter(None, map(select_images, by_series.values()))
+    return sorted(series, key=lambda images: images[0][0]), apart
 
 
 def select_images(found: Iterable[tuple[str, HeaderFields]]) -> Images:
@@ -277,6 +311,7 @@ def select_images(found: Iterable[tuple[str, HeaderFields]]) -> Images:
 
 def _can_stack(first: Slice, second: Slice) -> bool:
     """Return whether two images have the same size, orientation and pixel spacing."""
+    # A series may hold several stacks, such as the three directions of a survey, or reformats beside the slices.
     if first.fields.stored.size != second.fields.stored.size:
         return False
     if not is_same_orientation(first.orientation, second.orientation):
@@ -305,20 +340,24 @@ def find_scans(images: Sequence[tuple[str, HeaderFields]], policy: SeriesPolicy)
     scans = []
     for group in split_contradictions(images, policy):
         stacks = _stacks(group.images)
+        # Refused files are one scan, so that the listing has one entry for them.
         if group.problem is not None:
             slices = tuple(chain.from_iterable(part for stack in stacks for part in stack.parts))
             scans.append(FoundScan(parts=(slices,), by="", problem=group.problem))
             continue
+        # The scans of a series need something that distinguishes them, by which a person can name one.
+        otherwise = ("orientation, size or pixel spacing",) if len(stacks) > 1 else ()
         for stack in stacks:
-            stack_by = stack.by
-            if not stack_by and len(stacks) > 1:
-                stack_by = ("orientation, size or pixel spacing",)
-            by = " and ".join((*group.by, *stack_by))
-            volumes = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
-            scans += [
-                FoundScan(parts=parts, by=by, problem=_folder_problem(parts, policy)) for parts in volumes
-            ]
+            scans += _scans_of_stack(stack, (*group.by, *(stack.by or otherwise)), policy)
     return scans
+
+
+def _scans_of_stack(stack: VolumeSplit, by: Sequence[str], policy: SeriesPolicy) -> list[FoundScan]:
+    """Return a scan of each volume of a stack, or one of all, as the policy says; `by` distinguishes them."""
+    scans = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
+    return [
+        FoundScan(parts=parts, by=" and ".join(by), problem=_folder_problem(parts, policy)) for parts in scans
+    ]
 
 
 def _folder_problem(parts: Sequence[Sequence[Slice]], policy: SeriesPolicy) -> Problem | None:
@@ -340,6 +379,7 @@ def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Proble
     if places >= policy.min_slices:
         return None
     cure = f"--min-slices {places} takes it"
+    # Some programs give each file another series UID; the folder then shows what belongs together.
     if beside >= policy.min_slices and policy.identity != "folder":
         cure = (
             f"{beside} series of its folder are as small: if these are one scan, say --series-identity folder; if each "
@@ -397,37 +437,60 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
     """
     images = select_images(found)
     scans = find_scans(images, policy)
-    uses = Counter(path for scan in scans for path in scan.paths)
+    uses = Counter(chain.from_iterable(scan.paths for scan in scans))
     described, count = [], len(scans)
     for number, scan in enumerate(scans, start=1):
-        slices = scan.slices
-        own = _sort_paths(slices)
-        is_shared = any(uses[path] > 1 for path in own)
-        members = tuple(path for path, _ in images) if is_shared else own
-        first = slices[0].fields
-        instances = {part.fields.instance for part in slices if count > 1}
-        series = DicomSeries(
-            key=key if count == 1 else f"{key}-{number}",
-            series=first.series,
-            study=first.study,
-            group=next((part.fields.group for part in slices if part.fields.group), None),
-            frame_of_reference=first.frame_of_reference,
-            members=members,
-            first=min(members),
-            folder=common_folder(members),
-            folders=tuple(sorted(set(map(folder_of, members)))),
-            volume=(number, count, scan.by) if count > 1 and scan.by else None,
-            masks=frozenset(path for path, fields in found if not instances.isdisjoint(fields.images)),
-            modality=first.modality,
-            size=first.stored.size,
-            slices=len(slices),
-            places=min(map(_places, scan.parts)),
-            lacking=sum(map(_count_missing, scan.parts)),
-            chosen=first.chosen,
-            problem=scan_problem(scan, policy),
-        )
-        described.append((series, [one for one in images if is_shared or one[0] in scan.paths]))
+        # A file with slices of several scans belongs to each of them; then each gets all files of the series.
+        is_shared = any(uses[path] > 1 for path in scan.paths)
+        files = images if is_shared else [one for one in images if one[0] in scan.paths]
+        members = tuple(path for path, _ in files) if is_shared else _sort_paths(scan.slices)
+        series = _describe_scan(key, scan, members, policy)
+        if count > 1:
+            # A series that is one scan keeps its key, whatever the number of its files is.
+            volume = (number, count, scan.by) if scan.by else None
+            masks = _masks_of(scan, found)
+            series = replace(series, key=f"{key}-{number}", volume=volume, masks=masks)
+        described.append((series, files))
     return described
+
+
+def _describe_scan(key: str, scan: FoundScan, members: tuple[str, ...], policy: SeriesPolicy) -> DicomSeries:
+    """Return the description of the only scan of a series.
+
+    Args:
+        key: key of the series.
+        scan: the scan.
+        members: paths of its files, in order.
+        policy: rules that define a scan.
+    """
+    slices = scan.slices
+    first = slices[0].fields
+    return DicomSeries(
+        key=key,
+        series=first.series,
+        study=first.study,
+        group=next((part.fields.group for part in slices if part.fields.group), None),
+        frame_of_reference=first.frame_of_reference,
+        members=members,
+        first=min(members),
+        folder=common_folder(members),
+        folders=tuple(sorted(set(map(folder_of, members)))),
+        volume=None,
+        masks=frozenset(),
+        modality=first.modality,
+        size=first.stored.size,
+        slices=len(slices),
+        places=min(map(_places, scan.parts)),
+        lacking=sum(map(_count_missing, scan.parts)),
+        chosen=first.chosen,
+        problem=scan_problem(scan, policy),
+    )
+
+
+def _masks_of(scan: FoundScan, found: Images) -> frozenset[str]:
+    """Return the paths of the masks among the files of a series that name images of a scan."""
+    instances = {part.fields.instance for part in scan.slices}
+    return frozenset(path for path, fields in found if not instances.isdisjoint(fields.images))
 
 
 def _places(slices: Sequence[Slice]) -> int:

@@ -88,6 +88,8 @@ TIMES = (TRIGGER_TIME, ACQUISITION_TIME, CONTENT_TIME)
 PASSES = frozenset((IMAGE_TYPE, ACQUISITION_NUMBER, TRIGGER_TIME, ACQUISITION_TIME, CONTENT_TIME))
 """Attributes that may differ between the passes of one acquisition, such as first all odd and then all even slices."""
 
+MOMENTS = (headers.FRAME_MOMENT, headers.FRAME_REFERENCE_MOMENT, headers.ACQUISITION_MOMENT)
+"""Elements that hold the date and time of a frame, the first with a value counts."""
 TIME_OF_DAY = re.compile(r"(\d{2})(\d{2})?(\d{2})?(\.\d{1,6})?")
 
 MODALITIES = frozenset(
@@ -283,21 +285,12 @@ def header_fields(header: DicomHeader, policy: SeriesPolicy) -> HeaderFields:
         return uid_digest(headers.raw_value(elements, tag))
 
     modality = headers.text(elements, headers.MODALITY)
-    classes = (headers.text(elements, headers.SOP_CLASS), headers.text(elements, headers.MEDIA_SOP_CLASS))
-    kind = object_kind(classes, modality, header.pixels is not None)
-    image_type = headers.text(elements, headers.IMAGE_TYPE).upper()
-    references = referenced_series(elements)
-    keys = (policy.key(headers.raw_value(item, headers.SERIES_UID)) for item in references)
-    images = map(policy.key, referenced_images(references)) if kind in MASK_KINDS else ()
-    if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" and header.pixels is not None:
-        kind = IMAGE
-    is_image = kind == IMAGE
+    kind = _kind_of_object(header, modality, policy)
+    refers_to, images = _references(elements, kind, policy)
     # Descriptions are compared here and not kept: people write names into them.
     description = headers.text(elements, headers.SERIES_DESCRIPTION)
-    series = (
-        b"" if policy.identity == "folder" else headers.raw_value(elements, headers.SERIES_UID).strip(b" \0")
-    )
     asked_for = policy.asks_for(description)
+    stored, pixels, frames = _image(header) if kind == IMAGE else (None, None, ())
     return HeaderFields(
         kind=kind,
         modality=modality if modality in MODALITIES else "",
@@ -305,25 +298,70 @@ def header_fields(header: DicomHeader, policy: SeriesPolicy) -> HeaderFields:
         group=hashed(headers.PATIENT_ID),
         frame_of_reference=hashed(headers.FRAME_OF_REFERENCE),
         instance=hashed(headers.SOP_INSTANCE),
-        refers_to=tuple(dict.fromkeys(key for key in keys if key)),
-        images=frozenset(key for key in images if key),
+        refers_to=refers_to,
+        images=images,
         study=hashed(headers.STUDY_UID),
-        chosen=(not policy.modalities or modality in policy.modalities)
-        and (policy.description is None or asked_for),
+        chosen=_is_chosen(modality, asked_for, policy),
         is_survey=not asked_for and SURVEY.search(description) is not None,
-        image_words=tuple(sorted(IMAGE_TYPE_WORDS & {part.strip() for part in image_type.split("\\")})),
+        image_words=_image_words(elements),
         lookup_table=bool(items(elements, headers.MODALITY_LUT)),
-        format=_format(elements, header.pixels) if is_image else None,
-        pixels=header.pixels if is_image else None,
+        format=stored,
+        pixels=pixels,
         syntax=header.syntax,
         lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
-        frames=_frames(elements) if is_image else (),
+        frames=frames,
         is_flat=header.pixels is not None and kind not in MASK_KINDS and _is_flat(elements),
-        identity=_identity(series, tuple(headers.raw_value(elements, tag) for _, _, tag in IDENTITY)),
+        identity=_identity_of(elements, policy),
         series_digest=digest(headers.SERIES_UID),
         frame_digest=digest(headers.FRAME_OF_REFERENCE),
         instance_digest=digest(headers.SOP_INSTANCE),
     )
+
+
+def _kind_of_object(header: DicomHeader, modality: str, policy: SeriesPolicy) -> str:
+    """Return "image", or the kind of another object; a secondary capture is an image if the policy takes these."""
+    elements, has_pixels = header.elements, header.pixels is not None
+    classes = (headers.text(elements, headers.SOP_CLASS), headers.text(elements, headers.MEDIA_SOP_CLASS))
+    kind = object_kind(classes, modality, has_pixels)
+    # Some programs write volumes as secondary captures, which mostly are screenshots.
+    is_taken = kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" and has_pixels
+    return IMAGE if is_taken else kind
+
+
+def _references(
+    elements: Elements, kind: str, policy: SeriesPolicy
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the hashes of the series that a file refers to, and of the images that a mask refers to."""
+    described = referenced_series(elements)
+    series = (policy.key(headers.raw_value(item, headers.SERIES_UID)) for item in described)
+    # Other objects, such as reports, may list thousands of images, which nothing here needs.
+    images = map(policy.key, referenced_images(described)) if kind in MASK_KINDS else ()
+    return tuple(dict.fromkeys(key for key in series if key)), frozenset(key for key in images if key)
+
+
+def _is_chosen(modality: str, asked_for: bool, policy: SeriesPolicy) -> bool:
+    """Return whether the policy selects the modality and the description."""
+    if policy.modalities and modality not in policy.modalities:
+        return False
+    return policy.description is None or asked_for
+
+
+def _image_words(elements: Elements) -> tuple[str, ...]:
+    """Return the words of `IMAGE_TYPE_WORDS` in the image type, whose values a backslash separates (PS3.5 6.2)."""
+    words = headers.text(elements, headers.IMAGE_TYPE).upper().split("\\")
+    return tuple(sorted(IMAGE_TYPE_WORDS & {word.strip() for word in words}))
+
+
+def _image(header: DicomHeader) -> tuple[PixelFormat, PixelLocation | None, tuple[DicomFrame, ...]]:
+    """Return the storage format of an image's pixels, their location, and the frames."""
+    return _format(header.elements, header.pixels), header.pixels, _frames(header.elements)
+
+
+def _identity_of(elements: Elements, policy: SeriesPolicy) -> tuple[bytes, ...]:
+    """Return the hashes of the attributes of `IDENTITY`; files that one folder makes a series share no series' UID."""
+    series = headers.raw_value(elements, headers.SERIES_UID).strip(b" \0")
+    salt = b"" if policy.identity == "folder" else series
+    return _identity(salt, tuple(headers.raw_value(elements, tag) for _, _, tag in IDENTITY))
 
 
 def is_single_picture(head: bytes) -> bool:
@@ -346,8 +384,10 @@ def _is_flat(elements: Elements) -> bool:
 
 def _rescale(elements: Elements) -> Rescale | None:
     slope, intercept = finite_number(elements, headers.SLOPE), finite_number(elements, headers.INTERCEPT)
+    # PS3.3 C.11.1: slope and intercept come together; one alone is no equation.
     if slope is None or intercept is None:
         return None
+    # A type that the standard does not define (C.11.1.1.2) might be text that identifies someone.
     kind = headers.text(elements, headers.RESCALE_TYPE).upper()
     known = kind in RESCALE_TYPES or not kind
     return Rescale(slope=slope, intercept=intercept, kind=kind if known else "other")
@@ -362,6 +402,7 @@ def _frame(groups: tuple[Elements, ...]) -> DicomFrame:
     def numbers(tag: int, count: int) -> tuple[float, ...] | None:
         return headers.numbers(first(tag), tag, count)
 
+    # Only single slices and overlaps need the thickness. The spacing replaces a missing one; in NM it may be negative.
     spacing = finite_number(first(headers.SPACING_BETWEEN_SLICES), headers.SPACING_BETWEEN_SLICES)
     thickness = finite_number(first(headers.SLICE_THICKNESS), headers.SLICE_THICKNESS)
     rescale_tag = headers.SLOPE if first(headers.SLOPE) else headers.INTERCEPT
@@ -386,12 +427,14 @@ def _frames(elements: Elements) -> tuple[DicomFrame, ...]:
     """Return the frames, each with its real world value mappings, which equal ones share."""
     is_signed = integer(elements, headers.SIGNED, 0) == 1
     per_frame, shared = items(elements, headers.FRAME_GROUPS), items(elements, headers.SHARED_GROUPS)[:1]
+    # PS3.3 C.7.6.16.2.11: the mappings are a group of a frame or of all frames; older files have them at the top.
     common = read_mappings((*shared, elements), is_signed)
     frames = _placed_frames(elements)
     if not common and not any(headers.REAL_WORLD_MAPPINGS in item for item in per_frame):
         return frames
     own = [read_mappings((item,), is_signed) or common for item in per_frame]
     known: dict[tuple[Rescale, ...], tuple[Rescale, ...]] = {}
+    # Thousands of frames mostly have equal mappings; shared tuples keep the listing small.
     own = [known.setdefault(one, one) for one in own]
     mappings = own if len(own) == len(frames) else [common] * len(frames)
     return tuple(replace(frame, mappings=one) for frame, one in zip(frames, mappings, strict=True))
@@ -401,21 +444,28 @@ def _placed_frames(elements: Elements) -> tuple[DicomFrame, ...]:
     count = integer(elements, headers.FRAMES, 1)
     per_frame = items(elements, headers.FRAME_GROUPS)
     shared = [group for item in items(elements, headers.SHARED_GROUPS)[:1] for group in _flatten(item)]
-    places = None if per_frame or shared else _place_nuclear_slices(elements, count)
+    if not per_frame and not shared:
+        return _frames_without_groups(elements, count)
+    if not per_frame and count == 1:
+        return (_frame((*shared, elements)),)
+    # PS3.3 C.7.6.16: one item per frame, also if all items are empty.
+    if len(per_frame) != count:
+        raise damaged_file(f"{plural(count, 'frame')}, but {plural(len(per_frame), 'description')} of frames")
+    return tuple(_frame((*_flatten(item), *shared, elements)) for item in per_frame)
+
+
+def _frames_without_groups(elements: Elements, count: int) -> tuple[DicomFrame, ...]:
+    """Return the frames of a file without functional groups: a single slice, SPECT, or frames without positions."""
+    places, frame = _place_nuclear_slices(elements, count), _frame((elements,))
     if places is not None:
-        frame = _frame((elements,))
         return tuple(
             replace(frame, position_mm=at, orientation=to, attributes={**frame.attributes, **volume})
             for at, to, volume in places
         )
-    if not per_frame and count == 1:
-        return (_frame((*shared, elements)),)
-    if not per_frame and not shared:
-        # The frames have no positions, so the file is not a volume: one frame is enough to describe it.
-        return (replace(_frame((elements,)), position_mm=None),)
-    if len(per_frame) != count:
-        raise damaged_file(f"{plural(count, 'frame')}, but {plural(len(per_frame), 'description')} of frames")
-    return tuple(_frame((*_flatten(item), *shared, elements)) for item in per_frame)
+    if count == 1:
+        return (frame,)
+    # The frames have no positions, so the file is not a volume: one frame is enough to describe it.
+    return (replace(frame, position_mm=None),)
 
 
 def _place_nuclear_slices(elements: Elements, count: int) -> list[SlicePlace] | None:
@@ -435,49 +485,59 @@ def _place_nuclear_slices(elements: Elements, count: int) -> list[SlicePlace] | 
     """
     image_type = headers.text(elements, headers.IMAGE_TYPE).upper().split("\\")
     detectors = headers.items(elements, headers.DETECTOR_INFORMATION)
-    if not any(word.strip() in RECONSTRUCTED for word in image_type) or len(detectors) > 1:
+    # Other images show projections. Several detectors would place the first slice several times.
+    if set(map(str.strip, image_type)).isdisjoint(RECONSTRUCTED) or len(detectors) > 1:
         return None
-    position, orientation = (
-        next((found for one in (*detectors, elements) if (found := headers.numbers(one, tag, length))), None)
-        for tag, length in ((headers.POSITION, 3), (headers.ORIENTATION, 6))
-    )
+    # The place is that of the detector; some programs write it at the top instead.
+    position = _first_numbers((*detectors, elements), headers.POSITION, 3)
+    orientation = _first_numbers((*detectors, elements), headers.ORIENTATION, 6)
     step_mm = headers.finite_number(elements, headers.SPACING_BETWEEN_SLICES)
     numbers = headers.numbers(elements, headers.SLICE_VECTOR, None) or tuple(map(float, range(1, count + 1)))
     if len(numbers) != count:
         raise damaged_file(f"a slice vector of {len(numbers)} numbers for {count} frames")
+    # The position is that of the first frame, so that this has to be slice 1.
     if position is None or orientation is None or not step_mm or numbers[0] != 1:
         return None
     normal = np.cross(orientation[:3], orientation[3:])
+    volumes = _nuclear_volumes(elements, count)
+    return [
+        (tuple((np.array(position) + (number - 1) * step_mm * normal).tolist()), orientation, volume)
+        for number, volume in zip(numbers, volumes, strict=True)
+    ]
+
+
+def _first_numbers(groups: Iterable[Elements], tag: int, count: int) -> tuple[float, ...] | None:
+    """Return the numbers of an element from the first of `groups` that has it; None if none has it."""
+    return next((found for one in groups if (found := headers.numbers(one, tag, count))), None)
+
+
+def _nuclear_volumes(elements: Elements, count: int) -> list[Mapping[str, float]]:
+    """Return for each frame its number in each vector of `NUCLEAR_VECTORS` that has several values."""
     several: dict[str, tuple[float, ...]] = {}
     for name, tag in NUCLEAR_VECTORS.items():
         values = headers.numbers(elements, tag, None) or ()
-        if len(set(values)) > 1:
-            if len(values) != count:
-                raise damaged_file(f"a vector of {len(values)} {name} numbers for {count} frames")
-            several[name] = values
-    return [
-        (
-            tuple((np.array(position) + (number - 1) * step_mm * normal).tolist()),
-            orientation,
-            {name: values[at] for name, values in several.items()},
-        )
-        for at, number in enumerate(numbers)
-    ]
+        # Equal numbers distinguish nothing, however many of them a program writes.
+        if len(set(values)) <= 1:
+            continue
+        if len(values) != count:
+            raise damaged_file(f"a vector of {len(values)} {name} numbers for {count} frames")
+        several[name] = values
+    return [{name: values[at] for name, values in several.items()} for at in range(count)]
 
 
 def _format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFormat:
     allocated = integer(elements, headers.BITS_ALLOCATED)
     stored = integer(elements, headers.BITS_STORED, allocated)
     high = integer(elements, headers.HIGH_BIT, stored - 1)
+    # PS3.5 8.1.1: the value ends at High Bit, within the word.
     if not 1 <= stored <= high + 1 <= allocated <= 64:
         raise damaged_file(f"{stored} bits stored up to bit {high} of {allocated} allocated")
-    padding, limit = (
-        headers.unsigned_bits(elements, tag) for tag in (headers.PADDING_VALUE, headers.PADDING_LIMIT)
-    )
+    padding = _padding(elements)
     rows, columns = integer(elements, headers.ROWS), integer(elements, headers.COLUMNS)
     if rows < 1 or columns < 1:
         raise damaged_file(f"an image of {rows} x {columns} pixels")
     photometric = headers.text(elements, headers.PHOTOMETRIC)
+    # PS3.3 C.7.6.24 and C.7.6.25: Float Pixel Data has 32 bits, Double Float Pixel Data has 64.
     is_float = pixels is not None and (pixels.kind, allocated) in (("float", 32), ("double", 64))
     return PixelFormat(
         size=(rows, columns),
@@ -487,10 +547,19 @@ def _format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFo
         bits_stored=stored,
         high_bit=high,
         signed=integer(elements, headers.SIGNED, 0) == 1,
-        padding=None if padding is None or is_float else (padding, padding if limit is None else limit),
+        padding=None if is_float else padding,
+        # `check_pixels` refuses a map with padding, which is a float value that nothing here compares.
         is_float=is_float
         and not elements.keys() & {headers.FLOAT_PADDING_VALUE, headers.DOUBLE_PADDING_VALUE},
     )
+
+
+def _padding(elements: Elements) -> tuple[int, int] | None:
+    """Return the bits of both ends of the range of padding values (PS3.3 C.7.5.1.1.2); None without padding."""
+    padding, limit = (
+        headers.unsigned_bits(elements, tag) for tag in (headers.PADDING_VALUE, headers.PADDING_LIMIT)
+    )
+    return None if padding is None else (padding, padding if limit is None else limit)
 
 
 def referenced_series(elements: Elements) -> list[Elements]:
@@ -512,8 +581,10 @@ def referenced_images(parents: Iterable[Elements], *tags: int) -> Iterator[bytes
 
 def _is_lossy(said: str, syntax: str) -> bool:
     """Return whether the pixels were ever compressed lossily; `said` also covers files that were unpacked since."""
+    # PS3.3 C.7.6.1.1.5: once 01, the flag stays, also in a copy that was decompressed.
     if syntax in ALWAYS_LOSSY or said == "01":
         return True
+    # Only 00 tells that a syntax that may be lossy was used without loss; an absent flag does not.
     return syntax in MAYBE_LOSSY and said != "00"
 
 
@@ -545,38 +616,46 @@ def uid_digest(uid: bytes) -> bytes:
 
 def volume_attributes(groups: Sequence[Elements]) -> VolumeAttributes:
     """Return the attributes of a frame. `groups` describe it together; the first group with a value counts."""
-
-    def find(tags: Sequence[int]) -> tuple[Elements, int] | None:
-        return next(((group, tag) for tag in tags for group in groups if headers.has_value(group, tag)), None)
-
     attributes: dict[str, VolumeAttribute] = {}
     for name, tags in NUMERIC_ATTRIBUTES.items():
-        if element := find(tags):
-            values = _numbers(*element)
-            if values is not None:
-                attributes[name] = values if len(values) > 1 else values[0]
+        if (element := _find(groups, tags)) and (values := _numbers(*element)) is not None:
+            attributes[name] = values if len(values) > 1 else values[0]
     for name, tags in TEXT_ATTRIBUTES.items():
-        if element := find(tags):
+        if element := _find(groups, tags):
             attributes[name] = _sort_key(headers.text(*element))
-    if element := find((headers.DIMENSION_INDEX,)):
+    # PS3.3 C.7.6.17: the position of a frame along each dimension that the writer chose, such as stack or phase.
+    if element := _find(groups, (headers.DIMENSION_INDEX,)):
         for number, value in enumerate(_numbers(*element) or (), start=1):
             attributes[f"dimension {number}"] = value
+    attributes.update(_times(groups))
+    return attributes
+
+
+def _find(groups: Sequence[Elements], tags: Sequence[int]) -> tuple[Elements, int] | None:
+    """Return the first of `tags` that has a value in any group, with the first group that has it; None if none has."""
+    return next(((group, tag) for tag in tags for group in groups if headers.has_value(group, tag)), None)
+
+
+def _times(groups: Sequence[Elements]) -> dict[str, float]:
+    """Return the acquisition time and the content time of a frame in seconds, as far as the file states them."""
     moments = {
         ACQUISITION_TIME: (headers.ACQUISITION_DATE, headers.ACQUISITION_TIME),
         CONTENT_TIME: (headers.CONTENT_DATE, headers.CONTENT_TIME),
     }
+    times: dict[str, float | None] = {}
     for name, (day, time) in moments.items():
-        if element := find((time,)):
-            date_element = find((day,))
-            seconds = _seconds(headers.text(*element), headers.text(*date_element) if date_element else "")
-            if seconds is not None:
-                attributes[name] = seconds
-    if element := find((headers.FRAME_MOMENT, headers.FRAME_REFERENCE_MOMENT, headers.ACQUISITION_MOMENT)):
+        if element := _find(groups, (time,)):
+            date_element = _find(groups, (day,))
+            times[name] = _seconds(
+                headers.text(*element), headers.text(*date_element) if date_element else ""
+            )
+    # Frames of an enhanced file have one date and time together (PS3.3 C.7.6.16.2.2), more exact than the file's.
+    if element := _find(groups, MOMENTS):
         text = headers.text(*element)
+        # The offset from UTC is the same for all frames of a file (PS3.5 6.2, DT).
         seconds = _seconds(re.split(r"[+-]", text[8:])[0], text[:8])
-        if seconds is not None:
-            attributes[ACQUISITION_TIME] = seconds
-    return attributes
+        times[ACQUISITION_TIME] = times.get(ACQUISITION_TIME) if seconds is None else seconds
+    return {name: seconds for name, seconds in times.items() if seconds is not None}
 
 
 def _sort_key(text: str) -> str:
@@ -610,5 +689,6 @@ def _seconds(time: str, day: str) -> float | None:
     try:
         days = date(int(day[:4]), int(day[4:6]), int(day[6:8])).toordinal() - 1
     except ValueError:
+        # Removal of identifiers empties dates, or sets them to a day that does not exist.
         days = 0
     return total + 86400 * days

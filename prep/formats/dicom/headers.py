@@ -234,10 +234,13 @@ def damaged_file(detail: str) -> SourceError:
 
 def is_dicom(head: bytes) -> bool:
     """Return whether the first bytes are those of a DICOM file: with a preamble, or from group 2 or 8 on."""
+    # PS3.10 7.1: a preamble of 128 bytes and the prefix. ACR-NEMA files, and data sets that a program saved without
+    # both, begin with group 2 or 8, in little-endian order.
     if head[128:132] == b"DICM":
         return True
     if len(head) < 16 or head[:2] not in (b"\x02\x00", b"\x08\x00") or head[3] != 0 or head[2] > 0x70:
         return False
+    # An explicit VR, or the length of a first short value in implicit VR.
     return head[4:6] in SHORT_VRS | LONG_VRS or 0 < struct.unpack_from("<I", head, 4)[0] <= 64
 
 
@@ -292,16 +295,20 @@ class _ElementParser:
         self.require(offset + 8)
         group, number = self.tag.unpack_from(self.data, offset)
         tag = int(group) << 16 | int(number)
+        # PS3.5 7.5: items and delimiters have no VR, whatever the transfer syntax is.
         if not self.explicit or tag >> 16 == 0xFFFE:
             return tag, "", self.long.unpack_from(self.data, offset + 4)[0], offset + 8
         vr = self.data[offset + 4 : offset + 6]
         if vr in SHORT_VRS:
             return tag, vr.decode(), self.short.unpack_from(self.data, offset + 6)[0], offset + 8
+        # PS3.5 7.1.2: VRs that were added later have a length of 4 bytes, so that unknown ones are read like OB.
         if not (vr in LONG_VRS or (vr.isalpha() and vr.isupper())):
             raise damaged_file(f"element {format_tag(tag)} has no value representation")
         self.require(offset + 12)
         return tag, vr.decode(), self.long.unpack_from(self.data, offset + 8)[0], offset + 12
 
+    # One loop, because it takes most of the time of a listing (see "DICOM headers by our parser" in docs/decisions.md).
+    # Its branches are the forms of an element: end of an item, pixels, fragments, sequence, listed value, other value.
     def data_set(self, offset: int, end: int | None, depth: int) -> tuple[Elements, int]:
         """Return the kept elements up to `end`, or to the item delimiter, and the offset after them."""
         if depth > MAX_DEPTH:
@@ -309,40 +316,54 @@ class _ElementParser:
         elements: dict[int, Element | tuple[Elements, ...]] = {}
         while end is None or offset < end:
             tag, vr, length, value = self.element(offset)
+            # PS3.5 7.5.2: only an item of undefined length has a delimiter.
             if tag == ITEM_END and end is None:
                 return elements, value
+            # Pixels in a sequence are those of an icon (PS3.3 C.7.6.1.1.6). In the data set they end the header.
             if depth == 0 and tag in PIXEL_KINDS:
                 stated, words = None if length == UNDEFINED else length, vr in ("", "OW")
                 self.pixels = PixelLocation(kind=PIXEL_KINDS[tag], offset=value, length=stated, words=words)
                 return elements, value
             listed_vr = self.vrs.get(tag, "")
-            if length == UNDEFINED:
-                if vr in ("OB", "OW"):
-                    offset = self.fragments_end(value)
-                    continue
-                items, offset = self.items(value, None, depth, vr)
-            elif listed_vr == "SQ":
-                self.require(value + length)
-                items, offset = self.items(value, value + length, depth, vr)
+            # PS3.5 A.4: encapsulated pixels; any other value of undefined length is a sequence.
+            if length == UNDEFINED and vr in ("OB", "OW"):
+                offset = self.fragments_end(value)
+            elif length == UNDEFINED or listed_vr == "SQ":
+                items, offset = self.sequence(value, length, depth, vr)
+                if listed_vr == "SQ":
+                    elements[tag] = items
             else:
                 offset = value + length
-                if tag == CSA_IMAGE_HEADER and length > MAX_VALUE_BYTES:
-                    pass  # It is a private element of another creator: see `CSA_CREATOR`.
-                elif listed_vr and tag not in elements:
-                    if length > MAX_VALUE_BYTES * _LONGER.get(tag, 1):
-                        raise damaged_file(f"element {format_tag(tag)} has {plural(length, 'byte')}")
-                    self.require(offset)
-                    known_vr = vr if vr not in ("", "UN") else listed_vr
-                    self.count_kept()
-                    elements[tag] = Element(vr=known_vr, data=self.data[value:offset], little=self.little)
+                # The first of several elements with one tag counts; the standard allows one (PS3.5 7.1).
+                if listed_vr and tag not in elements:
+                    self.keep_value(elements, tag, vr or listed_vr, value, length)
+                # A sequence needs its next element; at the top, this may be the last one before the pixels.
                 elif depth:
                     self.require(offset)
-                continue
-            if listed_vr == "SQ":
-                elements[tag] = items
-        if end is not None and offset != end and depth:
-            raise damaged_file("an item of a sequence is shorter than its elements")
         return elements, offset
+
+    def keep_value(
+        self, elements: dict[int, Element | tuple[Elements, ...]], tag: int, vr: str, value: int, length: int
+    ) -> None:
+        """Add the element of a value at an offset."""
+        # It is a private element of another creator: see `CSA_CREATOR`.
+        if tag == CSA_IMAGE_HEADER and length > MAX_VALUE_BYTES:
+            return
+        # The listed values are short texts and numbers; a longer one is damage that would fill the memory.
+        if length > MAX_VALUE_BYTES * _LONGER.get(tag, 1):
+            raise damaged_file(f"element {format_tag(tag)} has {plural(length, 'byte')}")
+        self.require(value + length)
+        self.count_kept()
+        # PS3.5 6.2.2: a program writes UN for an element that it does not know, and we do.
+        known_vr = self.vrs[tag] if vr == "UN" else vr
+        elements[tag] = Element(vr=known_vr, data=self.data[value : value + length], little=self.little)
+
+    def sequence(self, value: int, length: int, depth: int, vr: str) -> tuple[tuple[Elements, ...], int]:
+        """Return the items of the sequence at an offset, and the offset after it."""
+        if length == UNDEFINED:
+            return self.items(value, None, depth, vr)
+        self.require(value + length)
+        return self.items(value, value + length, depth, vr)
 
     def items(self, offset: int, end: int | None, depth: int, vr: str) -> tuple[tuple[Elements, ...], int]:
         """Return the items of a sequence, and the offset after it."""
@@ -358,7 +379,10 @@ class _ElementParser:
             if tag != ITEM:
                 raise damaged_file("a sequence contains elements other than items")
             self.count_kept()
-            item, offset = parser.data_set(value, None if length == UNDEFINED else value + length, depth + 1)
+            stop = None if length == UNDEFINED else value + length
+            item, offset = parser.data_set(value, stop, depth + 1)
+            if stop is not None and offset != stop:
+                raise damaged_file("an item of a sequence is shorter than its elements")
             items.append(item)
         return tuple(items), offset
 
@@ -378,6 +402,8 @@ def _file_meta(data: bytes, complete: bool) -> tuple[Elements, int]:
     offset = 132 if data[128:132] == b"DICM" else 0
     parser = _ElementParser(data, complete, True, True)
     elements: dict[int, Element] = {}
+    # PS3.10 7.1: group 2 is explicit little-endian, whatever the data set is. Its length in (0002,0000) is not used,
+    # because some programs change elements and leave it.
     while offset + 8 <= len(data) and data[offset : offset + 2] == b"\x02\x00":
         tag, vr, length, value = parser.element(offset)
         offset = value + length
@@ -437,6 +463,7 @@ def read_dicom_body(
         SourceError: the file changed since then; or see `read_dicom_file` and `inflate`.
     """
     data = read_dicom_file(files, path)
+    # The header was read earlier, maybe by another process: its offsets are right for these bytes alone.
     body = inflate(data[_file_meta(data, True)[1] :]) if syntax == DEFLATED else data
     if checksum_before(pixels, body) != checksum:
         raise SourceError("read", CHANGED_FILE, "")
@@ -469,24 +496,53 @@ def parse_dicom_header(
         raise SourceError("read", "file is not DICOM")
     meta, offset = _file_meta(data, complete)
     syntax = text(meta, TRANSFER_SYNTAX)
-    if syntax == DEFLATED:
-        if not complete:
-            raise HeaderContinuesError
-        data, offset = inflate(data[offset:]), 0
-    if offset + 8 > len(data) and not complete:
+    # PS3.5 A.5: deflated bytes have no start that could be inflated alone and be known to hold the header.
+    if not complete and (syntax == DEFLATED or offset + 8 > len(data)):
         raise HeaderContinuesError
+    if syntax == DEFLATED:
+        data, offset = inflate(data[offset:]), 0
     vr = data[offset + 4 : offset + 6]
+    # The first element tells, because some programs write another transfer syntax than that of the data set.
     explicit = vr in SHORT_VRS or vr in LONG_VRS
     parser = _ElementParser(data, complete, explicit, syntax != EXPLICIT_BIG, vrs)
-    if not syntax:
-        syntax = EXPLICIT_LITTLE if explicit else IMPLICIT_LITTLE
+    elements: Elements = {}
     if data[offset:] or not complete:
         elements, end = parser.data_set(offset, len(data) if complete else UNDEFINED, 0)
         if parser.pixels is None:
             parser.require(end)
-    else:
-        elements = {}
+    # A file without meta information names no transfer syntax.
+    syntax = syntax or (EXPLICIT_LITTLE if explicit else IMPLICIT_LITTLE)
     return DicomHeader(elements={**meta, **elements}, syntax=syntax, pixels=parser.pixels), data
+
+
+HEAD_BYTES = 1 << 16
+"""First read of a file for its header; a longer header causes a read of the complete file."""
+FileStart = tuple[bytes, bool, bool]
+"""First bytes of a file, see `read_dicom_start`."""
+
+
+def parse_file_header(
+    files: SourceFiles, path: str, start: FileStart, vrs: Mapping[int, str] = HEADER_VRS
+) -> tuple[DicomHeader, bytes]:
+    """Read the header of a file from its first bytes, or from the complete file if the header is longer.
+
+    Args:
+        files: the source that holds the file.
+        path: path of the file.
+        start: its first bytes.
+        vrs: the elements that are kept, `HEADER_VRS` or `MASK_VRS`.
+
+    Returns:
+        As `parse_dicom_header`; the bytes may end before the pixels do.
+
+    Raises:
+        SourceError: the file is not DICOM, damaged, or truncated.
+    """
+    head, complete, _ = start
+    try:
+        return parse_dicom_header(head, complete, vrs)
+    except HeaderContinuesError:
+        return parse_dicom_header(read_dicom_file(files, path), vrs=vrs)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -540,6 +596,7 @@ def has_value(elements: Elements, tag: int) -> bool:
     element = elements.get(tag)
     if not isinstance(element, Element):
         return False
+    # Texts are padded to an even length (PS3.5 6.2), so that a blank is an empty value. A binary 0 is a number.
     return bool(element.data if element.vr in BINARY_NUMBERS else element.data.strip(b" \0"))
 
 
@@ -562,6 +619,7 @@ def name_text(elements: Elements, tag: int, character_sets: Sequence[str]) -> st
     value = raw_value(elements, tag).rstrip(b" \0")
     declared = declared_character_sets(elements) if CHARACTER_SET in elements else character_sets
     known = [name for name in declared if name in python_encoding]
+    # PS3.5 6.1.2.5: with several character sets, escape sequences switch between them.
     if len(known) > 1:
         decoded = decode_bytes(value, convert_encodings(known), TEXT_VR_DELIMS)
     else:
@@ -614,12 +672,17 @@ def _number_blocks(elements: Elements, tag: int) -> Iterator[list[float]]:
     while start <= len(value):
         stop = value.find(b"\\", start + _NUMBERS_BLOCK_BYTES)
         stop = stop if stop >= 0 else len(value)
-        parts = [part.strip(b" \0") for part in value[start:stop].split(b"\\")]
-        yield [
-            float(part) if len(part) <= MAX_NUMBER_CHARACTERS and DECIMAL.fullmatch(part) else math.nan
-            for part in parts
-        ]
+        yield [_decimal(part.strip(b" \0")) for part in value[start:stop].split(b"\\")]
         start = stop + 1
+
+
+def _decimal(part: bytes) -> float:
+    """Return the number of a DS or IS; NaN if it is none.
+
+    PS3.5 6.2 allows 16 characters; some programs write more digits. `float` alone would accept "nan", "1_000" and
+    text of any length.
+    """
+    return float(part) if len(part) <= MAX_NUMBER_CHARACTERS and DECIMAL.fullmatch(part) else math.nan
 
 
 def finite_number(elements: Elements, tag: int) -> float | None:
@@ -649,6 +712,7 @@ def unsigned_bits(elements: Elements, tag: int) -> int | None:
     element = elements.get(tag)
     if not isinstance(element, Element) or len(element.data) < 2:
         return None
+    # Files of implicit VR state US or SS by the sign of the pixels (PS3.6); some programs write padding as text.
     if element.vr in ("DS", "IS"):
         value = finite_number(elements, tag)
         return None if value is None else int(value) & 0xFFFF

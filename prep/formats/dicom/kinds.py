@@ -99,6 +99,7 @@ def sop_class_kind(uid: str) -> str | None:
     for prefix, kind in SOP_CLASS_PREFIXES.items():
         if uid.startswith(prefix):
             return kind
+    # pydicom's dictionary of PS3.6 names the classes that halofeed has no word for.
     known = _standard_uid(uid)
     if known.type != "SOP Class" or not known.name:
         return None
@@ -130,6 +131,7 @@ def object_kind(classes: tuple[str, ...], modality: str, has_pixels: bool) -> st
         modality: modality in the header.
         has_pixels: whether the object has pixels.
     """
+    # The SOP class decides (PS3.4 B.5). The modality decides about private classes, whose images may be slices too.
     known = next((kind for kind in map(sop_class_kind, classes) if kind is not None), None)
     if known is not None and known != IMAGE:
         return known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.header_fields import referenced_images, referenced_series, uid_digest
-from halofeed.prep.formats.dicom.headers import Elements, MaskFile, items, raw_value, read_mask_file
+from halofeed.prep.formats.dicom.headers import (
+    HEAD_BYTES,
+    MASK_VRS,
+    DicomHeader,
+    Elements,
+    items,
+    parse_file_header,
+    raw_value,
+    read_dicom_start,
+    read_mask_file,
+)
 from halofeed.prep.formats.dicom.kinds import MASK_KINDS, STRUCTURE_SET, sop_class_kind, uid_name
 from halofeed.prep.formats.dicom.rtstruct import read_structures, structure_bytes, structure_names
 from halofeed.prep.formats.dicom.seg import read_segmentation, segment_names
@@ -65,13 +75,14 @@ def open_dicom_mask(
 
     References: DICOM PS3.3, A.51 Segmentation, A.86 Label Map Segmentation and A.19.3 RT Structure Set.
     """
-    mask, kind = _parse_mask(files, path, reserve)
+    mask = read_mask_file(files, path, reserve)
+    kind = _mask_kind(mask)
     if scan is not None:
         _check_references(mask.elements, scan)
     if kind == STRUCTURE_SET:
         reserve(structure_bytes(mask))
         return read_structures(path, mask.elements, image_grid, keeps)
-    return read_segmentation(files, path, mask, image_grid, tolerance_voxels, keeps)
+    return read_segmentation(path, mask, image_grid, tolerance_voxels, keeps)
 
 
 def open_label_series(files: SourceFiles, members: Iterable[str], policy: SeriesPolicy) -> MaskScan:
@@ -93,7 +104,7 @@ def open_label_series(files: SourceFiles, members: Iterable[str], policy: Series
     return MaskScan(
         grid=scan.grid,
         names={},
-        # Every series of labels of modality CT has this one.
+        # Labels keep no rescale (`_label_slice`), so that every series of labels of modality CT has this one.
         findings=tuple(one for one in scan.findings if one.name is not FindingName.NO_RESCALE_SLOPE),
         files=scan.files,
         read=read,
@@ -102,50 +113,64 @@ def open_label_series(files: SourceFiles, members: Iterable[str], policy: Series
 
 
 def class_names(files: SourceFiles, path: str) -> Mapping[int, str]:
-    """Return the names of all segments or structures of a file by number.
+    """Return the names of all segments or structures of a file by number; this reads no pixels of segments.
 
     Raises:
         SourceError: see `open_dicom_mask`.
     """
-    mask, kind = _parse_mask(files, path, no_memory_limit)
-    return (structure_names if kind == STRUCTURE_SET else segment_names)(mask.elements)
+    # PS3.5 7.1: elements are in the order of their tags, so that segments come before the pixels.
+    start = read_dicom_start(files, path, HEAD_BYTES)
+    header, _ = parse_file_header(files, path, start, MASK_VRS)
+    names = structure_names if _mask_kind(header) == STRUCTURE_SET else segment_names
+    return names(header.elements)
 
 
-def _parse_mask(files: SourceFiles, path: str, reserve: ReserveMemory) -> tuple[MaskFile, str]:
-    """Parse the file of a mask; return it with its kind, one of `MASK_KINDS`."""
-    mask = read_mask_file(files, path, reserve)
-    sop_class = headers.text(mask.elements, headers.SOP_CLASS)
+def _mask_kind(header: DicomHeader) -> str:
+    """Return the kind of a mask, one of `MASK_KINDS`; raise SourceError for another object."""
+    sop_class = headers.text(header.elements, headers.SOP_CLASS)
     kind = sop_class_kind(sop_class)
     if kind not in MASK_KINDS:
         detail = f"it is {uid_name(sop_class, 'an unknown kind of object')}"
         raise SourceError("read", "DICOM file is neither a segmentation nor a structure set", detail)
-    if mask.syntax == headers.EXPLICIT_BIG:
+    # A retired transfer syntax (PS3.5 A.3). How writers order one-bit pixels in its swapped words is not known.
+    if header.syntax == headers.EXPLICIT_BIG:
         raise SourceError("read", "mask in big-endian DICOM is not supported", "save it little-endian")
-    return mask, kind
+    return kind
 
 
 def _check_references(elements: Elements, scan: ScanIdentity) -> None:
     """Refuse a mask that refers to another scan.
 
+    The most exact statement counts: images, then series, then frame of reference. Archives that replace UIDs may leave
+    out any of them, so that one which the mask or the scan lacks proves nothing.
+
     Raises:
         SourceError: the mask names images, a series or a frame of reference that the scan does not have.
     """
     series = referenced_series(elements)
-    images = set(map(uid_digest, _image_uids(elements, series))) - {b""}
+    images = _digests(_image_uids(elements, series))
     if images and scan.images:
-        if not images & scan.images:
-            detail = (
-                f"none of the {plural(len(images), 'image')} that it names (ReferencedSOPInstanceUID) "
-                "is the scan's"
-            )
+        if images.isdisjoint(scan.images):
+            named = plural(len(images), "image")
+            detail = f"none of the {named} that it names (ReferencedSOPInstanceUID) is the scan's"
             raise _wrong_scan(detail)
         return
-    named_series = {uid_digest(raw_value(item, headers.SERIES_UID)) for item in series} - {b""}
-    if named_series and scan.series and not scan.series & named_series:
+    named_series = _digests(raw_value(item, headers.SERIES_UID) for item in series)
+    if _contradict(named_series, scan.series):
         raise _wrong_scan("the series that it names (SeriesInstanceUID) is not the scan's")
-    frames = set(map(uid_digest, _frame_uids(elements))) - {b""}
-    if not named_series and frames and scan.frames and not frames & scan.frames:
+    # Two series of a study share a frame of reference, so that the series decides where the mask names one.
+    if not named_series and _contradict(_digests(_frame_uids(elements)), scan.frames):
         raise _wrong_scan("its frame of reference (FrameOfReferenceUID) is not the scan's")
+
+
+def _digests(uids: Iterable[bytes]) -> set[bytes]:
+    """Return the digests of UIDs, without that of an empty one."""
+    return set(map(uid_digest, uids)) - {b""}
+
+
+def _contradict(named: Set[bytes], own: Set[bytes]) -> bool:
+    """Return whether both the mask and the scan state UIDs, and none of them is the same."""
+    return bool(named and own) and named.isdisjoint(own)
 
 
 def _wrong_scan(detail: str) -> SourceError:
@@ -157,6 +182,7 @@ def _image_uids(elements: Elements, series: Iterable[Elements]) -> set[bytes]:
     uids = set(referenced_images(series))
     if uids:
         return uids
+    # Some writers leave the series out, and name the images at each frame (PS3.3 C.7.6.16.2.6) or contour (C.8.8.6).
     groups = [*items(elements, headers.SHARED_GROUPS), *items(elements, headers.FRAME_GROUPS)]
     derivations = [item for group in (elements, *groups) for item in items(group, headers.DERIVATIONS)]
     uids.update(referenced_images((elements, *derivations), headers.SOURCE_IMAGES))

@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -119,6 +119,7 @@ def check_run_lengths(frame: bytes, planes: int) -> list[int]:
     Raises:
         SourceError: the RLE header does not list `planes` byte planes in ascending order.
     """
+    # PS3.5 G.5: the number of segments, then up to 15 offsets. A segment holds one byte of each pixel.
     header = frame[:RLE_HEADER_BYTES].ljust(RLE_HEADER_BYTES, b"\0")
     count, *offsets = np.frombuffer(header, "<u4").tolist()
     if count != planes or offsets[0] != RLE_HEADER_BYTES or offsets[:planes] != sorted(set(offsets[:planes])):
@@ -144,6 +145,7 @@ def decode_rle(frame: bytes, planes: int, size: tuple[int, int]) -> NDArray[np.u
             raise damaged_pixels("the last run is truncated") from error
         if len(decoded) < count or any(decoded[count:]):
             raise damaged_pixels(f"run lengths of {plural(len(decoded), 'value')}, expected {count}")
+        # PS3.5 G.2: the most significant byte comes first.
         pixels[:, planes - 1 - plane] = np.frombuffer(decoded, np.uint8, count)
     return pixels.view(f"<u{planes}").reshape(size)
 
@@ -181,45 +183,66 @@ def _jpeg_header(frame: bytes) -> Codestream:
     """
     if frame[:2] != b"\xff\xd8":
         raise damaged_pixels("a JPEG frame without a start marker")
-    header, offset = None, 2
-    while offset + 4 <= len(frame) and frame[offset] == 0xFF:
-        marker, length = frame[offset + 1], int.from_bytes(frame[offset + 2 : offset + 4], "big")
-        if marker == 0xFF:
-            offset += 1
-            continue
-        if marker == START_OF_SCAN:
-            if header is None or offset + 2 + length > len(frame):
-                break
-            scan = frame[offset + 2 + length :].rstrip(b"\0\xff")[:-2]
-            markers = set(re.findall(rb"\xff+([^\x00\xff])", scan))
-            if header.process == JPEG_LS:
-                markers = {
-                    code for code in markers if code[0] >= 0x80
-                }  # JPEG-LS stuffs a zero bit after 0xFF.
-            if markers - RESTARTS:
-                raise damaged_pixels("a JPEG frame of several scans or images")
-            if header.process == JPEG_LS:
-                # The number of components, two bytes for each, then NEAR (ITU-T T.87, C.2.3).
-                return replace(header, near=frame[offset + 5 + 2 * frame[offset + 4]])
-            return header
-        if marker in START_OF_FRAME:
-            if header is not None or offset + 10 > len(frame):
-                break
-            height, width = (int.from_bytes(frame[at : at + 2], "big") for at in (offset + 5, offset + 7))
-            header = Codestream(
-                size=(height, width),
-                components=frame[offset + 9],
-                precision=frame[offset + 4],
-                signed=False,
-                process=marker,
-            )
+    header: Codestream | None = None
+    for marker, offset, length in _jpeg_segments(frame):
+        if marker == START_OF_SCAN and header is not None and offset + 2 + length <= len(frame):
+            return _check_scan(frame, offset, length, header)
+        if marker in START_OF_FRAME and header is None and offset + 10 <= len(frame):
+            header = _frame_header(frame, offset, marker)
         elif marker not in TABLES or length < 2:
             break
-        offset += 2 + length
     raise damaged_pixels("a JPEG frame without a header")
 
 
+def _jpeg_segments(frame: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield the marker, the offset and the length of each marker segment of a JPEG (ITU-T T.81, B.1.1)."""
+    offset = 2
+    while offset + 4 <= len(frame) and frame[offset] == 0xFF:
+        marker, length = frame[offset + 1], int.from_bytes(frame[offset + 2 : offset + 4], "big")
+        # T.81, B.1.1.2: any number of 0xFF may stand before a marker.
+        if marker == 0xFF:
+            offset += 1
+            continue
+        yield marker, offset, length
+        offset += 2 + length
+
+
+def _frame_header(frame: bytes, offset: int, marker: int) -> Codestream:
+    """Return the frame header at an offset (ITU-T T.81, B.2.2): precision, height, width, components."""
+    height, width = (int.from_bytes(frame[at : at + 2], "big") for at in (offset + 5, offset + 7))
+    return Codestream(
+        size=(height, width),
+        components=frame[offset + 9],
+        precision=frame[offset + 4],
+        signed=False,
+        process=marker,
+    )
+
+
+def _check_scan(frame: bytes, offset: int, length: int, header: Codestream) -> Codestream:
+    """Return the header with what the scan states, after a check that the scan is the only one.
+
+    Args:
+        frame: the JPEG.
+        offset: offset of the scan header.
+        length: bytes of the scan header.
+        header: the frame header.
+    """
+    scan = frame[offset + 2 + length :].rstrip(b"\0\xff")[:-2]
+    markers = set(re.findall(rb"\xff+([^\x00\xff])", scan))
+    if header.process == JPEG_LS:
+        # JPEG-LS stuffs a zero bit after 0xFF, and not a zero byte, so that only codes from 0x80 on are markers.
+        markers = {code for code in markers if code[0] >= 0x80}
+    if markers - RESTARTS:
+        raise damaged_pixels("a JPEG frame of several scans or images")
+    if header.process == JPEG_LS:
+        # The number of components, two bytes for each, then NEAR (ITU-T T.87, C.2.3).
+        return replace(header, near=frame[offset + 5 + 2 * frame[offset + 4]])
+    return header
+
+
 def _jpeg_2000_header(frame: bytes) -> Codestream:
+    # SOC and SIZ begin the codestream (ITU-T T.800, A.4.1, A.5.1). The boxes of a JP2 file may come before them.
     start = frame[:512].find(b"\xff\x4f\xff\x51")
     if start < 0 or start + 45 > len(frame):
         raise damaged_pixels("a JPEG 2000 frame without a header")
@@ -242,28 +265,35 @@ def _check_codestream(frame: bytes, codec: str, stored: PixelFormat) -> Codestre
     Raises:
         SourceError: the frame is truncated, contradicts `stored`, or has a format that no plug-in decodes.
     """
-    rows, columns = stored.size
     if codec == "RLE":
         check_run_lengths(frame, stored.word_bytes)
         return Codestream(
             size=stored.size, components=1, precision=stored.bits_allocated, signed=stored.signed
         )
     header = _jpeg_2000_header(frame) if codec == "JPEG 2000" else _jpeg_header(frame)
-    if header.size != stored.size:
-        detail = f"a frame of {header.size[0]} x {header.size[1]} pixels, expected {rows} x {columns}"
-        raise damaged_pixels(detail)
-    if codec in ("JPEG baseline", "JPEG extended") and header.precision != 8:
-        raise frame_error("transfer syntax is not supported", f"{codec} of {header.precision} bits")
-    least = min(2, stored.bits_allocated)
-    if header.components != 1 or not least <= header.precision <= min(stored.bits_allocated, 16):
-        detail = f"{header.components} x {header.precision} bits in {stored.bits_allocated}"
-        raise damaged_pixels(detail)
+    _check_pixel_format(header, codec, stored)
+    # A plug-in may read a frame of another process than the transfer syntax names, and return other values.
     if codec in PROCESSES and header.process not in PROCESSES[codec]:
         raise damaged_pixels(f"{codec} with a frame header of type {header.process:02X}")
     # Decoders invent the missing pixels of a truncated frame and report success.
     if not frame.rstrip(b"\0\xff").endswith(b"\xff\xd9"):
         raise truncated_pixels(f"a frame of {plural(len(frame), 'byte')} has no end mark")
     return header
+
+
+def _check_pixel_format(header: Codestream, codec: str, stored: PixelFormat) -> None:
+    """Refuse a frame whose size or bits are not those that the file states, or that no plug-in decodes."""
+    (height, width), (rows, columns) = header.size, stored.size
+    if header.size != stored.size:
+        raise damaged_pixels(f"a frame of {height} x {width} pixels, expected {rows} x {columns}")
+    # Pillow's libjpeg decodes 8 bits only; 12 bits need another build of it.
+    if codec in ("JPEG baseline", "JPEG extended") and header.precision != 8:
+        raise frame_error("transfer syntax is not supported", f"{codec} of {header.precision} bits")
+    # T.81 and T.87 begin at 2 bits per value. The word has to hold the value, and no plug-in decodes more than 16 bits.
+    least = min(2, stored.bits_allocated)
+    if header.components != 1 or not least <= header.precision <= min(stored.bits_allocated, 16):
+        detail = f"{header.components} x {header.precision} bits in {stored.bits_allocated}"
+        raise damaged_pixels(detail)
 
 
 def fragments(body: bytes, offset: int) -> list[tuple[int, int]]:
@@ -303,21 +333,28 @@ def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[i
         return [pieces]
     if len(pieces) < count:
         raise truncated_pixels(f"{plural(len(pieces), 'fragment')} for {plural(count, 'frame')}")
+    # The table is often empty or wrong, and not needed where each frame is a fragment.
     if len(pieces) == count:
         return [[piece] for piece in pieces]
     starts = np.frombuffer(body, "<u4", table_length // 4, table_at).tolist()
+    return _frames_of_table(pieces, starts, count)
+
+
+def _frames_of_table(
+    pieces: Sequence[tuple[int, int]], starts: Sequence[int], count: int
+) -> list[list[tuple[int, int]]]:
+    """Return the fragments of each frame by the basic offset table.
+
+    PS3.5 A.4: it holds the offset of each frame's first fragment, from the first byte of the first fragment's item tag.
+    """
     first = pieces[0][0] - 8
     index_at = {piece[0] - 8 - first: index for index, piece in enumerate(pieces)}
-    if (
-        len(starts) != count
-        or any(start not in index_at for start in starts)
-        or starts != sorted(set(starts))
-    ):
-        raise damaged_pixels(
-            f"{plural(len(pieces), 'fragment')} for {plural(count, 'frame')}, and no table of them"
-        )
+    ascending = list(starts) == sorted(set(starts))
+    if len(starts) != count or not ascending or not index_at.keys() >= set(starts):
+        detail = f"{plural(len(pieces), 'fragment')} for {plural(count, 'frame')}, and no table of them"
+        raise damaged_pixels(detail)
     cuts = [*(index_at[start] for start in starts), len(pieces)]
-    return [pieces[start:stop] for start, stop in pairwise(cuts)]
+    return [list(pieces[start:stop]) for start, stop in pairwise(cuts)]
 
 
 def _decode(frame: bytes, syntax: str, stored: PixelFormat) -> tuple[NDArray[Any], int]:
@@ -384,19 +421,20 @@ class FrameReader:
         if self._fragments:
             frame = b"".join(self._body[start : start + length] for start, length in self._fragments[index])
             array, near = _decode(frame, self._syntax, stored)
+            # Plug-ins return signed values for a signed codestream: the sign goes back into the word's bits.
             if array.dtype.kind == "i":
                 array = array.astype(f"i{dtype.itemsize}").view(dtype)
             return array.astype(dtype, copy=False), near
         pixels, is_big = stored.size[0] * stored.size[1], self._syntax == headers.EXPLICIT_BIG
         start = index * pixels
         if stored.bits_allocated == 1:
-            # Frames are not padded to bytes, so a frame may begin within a byte.
+            # PS3.5 8.1.1: frames are not padded to bytes, so a frame may begin within a byte.
             first, end = start // 8, (start + pixels + 7) // 8
             packed = np.frombuffer(self._body, "u1", end - first, self._location.offset + first)
             bits = np.unpackbits(packed, bitorder="little")[start % 8 : start % 8 + pixels]
             return bits.reshape(stored.size), 0
         if is_big and dtype.itemsize == 1 and self._location.words:
-            # 8-bit pixels in big-endian 16-bit words: the two pixels of each word are swapped.
+            # PS3.5 7.3: 8-bit pixels in big-endian 16-bit words, so that the two pixels of each word are swapped.
             even, stop = start - start % 2, start + pixels + (start + pixels) % 2
             pairs = np.frombuffer(self._body, "u1", stop - even, self._location.offset + even).reshape(-1, 2)
             return pairs[:, ::-1].reshape(-1)[start - even :][:pixels].reshape(stored.size), 0
@@ -458,30 +496,43 @@ def check_pixels(fields: HeaderFields, byte_count: int | None) -> PixelLocation:
     Raises:
         SourceError: the format is not supported, or the pixels cannot be those that the header states.
     """
-    stored, location = fields.stored, fields.pixels
+    location = fields.pixels
     assert location is not None
+    _check_format(fields, location)
+    held = max(0, byte_count - location.offset) if byte_count is not None else location.length or 0
+    check_length = _check_compressed if fields.syntax in PLUGINS else _check_uncompressed
+    check_length(fields, location, held)
+    return location
+
+
+def _check_format(fields: HeaderFields, location: PixelLocation) -> None:
+    """Refuse a transfer syntax or a format of pixels that is not read."""
+    stored = fields.stored
     if fields.syntax not in PLUGINS and fields.syntax not in UNCOMPRESSED:
         raise frame_error("transfer syntax is not supported")
     if location.kind != "integer" and not (stored.is_float and fields.syntax in UNCOMPRESSED):
         # It states a padding value, or is compressed.
         cure = "save it as NIfTI (3D Slicer does, or paramap2itkimage of dcmqi), then --layout pairs or csv"
         raise frame_error("floating-point pixels are not supported", f"a parametric map; {cure}")
+    # Images of one bit are masks or presentation overlays (PS3.5 8.1.1), and no slices.
     if stored.bits_allocated not in (8, 16, 32) and not stored.is_float:
         raise frame_error("bit depth is not supported", f"{stored.bits_allocated} bits allocated")
-    rows, columns = stored.size
-    pixels = rows * columns * len(fields.frames)
-    held = max(0, byte_count - location.offset) if byte_count is not None else location.length or 0
-    if fields.syntax in PLUGINS:
-        if location.length is not None:
-            raise damaged_pixels("compressed pixels that are not in fragments")
-        if pixels > FREE_PIXELS * len(fields.frames) + PIXELS_PER_BYTE * held:
-            raise truncated_pixels(
-                f"{plural(held, 'byte')} for {len(fields.frames)} x {rows} x {columns} pixels"
-            )
-        return location
-    needed = pixels * stored.bits_allocated // 8
-    if location.length is None or min(location.length, held) < needed:
-        raise truncated_pixels(
-            f"{plural(min(location.length or 0, held), 'byte')} of pixels, expected {needed}"
-        )
-    return location
+
+
+def _check_compressed(fields: HeaderFields, location: PixelLocation, held: int) -> None:
+    """Refuse compressed pixels of far fewer bytes than frames of their size take; `held` is the bytes of the file."""
+    # PS3.5 A.4: encapsulated pixels have an undefined length.
+    if location.length is not None:
+        raise damaged_pixels("compressed pixels that are not in fragments")
+    (rows, columns), frames = fields.stored.size, len(fields.frames)
+    if rows * columns * frames > FREE_PIXELS * frames + PIXELS_PER_BYTE * held:
+        raise truncated_pixels(f"{plural(held, 'byte')} for {frames} x {rows} x {columns} pixels")
+
+
+def _check_uncompressed(fields: HeaderFields, location: PixelLocation, held: int) -> None:
+    """Refuse pixels of fewer bytes than the frames take; `held` is the bytes of the file from the first pixel on."""
+    rows, columns = fields.stored.size
+    needed = rows * columns * len(fields.frames) * fields.stored.bits_allocated // 8
+    found = min(location.length or 0, held)
+    if location.length is None or found < needed:
+        raise truncated_pixels(f"{plural(found, 'byte')} of pixels, expected {needed}")

@@ -54,6 +54,11 @@ class Rescale:
     table: bytes = b""
     is_mapping: bool = False
 
+    @property
+    def is_identity(self) -> bool:
+        """True if all values are those stored."""
+        return (self.slope, self.intercept) == (1.0, 0.0) and not self.table
+
 
 def _unit_of(item: Elements) -> str:
     """Return the code of the unit; "other" for a text that is no unit, since it may identify someone."""
@@ -65,6 +70,7 @@ def _unit_of(item: Elements) -> str:
 def _end(item: Elements, tags: Sequence[int], is_signed: bool) -> float | None:
     """Return one end of the mapped range; with an implicit VR its sign is that of the pixels."""
     value = next((found for tag in tags if (found := finite_number(item, tag)) is not None), None)
+    # The VR is US or SS by the Pixel Representation (PS3.6); a file of implicit VR leaves it out, and we read US.
     return value - 65536 if value is not None and is_signed and 32768 <= value < 65536 else value
 
 
@@ -83,26 +89,33 @@ def read_mappings(groups: Sequence[Elements], is_signed: bool) -> tuple[Rescale,
         try:
             mappings.append(_read_mapping(item, is_signed))
         except SourceError:
+            # Frames whose rescale is the quantity do not need it, so that it refuses no scan here.
             mappings.append(Rescale(slope=0.0, intercept=0.0, kind=DAMAGED))
     return tuple(dict.fromkeys(mappings))
 
 
 def _read_mapping(item: Elements, is_signed: bool) -> Rescale:
-    first, last = (_end(item, tags, is_signed) for tags in (headers.FIRST_MAPPED, headers.LAST_MAPPED))
+    mapped = _mapped_range(item, is_signed)
     slope, intercept = (
         finite_number(item, tag) for tag in (headers.REAL_WORLD_SLOPE, headers.REAL_WORLD_INTERCEPT)
     )
-    mapped = None if first is None or last is None else (first, last)
     if slope is not None and intercept is not None:
-        is_identity = (slope, intercept) == (1.0, 0.0)  # all values are as stored
-        mapped = None if is_identity else mapped
-        return Rescale(slope=slope, intercept=intercept, kind=_unit_of(item), mapped=mapped, is_mapping=True)
+        mapping = Rescale(slope=slope, intercept=intercept, kind=_unit_of(item), is_mapping=True)
+        # An identity leaves all values as stored, also those outside of the mapped range.
+        return mapping if mapping.is_identity else replace(mapping, mapped=mapped)
     values = headers.number_array(item, headers.REAL_WORLD_TABLE)
+    # PS3.3 C.7.6.16.2.11: the table has an entry for each stored value from the first to the last mapped one.
     if mapped is None or not len(values) or len(values) != mapped[1] - mapped[0] + 1:
         raise damaged_file("a real world value mapping with a table of another length than its range")
     return Rescale(
         slope=1.0, intercept=0.0, kind=_unit_of(item), mapped=mapped, table=values.tobytes(), is_mapping=True
     )
+
+
+def _mapped_range(item: Elements, is_signed: bool) -> tuple[float, float] | None:
+    """Return the first and the last stored value that are mapped; None if the file does not state both."""
+    first, last = (_end(item, tags, is_signed) for tags in (headers.FIRST_MAPPED, headers.LAST_MAPPED))
+    return None if first is None or last is None else (first, last)
 
 
 def choose_rescale(
@@ -121,26 +134,43 @@ def choose_rescale(
     """
     if not mappings or choice == STORED:
         return rescale
-    if choice == AUTO and rescale is not None:
-        if modality in _OWN_QUANTITY or rescale.kind not in _UNSPECIFIED:
-            return rescale
-        if all(_is_same(rescale, one) for one in mappings):  # as Philips writes it
-            return rescale
-    fitting = [one for one in mappings if choice in (AUTO, one.kind)]
+    if choice == AUTO and rescale is not None and _is_quantity(rescale, mappings, modality):
+        return rescale
+    chosen = _find_mapping(mappings, choice)
+    if chosen is None:
+        raise _no_single_mapping(mappings, choice)
+    if chosen.kind == DAMAGED:
+        detail = f"--real-world-values {STORED} takes the values as they are stored"
+        raise SourceError("read", "real world value mapping is damaged", detail)
+    # UCUM writes the unit of CT as [hnsf'U]; the loader and the windows know it as HU.
+    return replace(chosen, kind=HOUNSFIELD[0]) if chosen.kind == HOUNSFIELD[1] else chosen
+
+
+def _is_quantity(rescale: Rescale, mappings: Sequence[Rescale], modality: str) -> bool:
+    """Return whether the rescaled values are a quantity already, so that no mapping is needed."""
+    # CT and PET define the quantity of their rescale (PS3.3 C.8.2.1, C.8.9.1); elsewhere its type does (C.11.1.1.2).
+    if modality in _OWN_QUANTITY or rescale.kind not in _UNSPECIFIED:
+        return True
+    # Philips writes the rescale again as a mapping.
+    return all(_is_same(rescale, one) for one in mappings)
+
+
+def _find_mapping(mappings: Sequence[Rescale], choice: str) -> Rescale | None:
+    """Return the mapping that the choice names by number or by unit; None unless it names exactly one."""
     if choice.isdecimal() and 1 <= int(choice) <= len(mappings):
-        fitting = [mappings[int(choice) - 1]]
-    if len(fitting) == 1:
-        (chosen,) = fitting
-        if chosen.kind == DAMAGED:
-            detail = f"--real-world-values {STORED} takes the values as they are stored"
-            raise SourceError("read", "real world value mapping is damaged", detail)
-        return replace(chosen, kind=HOUNSFIELD[0]) if chosen.kind == HOUNSFIELD[1] else chosen
+        return mappings[int(choice) - 1]
+    fitting = [one for one in mappings if choice in (AUTO, one.kind)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _no_single_mapping(mappings: Sequence[Rescale], choice: str) -> SourceError:
+    """Return the error for a choice that is none, or several, of the mappings."""
     units = ", ".join(f"{number}: {one.kind or 'no unit'}" for number, one in enumerate(mappings, start=1))
     units_differ = len({one.kind for one in mappings}) == len(mappings)
     example = mappings[0].kind if units_differ and mappings[0].kind else "1"
     fix = f"--real-world-values {example} takes the first; --real-world-values {STORED} takes none"
     reason = "several real world value mappings" if choice == AUTO else "no such real world value mapping"
-    raise SourceError("read", reason, f"{units}; {fix}")
+    return SourceError("read", reason, f"{units}; {fix}")
 
 
 def _is_same(rescale: Rescale, mapping: Rescale) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any, Literal, NoReturn
 
@@ -84,6 +84,8 @@ def enclosed(
     depth, on_contour = np.zeros(size, np.int32), np.zeros(size, np.bool_)
     for points in sorted(map(_snapped, contours), key=_area, reverse=True):
         on_contour[_centers_on(points, size)] = True
+        # PS3.3 C.8.8.6.3 (XOR): voxels in an odd number of contours are inside. Most programs write holes as plain
+        # CLOSED_PLANAR contours within others, which the same rule draws.
         for window, covered in _covered(points, size):
             part = depth[window]
             # In descending order of size, contours that do not cross cover all voxels of the next one equally often.
@@ -120,6 +122,7 @@ def _centers_on(points: PointArray, size: tuple[int, int]) -> tuple[NDArray[np.i
     steps = ends - points
     for along in (0, 1):  # edges that run more along the rows' axis, then the others
         chosen = np.abs(steps[:, along]) >= np.abs(steps[:, 1 - along])
+        # A diagonal edge was found by its rows already.
         if along:
             chosen &= np.abs(steps[:, 1]) != np.abs(steps[:, 0])
         begin, step, end = points[chosen], steps[chosen], ends[chosen]
@@ -154,7 +157,7 @@ def _covered(
     Voxel centers on the top and left border are inside, so that regions with a common border share no voxel.
     """
     if len(points) < 3:
-        return
+        return  # `_centers_on` finds the voxels of points and lines
     low = np.maximum(np.floor(points.min(axis=0)), 0).astype(np.int64)
     high = np.minimum(np.ceil(points.max(axis=0)) + 1, size).astype(np.int64)
     if (low >= high).any():
@@ -244,25 +247,32 @@ def _structures(elements: Elements, counts: Counter[str]) -> tuple[dict[int, int
 
     Stored numbers below 1 get unused numbers. `counts` receives the renumbered and the unnamed structures.
     """
+    stored = _stored_names(elements)
+    # Some programs count structures from 0, which is the background of a label volume.
+    below_1 = [number for number in stored if number < 1]
+    first_unused = max(0, *stored) + 1
+    if first_unused + len(below_1) > 2**31:
+        raise damaged_file("its structure numbers are out of range")
+    replaced = {number: first_unused + at for at, number in enumerate(below_1)}
+    numbers = {number: replaced.get(number, number) for number in stored}
+    counts[RENUMBERED] = len(below_1)
+    counts[UNNAMED] = sum(not name for name in stored.values())
+    return numbers, {numbers[number]: name or f"structure {number}" for number, name in stored.items()}
+
+
+def _stored_names(elements: Elements) -> dict[int, str]:
+    """Return the name of each structure by its stored number; "" if the file gives none."""
     stored: dict[int, str] = {}
     character_sets = headers.declared_character_sets(elements)
     for item in items(elements, headers.STRUCTURES):
         number = integer(item, headers.STRUCTURE_NUMBER)
+        # PS3.3 C.8.8.5: the number is unique, because contours refer to it.
         if number in stored:
             raise damaged_file("two structures have one number")
         stored[number] = headers.name_text(item, headers.STRUCTURE_NAME, character_sets)
     if not stored:
         raise SourceError("annotation", "structure set has no structures")
-    unused = max(0, *stored) + 1
-    numbers: dict[int, int] = {}
-    for number in stored:
-        numbers[number] = number if number > 0 else unused
-        unused += number <= 0
-    counts[RENUMBERED] = sum(number <= 0 for number in stored)
-    counts[UNNAMED] = sum(not name for name in stored.values())
-    if unused > 2**31:
-        raise damaged_file("its structure numbers are out of range")
-    return numbers, {numbers[number]: name or f"structure {number}" for number, name in stored.items()}
+    return stored
 
 
 def _contours(
@@ -274,49 +284,31 @@ def _contours(
     """
     to_voxels = np.linalg.inv(grid.affine[:3, :3])
     contours: list[_Contour] = []
+    thin: list[_Contour] = []
     drawn: set[int] = set()
     only_other: set[int] = set()
-    thin: list[_Contour] = []
-    for structure in items(elements, headers.STRUCTURE_CONTOURS):
-        stored_number = integer(structure, headers.CONTOURS_OF)
-        if stored_number not in numbers:
-            raise damaged_file("contours belong to a structure that is not described")
-        number = numbers[stored_number]
-        if number not in names:
+    for number, item in _items_of_structures(elements, numbers, names):
+        kind = headers.text(item, headers.CONTOUR_KIND)
+        # PS3.3 C.8.8.6.1: these enclose no area: points of interest, applicators.
+        if kind in OTHER_KINDS:
+            counts[OTHER] += 1
+            only_other.add(number)
             continue
-        for item in items(structure, headers.CONTOURS):
-            kind = headers.text(item, headers.CONTOUR_KIND)
-            if kind in OTHER_KINDS:
-                counts[OTHER] += 1
-                only_other.add(number)
-                continue
-            if kind not in (CLOSED, CLOSED_BY_PARITY):
-                raise damaged_file("a contour is of an unknown kind")
-            drawn.add(number)
-            flat = headers.number_array(item, headers.CONTOUR_DATA)
-            point_count = integer(item, headers.POINT_COUNT, flat.size // 3)
-            if flat.size != 3 * point_count:
-                raise damaged_file(
-                    f"a contour has {plural(flat.size, 'coordinate')} for {plural(point_count, 'point')}"
-                )
-            points = flat.reshape(-1, 3)
-            if len(points) > 1 and (points[0] == points[-1]).all():
-                points = points[:-1]  # the file repeats the first point
-            if not len(points):
-                counts[THIN] += 1
-                continue
-            with np.errstate(over="ignore", invalid="ignore"):
-                voxels = (points * LPS_TO_RAS_SIGNS - grid.affine[:3, 3]) @ to_voxels.T
-            far = not (np.abs(voxels) < FAR_VOXELS).all()
-            if len(points) < 3:
-                if far or not is_traced(voxels):
-                    counts[THIN] += 1
-                else:
-                    thin.append(_Contour(number=number, by_parity=False, points=voxels))
-                continue
-            if far:
-                raise SourceError("annotation", "contours lie outside of the image", "a million voxels away")
-            contours.append(_Contour(number=number, by_parity=kind == CLOSED_BY_PARITY, points=voxels))
+        if kind not in (CLOSED, CLOSED_BY_PARITY):
+            raise damaged_file("a contour is of an unknown kind")
+        drawn.add(number)
+        points = _points_of(item)
+        # The grid and the file may have any numbers, whose products may be infinite.
+        with np.errstate(over="ignore", invalid="ignore"):
+            voxels = (points * LPS_TO_RAS_SIGNS - grid.affine[:3, 3]) @ to_voxels.T
+        contour = _Contour(number=number, by_parity=kind == CLOSED_BY_PARITY, points=voxels)
+        is_far = not (np.abs(voxels) < FAR_VOXELS).all()
+        if len(points) < 3:
+            _keep_thin(contour, is_far, thin, counts)
+        elif is_far:
+            raise SourceError("annotation", "contours lie outside of the image", "a million voxels away")
+        else:
+            contours.append(contour)
     # In a structure traced through voxel centers, one point is a voxel, and two points are a line of voxels.
     not_traced = {contour.number for contour in contours if not is_traced(contour.points)}
     counts[THIN] += sum(contour.number in not_traced for contour in thin)
@@ -325,6 +317,40 @@ def _contours(
         del names[number]
     counts[EMPTY] = len(names.keys() - drawn)
     return contours
+
+
+def _items_of_structures(
+    elements: Elements, numbers: Mapping[int, int], names: Mapping[int, str]
+) -> Iterator[tuple[int, Elements]]:
+    """Yield the number of the structure, and the item, of each contour of the structures in `names`."""
+    for structure in items(elements, headers.STRUCTURE_CONTOURS):
+        stored_number = integer(structure, headers.CONTOURS_OF)
+        if stored_number not in numbers:
+            raise damaged_file("contours belong to a structure that is not described")
+        if numbers[stored_number] in names:
+            for item in items(structure, headers.CONTOURS):
+                yield numbers[stored_number], item
+
+
+def _points_of(item: Elements) -> PointArray:
+    """Return the points [point, 3] of a closed contour in DICOM's millimeters, none of them repeated at the end."""
+    flat = headers.number_array(item, headers.CONTOUR_DATA)
+    point_count = integer(item, headers.POINT_COUNT, flat.size // 3)
+    if flat.size != 3 * point_count:
+        detail = f"a contour has {plural(flat.size, 'coordinate')} for {plural(point_count, 'point')}"
+        raise damaged_file(detail)
+    points = flat.reshape(-1, 3)
+    # PS3.3 C.8.8.6.1: the first point is not repeated; some programs repeat it.
+    return points[:-1] if len(points) > 1 and (points[0] == points[-1]).all() else points
+
+
+def _keep_thin(contour: _Contour, is_far: bool, thin: list[_Contour], counts: Counter[str]) -> None:
+    """Keep a contour of one or two points if it can be that of voxels, else count it."""
+    if not len(contour.points) or is_far or not is_traced(contour.points):
+        counts[THIN] += 1
+    else:
+        # It encloses nothing, so that the order in which it is drawn does not matter.
+        thin.append(replace(contour, by_parity=False))
 
 
 def _assign_slices(
@@ -339,20 +365,13 @@ def _assign_slices(
         return _ContourSlices(axis=0, slices={})
     lowest = np.array([contour.points.min(axis=0) for contour in contours])
     highest = np.array([contour.points.max(axis=0) for contour in contours])
+    # Contours are planar (PS3.3 C.8.8.6.1): the slices lie along the axis along which no contour extends.
     axis = int((highest - lowest).max(axis=0).argmin())
     spread = highest[:, axis] - lowest[:, axis]
     if spread.max() > FLAT:
         _refuse_planes("contours do not lie in the image's slices", contours, spread, FLAT, names)
-    last = grid.shape[axis] - 1
     planes = (lowest[:, axis] + highest[:, axis]) / 2
-    beyond = np.maximum(-planes, planes - last)
-    if beyond.max() > 1 + NEAR_SLICE:
-        _refuse_planes("contours lie outside of the image", contours, beyond, 1 + NEAR_SLICE, names)
-    on_grid = beyond <= NEAR_SLICE
-    nearest = np.clip(np.rint(planes), 0, last).astype(np.int64)
-    offsets = np.where(on_grid, np.abs(planes - nearest), 0)
-    if offsets.max() > NEAR_SLICE:
-        _refuse_planes("contours lie between the image's slices", contours, offsets, NEAR_SLICE, names)
+    nearest, on_grid, offsets = _nearest_slices(planes, grid.shape[axis] - 1, contours, names)
     sides = np.delete(np.array(grid.shape), axis) - 0.5
     low, high = np.delete(lowest, axis, axis=1), np.delete(highest, axis, axis=1)
     cut = ((low < -0.5 - EDGE_VOXELS) | (high > sides + EDGE_VOXELS)).any(axis=1)
@@ -367,17 +386,50 @@ def _assign_slices(
     for index in np.flatnonzero(on_grid).tolist():
         slices[nearest[index]][contours[index].number].append(contours[index])
         in_group[nearest[index], contours[index].number].append(planes[index])
-    crowded = sum(max(group) - min(group) > SAME_PLANE for group in in_group.values())
-    if crowded:
-        planes_of = f"{plural(crowded, 'slice')} of a structure have contours of several planes"
-        detail = f"{planes_of}; the image's are further apart"
-        raise SourceError("annotation", "contours lie closer than the image's slices", detail)
+    _refuse_crowded(in_group.values())
     for structures in slices.values():
         for number, group in structures.items():
+            # Some programs write each contour once per image that shows it, or once in each direction.
             unique = {_shape_key(contour.points, axis): contour for contour in group}
             counts[DUPLICATE] += len(group) - len(unique)
             structures[number] = list(unique.values())
     return _ContourSlices(axis=axis, slices=slices)
+
+
+def _nearest_slices(
+    planes: NDArray[np.float64], last: int, contours: Sequence[_Contour], names: Mapping[int, str]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
+    """Return the nearest slice of each contour, whether that is near enough, and the distance, 0 where it is not.
+
+    Args:
+        planes: position of each contour along the axis of the slices, in voxels.
+        last: index of the last slice.
+        contours: the contours, for messages.
+        names: names of their structures.
+
+    Raises:
+        SourceError: a contour is more than a slice away from the image, or between two slices.
+    """
+    beyond = np.maximum(-planes, planes - last)
+    # Planning programs interpolate a contour one slice beyond the image; farther ones are those of another image.
+    if beyond.max() > 1 + NEAR_SLICE:
+        _refuse_planes("contours lie outside of the image", contours, beyond, 1 + NEAR_SLICE, names)
+    on_grid = beyond <= NEAR_SLICE
+    nearest = np.clip(np.rint(planes), 0, last).astype(np.int64)
+    offsets = np.where(on_grid, np.abs(planes - nearest), 0)
+    if offsets.max() > NEAR_SLICE:
+        _refuse_planes("contours lie between the image's slices", contours, offsets, NEAR_SLICE, names)
+    return nearest, on_grid, offsets
+
+
+def _refuse_crowded(planes: Iterable[Sequence[float]]) -> None:
+    """Refuse contours of one structure and slice that lie in several planes, given as voxels along the slices' axis."""
+    # They were drawn on thinner slices: their union would be thicker in the plane than the structure.
+    crowded = sum(max(group) - min(group) > SAME_PLANE for group in planes)
+    if crowded:
+        planes_of = f"{plural(crowded, 'slice')} of a structure have contours of several planes"
+        detail = f"{planes_of}; the image's are further apart"
+        raise SourceError("annotation", "contours lie closer than the image's slices", detail)
 
 
 def _refuse_planes(
@@ -406,6 +458,7 @@ def _count_skipped_slices(drawing: _ContourSlices) -> int:
     for number, indices in places.items():
         for low, high in pairwise(indices):
             first, second = drawing.slices[low][number], drawing.slices[high][number]
+            # Contours that do not overlap are two parts of the structure; between those, slices may be without one.
             if high - low > 1 and _overlap_in_plane(first, second, drawing.axis):
                 count += high - low - 1
     return count
@@ -435,6 +488,7 @@ def _shape_key(points: PointArray, axis: int) -> bytes:
     flat = np.delete(points, axis, axis=1)
     if len(flat) < 3:
         return flat[np.lexsort(flat.T[::-1])].tobytes()
+    # Two programs that trace the same voxels round the coordinates in different ways.
     traced = is_traced(flat)
     if traced:
         flat = np.rint(flat)
@@ -454,36 +508,68 @@ def _labels(
     voxels = 0
     for index in sorted(drawing.slices):
         plane = np.moveaxis(labels, drawing.axis, 0)[index]
-        owners = np.zeros(plane.shape, np.int32)
-        interior, border, shared = (np.zeros(plane.shape, np.bool_) for _ in range(3))
-        for number, contours in sorted(drawing.slices[index].items()):
-            inside, on_contour = enclosed(
-                [np.delete(contour.points, drawing.axis, axis=1) for contour in contours],
-                plane.shape,
-                f"structure {number}",
-                may_cross=all(contour.by_parity for contour in contours),
-            )
-            closed = inside | on_contour
-            if overlap == "channels":
-                plane[closed] |= labels.dtype.type(ids[number])
-                continue
-            occupied = closed & (plane != 0) & (plane != ids[number])
-            touching = occupied & border & on_contour & ~(inside & interior)
-            if (closed & ~occupied).any() or (touching & inside).any():
-                both = occupied & ~touching
-            else:
-                both, touching = occupied, np.zeros_like(occupied)  # the structure would have no voxel left
-            if both.any():
-                overlapping |= {number, *np.unique(owners[both]).tolist()}
-                shared |= both
-            if overlap == "refuse":
-                closed &= ~touching | inside
-            elif overlap == "first":
-                closed &= ~occupied
-            plane[closed], owners[closed] = ids[number], number
-            interior |= inside
-            border |= on_contour
-        voxels += int(np.count_nonzero(shared))
+        regions = _regions(drawing.slices[index], drawing.axis, plane.shape)
+        if overlap == "channels":
+            for number, inside, on_contour in regions:
+                plane[inside | on_contour] |= labels.dtype.type(ids[number])
+            continue
+        shared, owners = _draw_slice(plane, regions, ids, overlap)
+        overlapping |= owners
+        voxels += shared
     if voxels and overlap == "refuse":
         raise overlap_error("structures", overlapping, voxels)
     return labels, voxels
+
+
+def _regions(
+    structures: Mapping[int, Sequence[_Contour]], axis: int, size: tuple[int, int]
+) -> Iterator[tuple[int, NDArray[np.bool_], NDArray[np.bool_]]]:
+    """Yield the number of each structure in a slice, its voxels inside, and its voxels on a contour."""
+    for number, contours in sorted(structures.items()):
+        points = [np.delete(contour.points, axis, axis=1) for contour in contours]
+        may_cross = all(contour.by_parity for contour in contours)
+        yield number, *enclosed(points, size, f"structure {number}", may_cross=may_cross)
+
+
+def _draw_slice(
+    plane: NDArray[Any],
+    regions: Iterable[tuple[int, NDArray[np.bool_], NDArray[np.bool_]]],
+    ids: Mapping[int, int],
+    overlap: OverlapRule,
+) -> tuple[int, set[int]]:
+    """Draw the structures of a slice into `plane`, in order of their numbers.
+
+    A contour belongs to its structure (PS3.3 C.8.8.6.3). Two structures that touch have voxels on both contours: these
+    are no overlap, unless a structure would have no voxel without them.
+
+    Args:
+        plane: ids [row, column], which are changed.
+        regions: number of each structure, its voxels inside, and its voxels on a contour.
+        ids: id of each structure by its number.
+        overlap: structure that gets the voxels of several.
+
+    Returns:
+        The number of voxels in structures with different ids, and the numbers of these structures.
+    """
+    owners = np.zeros(plane.shape, np.int32)
+    interior, border, shared = (np.zeros(plane.shape, np.bool_) for _ in range(3))
+    overlapping: set[int] = set()
+    for number, inside, on_contour in regions:
+        closed = inside | on_contour
+        occupied = closed & (plane != 0) & (plane != ids[number])
+        touching = occupied & border & on_contour & ~(inside & interior)
+        if (closed & ~occupied).any() or (touching & inside).any():
+            both = occupied & ~touching
+        else:
+            both, touching = occupied, np.zeros_like(occupied)  # the structure would have no voxel left
+        if both.any():
+            overlapping |= {number, *np.unique(owners[both]).tolist()}
+            shared |= both
+        if overlap == "refuse":
+            closed &= ~touching | inside
+        elif overlap == "first":
+            closed &= ~occupied
+        plane[closed], owners[closed] = ids[number], number
+        interior |= inside
+        border |= on_contour
+    return int(np.count_nonzero(shared)), overlapping

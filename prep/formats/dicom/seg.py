@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,11 @@ from halofeed.prep.formats.dicom.headers import (
     Elements,
     MaskFile,
     PixelLocation,
-    checksum_before,
     damaged_file,
     finite_number,
     integer,
     items,
     numbers,
-    read_dicom_body,
 )
 from halofeed.prep.formats.dicom.kinds import uid_name
 from halofeed.prep.formats.dicom.pixels import PLUGINS, UNCOMPRESSED, FrameReader, compressed_frames
@@ -35,7 +33,6 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     place_frames,
 )
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, left_out_findings
-from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import overlap_error
 from halofeed.schemas.findings import FindingName
 from halofeed.system.wording import plural
@@ -80,7 +77,6 @@ class _Segmentation:
 
 
 def read_segmentation(
-    files: SourceFiles,
     path: str,
     mask: MaskFile,
     image_grid: Grid | None,
@@ -90,29 +86,14 @@ def read_segmentation(
     """Return a DICOM SEG or label map as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
     header = _parse_header(mask.elements)
     pixels = _check_pixel_data(mask, header)
-    findings = []
-    if header.kind == "FRACTIONAL":
-        kind = headers.text(mask.elements, headers.FRACTION_TYPE).lower()
-        meaning = f"{kind} " if kind in ("probability", "occupancy") else ""
-        detail = f"{meaning}fractions of one half and more, stored as {header.threshold} and more, are inside"
-        findings.append(Finding.corrected(FindingName.FRACTIONAL_SEGMENTATION, detail))
-    if unnamed := sum(not name for name in header.names.values()):
-        findings.append(Finding.noted(FindingName.SEGMENTS_WITHOUT_LABEL, f"{unnamed} called by number"))
-    placement = None if image_grid is None else place_frames(header.frames, image_grid, tolerance_voxels)
-    if placement is None:
-        grid = own_grid(header.frames, header.slice_spacing_mm)
-        _check_voxels(grid, image_grid, len(mask.body) - pixels.offset)
-        placement = place_frames(header.frames, grid)
-    if placement is None:
-        raise SourceError("annotation", "segmentation frames lie on no regular grid")
+    placement = _place(header, image_grid, tolerance_voxels, len(mask.body) - pixels.offset)
     _check_unique(header, placement)
     names = _complete_names(header.names)
     kept = {number: name for number, name in names.items() if keeps(name)}
-    findings += left_out_findings(names, kept)
-    syntax, checksum = mask.syntax, checksum_before(pixels, mask.body)
+    # The file is held until the mask is freed, so that it is read once; its parsed elements are not.
+    body, syntax = mask.body, mask.syntax
 
     def read_classes(ids: Mapping[int, int], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
-        body = read_dicom_body(files, path, syntax, pixels, checksum)
         frame_count = len(header.frames.origins)
         reader = FrameReader(body, pixels, syntax, header.stored, frame_count)
         frames = (reader.words(index)[0] for index in range(frame_count))
@@ -121,14 +102,49 @@ def read_segmentation(
     return MaskScan(
         grid=placement.grid,
         names=kept,
-        findings=tuple(findings),
+        findings=(*_findings(mask.elements, header), *left_out_findings(names, kept)),
         files=(path,),
         read=lambda: read_classes({number: number for number in kept}, "refuse")[0],
         read_classes=read_classes,
-        # The file, packed and unpacked; and the arrays of segment numbers, overlaps and ids.
-        read_bytes=2 * len(mask.body) + math.prod(placement.grid.shape) * (2 * header.dtype().itemsize + 2),
+        held_bytes=len(body),
+        # The arrays of segment numbers, overlaps and ids.
+        read_bytes=math.prod(placement.grid.shape) * (2 * header.dtype().itemsize + 2),
         value_bytes=2,
     )
+
+
+def _findings(elements: Elements, header: _Segmentation) -> Iterator[Finding]:
+    """Yield the findings about fractions that become classes, and about segments without a label."""
+    if header.kind == "FRACTIONAL":
+        # PS3.3 C.8.20.2.3: the fraction is a probability, or the occupied part of the voxel.
+        kind = headers.text(elements, headers.FRACTION_TYPE).lower()
+        meaning = f"{kind} " if kind in ("probability", "occupancy") else ""
+        detail = f"{meaning}fractions of one half and more, stored as {header.threshold} and more, are inside"
+        yield Finding.corrected(FindingName.FRACTIONAL_SEGMENTATION, detail)
+    if unnamed := sum(not name for name in header.names.values()):
+        yield Finding.noted(FindingName.SEGMENTS_WITHOUT_LABEL, f"{unnamed} called by number")
+
+
+def _place(
+    header: _Segmentation, image_grid: Grid | None, tolerance_voxels: float, held_bytes: int
+) -> Placement:
+    """Return the position of the frames on the grid of their scan, or else on a grid of their own.
+
+    Args:
+        header: header of the segmentation.
+        image_grid: grid of the scan; None if unknown.
+        tolerance_voxels: largest distance between a pixel and its voxel on this grid.
+        held_bytes: bytes of the pixels in the file.
+    """
+    if image_grid is not None and (on_image := place_frames(header.frames, image_grid, tolerance_voxels)):
+        return on_image
+    # Some programs segment a resampled scan: --mask-grid decides later whether its grid may differ.
+    grid = own_grid(header.frames, header.slice_spacing_mm)
+    _check_voxels(grid, image_grid, held_bytes)
+    placement = place_frames(header.frames, grid)
+    if placement is None:
+        raise SourceError("annotation", "segmentation frames lie on no regular grid")
+    return placement
 
 
 def segment_names(elements: Elements) -> Mapping[int, str]:
@@ -143,55 +159,21 @@ def _complete_names(names: Mapping[int, str]) -> dict[int, str]:
 
 def _parse_header(elements: Elements) -> _Segmentation:
     kind = headers.text(elements, headers.SEGMENTATION_TYPE)
-    if kind not in BITS:
-        raise damaged_file("its segmentation type is none of " + ", ".join(BITS))
-    bits = integer(elements, headers.BITS_ALLOCATED)
-    if bits not in BITS[kind] or integer(elements, headers.SAMPLES, 1) != 1:
-        raise damaged_file(f"{kind} segmentation with {bits} bits per pixel")
-    photometric = headers.text(elements, headers.PHOTOMETRIC)
-    if photometric not in ("MONOCHROME2", "PALETTE COLOR"):
-        raise damaged_file("its pixels are neither MONOCHROME2 nor PALETTE COLOR")
-    rows, columns = integer(elements, headers.ROWS), integer(elements, headers.COLUMNS)
-    frame_count = integer(elements, headers.FRAMES, 1)
+    stored, frame_count = _parse_pixel_format(elements, kind)
     groups = items(elements, headers.FRAME_GROUPS)
-    if rows < 1 or columns < 1 or frame_count < 1:
-        detail = f"{plural(frame_count, 'frame')} of {rows} x {columns}"
-        raise SourceError("annotation", "segmentation has no pixels", detail)
     if len(groups) != frame_count:
         raise damaged_file(f"{plural(frame_count, 'frame')}, but {len(groups)} are described")
-    character_sets = headers.declared_character_sets(elements)
-    described = items(elements, headers.SEGMENTS)
-    names = {
-        integer(item, headers.SEGMENT_NUMBER): headers.name_text(item, headers.SEGMENT_LABEL, character_sets)
-        for item in described
-    }
-    if not names or len(names) != len(described) or (kind != "LABELMAP" and 0 in names):
-        raise damaged_file("its segments do not have one description each")
+    names = _parse_names(elements, kind)
     shared = items(elements, headers.SHARED_GROUPS)[:1]
-    frames, spacing = _frames((rows, columns), groups, shared)
-    segments: tuple[int, ...] = ()
-    if kind != "LABELMAP":
-        segments = tuple(
-            integer(_group(headers.SEGMENT_GROUP, "a segment", group, *shared), headers.SEGMENT_REFERENCE)
-            for group in groups
-        )
-        if not set(segments) <= names.keys():
-            raise damaged_file("a frame belongs to a segment that is not described")
+    frames, spacing = _frames(stored.size, groups, shared)
+    segments = () if kind == "LABELMAP" else _parse_segments(groups, shared, names)
     most = integer(elements, headers.MAXIMUM_FRACTION) if kind == "FRACTIONAL" else 1
+    # PS3.3 C.8.20.2: fractions have one byte, so that 255 is the largest one that a pixel can hold.
     if not 1 <= most <= 255:
         raise damaged_file(f"its largest fraction is stored as {most}")
     return _Segmentation(
         kind=kind,
-        stored=PixelFormat(
-            size=(rows, columns),
-            samples=1,
-            photometric=photometric,
-            bits_allocated=bits,
-            bits_stored=bits,
-            high_bit=bits - 1,
-            signed=False,
-            padding=None,
-        ),
+        stored=stored,
         threshold=(most + 1) // 2,
         background=(headers.unsigned_bits(elements, headers.PADDING_VALUE) or 0) if kind == "LABELMAP" else 0,
         names=names,
@@ -199,6 +181,62 @@ def _parse_header(elements: Elements) -> _Segmentation:
         frames=frames,
         slice_spacing_mm=spacing,
     )
+
+
+def _parse_pixel_format(elements: Elements, kind: str) -> tuple[PixelFormat, int]:
+    """Return the storage format of the pixels, and the number of frames."""
+    if kind not in BITS:
+        raise damaged_file("its segmentation type is none of " + ", ".join(BITS))
+    bits = integer(elements, headers.BITS_ALLOCATED)
+    if bits not in BITS[kind] or integer(elements, headers.SAMPLES, 1) != 1:
+        raise damaged_file(f"{kind} segmentation with {bits} bits per pixel")
+    photometric = headers.text(elements, headers.PHOTOMETRIC)
+    # DICOM Supplement 243: the palette of a label map shows classes in colors; its indices are the classes.
+    if photometric not in ("MONOCHROME2", "PALETTE COLOR"):
+        raise damaged_file("its pixels are neither MONOCHROME2 nor PALETTE COLOR")
+    rows, columns = integer(elements, headers.ROWS), integer(elements, headers.COLUMNS)
+    frame_count = integer(elements, headers.FRAMES, 1)
+    if min(rows, columns, frame_count) < 1:
+        detail = f"{plural(frame_count, 'frame')} of {rows} x {columns}"
+        raise SourceError("annotation", "segmentation has no pixels", detail)
+    stored = PixelFormat(
+        size=(rows, columns),
+        samples=1,
+        photometric=photometric,
+        bits_allocated=bits,
+        bits_stored=bits,
+        high_bit=bits - 1,
+        signed=False,
+        padding=None,
+    )
+    return stored, frame_count
+
+
+def _parse_names(elements: Elements, kind: str) -> dict[int, str]:
+    """Return the label of each segment by its number; "" if the file gives none."""
+    character_sets = headers.declared_character_sets(elements)
+    described = items(elements, headers.SEGMENTS)
+    names = {
+        integer(item, headers.SEGMENT_NUMBER): headers.name_text(item, headers.SEGMENT_LABEL, character_sets)
+        for item in described
+    }
+    # PS3.3 C.8.20.2: segment numbers are unique and begin at 1; a label map may describe its background as segment 0.
+    if not names or len(names) != len(described) or (kind != "LABELMAP" and 0 in names):
+        raise damaged_file("its segments do not have one description each")
+    return names
+
+
+def _parse_segments(
+    groups: Sequence[Elements], shared: Sequence[Elements], names: Mapping[int, str]
+) -> tuple[int, ...]:
+    """Return the number of each frame's segment; a file of one segment may state it once for all frames."""
+    segments = tuple(
+        integer(_group(headers.SEGMENT_GROUP, "a segment", group, *shared), headers.SEGMENT_REFERENCE)
+        for group in groups
+    )
+    if not set(segments) <= names.keys():
+        raise damaged_file("a frame belongs to a segment that is not described")
+    return segments
 
 
 def _group(tag: int, what: str, *groups: Elements) -> Elements:
@@ -213,6 +251,35 @@ def _frames(
     size: tuple[int, int], groups: Sequence[Elements], shared: Sequence[Elements]
 ) -> tuple[FrameGeometry, float | None]:
     """Return the geometry of all frames, and the distance between slices if the file states it."""
+    origins, directions, spacings, between = _read_places(groups, shared)
+    # One volume has one direction and one spacing, because its voxels are the pixels of all frames.
+    if np.ptp(directions, axis=0).max() > 1e-4 or np.ptp(spacings, axis=0).max() > 1e-4 * spacings.max():
+        raise SourceError("annotation", "segmentation frames lie in several directions or spacings")
+    across, down = directions[0].reshape(2, 3)
+    products = np.array([across @ across, down @ down, across @ down])
+    is_sound = MIN_SPACING_MM <= spacings.min() <= spacings.max() <= MAX_SPACING_MM
+    if not is_sound or np.abs(products - (1, 1, 0)).max() > 1e-3:
+        raise damaged_file("its pixel spacing or orientation is impossible")
+    # Beyond that, the precision of the steps between voxels would be lost.
+    if np.abs(origins).max() > 1e6:
+        raise damaged_file("its frames are more than a kilometer away")
+    frames = FrameGeometry(
+        size=size,
+        row_step=down * LPS_TO_RAS_SIGNS * spacings[0, 0],
+        column_step=across * LPS_TO_RAS_SIGNS * spacings[0, 1],
+        origins=origins * LPS_TO_RAS_SIGNS,
+    )
+    return frames, between
+
+
+def _read_places(
+    groups: Sequence[Elements], shared: Sequence[Elements]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float | None]:
+    """Return positions [frame, 3], directions [frame, 6], pixel spacings [frame, 2], and the spacing of slices.
+
+    Raises:
+        SourceError: a frame lacks one of the first three.
+    """
     positions, directions, spacings, between = [], [], [], None
     for group in groups:
         measures = _group(headers.PIXEL_MEASURES, "a pixel spacing", group, *shared)
@@ -221,33 +288,25 @@ def _frames(
         positions.append(numbers(position, headers.POSITION, 3))
         directions.append(numbers(orientation, headers.ORIENTATION, 6))
         spacings.append(numbers(measures, headers.PIXEL_SPACING, 2))
-        for tag in (headers.SPACING_BETWEEN_SLICES, headers.SLICE_THICKNESS):
-            if between is None and (found := finite_number(measures, tag) or 0.0) > 0:
-                between = found
+        between = between or _slice_spacing(measures)
     for what, values in (("position", positions), ("orientation", directions), ("pixel spacing", spacings)):
         if any(value is None for value in values):
             raise SourceError("annotation", "segmentation frame lacks its place", f"no {what} in the patient")
     origins, direction, spacing = (
         np.array(values, np.float64) for values in (positions, directions, spacings)
     )
-    if np.ptp(direction, axis=0).max() > 1e-4 or np.ptp(spacing, axis=0).max() > 1e-4 * spacing.max():
-        raise SourceError("annotation", "segmentation frames lie in several directions or spacings")
-    across, down = direction[0].reshape(2, 3)
-    if (
-        spacing.min() < MIN_SPACING_MM
-        or spacing.max() > MAX_SPACING_MM
-        or np.abs(np.array([across @ across, down @ down, across @ down]) - (1, 1, 0)).max() > 1e-3
-    ):
-        raise damaged_file("its pixel spacing or orientation is impossible")
-    if np.abs(origins).max() > 1e6:
-        raise damaged_file("its frames are more than a kilometer away")
-    frames = FrameGeometry(
-        size=size,
-        row_step=down * LPS_TO_RAS_SIGNS * spacing[0, 0],
-        column_step=across * LPS_TO_RAS_SIGNS * spacing[0, 1],
-        origins=origins * LPS_TO_RAS_SIGNS,
+    return origins, direction, spacing, between
+
+
+def _slice_spacing(measures: Elements) -> float | None:
+    """Return the distance between slices, or else their thickness; None if neither is positive.
+
+    PS3.3 C.7.6.16.2.1 requires only the thickness; `own_grid` tries it against the positions.
+    """
+    stated = (
+        finite_number(measures, tag) for tag in (headers.SPACING_BETWEEN_SLICES, headers.SLICE_THICKNESS)
     )
-    return frames, between
+    return next((found for found in stated if found is not None and found > 0), None)
 
 
 def _check_pixel_data(mask: MaskFile, header: _Segmentation) -> PixelLocation:
@@ -261,6 +320,7 @@ def _check_pixel_data(mask: MaskFile, header: _Segmentation) -> PixelLocation:
     if pixels is None or pixels.kind != "integer" or held < 1:
         raise SourceError("read", "file is truncated", "it holds no pixels")
     if mask.syntax in UNCOMPRESSED:
+        # PS3.5 8.1.1: frames of one bit follow each other without padding; only the last byte may have unused bits.
         rows, columns = header.frames.size
         needed = (frame_count * rows * columns * header.stored.bits_allocated + 7) // 8
         held = min(held, pixels.length or 0)
@@ -287,6 +347,7 @@ def _check_voxels(grid: Grid, image_grid: Grid | None, held_bytes: int) -> None:
 
 
 def _check_unique(header: _Segmentation, placement: Placement) -> None:
+    # Two frames of a segment at one place would be merged or lost, depending on their order.
     segments = header.segments or (0,) * len(placement.starts)
     places = {
         (segment, placement.slice_of(frame))
@@ -315,29 +376,61 @@ def _labels(
         ids: id of each segment by its number; other segments are ignored.
         overlap: treatment of voxels in several segments.
     """
-    numbers = np.zeros(placement.grid.shape, header.dtype)
     table = np.zeros(np.iinfo(header.dtype).max + 1, np.min_scalar_type(max(ids.values(), default=0)))
     for number, identity in ids.items():
         table[number] = identity
-    sets = np.zeros(numbers.shape, table.dtype) if overlap == "channels" else None
-    shared_voxels: NDArray[np.bool_] | None = None
-    overlapping: set[int] = set()
+    # A pixel of a label map is in one segment, so that its segments cannot overlap.
+    if header.kind == "LABELMAP":
+        numbers = np.zeros(placement.grid.shape, header.dtype)
+        for frame, pixels in enumerate(frames):
+            placement.view(numbers, frame)[...] = _known_labels(pixels, header)
+        return _ids_of_numbers(numbers, header, table, ids), 0
+    inside = _inside_segments(frames, header, ids)
+    if overlap == "channels":
+        sets = np.zeros(placement.grid.shape, table.dtype)
+        for frame, within in inside:
+            placement.view(sets, frame)[within] |= table[header.segments[frame]]
+        return sets, 0
+    numbers, shared = _number_voxels(inside, header, placement, table, overlap)
+    return _ids_of_numbers(numbers, header, table, ids), shared
+
+
+def _inside_segments(
+    frames: Iterable[NDArray[Any]], header: _Segmentation, ids: Mapping[int, int]
+) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    """Yield the number of each frame of a segment with an id, and the pixels [row, column] inside the segment."""
     for frame, pixels in enumerate(frames):
-        view = placement.view(numbers, frame)
-        if header.kind == "LABELMAP":
-            view[...] = _known_labels(pixels, header)
-            continue
+        # A byte of 255 instead of 1 may be a fraction under another name, so that no value is guessed.
         if header.kind == "BINARY" and header.stored.bits_allocated == 8 and pixels.max(initial=0) > 1:
             raise SourceError("decode", "binary segmentation holds other values than 0 and 1")
-        segment = header.segments[frame]
-        if segment not in ids:
-            continue
-        inside = pixels >= header.threshold
-        if sets is not None:
-            placement.view(sets, frame)[inside] |= table[segment]
-            continue
+        if header.segments[frame] in ids:
+            yield frame, pixels >= header.threshold
+
+
+def _number_voxels(
+    frames: Iterable[tuple[int, NDArray[np.bool_]]],
+    header: _Segmentation,
+    placement: Placement,
+    table: NDArray[Any],
+    overlap: OverlapRule,
+) -> tuple[NDArray[Any], int]:
+    """Return the number of the segment of each voxel, and the number of voxels in segments with different ids.
+
+    Args:
+        frames: number of each frame, and the pixels inside its segment.
+        header: header of the segmentation.
+        placement: position of the frames on the grid.
+        table: id of each segment by its number.
+        overlap: segment that gets a voxel of several; "refuse" raises SourceError if there are such voxels.
+    """
+    numbers = np.zeros(placement.grid.shape, header.dtype)
+    shared_voxels: NDArray[np.bool_] | None = None
+    overlapping: set[int] = set()
+    for frame, inside in frames:
+        view, segment = placement.view(numbers, frame), header.segments[frame]
         occupied = inside & (view != 0)
         if occupied.any():
+            # Segments of one class may share voxels, so that numbers decide who gets these, and ids who conflicts.
             inside &= (view == 0) | (view > segment) if overlap == "first" else view < segment
             occupied &= table[view] != table[segment]
         if occupied.any():
@@ -346,21 +439,28 @@ def _labels(
             placement.view(shared_voxels, frame)[occupied] = True
             overlapping |= {segment, *np.unique(view[occupied]).tolist()}
         np.copyto(view, segment, where=inside)
-    if sets is not None and header.kind != "LABELMAP":
-        return sets, 0
     shared = 0 if shared_voxels is None else int(np.count_nonzero(shared_voxels))
     if shared and overlap == "refuse":
         raise overlap_error("segments", overlapping, shared)
+    return numbers, shared
+
+
+def _ids_of_numbers(
+    numbers: NDArray[Any], header: _Segmentation, table: NDArray[Any], ids: Mapping[int, int]
+) -> NDArray[Any]:
+    """Return the id of each voxel's segment; `numbers` itself if all ids are the segments' numbers."""
     if table.dtype == numbers.dtype and all(ids.get(number) == number for number in header.names):
-        return numbers, shared
+        return numbers
+    # Slice by slice, because indexing makes an array of 8-byte indices first.
     labels = np.empty(numbers.shape, table.dtype)
     for target, plane in zip(labels, numbers, strict=True):
         target[...] = table[plane]
-    return labels, shared
+    return labels
 
 
 def _known_labels(pixels: NDArray[Any], header: _Segmentation) -> NDArray[Any]:
     values = np.unique(pixels)
+    # DICOM Supplement 243: the Pixel Padding Value of a label map marks its background. Without one, 0 does.
     unknown = set(values.tolist()) - header.names.keys() - {0, header.background}
     if unknown:
         listed = ", ".join(map(str, sorted(unknown)[:10]))

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from operator import or_
 from typing import Any
 
@@ -20,12 +21,12 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.grouping import (
     FoundScan,
+    Images,
     OtherFile,
     find_scans,
+    find_series,
     group_series,
-    read_headers,
     scan_problem,
-    select_images,
     too_few_slices,
 )
 from halofeed.prep.formats.dicom.header_fields import HeaderFields
@@ -113,22 +114,13 @@ def open_series(
     """
     policy = policy or SeriesPolicy()
     policy = replace(policy, **_LABEL_POLICY) if labels else policy
+    # A listing has read the headers already; `read_dicom_body` compares the checksum of each with its file.
     if isinstance(members, ListingRecords):
         series, apart = [members.images], list[OtherFile]()
     else:
-        by_series, apart = read_headers(files, members, policy)
-        series = sorted(filter(None, map(select_images, by_series.values())), key=lambda images: images[0][0])
+        series, apart = find_series(files, members, policy)
     findings = list(_check_other_files(apart))
-    scans = [scan for images in series for scan in find_scans(images, policy)]
-    if not scans:
-        raise series_error("no DICOM series", _count_kinds(apart))
-    chosen = _choose_scan(scans, volume)
-    if chosen is None:
-        together = replace(policy, split="channels")
-        joins = (
-            policy.split != "channels" and sum(len(find_scans(images, together)) for images in series) == 1
-        )
-        raise _several_scans(scans, joins=joins)
+    chosen = _choose_scan(series, apart, policy, volume)
     if volume is not None:
         detail = f"{volume[0]} of {volume[1]}, distinguished by {volume[2]}"
         findings.append(Finding.noted(FindingName.ONE_OF_SEVERAL_VOLUMES, detail))
@@ -142,13 +134,27 @@ def open_series(
     return _as_channels(opened, findings)
 
 
-def _choose_scan(scans: Sequence[FoundScan], volume: tuple[int, int, str] | None) -> FoundScan | None:
-    """Return the only scan, or the one that `volume` selects; None if there are several and it selects none."""
+def _choose_scan(
+    series: Sequence[Images],
+    apart: Sequence[OtherFile],
+    policy: SeriesPolicy,
+    volume: tuple[int, int, str] | None,
+) -> FoundScan:
+    """Return the only scan of some series, or the one that `volume` selects.
+
+    Raises:
+        SourceError: there is no scan, or there are several and `volume` selects none of them.
+    """
+    scans = [scan for images in series for scan in find_scans(images, policy)]
+    if not scans:
+        raise series_error("no DICOM series", _count_kinds(apart))
     if len(scans) == 1:
         return scans[0]
+    # The listing numbered all scans of the series. Another count means that files were added or removed since.
     if volume is not None and volume[1] == len(scans):
         return scans[volume[0] - 1]
-    return None
+    joined = [find_scans(images, replace(policy, split="channels")) for images in series]
+    raise _several_scans(scans, joins=policy.split != "channels" and sum(map(len, joined)) == 1)
 
 
 def _several_scans(scans: Sequence[FoundScan], *, joins: bool) -> SourceError:
@@ -170,26 +176,33 @@ def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
         if not grids_agree(first.grid, scan.grid):
             detail = f"{first.grid.shape} and {scan.grid.shape}; --series-split volumes takes each as a scan"
             raise SourceError("geometry", "volumes of the series lie on different grids", detail)
-    dtype = np.result_type(*(np.dtype(scan.dtype) for scan in scans))
-    if dtype.name not in EXACT_DTYPES:
-        dtype = np.dtype(np.float32)
-    more = dict.fromkeys(finding for scan in scans for finding in scan.findings)
+    dtype = _common_dtype(scans)
+    more = dict.fromkeys(chain.from_iterable(scan.findings for scan in scans))
+    origins = [scan.origin for scan in scans if scan.origin is not None]
+    # Each volume is held in its own dtype and in the common one until they are concatenated.
+    joining_bytes = 2 * len(scans) * math.prod(first.grid.shape) * dtype.itemsize
     return replace(
         first,
         channels=len(scans),
         dtype=dtype.name,
         unit=first.unit if len({scan.unit for scan in scans}) == 1 else "",
         findings=(*findings, *more),
-        files=tuple(sorted({path for scan in scans for path in scan.files})),
+        files=tuple(sorted(set(chain.from_iterable(scan.files for scan in scans)))),
         read=lambda: np.concatenate([scan.read().astype(dtype, copy=False) for scan in scans], axis=3),
-        origin=reduce(or_, [scan.origin for scan in scans if scan.origin is not None]),
-        read_bytes=sum(scan.read_bytes for scan in scans)
-        + 2 * len(scans) * math.prod(first.grid.shape) * dtype.itemsize,
+        origin=reduce(or_, origins),
+        read_bytes=sum(scan.read_bytes for scan in scans) + joining_bytes,
     )
+
+
+def _common_dtype(scans: Sequence[Scan]) -> np.dtype[Any]:
+    """Return the smallest dtype for the values of all scans; float32 where NumPy's is no dtype of a scan."""
+    dtype = np.result_type(*(np.dtype(scan.dtype) for scan in scans))
+    return dtype if dtype.name in EXACT_DTYPES else np.dtype(np.float32)
 
 
 def _label_slice(one: Slice) -> Slice:
     """Return the slice without rescale and padding value, so that its values are those stored."""
+    # Lossy compression makes class 2 of neighbors 1 and 3.
     if one.fields.lossy:
         raise series_error("label slices are compressed with loss", one.path)
     stored = replace(one.fields, format=replace(one.fields.stored, padding=None))
@@ -209,6 +222,8 @@ def _with_rescale(one: Slice, policy: SeriesPolicy) -> Slice:
 def _check_background(voxels: NDArray[Any], part: Sequence[Slice]) -> None:
     """Refuse label slices with a rescale whose stored values do not contain the background."""
     rescales = {(one.frame.rescale.slope, one.frame.rescale.intercept) for one in part if one.frame.rescale}
+    # Converters copy the header of the CT into its masks, so that a rescale of -1024 may mean nothing. Stored values
+    # are the classes only if the background is stored as 0.
     if rescales <= {(1.0, 0.0)} or not voxels.min():
         return
     detail = f"{part[0].path}: the smallest stored value is {voxels.min()}; store the mask as NIfTI, with 0 outside"
@@ -219,14 +234,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     """Plan the scan of one volume from its slices, and check them."""
     slices = list(map(_label_slice, part)) if labels else [_with_rescale(one, policy) for one in part]
     orientation, spacing_mm = _check_alike(slices)
-    for path, fields in {one.path: one.fields for one in slices}.items():
-        if fields.lookup_table:
-            raise series_error("modality look-up tables are not supported", path)
-        try:
-            is_packed = fields.packed or fields.syntax == DEFLATED
-            check_pixels(as_stored_image(fields), None if is_packed else fields.file_bytes)
-        except SourceError as error:
-            raise error.at(path) from None
+    _check_stored(slices)
     slices, duplicates = _drop_duplicates(files, slices, orientation, policy)
     if problem := too_few_slices(len(slices), policy):
         raise SourceError(*problem)
@@ -234,38 +242,87 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     plan = plan_slices(positions_of(slices), orientation, thickness_of(slices), policy, paths)
     slices = [slices[index] for index in plan.order]
     first = slices[0].fields
-    values = plan_series_values(slices, (), policy)
-    if values.unit and not first.stored.is_float:
-        values = plan_series_values(slices, _corners(files, slices), policy)
-    if plan.interpolates and values.dtype == "uint8":
-        values = replace(values, dtype="int16")
-    along_row, along_column, _ = axes_of(orientation)
-    axes_mm = np.stack([plan.step_mm, along_column * spacing_mm[0], along_row * spacing_mm[1]])
-    affine = affine_matrix(axes_mm * LPS_TO_RAS_SIGNS, plan.origin_mm * LPS_TO_RAS_SIGNS)
-    single_files = len({one.path for one in slices}) == len(slices)
-    may_alternate = policy.alternating == "refuse" and (overlapping(slices) or passes_alternate(slices))
+    values = _plan_values(files, slices, plan, policy)
+    check_alternation = _may_alternate(slices, policy)
 
     def read() -> NDArray[Any]:
         voxels = _read_volume(files, slices, plan, values)
-        if may_alternate:
+        if check_alternation:
             _check_alternation(voxels)
         if labels:
             _check_background(voxels, part)
         return voxels
 
     return Scan(
-        grid=Grid(shape=(len(plan.lower), *first.stored.size), affine=affine + 0.0),
+        grid=_grid_of(plan, first.stored.size, orientation, spacing_mm),
         channels=1,
         dtype=values.dtype,
         unit=values.unit,
         modality=first.modality,
         findings=(*duplicates, *plan.findings, *values.findings),
-        files=tuple(sorted({part.path for part in slices})),
+        files=tuple(sorted(set(paths))),
         read=read,
         origin=_scan_identity({one.path: one.fields for one in part}.values()),
         read_bytes=_read_bytes(slices, len(plan.lower), values.dtype),
-        slices=tuple(one.path for one in slices) if single_files and not plan.interpolates else (),
+        slices=_slice_files(slices, plan),
     )
+
+
+def _check_stored(slices: Sequence[Slice]) -> None:
+    """Check by their headers that the pixels of all files can be decoded; a SourceError names the file."""
+    for path, fields in {one.path: one.fields for one in slices}.items():
+        # PS3.3 C.11.1: a table in place of slope and intercept, which maps to output of any unit.
+        if fields.lookup_table:
+            raise series_error("modality look-up tables are not supported", path)
+        try:
+            # The size of a file that is not unpacked yet says nothing about the bytes of its pixels.
+            is_packed = fields.packed or fields.syntax == DEFLATED
+            check_pixels(as_stored_image(fields), None if is_packed else fields.file_bytes)
+        except SourceError as error:
+            raise error.at(path) from None
+
+
+def _plan_values(
+    files: SourceFiles, slices: Sequence[Slice], plan: SlicePlan, policy: SeriesPolicy
+) -> ValuePlan:
+    """Plan the values of the slices of a volume, in order."""
+    values = plan_series_values(slices, (), policy)
+    # Undeclared padding is known in Hounsfield units only, so that a slice is decoded for its corners in a CT only.
+    if values.unit and not slices[0].fields.stored.is_float:
+        values = plan_series_values(slices, _corners(files, slices), policy)
+    # The dtype decides the rounding of later steps, so it stays what it was when the first data sets were converted.
+    if plan.interpolates and values.dtype == "uint8":
+        return replace(values, dtype="int16")
+    return values
+
+
+def _grid_of(
+    plan: SlicePlan, size: tuple[int, int], orientation: tuple[float, ...], spacing_mm: tuple[float, ...]
+) -> Grid:
+    """Return the grid of a volume: from slice to slice, from row to row, and from column to column.
+
+    Pixel Spacing is the distance between rows, then between columns (PS3.3 10.7.1.3). A column runs from row to row.
+    """
+    along_row, along_column, _ = axes_of(orientation)
+    axes_mm = np.stack([plan.step_mm, along_column * spacing_mm[0], along_row * spacing_mm[1]])
+    affine = affine_matrix(axes_mm * LPS_TO_RAS_SIGNS, plan.origin_mm * LPS_TO_RAS_SIGNS)
+    return Grid(
+        shape=(len(plan.lower), *size), affine=affine + 0.0
+    )  # no -0.0, so that equal grids are equal bytes
+
+
+def _may_alternate(slices: Sequence[Slice], policy: SeriesPolicy) -> bool:
+    """Return whether the voxels must show that the slices, in order, are not two scans that interleave.
+
+    Only overlapping slices, and passes that alternate, make a stack that two scans could make too.
+    """
+    return policy.alternating == "refuse" and (overlapping(slices) or passes_alternate(slices))
+
+
+def _slice_files(slices: Sequence[Slice], plan: SlicePlan) -> tuple[str, ...]:
+    """Return the file of each slice of the volume, in order; () unless each slice is one file."""
+    paths = tuple(one.path for one in slices)
+    return paths if len(set(paths)) == len(paths) and not plan.interpolates else ()
 
 
 def _scan_identity(images: Collection[HeaderFields]) -> ScanIdentity:
@@ -280,6 +337,7 @@ def _scan_identity(images: Collection[HeaderFields]) -> ScanIdentity:
 def _read_bytes(slices: Sequence[Slice], depth: int, dtype: str) -> int:
     """Return the most memory that `_read_volume` takes: the volume, one file, and the decoding of one frame."""
     most = 0
+    # The largest file counts, because `_SliceReader` holds one file at a time: packed, unpacked and inflated.
     for fields in {one.path: one.fields for one in slices}.values():
         size = fields.file_bytes or 0
         if fields.packed:
@@ -301,7 +359,9 @@ def _check_alternation(voxels: NDArray[Any]) -> None:
     Raises:
         SourceError: slices two apart resemble each other much more than neighbors do.
     """
+    # A sixteenth of the pixels shows the same medians in slices that are large enough.
     sampled = voxels[:, ::4, ::4] if min(voxels.shape[1:3]) >= 64 else voxels
+    # The median of fewer pairs may be that of one pair at the border of an organ.
     if len(sampled) < MIN_ALTERNATING_SLICES:
         return
 
@@ -323,6 +383,7 @@ def _check_other_files(apart: Sequence[OtherFile]) -> Iterable[Finding]:
     Raises:
         SourceError: a file is damaged and may be a slice.
     """
+    # Without the damaged file, the scan would have a gap that positions do not show at its ends.
     for item in apart:
         if item.error is not None and item.may_be_slice:
             raise item.error.at(item.path)
@@ -346,6 +407,7 @@ def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[floa
     for part in slices:
         if not is_same_orientation(orientation, part.orientation):
             raise series_error("slices differ in orientation", part.path)
+        # Pixel Spacing is required of slices (PS3.3 C.7.6.2); programs that export screenshots leave it out.
         if part.frame.spacing_mm is None or spacing_mm is None:
             raise series_error("pixel spacing is missing", f"{part.path}; export the original series")
         if min(part.frame.spacing_mm) <= 0:
@@ -359,6 +421,7 @@ def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[floa
 
 def _separation_advice(first: str, second: str) -> str:
     """Return the advice that makes two files slices of different scans."""
+    # The option separates files by folder, so that files of one folder must be moved first.
     if folder_of(first) != folder_of(second):
         return "--series-identity folder takes the files of each folder as a scan of their own"
     return "put the files of each scan into a folder of their own, and say --series-identity folder"
@@ -382,6 +445,7 @@ def _drop_duplicates(
         kept = slices[alike[0]]
         for index in alike[1:]:
             other = slices[index]
+            # Equal positions along the normal that differ within the plane are parts of a larger field of view.
             if np.linalg.norm(positions[index] - positions[alike[0]]) > 0.1:
                 raise series_error("slices lie side by side", f"{kept.path}, {other.path}")
             if not _is_same_image(reader, kept, other):
@@ -397,6 +461,7 @@ def _drop_duplicates(
 
 
 def _is_same_image(reader: _SliceReader, one: Slice, other: Slice) -> bool:
+    # Equal stored values with other slopes are other images.
     if one.frame.rescale != other.frame.rescale:
         return False
     return bool(np.array_equal(reader.stored_values(one), reader.stored_values(other)))

@@ -20,6 +20,7 @@ from halofeed.prep.formats.dicom.grouping import (
     group_series,
     scans_of_series,
     select_images,
+    sort_by_first_path,
 )
 from halofeed.prep.formats.dicom.header_fields import DicomFrame, HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.headers import PixelLocation
@@ -121,6 +122,14 @@ class SeriesListing:
     apart: tuple[OtherFile, ...]
     named: tuple[str, ...]
 
+    @classmethod
+    def of(
+        cls, series: Iterable[DicomSeries], apart: Iterable[OtherFile], named: Iterable[str]
+    ) -> SeriesListing:
+        """Return the listing of scans and other files in any order, and of sorted names."""
+        others = sorted(apart, key=lambda other: other.path)
+        return cls(series=sort_by_first_path(series), apart=tuple(others), named=tuple(named))
+
 
 def list_series(
     files: SourceFiles, policy: SeriesPolicy, folders: Sequence[str] = ()
@@ -129,7 +138,7 @@ def list_series(
     listings = {}
     for folder, (named, others) in _split_by_name(files, folders).items():
         series, apart = group_series(files, others, policy)
-        listings[folder] = SeriesListing(series=series, apart=apart, named=named)
+        listings[folder] = SeriesListing.of(series, apart, named)
     return listings
 
 
@@ -163,6 +172,7 @@ def join_series(
     count = len(select_images(ordered))
     below = hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     for series, images in scans_of_series(key, ordered, policy):
+        # Scans with all files of the series share one stored listing of these.
         name = key if len(images) == count else series.key
         records = ListingRecords(images=images)
         stored = (f"{below}-{name}", records.digest, records.stamp)
@@ -184,6 +194,7 @@ def _split_by_name(
 
 def _is_dicom(files: SourceFiles, path: str) -> bool:
     """Return whether a file is DICOM although its name is that of the voxels of a missing header file."""
+    # Analyze and NIfTI pairs keep voxels in .img; DICOM exports of some programs have this extension too.
     header = volume_files(path)[0]
     if header == path or files.size(header) is not None:
         return False

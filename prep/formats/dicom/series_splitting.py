@@ -14,6 +14,7 @@ from itertools import chain, groupby, pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.errors import Problem, SourceError
 from halofeed.prep.formats.dicom.header_fields import (
@@ -83,17 +84,25 @@ def split_contradictions(images: ImageFiles, policy: SeriesPolicy) -> list[Group
     if not names:
         return [Group(images=images)]
     parts, unclear = _group_by_identity(images, [_INDEX_OF[name] for name in names])
+    if fault := _fault_of_split(parts, unclear, names, policy):
+        detail = f"{' and '.join(names)}: {fault}; {_CONTRADICTION_ADVICE}"
+        return [Group(images=images, problem=("selection", CONTRADICTION, detail))]
+    return [Group(images=part, by=tuple(names)) for part in parts]
+
+
+def _fault_of_split(
+    parts: Sequence[ImageFiles], unclear: str | None, names: Sequence[str], policy: SeriesPolicy
+) -> str:
+    """Return why the groups are not proven to be scans of their own, or ""."""
     if unclear is not None:
-        fault = f"{unclear} has no value and fits several"
-    elif not all(_is_complete_scan(part, policy) for part in parts):
+        return f"{unclear} has no value and fits several"
+    # A single file with another value may be a stray, or a slice whose header somebody changed.
+    if not all(_is_complete_scan(part, policy) for part in parts):
         few, rest = min(parts, key=len), max(parts, key=len)
-        fault = f"{_describe_files(few)} against {_describe_files(rest)}"
-    elif not _are_different_scans(parts, names):
-        fault = f"{parts[0][0][0]} against {parts[1][0][0]}, which lie in one even row"
-    else:
-        return [Group(images=part, by=tuple(names)) for part in parts]
-    detail = f"{' and '.join(names)}: {fault}; {_CONTRADICTION_ADVICE}"
-    return [Group(images=images, problem=("selection", CONTRADICTION, detail))]
+        return f"{_describe_files(few)} against {_describe_files(rest)}"
+    if not _are_different_scans(parts, names):
+        return f"{parts[0][0][0]} against {parts[1][0][0]}, which lie in one even row"
+    return ""
 
 
 def _describe_files(images: ImageFiles) -> str:
@@ -111,6 +120,7 @@ def _contradicting(images: ImageFiles) -> list[str]:
     names = []
     for name, entity, _ in IDENTITY:
         values = {fields.identity[_INDEX_OF[name]] for _, fields in images} - {b""}
+        # Two files with two values may be two scans.
         is_generated = single_frames and len(images) > 2 and len(values) == len(images)
         if len(values) > 1 and (entity in _NEVER_GENERATED or not is_generated):
             names.append(name)
@@ -131,15 +141,23 @@ def _group_by_identity(images: ImageFiles, indices: Sequence[int]) -> tuple[list
     # Complete values come first, so that files that lack a value join the group that they do not contradict.
     groups: dict[Values, list[tuple[str, HeaderFields]]] = {}
     for (values, _), files in sorted(by_values.items(), key=lambda one: (one[0][0].count(b""), one[1][0][0])):
-        fits = [one for one in groups if _agree(one, values)]
+        fits = _fitting_groups(groups, values, files)
         if len(fits) > 1:
-            folders = _folders(files)
-            fits = [one for one in fits if folders <= _folders(groups[one])]
-            if len(fits) != 1:
-                return [images], files[0][0]
+            return [images], files[0][0]
         groups.setdefault(fits[0] if fits else values, []).extend(files)
     parts = [sorted(group, key=lambda one: one[0]) for group in groups.values()]
     return sorted(parts, key=lambda part: part[0][0]), None
+
+
+def _fitting_groups(groups: Mapping[Values, ImageFiles], values: Values, files: ImageFiles) -> list[Values]:
+    """Return the groups that some files may join: the only one that they do not contradict, or several if unclear."""
+    fits = [one for one in groups if _agree(one, values)]
+    if len(fits) < 2:
+        return fits
+    # Of several, the one in whose folders the files are.
+    folders = _folders(files)
+    beside = [one for one in fits if folders <= _folders(groups[one])]
+    return beside if len(beside) == 1 else fits
 
 
 def _agree(first: Values, second: Values) -> bool:
@@ -158,8 +176,10 @@ def _is_complete_scan(images: ImageFiles, policy: SeriesPolicy) -> bool:
 def _are_different_scans(parts: Sequence[ImageFiles], names: Sequence[str]) -> bool:
     """Return whether groups of files are different scans, and not one scan in which somebody corrected a value."""
     entities = {_ENTITY_OF[name] for name in names}
+    # A typing error changes one attribute; a second entity that differs too is another scan.
     if len(entities) > 1 or not _CONCLUSIVE.isdisjoint(names):
         return True
+    # Nobody sorts the slices of one scan into folders by a value that was corrected in some of them.
     folders = [_folders(part) for part in parts]
     if sum(map(len, folders)) == len(set().union(*folders)):
         return True
@@ -234,6 +254,7 @@ def folders_disagree(images: ImageFiles, policy: SeriesPolicy) -> Problem | None
         return None
     if not all(_is_complete_scan(part, policy) for part in parts):
         return None
+    # Folders of incomplete scans are the parts into which a program sorted the slices of one scan.
     if _are_interleaved(parts):
         evidence = "hold slices between each other's at uneven distances"
     elif _restart_numbering(parts):
@@ -268,6 +289,7 @@ def _restart_numbering(parts: Sequence[ImageFiles]) -> bool:
     """Return whether folders number their slices from the same start, so that numbers repeat at other positions."""
     numbers = []
     for part in parts:
+        # Instance Number (PS3.3 C.7.6.1) may be absent, and says nothing where a folder repeats its own.
         stated = [fields.frames[0].attributes.get(INSTANCE_NUMBER) for _, fields in part]
         if None in stated or len(set(stated)) < len(stated):
             return False
@@ -275,6 +297,7 @@ def _restart_numbering(parts: Sequence[ImageFiles]) -> bool:
     (*_, positions) = _positions(list(chain(*parts))).values()
     if _share_positions(parts, positions):
         return False
+    # Folders of one scan go on counting. Half is enough, because one of two scans may be longer.
     shared = numbers[0].intersection(*numbers[1:])
     return 2 * len(shared) >= min(map(len, numbers))
 
@@ -354,16 +377,20 @@ def split_volumes(slices: Sequence[Slice]) -> VolumeSplit:
     The split is stable: a volume that is split again stays one volume, so its files can be opened alone.
     """
     images = _images(slices)
-    if images is None:
-        return VolumeSplit(parts=(tuple(slices),))
-    most = max(Counter(image.place for image in images).values())
-    split = _split_crowded(images, most) if most > 1 else _split_interleaved(images)
+    split = None if images is None else _split_once(images)
     if split is None or len(split[0]) < 2:
         return VolumeSplit(parts=(tuple(slices),))
     groups, by = split
+    # Each volume may hold several again: echoes within phases.
     again = [split_volumes([part for image in group for part in image.copies]) for group in groups]
-    names = dict.fromkeys([*by, *(name for volumes in again for name in volumes.by)])
-    return VolumeSplit(parts=tuple(part for volumes in again for part in volumes.parts), by=tuple(names))
+    names = dict.fromkeys(chain(by, *(volumes.by for volumes in again)))
+    return VolumeSplit(parts=tuple(chain.from_iterable(volumes.parts for volumes in again)), by=tuple(names))
+
+
+def _split_once(images: Sequence[_Image]) -> _Split | None:
+    """Split images by what distinguishes those at one place, or stacks that interleave; None if they are one volume."""
+    most = max(Counter(image.place for image in images).values())
+    return _split_crowded(images, most) if most > 1 else _split_interleaved(images)
 
 
 def _images(slices: Sequence[Slice]) -> list[_Image] | None:
@@ -401,6 +428,7 @@ def _places_by_value(images: Sequence[_Image], name: str) -> dict[VolumeAttribut
 
 def _sort_key(value: VolumeAttribute | None) -> tuple[Any, ...]:
     """Return a key that sorts values of one attribute: None first, tuples last."""
+    # Python compares neither None nor tuples with numbers.
     if value is None:
         return (0,)
     return (2, value) if isinstance(value, tuple) else (1, value)
@@ -424,6 +452,39 @@ def _group_by_place(images: Sequence[_Image]) -> list[list[_Image]]:
 
 def _split_crowded(images: Sequence[_Image], most: int) -> _Split | None:
     """Split images of which up to `most` share a place; return None if no attribute distinguishes them."""
+    few, many = _attributes_of_volumes(images, most)
+    # Attributes that also differ between the passes of one volume count only if no others distinguish the images.
+    lasting = tuple(name for name in few if not _may_be_pass(name))
+    groups = _group_by_attributes(images, lasting)
+    if not any(map(_shares_a_place, groups)):
+        return groups, lasting
+    for names in dict.fromkeys((tuple(few), tuple(many))):
+        # Phases without a number differ in time alone.
+        if split := _split_all_by_time(_group_by_attributes(images, names)):
+            return split[0], tuple(dict.fromkeys((*names, *split[1])))
+    return None
+
+
+def _split_all_by_time(groups: Sequence[Sequence[_Image]]) -> _Split | None:
+    """Split each group by time; return None unless all can be split."""
+    parts: list[list[_Image]] = []
+    names: list[str] = []
+    for group in groups:
+        split = _split_by_time(group)
+        if split is None:
+            return None
+        parts += split[0]
+        names += split[1]
+    return parts, tuple(names)
+
+
+def _attributes_of_volumes(images: Sequence[_Image], most: int) -> tuple[list[str], list[str]]:
+    """Return the attributes with at most `most` values, and those that may distinguish volumes with more values.
+
+    With one value for each volume, an attribute has as many values as images share a place. More values, such as the
+    times of a dynamic series that was cut off, count if each of them has several places: no slice has its own.
+    Both leave out attributes that are the same for all images at each place, such as the number of a slice.
+    """
     crowded = [place for place in _group_by_place(images) if len(place) > 1]
     few, many = [], []
     for name in _volume_attribute_names(images):
@@ -434,22 +495,12 @@ def _split_crowded(images: Sequence[_Image], most: int) -> _Split | None:
             few.append(name)
         if len(places) <= most or min(map(len, places.values())) >= MIN_PLACES:
             many.append(name)
-    # Attributes that also differ between the passes of one volume count only if no others distinguish the images.
-    lasting = tuple(name for name in few if not _may_be_pass(name))
-    groups = _group_by_attributes(images, lasting)
-    if all(len(place) == 1 for group in groups for place in _group_by_place(group)):
-        return groups, lasting
-    for names in dict.fromkeys((tuple(few), tuple(many))):
-        groups, by = [], [*names]
-        for group in _group_by_attributes(images, names):
-            split = _split_by_time(group)
-            if split is None:
-                break
-            groups += split[0]
-            by += split[1]
-        else:
-            return groups, tuple(dict.fromkeys(by))
-    return None
+    return few, many
+
+
+def _shares_a_place(images: Sequence[_Image]) -> bool:
+    """Return whether several images lie at one place."""
+    return len({image.place for image in images}) < len(images)
 
 
 def _split_by_time(images: Sequence[_Image]) -> _Split | None:
@@ -458,16 +509,24 @@ def _split_by_time(images: Sequence[_Image]) -> _Split | None:
     count = len(places[0])
     if max(map(len, places)) == 1:
         return [list(images)], ()
+    # An order in time needs the same number of images at each place.
     if any(len(place) != count for place in places):
         return None
     for name in (*TIMES, INSTANCE_NUMBER):
-        values = [[image.attribute(name) for image in place] for place in places]
-        if any(None in row or len(set(row)) < count for row in values):
-            continue
-        rows = [sorted(place, key=lambda image: _sort_key(image.attribute(name))) for place in places]
-        if name != INSTANCE_NUMBER or _are_numbered_in_order(rows):
+        rows = _rows_in_order(places, name)
+        # Numbers follow the order of files, which is not that of time unless they run in volumes or places.
+        if rows is not None and (name != INSTANCE_NUMBER or _are_numbered_in_order(rows)):
             return [list(column) for column in zip(*rows, strict=True)], (name,)
     return None
+
+
+def _rows_in_order(places: Sequence[Sequence[_Image]], name: str) -> list[list[_Image]] | None:
+    """Return the images of each place in the order of an attribute; None if values are missing or equal at a place."""
+    for place in places:
+        values = {image.attribute(name) for image in place}
+        if None in values or len(values) < len(place):
+            return None
+    return [sorted(place, key=lambda image: _sort_key(image.attribute(name))) for place in places]
 
 
 def _are_numbered_in_order(rows: Sequence[Sequence[_Image]]) -> bool:
@@ -486,15 +545,18 @@ def _are_numbered_in_order(rows: Sequence[Sequence[_Image]]) -> bool:
 
 
 def _split_interleaved(images: Sequence[_Image]) -> _Split | None:
-    """Split stacks that interleave; return None if there is one stack."""
-    alternating = [
-        name
-        for name in dict.fromkeys((*_volume_attribute_names(images), *TIMES))
-        if alternates([image.attribute(name) for image in images])
-    ]
-    names = tuple(name for name in alternating if not _may_be_pass(name))
-    if names:
-        return _group_by_attributes(images, names), names
+    """Split stacks that interleave; return None if there is one stack.
+
+    one stack     0   1   2   3   4   5        two stacks    A   A   A   A      of the same organ, half a gap
+                                                               B   B   B   B    apart: values alternate A B A B ...
+    """
+    names_in_order = dict.fromkeys((*_volume_attribute_names(images), *TIMES))
+    alternating = [name for name in names_in_order if alternates([image.attribute(name) for image in images])]
+    lasting = tuple(name for name in alternating if not _may_be_pass(name))
+    if lasting:
+        return _group_by_attributes(images, lasting), lasting
+    # Scanners acquire all odd and then all even slices of one stack, so that passes alternate there too. Two stacks
+    # have slices that overlap, as each of them is complete.
     if not overlapping([image.copies[0] for image in images], anywhere=True):
         return None
     # Times in seconds may alternate in one scan as well, so each stack must have nearly equal gaps.
@@ -502,10 +564,8 @@ def _split_interleaved(images: Sequence[_Image]) -> _Split | None:
         groups = _group_by_attributes(images, (name,))
         if all(map(_has_equal_gaps, groups)):
             return groups, (name,)
-    for name in TIMES:
-        if passes := _split_passes(images, name):
-            return passes, (name,)
-    return None
+    passes = ((name, _split_passes(images, name)) for name in TIMES)
+    return next(((groups, (name,)) for name, groups in passes if groups), None)
 
 
 def passes_alternate(slices: Sequence[Slice]) -> bool:
@@ -555,13 +615,27 @@ def _split_passes(images: Sequence[_Image], name: str) -> list[list[_Image]] | N
     if None in times or len(set(times)) < len(times):
         return None
     order = np.argsort(np.array(times, np.float64))
-    for count in range(2, min(MAX_PASSES, len(images) // MIN_PLACES) + 1):
-        # A pass that starts at place k holds the places k, k + count, k + 2 * count ...
-        sizes = [len(range(first, len(images), count)) for first in range(count)]
-        for shift in range(count):
-            firsts = [(first + shift) % count for first in range(count)]
-            cuts = np.cumsum([sizes[first] for first in firsts])[:-1]
-            chunks = np.split(order, cuts)
-            if all(set(chunk % count) == {first} for chunk, first in zip(chunks, firsts, strict=True)):
-                return [[images[index] for index in sorted(chunk)] for chunk in chunks]
-    return None
+    most = min(MAX_PASSES, len(images) // MIN_PLACES)
+    # Any pass may be the first in time; the others follow it.
+    starts = ((count, shift) for count in range(2, most + 1) for shift in range(count))
+    chunks = next(filter(None, (_cut_into_passes(order, count, shift) for count, shift in starts)), None)
+    if chunks is None:
+        return None
+    return [[images[index] for index in sorted(chunk)] for chunk in chunks]
+
+
+def _cut_into_passes(order: NDArray[np.int64], count: int, shift: int) -> list[NDArray[np.int64]] | None:
+    """Return the places of each of `count` passes; None if the order in time is not that of these passes.
+
+    A pass that starts at place k holds the places k, k + count, k + 2 * count ...
+
+    Args:
+        order: places in the order of time.
+        count: number of passes.
+        shift: first place of the first pass.
+    """
+    firsts = [(first + shift) % count for first in range(count)]
+    cuts = np.cumsum([len(range(first, len(order), count)) for first in firsts])[:-1]
+    chunks = np.split(order, cuts)
+    is_pass = (set(chunk % count) == {first} for chunk, first in zip(chunks, firsts, strict=True))
+    return chunks if all(is_pass) else None

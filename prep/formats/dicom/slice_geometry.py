@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
-from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
+from halofeed.prep.formats.dicom.header_fields import DicomFrame, HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.headers import Elements
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding, Grid, affine_matrix
@@ -84,6 +84,7 @@ def axes_of(orientation: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     Raises:
         SourceError: the six numbers are not two perpendicular unit vectors.
     """
+    # PS3.3 C.7.6.2.1.1: the cosines of a row and of a column, which shall be orthogonal and normal. Writers round them.
     along_row, along_column = np.asarray(orientation[:3], np.float64), np.asarray(orientation[3:], np.float64)
     lengths = float(np.linalg.norm(along_row)), float(np.linalg.norm(along_column))
     if max(abs(length - 1) for length in lengths) > 0.01 or abs(float(along_row @ along_column)) > 0.01:
@@ -122,7 +123,8 @@ def duplicate_sets(positions_mm: Floats, orientation: tuple[float, ...]) -> list
     order = np.argsort(along, kind="stable")
     gaps = np.diff(along[order])
     real = gaps[gaps > 1e-4]
-    # Relative to the widest gap, because most gaps may be those between copies of a slice.
+    # Positions of copies may differ by rounding. The limit is relative to the widest gap, because most gaps may be
+    # those between copies of a slice.
     tolerance = max(1e-4, float(real.max()) / 200) if real.size else 1e-4
     sets = [[int(order[0])]]
     for gap, index in zip(gaps, order[1:], strict=True):
@@ -141,6 +143,7 @@ def _equal_runs(gaps: Floats) -> list[tuple[int, int]]:
     """Return the (start, stop) of each run of three or more equal neighboring gaps."""
     runs, start = [], 0
     for index in range(1, len(gaps) + 1):
+        # Two equal gaps may be chance; three show the distance that was chosen for this part of the scan.
         if index == len(gaps) or not _equals(gaps[start : start + 1], float(gaps[index]))[0]:
             if index - start >= 3:
                 runs.append((start, index))
@@ -168,20 +171,34 @@ def find_missing_slices(gaps: Floats, thickness_mm: float | None = None) -> dict
     {0: 1, 2: 2, 4: 1}
     """
     runs = _equal_runs(gaps)
-    in_runs = {index for start, stop in runs for index in range(start, stop)}
-    shared = [float(gap) for gap in gaps if _equals(gaps, float(gap)).sum() * 2 > len(gaps)][:1]
-    if thickness_mm is not None and _equals(gaps.min(keepdims=True), thickness_mm)[0]:
-        shared.append(float(gaps.min()))
+    shared = _shared_gaps(gaps, thickness_mm)
     missing = {}
-    for index in set(range(len(gaps))) - in_runs:
+    for index in range(len(gaps)):
+        # A scan may change its distance on the way, such as a head CT above the base: a run of wide gaps is whole.
+        if any(start <= index < stop for start, stop in runs):
+            continue
+        # The regular gap of the run before and of the run after, as the distance may change between these.
         before = [float(np.median(gaps[start:stop])) for start, stop in runs if stop <= index][-1:]
         after = [float(np.median(gaps[start:stop])) for start, stop in runs if start > index][:1]
-        for base in before + after + shared:
-            times = round(float(gaps[index]) / base)
-            if times >= 2 and abs(gaps[index] - times * base) <= max(tolerance_mm(base), 0.05 * base):
-                missing[index] = times - 1
-                break
-    return dict(sorted(missing.items()))
+        times = (_whole_multiple(float(gaps[index]), base) for base in before + after + shared)
+        if multiple := next(filter(None, times), 0):
+            missing[index] = multiple - 1
+    return missing
+
+
+def _shared_gaps(gaps: Floats, thickness_mm: float | None) -> list[float]:
+    """Return the gap of most slices, and the smallest gap if it is the thickness; each only if there is such a gap."""
+    shared = [float(gap) for gap in gaps if _equals(gaps, float(gap)).sum() * 2 > len(gaps)][:1]
+    # With slices missing at random, no gap is regular; slices as thick as the smallest gap touch each other there.
+    if thickness_mm is not None and _equals(gaps.min(keepdims=True), thickness_mm)[0]:
+        shared.append(float(gaps.min()))
+    return shared
+
+
+def _whole_multiple(gap: float, base: float) -> int:
+    """Return how many times `base` is contained in a gap; 0 unless it is a whole number from 2 on."""
+    times = round(gap / base)
+    return times if times >= 2 and abs(gap - times * base) <= max(tolerance_mm(base), 0.05 * base) else 0
 
 
 def count_missing_slices(
@@ -219,8 +236,10 @@ def _lateral_deviations(positions_mm: Floats, normal: Floats) -> Floats:
 
 def _find_outlier(positions_mm: Floats, normal: Floats, limit_mm: float) -> int | None:
     """Return the index of the slice without which all others lie on one line; None if there is no such slice."""
+    # Three slices lie on two lines, whichever of them is left out.
     if len(positions_mm) < 4:
         return None
+    # A stray first or last slice turns the line itself, so that another slice is farthest from it.
     farthest = int(_lateral_deviations(positions_mm, normal).argmax())
     for index in dict.fromkeys((farthest, 0, len(positions_mm) - 1)):
         if _lateral_deviations(np.delete(positions_mm, index, axis=0), normal).max() <= limit_mm:
@@ -254,16 +273,12 @@ def _plan_gap(
     missing = find_missing_slices(gaps, thickness_mm)
     complete = np.delete(gaps, list(missing))
     typical = float(np.median(complete if complete.size else gaps))
-    listed = ", ".join(f"{gaps[index]:.1f}" for index in list(missing)[:8])
-    widest = float(gaps.max())
-    if widest > WIDE_GAP_MM or (complete.size and float(complete.max()) > WIDE_GAPS * typical):
-        advice = _wide_gap_advice(int(gaps.argmax()), paths) if paths else ""
-        raise series_error(
-            "slices are missing", f"a gap of {widest:.1f} mm; {typical:.2f} mm is typical{advice}"
-        )
+    _refuse_wide_gaps(gaps, complete, typical, paths)
+    found = f"at gaps of {', '.join(f'{gaps[index]:.1f}' for index in list(missing)[:8])} mm"
     if missing and policy.missing_slice == "refuse":
-        detail = f"{sum(missing.values())} of them, at gaps of {listed} mm; {typical:.2f} mm is typical"
+        detail = f"{sum(missing.values())} of them, {found}; {typical:.2f} mm is typical"
         raise series_error("slices are missing", f"{detail}; --fill-missing-slices interpolates them")
+    # A single complete gap is no sample of which a regular gap could be chosen.
     grid_gap = regular_gap(complete) if complete.size > 1 else typical
     slices = round(float(gaps.sum()) / grid_gap)
     if missing and slices > MAX_FILLED * len(gaps):
@@ -271,24 +286,56 @@ def _plan_gap(
     gap = float(gaps.sum()) / slices
     findings = []
     if missing:
-        detail = f"{sum(missing.values())} interpolated, at gaps of {listed} mm"
+        detail = f"{sum(missing.values())} interpolated, {found}"
         findings.append(Finding.corrected(FindingName.MISSING_SLICES, detail))
-    if complete.size and float(complete.max() - complete.min()) > 2 * tolerance_mm(typical):
-        span = f"{complete.min():.1f} to {complete.max():.1f} mm"
-        if policy.unequal_gaps == "refuse":
-            raise series_error("gaps between slices are unequal", span)
-        detail = f"{span}; resampled every {gap:.2f} mm"
-        findings.append(Finding.corrected(FindingName.UNEQUAL_GAPS, detail))
-        wide = [f"{one:.1f}" for one in complete if one > 3 * typical]
-        if wide:
-            detail = f"{', '.join(wide[:8])} mm, where {typical:.1f} mm is typical; interpolated, no slice lies there"
-            findings.append(Finding.noted(FindingName.WIDE_GAPS, detail))
-    elif not missing:
+    return gap, findings + _describe_unequal_gaps(gaps, complete, typical, gap, policy)
+
+
+def _refuse_wide_gaps(gaps: Floats, complete: Floats, typical: float, paths: Sequence[str]) -> None:
+    """Refuse gaps that no interpolation can fill: over 50 mm, or ten typical gaps without missing slices."""
+    widest = float(gaps.max())
+    if widest > WIDE_GAP_MM or (complete.size and float(complete.max()) > WIDE_GAPS * typical):
+        advice = _wide_gap_advice(int(gaps.argmax()), paths) if paths else ""
+        detail = f"a gap of {widest:.1f} mm; {typical:.2f} mm is typical{advice}"
+        raise series_error("slices are missing", detail)
+
+
+def _describe_unequal_gaps(
+    gaps: Floats, complete: Floats, typical: float, gap: float, policy: SeriesPolicy
+) -> list[Finding]:
+    """Return the findings about gaps that are unequal apart from those that lack slices.
+
+    Args:
+        gaps: gaps between neighboring slices.
+        complete: those that lack no slice.
+        typical: median of the complete gaps.
+        gap: gap of the grid that replaces them.
+        policy: flaws that are corrected or refused.
+
+    Raises:
+        SourceError: the policy refuses unequal gaps.
+    """
+    is_unequal = bool(complete.size) and float(complete.max() - complete.min()) > 2 * tolerance_mm(typical)
+    # Gaps that are equal one by one may still add up to positions that are not (`plan_slices` compares these).
+    is_drift = not is_unequal and len(complete) == len(gaps)
+    if not is_unequal and not is_drift:
+        return []
+    if policy.unequal_gaps == "refuse":
+        digits = 2 if is_drift else 1
+        span = f"{complete.min():.{digits}f} to {complete.max():.{digits}f} mm"
+        raise series_error("gaps between slices are unequal", span)
+    if is_drift:
         detail = f"by up to {np.abs(gaps - typical).max():.2f} mm; resampled every {gap:.2f} mm"
-        if policy.unequal_gaps == "refuse":
-            raise series_error("gaps between slices are unequal", f"{gaps.min():.2f} to {gaps.max():.2f} mm")
-        findings.append(Finding.corrected(FindingName.UNEQUAL_GAPS, detail))
-    return gap, findings
+        return [Finding.corrected(FindingName.UNEQUAL_GAPS, detail)]
+    detail = f"{complete.min():.1f} to {complete.max():.1f} mm; resampled every {gap:.2f} mm"
+    findings = [Finding.corrected(FindingName.UNEQUAL_GAPS, detail)]
+    # In a gap of several slices, interpolation shows what no slice has seen.
+    if wide := [f"{one:.1f}" for one in complete if one > 3 * typical]:
+        detail = (
+            f"{', '.join(wide[:8])} mm, where {typical:.1f} mm is typical; interpolated, no slice lies there"
+        )
+        findings.append(Finding.noted(FindingName.WIDE_GAPS, detail))
+    return findings
 
 
 def plan_slices(
@@ -299,6 +346,11 @@ def plan_slices(
     paths: Sequence[str] = (),
 ) -> SlicePlan:
     """Plan a volume from the positions of its slices.
+
+         normal ^         x  slice 3          The depth axis is `drift + length * normal`: it leads from the first
+                |        x   slice 2          to the last slice, and is oblique to the slices if a gantry was tilted.
+                |       x    slice 1
+                +----------> in the plane     Positions decide, never Spacing Between Slices or Slice Thickness.
 
     Args:
         positions_mm: centers of the first pixels, [slice, 3], all different.
@@ -316,58 +368,18 @@ def plan_slices(
     normal = axes_of(orientation)[2]
     order = np.argsort(positions_mm @ normal, kind="stable")
     positions = positions_mm[order]
+    ordered_paths = [paths[index] for index in order] if paths else []
+    if len(order) == 1:
+        return _plan_single_slice(positions[0], normal, thickness_mm)
     along = positions @ normal
-    count = len(order)
-    if count == 1:
-        if not thickness_mm:
-            raise series_error("slice spacing is unknown", "one slice, which does not say how thick it is")
-        return SlicePlan(
-            order=(0,),
-            lower=(0,),
-            weight=(0.0,),
-            origin_mm=positions[0],
-            step_mm=normal * thickness_mm,
-            findings=(Finding.noted(FindingName.SINGLE_SLICE, f"{thickness_mm:g} mm thick"),),
-        )
     gaps = np.diff(along)
-    length = float(along[-1] - along[0])
-    # A shift across the normal is a tilt only if it grows in proportion to the position along the normal.
-    drift = positions[-1] - positions[0] - length * normal
-    deviations = _lateral_deviations(positions, normal)
-    if deviations.max() > (limit := max(0.1, tolerance_mm(length / (count - 1)))):
-        detail = f"by up to {deviations.max():.1f} mm across their normal"
-        outlier = _find_outlier(positions, normal, limit) if paths else None
-        advice = _SEPARATE_ADVICE
-        if outlier is not None:
-            advice = f"; {paths[order[outlier]]} alone: take it out of the folder"
-        raise series_error("slices are shifted against each other", f"{detail}{advice}")
-    findings: list[Finding] = []
-    even = along[0] + np.arange(count) * length / (count - 1)
-    slices = count
-    if np.abs(along - even).max() > tolerance_mm(length / (count - 1)):
-        ordered = [paths[index] for index in order] if paths else []
-        gap, findings = _plan_gap(gaps, thickness_mm, policy, ordered)
-        slices = round(length / gap) + 1
-    lower, weight = np.arange(count), np.zeros(count)
+    _check_on_line(positions, normal, ordered_paths)
+    slices, findings = _plan_count(along, thickness_mm, policy, ordered_paths)
+    lower, weight = np.arange(len(order)), np.zeros(len(order))
     if findings:
-        targets = along[0] + np.arange(slices) * (length / (slices - 1))
-        lower = np.clip(np.searchsorted(along, targets, side="right") - 1, 0, count - 1)
-        weight = np.clip((targets - along[lower]) / np.append(gaps, 1.0)[lower], 0, 1)
-        # A stored slice within a ten-thousandth of a gap is used without interpolation.
-        is_next = weight > 1 - 1e-4
-        lower, weight = np.where(is_next, lower + 1, lower), np.where(is_next, 0.0, weight)
-        weight = np.where((weight < 1e-4) | (lower >= count - 1), 0.0, weight)
-    tilt = float(np.degrees(np.arctan2(np.linalg.norm(drift), length)))
-    if tilt > TILT_DEGREES:
-        if policy.tilt == "refuse":
-            raise series_error("gantry is tilted", f"{tilt:.1f} degrees")
-        detail = f"{tilt:.1f} degrees; sheared back by resampling"
-        findings.append(Finding.corrected(FindingName.GANTRY_TILT, detail))
-    if thickness_mm and thickness_mm > 1.05 * float(gaps.min()):
-        detail = f"slices {thickness_mm:g} mm thick lie {gaps.min():.2f} mm apart"
-        if policy.overlapping == "refuse":
-            raise series_error("slices overlap", detail)
-        findings.append(Finding.noted(FindingName.OVERLAPPING_SLICES, detail))
+        lower, weight = _interpolation(along, slices)
+    findings += _describe_tilt(positions, normal, policy)
+    findings += _describe_overlap(float(gaps.min()), thickness_mm, policy)
     return SlicePlan(
         order=tuple(order.tolist()),
         lower=tuple(lower.tolist()),
@@ -376,6 +388,101 @@ def plan_slices(
         step_mm=(positions[-1] - positions[0]) / (slices - 1),
         findings=tuple(findings),
     )
+
+
+def _plan_single_slice(position_mm: Floats, normal: Floats, thickness_mm: float | None) -> SlicePlan:
+    """Return the plan of one slice, whose thickness is the only statement about its extent along the normal."""
+    if not thickness_mm:
+        raise series_error("slice spacing is unknown", "one slice, which does not say how thick it is")
+    return SlicePlan(
+        order=(0,),
+        lower=(0,),
+        weight=(0.0,),
+        origin_mm=position_mm,
+        step_mm=normal * thickness_mm,
+        findings=(Finding.noted(FindingName.SINGLE_SLICE, f"{thickness_mm:g} mm thick"),),
+    )
+
+
+def _check_on_line(positions: Floats, normal: Floats, paths: Sequence[str]) -> None:
+    """Refuse slices, in order, that are shifted against the line from the first to the last.
+
+    A shift across the normal that grows in proportion to the position along the normal is a tilt of the gantry.
+    """
+    deviations = _lateral_deviations(positions, normal)
+    length = float((positions[-1] - positions[0]) @ normal)
+    limit_mm = max(0.1, tolerance_mm(length / (len(positions) - 1)))
+    if deviations.max() <= limit_mm:
+        return
+    outlier = _find_outlier(positions, normal, limit_mm) if paths else None
+    alone = "" if outlier is None else f"; {paths[outlier]} alone: take it out of the folder"
+    detail = f"by up to {deviations.max():.1f} mm across their normal"
+    raise series_error("slices are shifted against each other", f"{detail}{alone or _SEPARATE_ADVICE}")
+
+
+def _plan_count(
+    along: Floats, thickness_mm: float | None, policy: SeriesPolicy, paths: Sequence[str]
+) -> tuple[int, list[Finding]]:
+    """Return the number of slices of the volume, and the findings about gaps; [] if every slice is stored.
+
+    Args:
+        along: positions along the normal, in order.
+        thickness_mm: thickness of a slice, if known.
+        policy: flaws that are corrected or refused.
+        paths: paths of the slices, for messages.
+    """
+    count, length = len(along), float(along[-1] - along[0])
+    # Positions are compared with equal gaps, and not gaps with each other: rounding in the file moves each by itself.
+    even = along[0] + np.arange(count) * length / (count - 1)
+    if np.abs(along - even).max() <= tolerance_mm(length / (count - 1)):
+        return count, []
+    gap, findings = _plan_gap(np.diff(along), thickness_mm, policy, paths)
+    return round(length / gap) + 1, findings
+
+
+def _interpolation(along: Floats, slices: int) -> tuple[NDArray[np.int64], Floats]:
+    """Return, for each of `slices` equal positions, the stored slice at or before it, and the weight of the next one.
+
+    Args:
+        along: positions of the stored slices along the normal, in order.
+        slices: number of slices of the volume.
+    """
+    count, gaps = len(along), np.diff(along)
+    targets = along[0] + np.arange(slices) * ((along[-1] - along[0]) / (slices - 1))
+    lower = np.clip(np.searchsorted(along, targets, side="right") - 1, 0, count - 1)
+    weight = np.clip((targets - along[lower]) / np.append(gaps, 1.0)[lower], 0, 1)
+    # A stored slice within a ten-thousandth of a gap is used without interpolation.
+    is_next = weight > 1 - 1e-4
+    lower, weight = np.where(is_next, lower + 1, lower), np.where(is_next, 0.0, weight)
+    return lower, np.where((weight < 1e-4) | (lower >= count - 1), 0.0, weight)
+
+
+def _describe_tilt(positions: Floats, normal: Floats, policy: SeriesPolicy) -> list[Finding]:
+    """Return the finding about a tilted gantry; [] if the slices lie along their normal.
+
+    CT scanners tilt the gantry for the head (Gantry/Detector Tilt, PS3.3 C.8.2.1). The affine holds the shear.
+    """
+    length = float((positions[-1] - positions[0]) @ normal)
+    drift = positions[-1] - positions[0] - length * normal
+    tilt = float(np.degrees(np.arctan2(np.linalg.norm(drift), length)))
+    if tilt <= TILT_DEGREES:
+        return []
+    if policy.tilt == "refuse":
+        raise series_error("gantry is tilted", f"{tilt:.1f} degrees")
+    return [Finding.corrected(FindingName.GANTRY_TILT, f"{tilt:.1f} degrees; sheared back by resampling")]
+
+
+def _describe_overlap(
+    smallest_gap_mm: float, thickness_mm: float | None, policy: SeriesPolicy
+) -> list[Finding]:
+    """Return the finding about slices that are thicker than their distance; [] if they do not overlap."""
+    # Overlapping reconstruction is usual in CT: the voxels are right where they are, so that this is a note.
+    if not thickness_mm or thickness_mm <= 1.05 * smallest_gap_mm:
+        return []
+    detail = f"slices {thickness_mm:g} mm thick lie {smallest_gap_mm:.2f} mm apart"
+    if policy.overlapping == "refuse":
+        raise series_error("slices overlap", detail)
+    return [Finding.noted(FindingName.OVERLAPPING_SLICES, detail)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -429,6 +536,8 @@ class Placement:
 
 def place_frames(frames: FrameGeometry, grid: Grid, tolerance_voxels: float = TOLERANCE) -> Placement | None:
     """Find the voxels of the frames; return None if some pixels are not voxels of the grid."""
+    # A frame is a plane of voxels if each of its steps is one voxel along one axis. The error of a step adds up along
+    # the frame, so that the corner farthest from the origin decides.
     to_voxels = np.linalg.inv(grid.affine[:3, :3])
     steps = np.stack([to_voxels @ frames.row_step, to_voxels @ frames.column_step])
     unit_steps = np.rint(steps)
@@ -469,12 +578,14 @@ def own_grid(frames: FrameGeometry, spacing_mm: float | None) -> Grid:
     order = np.argsort(heights, kind="stable")
     gaps = np.diff(heights[order])
     same_plane_mm = 0.01 * min(np.linalg.norm(frames.row_step), np.linalg.norm(frames.column_step))
-    gaps = gaps[gaps > same_plane_mm]
+    gaps = gaps[gaps > same_plane_mm]  # frames of several segments share a plane
     first, last = frames.origins[order[0]], frames.origins[order[-1]]
     if not len(gaps):
         if spacing_mm is None:
             raise SourceError("annotation", "segmentation of one slice does not say how thick it is")
         return _grid(frames, first, spacing_mm * normal, 1)
+    # The stated distance comes first: slices without a segment have no frame, so that the smallest gap may be two
+    # steps.
     for spacing in filter(None, (spacing_mm, float(gaps.min()))):
         slices = int(min(np.rint((heights[order[-1]] - heights[order[0]]) / spacing), 2**40))
         if slices < 1:
@@ -492,42 +603,71 @@ def _grid(frames: FrameGeometry, first: NDArray[np.float64], step: NDArray[np.fl
     return Grid(shape=(depth, *frames.size), affine=affine)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Mosaic:
+    """Slices of a mosaic, as Siemens' CSA header describes them.
+
+    Args:
+        count: number of slices.
+        side: slices per row and per column of the image, of which the last ones may be empty.
+        step_mm: vector from one slice to the next.
+    """
+
+    count: int
+    side: int
+    step_mm: Floats
+
+
 def split_mosaic(elements: Elements, fields: HeaderFields) -> HeaderFields | None:
-    """Return the header fields of a mosaic with one frame per slice; None if the positions are not stated."""
+    """Return the header fields of a mosaic with one frame per slice; None if the positions are not stated.
+
+    +----+----+----+     Siemens writes all slices of an EPI volume into one image, row by row. Image Position is
+    | 0  | 1  | 2  |     the corner of a single slice of the whole image's size around the same center, so that
+    +----+----+----+     slice 0 begins half of what the image is wider and higher than a slice from there.
+    | 3  | 4  |    |     dcm2niix and nibabel (`csareader`) compute the same.
+    +----+----+----+
+    """
     if fields.format is None or len(fields.frames) != 1:
         return None
-    csa = _csa_values(elements)
-    count = int(csa.get("NumberOfImagesInMosaic", (0.0,))[0])
-    frame, normal, spacing = fields.frames[0], csa.get("SliceNormalVector", ()), _spacing(elements)
-    side = math.isqrt(count - 1) + 1 if count > 0 else 0
+    frame = fields.frames[0]
+    mosaic = _read_mosaic(elements, frame, fields.format.size)
+    if mosaic is None:
+        return None
+    assert frame.position_mm is not None and frame.orientation is not None and frame.spacing_mm is not None
     rows, columns = fields.format.size
-    if (
-        not side
-        or rows % side
-        or columns % side
-        or len(normal) != 3
-        or spacing is None
-        or frame.position_mm is None
-        or frame.orientation is None
-        or frame.spacing_mm is None
-    ):
-        return None
-    try:
-        along_row, along_column, across = axes_of(frame.orientation)
-    except SourceError:
-        return None
-    step = np.array(normal)
-    if min(np.abs(step - across).max(), np.abs(step + across).max()) > NORMAL_TOLERANCE:
-        return None
-    size = rows // side, columns // side
+    size = rows // mosaic.side, columns // mosaic.side
+    along_row, along_column, _ = axes_of(frame.orientation)
     origin = np.array(frame.position_mm)
     origin = origin + along_row * frame.spacing_mm[1] * (columns - size[1]) / 2
     origin = origin + along_column * frame.spacing_mm[0] * (rows - size[0]) / 2
     frames = tuple(
-        replace(frame, position_mm=tuple((origin + index * spacing * step).tolist()))
-        for index in range(count)
+        replace(frame, position_mm=tuple((origin + index * mosaic.step_mm).tolist()))
+        for index in range(mosaic.count)
     )
-    return replace(fields, format=replace(fields.format, size=size), frames=frames, tiles=side)
+    return replace(fields, format=replace(fields.format, size=size), frames=frames, tiles=mosaic.side)
+
+
+def _read_mosaic(elements: Elements, frame: DicomFrame, size: tuple[int, int]) -> _Mosaic | None:
+    """Return the slices of a mosaic of this (rows, columns); None if the headers do not place them."""
+    csa = _csa_values(elements)
+    count = int(csa.get("NumberOfImagesInMosaic", (0.0,))[0])
+    normal, spacing_mm = csa.get("SliceNormalVector", ()), _spacing(elements)
+    # The mosaic is the smallest square that holds all slices.
+    side = math.isqrt(count - 1) + 1 if count > 0 else 0
+    if not side or size[0] % side or size[1] % side or len(normal) != 3 or spacing_mm is None:
+        return None
+    if frame.position_mm is None or frame.orientation is None or frame.spacing_mm is None:
+        return None
+    try:
+        across = axes_of(frame.orientation)[2]
+    except SourceError:
+        return None  # `open_series` raises the error.
+    # The normal of the CSA header may run against that of the image, and it is the slices' order. Another direction
+    # would be that of another image.
+    direction = np.array(normal)
+    if min(np.abs(direction - across).max(), np.abs(direction + across).max()) > NORMAL_TOLERANCE:
+        return None
+    return _Mosaic(count=count, side=side, step_mm=spacing_mm * direction)
 
 
 def as_stored_image(fields: HeaderFields) -> HeaderFields:
@@ -553,6 +693,7 @@ def tile_at(index: int, tiles: int, stored: PixelFormat) -> tuple[slice, slice]:
 
 
 def _spacing(elements: Elements) -> float | None:
+    # The image has one position, so that only this element tells where the next slice is.
     try:
         spacing = headers.finite_number(elements, headers.SPACING_BETWEEN_SLICES)
     except SourceError:
@@ -562,6 +703,8 @@ def _spacing(elements: Elements) -> float | None:
 
 def _csa_values(elements: Elements) -> Mapping[str, tuple[float, ...]]:
     """Return the two values of Siemens' CSA header that place the slices; {} if the header has another form."""
+    # Siemens does not publish the form of its private element (0029,1010). This follows nibabel's
+    # `nibabel.nicom.csareader`: "SV10", a count at byte 8, then tags of 84 bytes, each followed by its items.
     data = headers.raw_value(elements, headers.CSA_IMAGE_HEADER)
     if headers.text(elements, headers.CSA_CREATOR) != "SIEMENS CSA HEADER" or data[:4] != CSA_MAGIC:
         return {}
@@ -581,6 +724,7 @@ def _csa_values(elements: Elements) -> Mapping[str, tuple[float, ...]]:
                 )
                 if number:
                     values.append(float(number[1]))
+                # Items are padded to 4 bytes; empty ones have a length of 0.
                 offset += CSA_ITEM_BYTES + (max(length, 0) + 3) // 4 * 4
             if values and name in ("NumberOfImagesInMosaic", "SliceNormalVector"):
                 values_by_name[name] = tuple(values)

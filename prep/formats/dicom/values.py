@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,7 @@ def _is_hounsfield(modality: str, slices: Sequence[Slice], findings: list[Findin
     """Return whether the rescaled values are certainly Hounsfield units; add a finding about a CT whose are not."""
     if modality != "CT":
         return False
+    # PS3.3 C.8.2.1 requires slope and intercept of a CT image; without them nothing states the unit.
     if slices[0].frame.rescale is None:
         detail = "a CT without a slope; values as stored, not in Hounsfield units"
         findings.append(Finding.noted(FindingName.NO_RESCALE_SLOPE, detail))
@@ -89,42 +90,121 @@ def _is_hounsfield(modality: str, slices: Sequence[Slice], findings: list[Findin
     return not kinds
 
 
-_PaddingPlan = tuple[float | None, tuple[float, float] | None, list[Finding]]
-"""`air`, `real` and the findings about padding, see `ValuePlan`."""
+@dataclass(frozen=True, kw_only=True)
+class _PaddingPlan:
+    """Plan for the replacement of padding; see the fields of `ValuePlan` with the same names."""
+
+    air: float | None = None
+    undeclared: int | None = None
+    real: tuple[float, float] | None = None
+    findings: tuple[Finding, ...] = ()
 
 
 def _keep_padding(detail: str) -> _PaddingPlan:
-    return None, None, [Finding.noted(FindingName.PADDING_VALUES, detail)]
+    return _PaddingPlan(findings=(Finding.noted(FindingName.PADDING_VALUES, detail),))
 
 
 def _plan_padding(slices: Sequence[Slice], unit: str, policy: SeriesPolicy) -> _PaddingPlan:
     """Plan the replacement of the padding values that the headers declare."""
     declared = [part for part in slices if part.fields.stored.padding]
     if not declared:
-        return None, None, []
+        return _PaddingPlan()
+    ends = _declared_ends(declared)
+    span = f"{min(ends):g}" + (f" to {max(ends):g}" if len(ends) > 1 else "") + (" HU" if unit else "")
+    if why := _why_padding_stays(ends, slices[0].fields.modality, unit):
+        return _keep_padding(f"{span}{why}")
+    air = PADDING_AIR_HU if unit else 0.0
+    if ends == {air}:
+        return _PaddingPlan()
+    if policy.padding == "refuse":
+        raise SourceError("read", "series has padding values", f"{span} declared")
+    compressed = [part for part in declared if part.fields.lossy]
+    return _replace_padding(compressed, ends, span, air)
+
+
+def _declared_ends(declared: Sequence[Slice]) -> set[float]:
+    """Return the ends of all declared ranges of padding, as values of the volume.
+
+    Padding is a range of stored values (PS3.3 C.7.5.1.1.2), to which the rescale applies as to all others.
+    """
     ends: set[float] = set()
     for part in declared:
         slope, intercept = _scale_of(part.frame.rescale)
         ends.update(value * slope + intercept for value in padding_range(part.fields.stored))
-    span = f"{min(ends):g}" + (f" to {max(ends):g}" if len(ends) > 1 else "") + (" HU" if unit else "")
-    if slices[0].fields.modality == "CT" and not unit:
-        return _keep_padding(f"{span}; left as they are, as the values are not in Hounsfield units")
+    return ends
+
+
+def _why_padding_stays(ends: set[float], modality: str, unit: str) -> str:
+    """Return the reason why declared padding is not replaced, or ""."""
+    # The value of air is known in Hounsfield units only.
+    if modality == "CT" and not unit:
+        return "; left as they are, as the values are not in Hounsfield units"
+    # A declared 0, for example, is water in Hounsfield units: its replacement would make holes in the patient.
     if unit and any(TISSUE_HU[0] < end < TISSUE_HU[1] for end in ends):
-        return _keep_padding(f"{span} declared, which real voxels have too; left as they are")
-    air = PADDING_AIR_HU if unit else 0.0
-    if ends == {air}:
-        return None, None, []
-    if policy.padding == "refuse":
-        raise SourceError("read", "series has padding values", f"{span} declared")
-    spread = [part for part in declared if part.fields.lossy]
-    real = _real_range(ends) if unit and spread else None
+        return " declared, which real voxels have too; left as they are"
+    return ""
+
+
+def _replace_padding(compressed: Sequence[Slice], ends: set[float], span: str, air: float) -> _PaddingPlan:
+    """Plan the replacement of declared padding by `air`.
+
+    Args:
+        compressed: slices with padding that were compressed lossily.
+        ends: ends of the ranges of padding.
+        span: the ranges and their unit, for messages.
+        air: value that replaces padding.
+    """
+    unit = " HU" if air == PADDING_AIR_HU else ""
+    # Lossy compression changes padding values too, so that they are recognized by what no real value can be.
+    real = _real_range(ends) if unit and compressed else None
     if real is not None:
-        return air, real, [_spread_padding(f"{span} declared", real)]
-    if any(part.fields.syntax != NEAR_LOSSLESS for part in spread):
+        return _PaddingPlan(air=air, real=real, findings=(_spread_padding(f"{span} declared", real),))
+    # JPEG-LS near-lossless states its largest error, by which `_padding` widens the range.
+    if any(part.fields.syntax != NEAR_LOSSLESS for part in compressed):
         why = "lossy compression has changed them, and no real value is far enough from them"
         return _keep_padding(f"{span} declared; left as they are: {why}")
-    detail = f"voxels of {span} are set to {air:g}" + (" HU" if unit else "")
-    return air, None, [Finding.corrected(FindingName.PADDING_VALUES, detail)]
+    detail = f"voxels of {span} are set to {air:g}{unit}"
+    return _PaddingPlan(air=air, findings=(Finding.corrected(FindingName.PADDING_VALUES, detail),))
+
+
+def _add_undeclared(
+    declared: _PaddingPlan,
+    slices: Sequence[Slice],
+    corners: Sequence[int],
+    scale: tuple[float, float],
+    policy: SeriesPolicy,
+) -> _PaddingPlan:
+    """Add padding that no header declares: a value below that of all materials, at all corners of a slice.
+
+    Args:
+        declared: plan of the declared padding.
+        slices: all slices of a volume of Hounsfield units.
+        corners: stored values at the corners of one slice.
+        scale: slope and intercept of all slices.
+        policy: flaws that are corrected or refused.
+    """
+    slope, intercept = scale
+    corners_hu = [corner * slope + intercept for corner in corners]
+    is_lossy, are_equal = any(part.fields.lossy for part in slices), len(set(corners)) == 1
+    # Padding is one value, unless lossy compression has changed it.
+    if max(corners_hu) >= LOWEST_HU or not (is_lossy or are_equal):
+        return declared
+    if _is_declared(corners, [part.fields for part in slices]):
+        return declared
+    found = f"{corners_hu[0]:g} HU" if are_equal else f"{min(corners_hu):g} HU and more"
+    if policy.padding == "refuse":
+        raise SourceError("read", "series has padding values", f"{found} at the corners")
+    return _replace_undeclared(declared, f"{found} at all corners, not declared", corners[0], is_lossy)
+
+
+def _replace_undeclared(declared: _PaddingPlan, found: str, corner: int, is_lossy: bool) -> _PaddingPlan:
+    """Plan the replacement of undeclared padding, whose stored value is `corner` unless compression is lossy."""
+    if is_lossy:
+        real = (LOWEST_HU, math.inf)
+        return _PaddingPlan(air=PADDING_AIR_HU, real=real, findings=(_spread_padding(found, real),))
+    detail = f"{found}; voxels of it are set to {PADDING_AIR_HU:g} HU"
+    findings = (*declared.findings, Finding.corrected(FindingName.PADDING_VALUES, detail))
+    return replace(declared, air=PADDING_AIR_HU, undeclared=corner, findings=findings)
 
 
 def _real_range(padding: set[float]) -> tuple[float, float] | None:
@@ -134,8 +214,10 @@ def _real_range(padding: set[float]) -> tuple[float, float] | None:
     ((-1024.0, inf), None, (-inf, 32756.0))
     """
     low, high = min(padding), max(padding)
+    # No material is below LOWEST_HU, so that all values below it are changed padding, and none above it is.
     if low < LOWEST_HU and high <= TISSUE_HU[0]:
         return max(LOWEST_HU, math.nextafter(high, math.inf)), math.inf
+    # High padding is separated from tissue in the middle between both.
     if low >= TISSUE_HU[1]:
         return -math.inf, (TISSUE_HU[1] + low) / 2
     return None
@@ -173,61 +255,74 @@ def plan_series_values(slices: Sequence[Slice], corners: Sequence[int], policy: 
     Raises:
         SourceError: only some slices have a rescale, a slope is 0, or the policy refuses padding.
     """
-    findings: list[Finding] = []
-    files = [part.fields for part in slices]
-    known = {_scale_of(part.frame.rescale) for part in slices}
+    scales = _check_scales(slices)
+    findings = _describe_mappings(slices)
+    unit = "HU" if _is_hounsfield(slices[0].fields.modality, slices, findings) else ""
+    findings += _describe_values(slices, scales)
+    padding = _plan_padding(slices, unit, policy)
+    # With `real`, values below those of all materials are replaced anyway. Slices with different scales have
+    # different stored values for one padding.
+    if unit and corners and padding.real is None and len(scales) == 1:
+        (scale,) = scales
+        padding = _add_undeclared(padding, slices, corners, scale, policy)
+    return ValuePlan(
+        dtype=_exact_dtype(slices, padding.air),
+        unit=unit,
+        air=padding.air,
+        undeclared=padding.undeclared,
+        real=padding.real,
+        findings=(*findings, *padding.findings),
+    )
+
+
+def _check_scales(slices: Sequence[Slice]) -> set[tuple[float, float]]:
+    """Return the different pairs of slope and intercept of the slices.
+
+    Raises:
+        SourceError: only some slices have a rescale, or a slope is 0.
+    """
+    # A slice without a rescale beside others with one would have another unit.
     without = sum(part.frame.rescale is None for part in slices)
     if 0 < without < len(slices):
         raise SourceError("read", "some slices have no rescale slope", f"{without} of {len(slices)}")
-    if any(slope == 0 for slope, _ in known):
+    scales = {_scale_of(part.frame.rescale) for part in slices}
+    if any(slope == 0 for slope, _ in scales):
         raise SourceError("read", "rescale slope is 0")
-    mapped = [part.frame.rescale for part in slices if part.frame.rescale and part.frame.rescale.is_mapping]
-    if mapped:
-        units = sorted({one.kind for one in mapped})
-        if len(units) > 1:
-            raise SourceError(
-                "read", "real world values of several units", f"{', '.join(units)}; {_ONE_UNIT}"
-            )
-        detail = f"in {units[0]}" if units[0] else "without a unit"
-        is_identity = known == {(1.0, 0.0)} and not any(one.table for one in mapped)
-        note = Finding.noted if is_identity else Finding.corrected
-        findings.append(note(FindingName.REAL_WORLD_VALUES, detail))
-    unit = "HU" if _is_hounsfield(files[0].modality, slices, findings) else ""
-    if len(known) > 1:
-        slopes = sorted({slope for slope, _ in known})
+    return scales
+
+
+def _describe_mappings(slices: Sequence[Slice]) -> list[Finding]:
+    """Return the finding about real world value mappings; [] if the slices have none.
+
+    Raises:
+        SourceError: the mappings have several units.
+    """
+    rescales = [part.frame.rescale for part in slices if part.frame.rescale]
+    mapped = [rescale for rescale in rescales if rescale.is_mapping]
+    if not mapped:
+        return []
+    units = sorted({one.kind for one in mapped})
+    if len(units) > 1:
+        raise SourceError("read", "real world values of several units", f"{', '.join(units)}; {_ONE_UNIT}")
+    detail = f"in {units[0]}" if units[0] else "without a unit"
+    # A mapping that changes no value is no correction.
+    note = Finding.noted if all(one.is_identity for one in rescales) else Finding.corrected
+    return [note(FindingName.REAL_WORLD_VALUES, detail)]
+
+
+def _describe_values(slices: Sequence[Slice], scales: set[tuple[float, float]]) -> list[Finding]:
+    """Return the findings about slices with scales of their own, and about the photometric interpretation."""
+    findings = []
+    # Each slice of a PET may have its own slope, which makes use of all 16 bits (PS3.3 C.8.9.4).
+    if len(scales) > 1:
+        slopes = sorted({slope for slope, _ in scales})
         detail = f"slopes {slopes[0]:g} to {slopes[-1]:g}; each slice by its own"
         findings.append(Finding.noted(FindingName.SLICES_DIFFER_IN_RESCALE, detail))
-    if any(fields.stored.photometric == "MONOCHROME1" for fields in files):
+    if any(part.fields.stored.photometric == "MONOCHROME1" for part in slices):
         # PS3.3 C.7.6.3.1.2: this is about the display of values and does not change them.
         detail = "low values are for display in white; the values are kept"
         findings.append(Finding.noted(FindingName.MONOCHROME1, detail))
-    air, real, padding_findings = _plan_padding(slices, unit, policy)
-    undeclared = None
-    if real is None and unit and len(known) == 1 and corners:
-        ((slope, intercept),) = known
-        at_corners = [corner * slope + intercept for corner in corners]
-        is_lossy = any(fields.lossy for fields in files)
-        are_equal = is_lossy or len(set(corners)) == 1
-        if are_equal and max(at_corners) < LOWEST_HU and not _is_declared(corners, files):
-            said = f"{at_corners[0]:g} HU" if len(set(corners)) == 1 else f"{min(at_corners):g} HU and more"
-            if policy.padding == "refuse":
-                raise SourceError("read", "series has padding values", f"{said} at the corners")
-            air = PADDING_AIR_HU
-            if is_lossy:
-                real = (LOWEST_HU, math.inf)
-                padding_findings = [_spread_padding(f"{said} at all corners, not declared", real)]
-            else:
-                undeclared = corners[0]
-                detail = f"{said} at all corners, not declared; voxels of it are set to {air:g} HU"
-                padding_findings.append(Finding.corrected(FindingName.PADDING_VALUES, detail))
-    return ValuePlan(
-        dtype=_exact_dtype(slices, air),
-        unit=unit,
-        air=air,
-        undeclared=undeclared,
-        real=real,
-        findings=(*findings, *padding_findings),
-    )
+    return findings
 
 
 def _is_declared(corners: Sequence[int], files: Sequence[HeaderFields]) -> bool:
@@ -237,21 +332,23 @@ def _is_declared(corners: Sequence[int], files: Sequence[HeaderFields]) -> bool:
 
 
 def _exact_dtype(slices: Sequence[Slice], air: float | None) -> str:
-    low = high = air or 0.0
+    ends = [air or 0.0]
     for stored, rescale in {(part.fields.stored, part.frame.rescale) for part in slices}:
-        slope, intercept = _scale_of(rescale)
-        if (
-            stored.is_float
-            or (rescale and rescale.table)
-            or not (slope.is_integer() and intercept.is_integer())
-        ):
+        if not _is_integer_scale(stored, rescale):
             return "float32"
-        ends = [value * slope + intercept for value in stored_range(stored)]
-        low, high = min(low, *ends), max(high, *ends)
-    for dtype in EXACT_DTYPES:
-        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
-            return dtype
-    return "float32"
+        slope, intercept = _scale_of(rescale)
+        ends += [value * slope + intercept for value in stored_range(stored)]
+    low, high = min(ends), max(ends)
+    exact = (name for name in EXACT_DTYPES if np.iinfo(name).min <= low and high <= np.iinfo(name).max)
+    return next(exact, "float32")
+
+
+def _is_integer_scale(stored: PixelFormat, rescale: Rescale | None) -> bool:
+    """Return whether all rescaled values are integers."""
+    if stored.is_float or (rescale is not None and rescale.table):
+        return False
+    slope, intercept = _scale_of(rescale)
+    return slope.is_integer() and intercept.is_integer()
 
 
 def apply_values(words: NDArray[Any], part: Slice, plan: ValuePlan, near: int) -> NDArray[Any]:
@@ -266,19 +363,7 @@ def apply_values(words: NDArray[Any], part: Slice, plan: ValuePlan, near: int) -
     stored = part.fields.stored
     values = extract_values(words, stored)
     rescale = part.frame.rescale
-    slope, intercept = _scale_of(rescale)
-    if rescale is not None and rescale.table:
-        scaled = apply_table(values, rescale).astype(np.float32)
-    elif plan.dtype == "float32":
-        with np.errstate(over="ignore"):  # the converter refuses a volume with infinite values
-            scaled = (values * np.float64(slope) + intercept).astype(np.float32)
-    elif slope == 1 and values.dtype.itemsize == np.dtype(plan.dtype).itemsize:
-        # The sum fits the plan's dtype, so modular arithmetic gives the exact result.
-        unsigned = f"u{values.dtype.itemsize}"
-        modulus = 1 << (8 * values.dtype.itemsize)
-        scaled = (values.view(unsigned) + np.dtype(unsigned).type(int(intercept) % modulus)).view(plan.dtype)
-    else:
-        scaled = (values.astype(np.int64) * int(slope) + int(intercept)).astype(plan.dtype)
+    scaled = _rescaled(values, rescale, plan.dtype)
     if plan.air is None:
         check_mapped(values, None, rescale)
         return scaled
@@ -294,14 +379,32 @@ def apply_values(words: NDArray[Any], part: Slice, plan: ValuePlan, near: int) -
     return scaled
 
 
+def _rescaled(values: NDArray[Any], rescale: Rescale | None, dtype: str) -> NDArray[Any]:
+    """Return the rescaled stored values in a dtype that holds them exactly, or in float32."""
+    slope, intercept = _scale_of(rescale)
+    if rescale is not None and rescale.table:
+        return apply_table(values, rescale).astype(np.float32)
+    if dtype == "float32":
+        with np.errstate(over="ignore"):  # the converter refuses a volume with infinite values
+            return (values * np.float64(slope) + intercept).astype(np.float32)
+    if slope == 1 and values.dtype.itemsize == np.dtype(dtype).itemsize:
+        # The sum fits the plan's dtype, so modular arithmetic gives the exact result without a wider copy.
+        unsigned = f"u{values.dtype.itemsize}"
+        modulus = 1 << (8 * values.dtype.itemsize)
+        shift = np.dtype(unsigned).type(int(intercept) % modulus)
+        return np.asarray((values.view(unsigned) + shift).view(dtype))
+    return (values.astype(np.int64) * int(slope) + int(intercept)).astype(dtype)
+
+
 def _padding(words: NDArray[Any], values: NDArray[Any], stored: PixelFormat, near: int) -> NDArray[np.bool_]:
     if stored.padding is None:
         return np.zeros(values.shape, np.bool_)
     low, high = padding_range(stored)
     lowest, highest = stored_range(stored)
+    # JPEG-LS changes stored values by at most `near` (ITU-T T.87), padding included.
     if lowest <= low and high <= highest:
         low, high = max(low - near, lowest), min(high + near, highest)
         return np.asarray((values >= low) & (values <= high))
-    # The used bits cannot hold the padding value, so padding uses all bits of the word.
+    # The used bits cannot hold the padding value, such as 63536 of 12 bits, so padding uses all bits of the word.
     signed = words.view(np.dtype(f"i{words.dtype.itemsize}")) if stored.signed else words
     return np.asarray((signed >= low) & (signed <= high))

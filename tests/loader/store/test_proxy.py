@@ -25,6 +25,10 @@ SECONDS = 20.0
 KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
 
 
+def web(address):
+    return WebFiles(Address(address))
+
+
 class Files(BaseHTTPRequestHandler):
     """A server that has DATA at every path."""
 
@@ -117,10 +121,10 @@ def test_plain_ranges_of_web_servers_and_s3_go_through_the_proxy(monkeypatch):
     asked = []
     with listening(proxy_to(0, asked)) as proxy:
         monkeypatch.setenv("http_proxy", proxy.replace("://", "://ann:pa55word@"))
-        assert WebFiles().read_range_once("http://far.test/a.bin?sig=1", 5, 900, SECONDS) == DATA[5:900]
+        assert web("http://far.test/a.bin?sig=1").read_once("", 5, 900, SECONDS) == DATA[5:900]
         assert asked == [("http://far.test/a.bin?sig=1", "far.test", "Basic YW5uOnBhNTV3b3Jk")]
-        bucket = S3Objects({"endpoint_url": "http://far.test", **KEYS})
-        assert bucket.read_range_once("s3://bucket/a.bin", 7, 70, SECONDS) == DATA[7:70]
+        bucket = S3Objects({"endpoint_url": "http://far.test", **KEYS}).at("s3://bucket")
+        assert bucket.read_once("a.bin", 7, 70, SECONDS) == DATA[7:70]
         assert urlsplit(asked[1][0]).path == "/bucket/a.bin"
 
 
@@ -130,12 +134,12 @@ def test_encrypted_ranges_go_through_a_tunnel_and_trust_the_named_certificates(m
         monkeypatch.setenv("https_proxy", proxy)
         # A server whose certificate nobody vouches for is refused.
         with pytest.raises(ssl.SSLCertVerificationError):
-            WebFiles().read_range_once("https://far.test/a.bin", 0, 9, SECONDS)
+            web("https://far.test/a.bin").read_once("", 0, 9, SECONDS)
         monkeypatch.setenv("AWS_CA_BUNDLE", certificate)
-        bucket = S3Objects({"endpoint_url": "https://far.test", **KEYS})
-        assert bucket.read_range_once("s3://bucket/a.bin", 7, 70, SECONDS) == DATA[7:70]
+        bucket = S3Objects({"endpoint_url": "https://far.test", **KEYS}).at("s3://bucket")
+        assert bucket.read_once("a.bin", 7, 70, SECONDS) == DATA[7:70]
         monkeypatch.setenv("SSL_CERT_FILE", certificate)
-        assert WebFiles().read_range_once("https://far.test/a.bin", 5, 900, SECONDS) == DATA[5:900]
+        assert web("https://far.test").read_once("a.bin", 5, 900, SECONDS) == DATA[5:900]
         assert {place for place, _, _ in asked} == {"far.test:443"}
 
 
@@ -144,7 +148,7 @@ def test_no_proxy_is_followed(monkeypatch):
     with listening(Files) as near, listening(proxy_to(0, asked)) as proxy:
         monkeypatch.setenv("http_proxy", proxy)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
-        assert WebFiles().read_range_once(f"{near}/a.bin", 5, 900, SECONDS) == DATA[5:900]
+        assert web(near).read_once("a.bin", 5, 900, SECONDS) == DATA[5:900]
         assert asked == []
 
 
@@ -153,4 +157,4 @@ def test_a_proxy_of_another_kind_is_refused_with_its_cure(monkeypatch):
     with pytest.raises(
         UsageError, match=r"socks5://\*\*\*@near.test:1080: expected a proxy as http://HOST:PORT.*NO_PROXY"
     ):
-        WebFiles().read_range_once(str(Address("http://far.test/a.bin")), 0, 9, SECONDS)
+        web("http://far.test").read_once("a.bin", 0, 9, SECONDS)

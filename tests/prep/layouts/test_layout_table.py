@@ -1,6 +1,7 @@
 """CSV and JSONL tables, those that do not fit into memory too."""
 
 import csv
+import errno
 import json
 import random
 import re
@@ -18,6 +19,7 @@ from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.layouts import find_layout
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.system import spill
+from halofeed.system.resource_errors import FIXES, describe_error
 from halofeed.system.spill import ExternalSort
 from tests.support.allocations import traced
 from tests.support.layout_references import list_references, outcome, write_files
@@ -442,6 +444,20 @@ def fill(records, count):
         assert last < (text, number)
         last, found = (text, number), found + 1
     return found
+
+
+def test_sorting_on_a_full_disk_says_so_and_names_that_are_no_text_sort_by_their_characters(monkeypatch):
+    monkeypatch.setattr(spill, "SORT_CHUNK", 2)
+    names = ["b", "a\udcff", "a\uffff", "a\ud7ff", "a\U0001f600", "a"]
+    records = ExternalSort()
+    for number, name in enumerate(names):
+        records.add((name, number, [name]))
+    assert [text for text, _, _ in records] == sorted(names)
+    assert [value for _, _, value in records] == [[name] for name in sorted(names)]
+    records._database.execute("pragma max_page_count = 10")
+    with pytest.raises(OSError, match="temporary file: database or disk is full") as refused:
+        fill(records, 10_000)
+    assert describe_error(refused.value).endswith(FIXES[errno.ENOSPC])
 
 
 @pytest.mark.parametrize("layout", ["csv", "jsonl"])

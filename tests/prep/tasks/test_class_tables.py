@@ -73,6 +73,10 @@ TABLES = {
         "c.json",
         '{"background": [0, 0, 0], "liver": [221, 130, 101], "tumor": [185, 102, 83]}',
     ),
+    "a dict by colors, as of A2D2": (
+        "c.json",
+        '{"#000000": "background", "#dd8265": "liver", "#b96653": "tumor"}',
+    ),
 }
 WITHOUT_COLORS = {
     "a list": ("c.txt", "background\nliver\ntumor\n"),

@@ -248,7 +248,7 @@ def test_an_entry_means_the_one_image_that_its_best_name_has(sources, entries):
     references = [SourceExample(source=one, key=f"id {one}") for one in sources]
     given_lists = {"val": "\n".join(entries)}
     means = [meant(entry) for entry in entries]
-    with mock.patch.multiple(spill, SPILL_CHUNK=2, _ITEMS_PER_READ=1):
+    with mock.patch.multiple(spill, SPILL_CHUNK=2, _ITEMS_PER_ROW=1):
         if any(len(one) != 1 for one in means) or len({one[0] for one in means}) < len(means):
             with pytest.raises(AnnotationsError, match=r"means no image|means several|already in the val"):
                 assign(references, lists=given_lists)
