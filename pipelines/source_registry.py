@@ -11,14 +11,14 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.schemas.manifest import Manifest
+from halofeed.storage.atomic_files import open_regular
+from halofeed.storage.paths import create_private_file, find_paths, open_path
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import open_regular
 
 MOST_KEPT = 1000
 """Maximum number of data sets; the registry drops those converted longest ago."""
@@ -49,9 +49,9 @@ def remember(folder: str, manifest: Manifest, origin: SourceLocations) -> bool:
     try:
         file = _file(folder)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent)  # readable for its owner alone
+        descriptor, temporary = create_private_file(file.parent)  # readable for its owner alone
         try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            with open_path(descriptor, "w", encoding="ascii") as stream:
                 json.dump(document, stream)
             os.replace(temporary, file)
         except BaseException:
@@ -101,7 +101,7 @@ def _file(folder: str) -> Path:
 
 def _forget_oldest(registry: Path) -> None:
     ages = []
-    for path in registry.glob(f"{'[0-9a-f]' * 32}.json"):
+    for path in find_paths(registry, f"{'[0-9a-f]' * 32}.json"):
         with contextlib.suppress(FileNotFoundError):  # a concurrent conversion deleted it
             ages.append((path.stat().st_mtime_ns, path))
     for _, path in sorted(ages)[:-MOST_KEPT]:

@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 
 from halofeed.errors import StoreError
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.prep.sources.files import source_files
 from halofeed.storage import base, gcs, retry
 from halofeed.storage.base import ABSENT, ObjectReader, ObjectWriter
 from halofeed.storage.choose import store_of
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.storage.retry import ChangedError
 from tests.support.fault_proxy import between
 from tests.support.stores import Place, found_by
@@ -112,7 +112,7 @@ def test_the_late_writer_of_the_same_is_content_and_of_another_is_refused(clean,
 DIE_IN_THE_MIDDLE = """
 import os, signal, sys
 from halofeed.storage import base
-from halofeed.storage.output_folder import OutputFolder
+from halofeed.pipelines.output_folder import OutputFolder
 base.PART_BYTES = 5 << 20
 with OutputFolder(sys.argv[1]).temporary("shard") as file:
     file.stream.write(bytes(16 << 20))
