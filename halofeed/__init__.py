@@ -52,6 +52,7 @@ def _likely_name(name: str) -> str:
         return ""
     from halofeed.system.wording import nearest_name
 
+    # Other libraries load or read a data set.
     near = "open" if name.startswith(("load", "read")) else nearest_name(name, _MODULES)
     return f"; did you mean halofeed.{near}?" if near else f"; it has {', '.join(_MODULES)}"
 

@@ -856,7 +856,7 @@ def report(
         sources: the folder of the source pictures, to show them beside the stored ones; default: the folder from
             which this machine converted them; without one they are not shown.
         redirects: http addresses: hosts to which the server may redirect, or * for any (default: only itself).
-        samples: pictures to show (default: 12).
+        samples: pictures to show.
         debug: show the whole traceback of an error.
 
     >>> print(halofeed.report("data/photos", output="photos.html"))
@@ -881,15 +881,15 @@ def show(
 
     Args:
         path: folder or address of the data set's version.
-        split: name of the split (default: train).
+        split: name of the split.
         batch_size: default: the config's, or 8.
         config: a training recipe, whose augmentations, batch size and partition are shown.
         redirects: http addresses: hosts to which the server may redirect, or * for any (default: only itself).
         step: number of the batch, from 0 (default: 0).
         seed: default: the config's, or 0.
         partition: parts along each axis of the image, such as image=1,4,1,1.
-        side: the longer side of each image shown (default: 320).
-        output: a .png (default: batch.png).
+        side: the longer side of each image shown.
+        output: a .png.
         debug: show the whole traceback of an error.
 
     >>> print(halofeed.show("data/photos", batch_size=4, output="batch.png"))
@@ -919,14 +919,14 @@ def plan(
 
     Args:
         data: folder of the data set's version; None plans for the config's own size.
-        split: split to train on (default: train).
+        split: split to train on.
         config: a recipe of `halofeed configs`, a .toml file, or a pipeline.config (default: as of train).
         set: change any setting of the recipe, e.g. batch_size=16, image_shape=[512,512,3]; may be repeated.
         model: a model of your own, as in train.
         task: a task of your own, as in train.
         remat: as in train: recompute activations instead of storing them.
         topology: v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8 and larger; the grid of the chips, v3:4x8; cpu:8 for
-            virtual devices; gpu:1 for the GPUs of this machine (default: v3-8).
+            virtual devices; gpu:1 for the GPUs of this machine.
         cores_per_replica: the splits to compile (default: 1,2,4,8,16, up to the machine's number of cores).
         images_per_replica: default: the recipe's batch over all replicas.
         classes: number of classes without a data set (default: a usual number).
@@ -950,25 +950,25 @@ def train(
     overwrite: bool = False,
     config: StrPath | None = None,
     set: Mapping[str, Any] | Sequence[str | tuple[str, Any]] = (),
-    model: str = 'classifier',
-    task: str = '',
-    backbone_weights: StrPath = '',
-    steps: int = 100,
-    batch_size: int = 8,
-    iterations_per_loop: int = 1,
-    seed: int = 0,
-    optimizer: Literal['sgd', 'adam', 'adamw', 'lamb', 'lars'] = 'sgd',
-    learning_rate: float = 0.05,
-    schedule: Literal['cosine', 'manual_step', 'exponential', 'constant'] = 'cosine',
-    compute_dtype: Literal['bfloat16', 'float32'] = 'bfloat16',
-    remat: bool = False,
-    cores_per_replica: int = 1,
-    partition: str = '',
-    evaluate_every: int = 0,
-    evaluate_split: str = '',
-    evaluate_batch_size: int = 0,
-    checkpoint_every: int = 0,
-    keep_last: int = 2,
+    model: str | None = None,
+    task: str | None = None,
+    backbone_weights: StrPath | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    iterations_per_loop: int | None = None,
+    seed: int | None = None,
+    optimizer: Literal['sgd', 'adam', 'adamw', 'lamb', 'lars'] | None = None,
+    learning_rate: float | None = None,
+    schedule: Literal['cosine', 'manual_step', 'exponential', 'constant'] | None = None,
+    compute_dtype: Literal['bfloat16', 'float32'] | None = None,
+    remat: bool | None = None,
+    cores_per_replica: int | None = None,
+    partition: str | None = None,
+    evaluate_every: int | None = None,
+    evaluate_split: str | None = None,
+    evaluate_batch_size: int | None = None,
+    checkpoint_every: int | None = None,
+    keep_last: int | None = None,
     virtual_devices: int | None = None,
     coordinator: str | None = None,
     process_count: int | None = None,
@@ -979,7 +979,7 @@ def train(
 
     Args:
         data: folder of the data set's version.
-        split: split to train on (default: train).
+        split: split to train on.
         fold: of a data set with folds (`halofeed convert folds 5`): evaluate on this fold, from 0, and train on all
             others.
         out: the run's folder (default: runs/DATA-CONFIG).
@@ -1037,7 +1037,7 @@ def evaluate(
     Args:
         run: folder that `train` returned.
         data: folder of the data set's version; None is the run's own.
-        checkpoint: best, last or a step (default: best).
+        checkpoint: best, last or a step.
         cores_per_replica: cores that share an image (default: the run's).
         partition: parts along each axis (default: the run's).
         model: model of your own that was moved (default: the run's).
@@ -1073,7 +1073,7 @@ def predict(
         run: folder that `train` returned.
         data: folder of the data set's version; None is the run's own.
         out: output folder.
-        checkpoint: best, last or a step (default: best).
+        checkpoint: best, last or a step.
         cores_per_replica: cores that share an image (default: the run's).
         partition: parts along each axis (default: the run's).
         model: model of your own that was moved (default: the run's).
@@ -1112,7 +1112,7 @@ def export(
     Args:
         path: folder of the run; with `to` the folder or address of a data set's version.
         out: output folder.
-        checkpoint: best, last or a step (default: best).
+        checkpoint: best, last or a step.
         cores_per_replica: cores that share an image (default: the run's).
         partition: parts along each axis (default: the run's).
         model: model of your own that was moved (default: the run's).

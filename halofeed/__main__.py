@@ -9,11 +9,13 @@ def run() -> None:
         from halofeed.system import signals
 
         signals.install_handlers()
+    # The handlers print this line later; here the interpreter would print a traceback.
     except KeyboardInterrupt:  # raised by Python's own handler before `install_handlers` returns
         os.write(2, b"halofeed: stopped (SIGINT)\n")
         os._exit(130)
     from halofeed.streams import open_closed_streams, watch_output
 
+    # First of all: a file that is opened before would take the descriptor of a closed stream.
     open_closed_streams()
     watch_output()
     from halofeed.cli import run_and_exit

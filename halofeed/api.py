@@ -106,6 +106,7 @@ class Dataset:
         builder = tfds.builder_from_directory(self.path)
         features = {key: builder.info.features[key] for key in builder.info.features}
         image = features[ENCODED]
+        # TFDS takes axes in any number and type, but its Image feature those of pictures alone.
         if not isinstance(image, tfds.features.Image) and self.manifest.kind.name == "picture":
             features[ENCODED] = tfds.features.Image(shape=image.shape, dtype=image.np_dtype)
         return tfds.core.DatasetInfo(
@@ -190,6 +191,7 @@ def convert(
         raise UsageError(
             f"beam_options: expected a list with a text for each option, got one text; write {beam_options.split()}"
         )
+    # A dry run commits nothing that could be opened.
     if options.get("dry_run"):
         raise UsageError(
             "dry_run: halofeed.convert opens what it wrote; call halofeed.dry_run with the same parameters"
@@ -223,6 +225,7 @@ def _places(source: StrPath, out: StrPath, name: str) -> dict[str, str]:
     fix = (
         "save pictures as PNG files in a folder for each class, or a table as CSV, and name the folder above"
     )
+    # Other loaders take a list of files.
     if isinstance(source, list | tuple) and all(isinstance(one, str) for one in source):
         fix = "name the folder that holds them; limit=N takes a part"
     given = {
@@ -391,7 +394,9 @@ def _run(
     from halofeed.keywords import check_keywords
 
     values = check_keywords(command, options)
-    values |= {name: path if path is None else path_text("path", path) for name, path in paths.items()}
+    # Without `data` a command uses the run's own data, or none.
+    given = {name: path for name, path in paths.items() if (name, path) != ("data", None)}
+    values |= {name: path_text("path", path) for name, path in given.items()}
     printed = io.StringIO()
     with _naming_parameters(), contextlib.redirect_stdout(printed):
         parsed = run_command(command, values, beam_options)

@@ -68,6 +68,7 @@ def run_and_exit() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # a stream of another class
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    # Whoever sets -W or PYTHONWARNINGS wants to see warnings.
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # of libraries; ours are status lines
     logging.disable(logging.WARNING)
@@ -79,6 +80,7 @@ def _take_arguments_as_utf8() -> None:
 
     Records contain text from the command line (names of classes, patterns), which must not depend on the locale.
     """
+    # The mode of PEP 540 is chosen when the interpreter starts. PYTHONUTF8=1 ends the second start here.
     if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1" or not sys.executable:
         return
     os.environ["PYTHONUTF8"] = "1"
@@ -92,16 +94,18 @@ def _take_arguments_as_utf8() -> None:
 def _run(given: list[str], parsed: argparse.Namespace) -> int:
     """Parse the command line into the namespace and run its command."""
     beam_arguments: list[str] = []
+    # argparse would take the words after -- for positional arguments; they are Beam's.
     if "--" in given:
         cut = given.index("--")
         given, beam_arguments = given[:cut], given[cut + 1 :]
     parsed.command = next((word for word in given[:1] if word in _COMMANDS), "")
+    # NumPy, OpenCV, Arrow and XLA crash without address space, so the limit is checked before they are imported.
     check_least_memory(parsed.command)
     named = next((word for word in given if word in _COMMANDS), "")
     shows_help = not {"-h", "--help", "--help-all"}.isdisjoint(given)
     try:
         _parser(named, saved=shows_help).parse_args(join_values(given), parsed)
-    except SystemExit as stop:
+    except SystemExit as stop:  # argparse ends --help, --version and errors by it
         return int(stop.code or 0)
     signals.set_stop_message(_who(parsed.command))
     if beam_arguments and parsed.command != "convert":
@@ -111,11 +115,13 @@ def _run(given: list[str], parsed: argparse.Namespace) -> int:
 
 def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
     _refuse_addresses(parsed)
+    # The address carries the hosts to which its server may redirect; by default that is only itself.
     if hasattr(parsed, "redirects") and is_remote(parsed.path):
         hosts = tuple(filter(None, map(str.strip, parsed.redirects.split(","))))
         parsed.path = Address(parsed.path, hosts)
     for name in ("path", "data"):
         path = getattr(parsed, name, None)
+        # data/cards stands for data/cards/1.0.0 where that is its only version.
         if isinstance(path, str) and os.path.isdir(path) and not os.path.exists(f"{path}/manifest.json"):
             from halofeed.schemas.manifest import only_version
 
@@ -167,6 +173,7 @@ def _refuse_addresses(parsed: argparse.Namespace) -> None:
             )
     for name in _LOCAL_PATHS if parsed.command != "convert" else ():
         value = getattr(parsed, name, None)
+        # Only `convert` writes to stores; the others open these files on local disks.
         if isinstance(value, str) and (address := address_of(value)) is not None:
             flag = name if name == "run" else f"--{name.replace('_', '-')}"
             raise UsageError(
@@ -394,6 +401,7 @@ def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
 def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.schemas.files import RUN_FILE
 
+    # The folder of a run has this file; that of a data set has a manifest.
     if os.path.isfile(os.path.join(parsed.path, RUN_FILE)):
         from halofeed.inspection.html.run_report import write_run_report
 
@@ -409,7 +417,7 @@ def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainCo
     """Return the training recipe of --config, if there is one, and the options of the batches."""
     from halofeed.trainer.platform import configure_platform
 
-    configure_platform(None)
+    configure_platform(None)  # before an augmentation imports JAX, which reads the variables once
     config = None
     if parsed.config:
         from halofeed.trainer.config import load_config
@@ -432,6 +440,7 @@ def _value_range(config: TrainConfig, parsed: argparse.Namespace) -> tuple[float
     from halofeed.trainer.training_setup import normalization_of
 
     manifest = open_store(parsed.path).manifest()
+    # Stored bytes have black at 0 and white at 255; other types have no such values of their own.
     if manifest.field("image").dtype == "uint8":
         return None
     return normalization_of(config, data_facts(manifest, parsed.split)).values()

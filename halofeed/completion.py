@@ -37,7 +37,7 @@ HALOFEED_COMPLETION
 )"
 """
 SHELLS = {"bash": _BASH, "zsh": _ZSH, "fish": "{script}"}
-"""What is printed for each shell around the script of shtab."""
+"""Text that is printed for each shell around the script of shtab."""
 
 
 def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:
@@ -66,6 +66,7 @@ def _add_values(action: argparse.Action) -> None:
     """Give an option the words that it takes, if they are known, else file names."""
     import shtab
 
+    # Both take any text, because an unknown name or a path has an answer of its own: the parser has no choices.
     if action.dest == "layout":
         from halofeed.prep.layouts import LAYOUTS
 

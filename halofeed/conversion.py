@@ -106,7 +106,7 @@ class _Request:
         from halofeed.prep.options.recipe_file import read_recipe
 
         options = from_options(JobOptions, parsed)
-        file = getattr(parsed, "recipe", None)
+        file = getattr(parsed, "recipe", None)  # absent where it was not given
         repeated = read_recipe(file) if file else None
         if repeated and repeated.mapped:
             options = dataclasses.replace(options, label_map=options.label_map or repeated.label_map)
@@ -177,6 +177,7 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
         done = convert(options, recipe, beam_arguments)
     print(summary(done, warn_cut=options.warn_cut, on_loss=options.on_loss))
     repeated = request.repeated
+    # A manifest has the classes but not the file of their names, which the caller may have forgotten.
     if repeated and repeated.labels not in (None, done.manifest.labels):
         print_status(
             f"halofeed convert: the classes differ from those of {repeated.where}; if a file of class "
@@ -196,6 +197,7 @@ def _dry_run(request: _Request) -> int:
         if options.preview is not None and found.sample is not None:
             from halofeed.inspection.batch import write_batch
 
+            # The split with most records has a batch; a small sample may leave another one empty.
             splits = found.sample.manifest.splits
             split = max(splits, key=lambda name: splits[name].records)
             count = min(10, splits[split].records)

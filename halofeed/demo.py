@@ -119,6 +119,7 @@ def draw_data_set(folder: Path, images: int, seed: int = 0) -> None:
                     "segmentation": [drawn["corners"].ravel().tolist()],
                 }
             )
+    # 900 bytes keep the header, so that the file is listed as a picture and only its decoding fails.
     truncated = folder / "images" / listed["train"]["images"][0]["file_name"]
     save_bytes(truncated, load_bytes(truncated)[:900])
     categories = [{"id": 1 + number, "name": shape} for number, shape in enumerate(SHAPES)]
@@ -138,7 +139,7 @@ def _save(
         orientation = int(form.split()[1])
         rotation, move = _ORIENTATIONS[orientation]
         exif = Image.Exif()
-        exif[0x0112] = orientation
+        exif[0x0112] = orientation  # Exif 2.3, 4.6.4 A: Orientation, tag 274
         stored = upright.transpose(rotation)
         stored.save(folder / name, quality=92, exif=exif)
         for drawn in objects:
@@ -158,6 +159,7 @@ def run_demo(folder: str, *, images: int = 400) -> int:
     from halofeed.storage import owned_files
 
     root = Path(folder)
+    # The demo overwrites its files; a folder that it did not make may hold others of the same names.
     if root.exists() and any(paths_in(root)) and not owned_files.has_list(root):
         raise UsageError(f"--folder {folder}: is not empty and not a demo's; name another")
     root.mkdir(parents=True, exist_ok=True)
@@ -253,6 +255,7 @@ def compare_with_truth(source: Path, data: str) -> tuple[int, float]:
             for row in np.flatnonzero(batch["valid"]):
                 boxes = batch["boxes"][row, : batch["num_boxes"][row]] * [height, width, height, width]
                 expected = np.array(truth[int(join_id(batch["id"][row]))]).reshape(-1, 4)
+                # A box without its partner would be compared with another one.
                 if len(boxes) != len(expected):
                     raise JobError(
                         f"{data}: picture {join_id(batch['id'][row])} has {plural(len(boxes), 'box', 'boxes')}, drew "
@@ -265,6 +268,7 @@ def compare_with_truth(source: Path, data: str) -> tuple[int, float]:
 
 
 def _say(text: str) -> None:
+    # Flushed, because the commands write to the same descriptor.
     print(f"\n# {text}", flush=True)
 
 

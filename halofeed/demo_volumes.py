@@ -168,6 +168,7 @@ def _save_series(folder: Path, array: NDArray[np.int16], grid: Grid, scan: Drawn
     from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
     folder.mkdir(exist_ok=True)
+    # DICOM's axes point to the left and to posterior, NIfTI's to the right and to anterior (PS3.3 C.7.6.2.1.1).
     to_left_posterior = np.diag([-1.0, -1.0, 1.0, 1.0]) @ grid.affine
     sides = np.linalg.norm(to_left_posterior[:3, :3], axis=0)
     along = to_left_posterior[:3, :3] / sides
@@ -182,6 +183,7 @@ def _save_series(folder: Path, array: NDArray[np.int16], grid: Grid, scan: Drawn
         dataset.Modality, dataset.PatientID = "CT", f"P{scan.patient}"
         dataset.StudyInstanceUID, dataset.SeriesInstanceUID = f"{series}.1", f"{series}.2"
         dataset.FrameOfReferenceUID, dataset.InstanceNumber = f"{series}.3", shuffled[number] + 1
+        # A decimal string has at most 16 characters (PS3.5 6.2, DS).
         dataset.ImagePositionPatient = [
             round(value, 6) for value in to_left_posterior[:3] @ (number, 0, 0, 1)
         ]
@@ -193,7 +195,7 @@ def _save_series(folder: Path, array: NDArray[np.int16], grid: Grid, scan: Drawn
         dataset.HighBit, dataset.PixelRepresentation = 15, 0
         dataset.RescaleSlope, dataset.RescaleIntercept, dataset.RescaleType = 1, _DICOM_AIR, "HU"
         dataset.PixelData = (pixels - _DICOM_AIR).astype("<u2").tobytes()
-        dataset["PixelData"].VR = "OW"
+        dataset["PixelData"].VR = "OW"  # of more than 8 bits (PS3.5 A.2)
         dataset.save_as(folder / f"{shuffled[number]:03d}.dcm", enforce_file_format=True)
 
 

@@ -147,11 +147,13 @@ def install_command(extra: str) -> str:
     from pathlib import Path
 
     root = Path(__file__).resolve().parents[1]
+    # Of a checkout, which an editable installation uses in place.
     if (root / "pyproject.toml").is_file():
         return f"pip install -e '{root}[{extra}]'"
-    with contextlib.suppress(metadata.PackageNotFoundError, TypeError):
-        source = json.loads(metadata.distribution("halofeed").read_text("direct_url.json") or "")
-        return f"pip install 'halofeed[{extra}] @ {source['url']}'"
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        # PEP 610: pip writes it for an installation from a file or an address, and not for one from an index.
+        if source := metadata.distribution("halofeed").read_text("direct_url.json"):
+            return f"pip install 'halofeed[{extra}] @ {json.loads(source)['url']}'"
     return f"pip install 'halofeed[{extra}]'"
 
 

@@ -6,6 +6,7 @@ texts are made from it: a command that runs uses the dataclasses. `python -m hal
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ def convert_rows() -> list[Option]:
 
 
 def train_rows() -> list[Option]:
-    """Return the options of a training."""
+    """Return the options of a training; their defaults are None, because its recipe sets them."""
     from halofeed.trainer.config import TrainConfig
 
-    return options_of_class(TrainConfig)
+    rows = options_of_class(TrainConfig, show_defaults=False)
+    return [dataclasses.replace(row, default=None) for row in rows]
 
 
 def layout_summaries() -> dict[str, str]:

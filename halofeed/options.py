@@ -127,18 +127,26 @@ def unknown_choice(value: Any, choices: Collection[Any]) -> str:
     return f"invalid choice: {value!r}; {did_you_mean(str(value), known)}choose from {', '.join(known)}"
 
 
-def options_of_class(kind: type[Any]) -> list[Option]:
+def options_of_class(kind: type[Any], *, show_defaults: bool = True) -> list[Option]:
     """Return the row of each field of a dataclass that has a `help` in its metadata; inherited fields come last.
 
     An option is in the group that its metadata names, else in that of the class that declares it (OPTION_GROUP).
+
+    Args:
+        kind: the dataclass.
+        show_defaults: end each help text with the default.
     """
     from halofeed.prep.options.option import fields_by_class
 
     hints, order = typing.get_type_hints(kind), kind.__mro__.index
-    return [
+    rows = (
         _option_of_field(one, hints[one.name], getattr(declaring_class, "OPTION_GROUP", ""))
         for declaring_class, one in sorted(fields_by_class(kind), key=lambda pair: order(pair[0]))
         if "help" in one.metadata
+    )
+    return [
+        dataclasses.replace(row, help=row.help + default_text(row.default)) if show_defaults else row
+        for row in rows
     ]
 
 
@@ -177,24 +185,18 @@ def option_of_action(action: argparse.Action) -> Option:
     )
 
 
-def add_options(
-    parser: argparse.ArgumentParser, options: Iterable[Option], *, show_defaults: bool = True
-) -> None:
+def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
     """Add options to a parser. A parsed command line has only those that were given.
 
     A switch becomes --flag. A list takes values separated by commas or by its separator; the option of a list of texts
     may be repeated.
-
-    Args:
-        parser: parser to which the options are added.
-        options: rows of the options.
-        show_defaults: show defaults in the help.
     """
     for option in options:
         group = option_group(parser, title) if (title := option.more.get("group")) else parser
-        text = (option.help + (_default_text(option.default) if show_defaults else "")).replace("%", "%%")
+        text = option.help.replace("%", "%%")
         brief = option.more.get("brief", "").replace("%", "%%")
         if option.type is bool:
+            # A switch that is on by default needs --no-NAME.
             action: Any = argparse.BooleanOptionalAction if option.default else "store_true"
             added = group.add_argument(option.flag, action=action, default=argparse.SUPPRESS, help=text)
             _BRIEF[added] = brief
@@ -204,8 +206,9 @@ def add_options(
             _BRIEF[_add_value(group, option, earlier, argparse.SUPPRESS)] = ""
 
 
-def _default_text(default: Any) -> str:
+def default_text(default: Any) -> str:
     """Return the end of a help text that shows a default; "" for one that says nothing."""
+    # A help that says "default: False" or an empty text tells nothing.
     if default in (None, (), "", False, True, dataclasses.MISSING):
         return ""
     return f" (default: {','.join(map(str, default)) if isinstance(default, tuple) else default})"
@@ -213,6 +216,7 @@ def _default_text(default: Any) -> str:
 
 def _add_value(parser: Any, option: Option, flag: str, text: str) -> argparse.Action:
     """Add an option that takes a value, under a flag of its own."""
+    # --classes liver --classes spleen adds; three numbers that are given twice are a mistake of the second.
     may_repeat = option.is_list and option.type is str
     added: argparse.Action = parser.add_argument(
         flag,
@@ -265,6 +269,7 @@ def add_help(parser: argparse.ArgumentParser, group: Any, full_epilog: str | Non
         full_epilog: end of the complete help, if it differs from the parser's own.
     """
     shortens = any(action in _BRIEF for action in parser._actions)
+    # --help-all is only there where --help leaves something out.
     text = "show the usual options" if shortens else "show this help message"
     group.add_argument("-h", "--help", action=_Help, is_brief=True, nargs=0, help=text)
     if shortens:
@@ -360,6 +365,7 @@ class _Setting(argparse.Action):
         name = values.partition("=")[0].strip().replace("-", "_")
         if "=" not in values:
             raise argparse.ArgumentError(self, f"{values}: expected name=value, e.g. steps=1000")
+        # Of --steps 5 and --set steps=7 the later one applies, as for options that are given twice.
         if any(one.dest == name and one.default is argparse.SUPPRESS for one in parser._actions):
             vars(namespace).pop(name, None)
         namespace.settings = [*namespace.settings, values]

@@ -141,7 +141,7 @@ def _sdist(installed: _Installed, files: dict[str, bytes]) -> bytes:
     ):
         for name, data in files.items():
             entry = tarfile.TarInfo(f"halofeed-{__version__}/{name}")
-            entry.size, entry.mode = len(data), 0o644
+            entry.size, entry.mode = len(data), 0o644  # its time stamp is always 1970
             archive.addfile(entry, io.BytesIO(data))
     return packed.getvalue()
 
@@ -171,6 +171,7 @@ def _places() -> Iterator[tuple[str, Path]]:
     package = Path(__file__).resolve().parent
     yield "halofeed", package
     for part in PARTS:
+        # setup.py installs a part of such a tree from the top level.
         if not (package / part).is_dir():  # a checkout without symbolic links
             yield f"halofeed/{part}", Path(str(import_module(f"halofeed.{part}").__file__)).parent
 
@@ -178,6 +179,7 @@ def _places() -> Iterator[tuple[str, Path]]:
 def _walk(folder: Path) -> Iterator[Path]:
     """Yield the package's files; subpackages may be symbolic links to folders, as in a checkout."""
     for path in paths_in(folder):
+        # Compiled files and editors' files differ from one machine to the next.
         if path.name == "__pycache__" or path.name.startswith("."):
             continue
         if path.is_dir():

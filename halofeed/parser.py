@@ -42,6 +42,7 @@ class CommandParser(argparse.ArgumentParser):
     full_epilog: str | None = None
     _given: Sequence[str] = ()
 
+    # argparse gives an error as text alone, so its kind is told by its words, which are those of Python 3.11 to 3.14.
     def error(self, message: str) -> NoReturn:
         if "arguments are required" in message:
             message += (
@@ -63,6 +64,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, surplus = self.parse_known_args(args, namespace)
+        # argparse reports surplus words in the name of the main parser, which knows no option of a command.
         if surplus:
             command = subparsers(self)[parsed.command]
             meant = command._meant(surplus) or "leave out what is too much, or name one folder that holds all"
@@ -87,6 +89,7 @@ class CommandParser(argparse.ArgumentParser):
             for number, word in enumerate(words)
             if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions
         ]
+        # A surplus word without an unknown option is a value too much, or an option with one dash.
         if not unknown:
             return self._meant_dashes(words) or self._meant_words(words)
         flag = words[unknown[0]].partition("=")[0]
@@ -125,6 +128,7 @@ class CommandParser(argparse.ArgumentParser):
         begin = max(
             (place for place, word in enumerate(self._given[:at]) if word.startswith("--")), default=-1
         )
+        # Words before the first option: a conversion has no positional arguments, but other tools have.
         if begin < 0:
             pairs = zip(("--source", "--out", "--name"), words, strict=False)
             named = " ".join(f"{flag} {shlex.quote(word)}" for flag, word in pairs)
@@ -136,6 +140,7 @@ class CommandParser(argparse.ArgumentParser):
             return f"{flag} takes no value: leave out {' '.join(values)}"
         return _meant_values(flag, values)
 
+    # The next two replace private methods: argparse has no public way to word a wrong value.
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:
             return super()._get_value(action, arg_string)  # type: ignore[misc]
@@ -151,8 +156,10 @@ class CommandParser(argparse.ArgumentParser):
 
 def _meant_values(flag: str, values: Sequence[str]) -> str:
     """Return what several words after an option that takes one value may mean."""
+    # "--window-hu -160, 240" comes as two words.
     if any(value.endswith(",") for value in values):
         return f"a list has no blanks: {flag} {','.join(value.strip(',') for value in values)}"
+    # Several words that are all files come from a pattern that the shell expanded.
     if not all(map(os.path.exists, values)):
         return f"{flag} takes one value: quote it if it has blanks, {flag} {shlex.quote(' '.join(values))}"
     above = os.path.commonpath([*map(os.path.abspath, values)])
@@ -225,7 +232,7 @@ def _check_values(given: Sequence[str]) -> None:
     halofeed.errors.UsageError: --image-pattern takes one value, got ct/a.nii ct/b.nii; put ...
     """
     option, values = "", list[str]()
-    for word in (*given[1:], "--"):
+    for word in (*given[1:], "--"):  # the last word ends the values before it
         if not word.startswith("-"):
             values.append(word)
             continue
@@ -272,6 +279,7 @@ def is_beam_option(flag: str) -> bool:
     >>> is_beam_option("--temp_location"), is_beam_option("--height")
     (True, False)
     """
+    # Beam spells --temp_location; its users write both.
     return flag.strip("-").replace("_", "-") in _BEAM_OPTIONS
 
 

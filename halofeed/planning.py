@@ -105,6 +105,7 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     plan = _make_plan(parsed, _request(parsed))
     plan["command"] = shlex.join(["halofeed", "train", parsed.data or "FOLDER", *_config_arguments(parsed)])
     _write_plan(parsed, plan)
+    # A program reads the plan from standard output, and nothing else may be there.
     if parsed.json == "-":
         print(json.dumps(plan, indent=1))
     else:
@@ -180,12 +181,14 @@ def _request(parsed: argparse.Namespace) -> Request:
     config = configure(name, parsed.settings, **given)
     if parsed.data is None:
         return Request(config=config, topology=parsed.topology, classes=parsed.classes)
+    # The compiler of another machine runs on this processor; an accelerator here may be in use.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with require_extra("plan", *_LIBRARIES):
         from halofeed.trainer.data import open_data
         from halofeed.trainer.tasks import build_task
     from halofeed.loader import Loader
 
+    # Only the shapes of one record are read; the plan sets the batch of each split itself.
     one = config if parsed.images_per_replica is None else config.changed(batch_size=1)
     data = open_data(
         one, parsed.data, parsed.split, lambda facts: build_task(facts, config.task_options, config.task)

@@ -22,12 +22,15 @@ def open_closed_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
+            # POSIX open takes the lowest free descriptor, which is this one: the lower ones are open by now.
             opened = os.open(os.devnull, os.O_RDWR)
             if opened == descriptor:
+                # Python's descriptors are not inherited (PEP 446); dup2 makes one that is.
                 os.set_inheritable(descriptor, True)
             else:
                 os.dup2(opened, descriptor)
                 os.close(opened)
+        # Python sets a stream to None whose descriptor was closed when the interpreter started.
         if getattr(sys, name) is None:
             stream = open(descriptor, mode, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
@@ -54,9 +57,11 @@ def watch_output() -> None:
     """Record every error of standard output for `output_error` from now on."""
     global _output
     before = sys.stdout
+    # A program or a test that replaced the stream handles its errors itself.
     if not isinstance(before, io.TextIOWrapper):
         return
     _output = _Output(1, "wb", closefd=False)
+    # Of `python -u`: each write goes to the descriptor at once.
     buffered: Any = _output if before.write_through else io.BufferedWriter(_output)
     sys.stdout = io.TextIOWrapper(
         buffered,
@@ -73,6 +78,7 @@ def output_error() -> OSError | None:
         sys.stdout.flush()
     except OSError as error:
         return error
+    # A library that prints may have swallowed the error.
     return None if _output is None else _output.error
 
 
@@ -84,6 +90,7 @@ def output_status(error: OSError) -> tuple[int, str | None]:
     >>> output_status(OSError(errno.ENOSPC, "No space left on device"))[0]
     1
     """
+    # `halofeed inspect ... | head` is no failure: the shell's own tools end by SIGPIPE without a word.
     if error.errno == errno.EPIPE:
         return NOBODY_READS, None
     return 1, f"standard output: {error.strerror}; all files are complete"

@@ -7,9 +7,7 @@ docs/api.md             tables of keywords, between the lines `BEGIN` and `END`
 
 from __future__ import annotations
 
-import argparse
 import ast
-import dataclasses
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +18,7 @@ from typing import Any
 import halofeed
 from halofeed.keywords import keywords_of, name_parameters
 from halofeed.option_rows import HELP_FILE, help_text
-from halofeed.options import Option
+from halofeed.options import Option, default_text
 from halofeed.storage.paths import load_text, save_text
 
 _MODULES: Mapping[str, str] = vars(halofeed)["_MODULES"]
@@ -140,14 +138,12 @@ def annotation(option: Option) -> str:
 
 
 def _default(option: Option) -> Any:
-    return () if option.name == "set" else None if option.default in _NO_DEFAULT else option.default
-
-
-_NO_DEFAULT = (argparse.SUPPRESS, dataclasses.MISSING)
+    return () if option.name == "set" else option.default
 
 
 def _meaning(option: Option) -> str:
-    return " ".join(name_parameters(option.help).split())
+    text = option.help.removesuffix(default_text(option.default))  # which the signature shows
+    return " ".join(name_parameters(text).split())
 
 
 def stub_text() -> str:
@@ -213,12 +209,15 @@ def keyword_tables() -> str:
 
 
 def _row(option: Option) -> str:
-    code = (f"`{text}`" for text in (option.name, annotation(option), repr(_default(option))))
-    return f"| {' | '.join(_escaped(cell) for cell in (*code, _meaning(option)))} |\n"
+    code = map(_code, (option.name, annotation(option), repr(_default(option))))
+    # A pattern such as tf1-* would turn the text to italics, and <filename> is no element of the page.
+    text = _meaning(option).translate({ord(sign): f"&#{ord(sign)};" for sign in "*<|"})
+    return f"| {' | '.join((*code, text))} |\n"
 
 
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
+def _code(text: str) -> str:
+    # Python-Markdown shows the backslash of an escaped | within backticks, and GitHub ends the cell at any other.
+    return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def page_text() -> str:
@@ -235,6 +234,8 @@ GENERATED: Mapping[Path, Callable[[], str]] = {_STUB: stub_text, HELP_FILE: help
 def main() -> None:
     """Write every generated file, and print the names of those that changed."""
     for path, text_of in GENERATED.items():
+        if not path.parent.is_dir():
+            continue  # an installed package has no pages
         text = text_of()
         if not path.is_file() or load_text(path, "utf-8") != text:
             save_text(path, text, "utf-8")

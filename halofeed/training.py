@@ -145,7 +145,7 @@ def _add_train_options(parser: CommandParser, rows: Iterable[Option]) -> None:
         "(default: a small recipe for the data's task)",
     )
     add_settings(parser, "clip_norm=10, model.width=16, task.alpha=0.75")
-    add_options(parser, rows, show_defaults=False)
+    add_options(parser, rows)
     _add_devices(parser)
     group = parser.add_argument_group("several processes, one per host (all three, or none)")
     not_in_brief(
@@ -215,6 +215,7 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
         from halofeed.trainer.evaluate import summary_lines
         from halofeed.trainer.tasks import build_task
         from halofeed.trainer.train import train
+    # jax.distributed.initialize must come before any computation of JAX.
     start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
     split = parsed.split
     if parsed.fold is not None:
@@ -226,10 +227,12 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     parsed.out = parsed.out or str(Path("runs") / f"{data.description['data_name']}-{name}")
     folder = Path(parsed.out)
     done = train(config, data, folder, overwrite=parsed.overwrite)
+    # Every process has the same metrics; one of them writes and prints.
     if is_chief():
         report = write_run_report(folder)
         print(*summary_lines(done.metrics or {}), f"report: {report}", sep="\n")
     if done.stopped_by is not None:
+        # A shell's status for a signal. Below 0 another process was told to stop, by a signal that is not known here.
         return 128 + (done.stopped_by if done.stopped_by > 0 else signal.SIGTERM)
     return 0
 
@@ -238,6 +241,7 @@ def _with_fold(config: TrainConfig, path: str, fold: int, split: str) -> tuple[s
     """Return the splits to train on, and the configuration that evaluates on a fold."""
     from halofeed.schemas.manifest import read_manifest
 
+    # A fold decides both splits.
     if split != "train" or config.evaluate_split:
         other = f"--split {split}" if split != "train" else f"evaluate_split {config.evaluate_split}"
         raise UsageError(f"--fold {fold} and {other} both choose splits; give one of them")
@@ -312,7 +316,7 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
         out=str(scratch / "data"),
         name="new_files",
         workers=1,
-        on_loss="warn",
+        on_loss="warn",  # a prediction warns of what would refuse a conversion
     )
     done = convert(job, new.recipe, [])
     rejects = rejected_new_files(done.folder)
@@ -352,6 +356,7 @@ def _is_data_set(parsed: argparse.Namespace) -> bool:
                 f"{given[0]}: {path} is a training run, and only data sets have targets; leave it out"
             )
         return False
+    # An address is a data set's: runs are in local folders.
     if parsed.to is None and (address_of(path) is not None or (Path(path) / MANIFEST).is_file()):
         from halofeed.inspection.dataset_files import open_manifest
         from halofeed.inspection.export_data import targets_of
@@ -367,6 +372,7 @@ def _export_data(parsed: argparse.Namespace) -> int:
     from halofeed.inspection.export_data import export_data
     from halofeed.pipelines.progress import Bar
 
+    # argparse fills in the defaults, so an option that was given is told by another value.
     of_runs = {"format": None, "checkpoint": "best"} | dict.fromkeys((*_RUN_FIELDS, "virtual_devices"))
     if given := [name for name, default in of_runs.items() if getattr(parsed, name) != default]:
         raise UsageError(
@@ -435,6 +441,7 @@ def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
         return 0
     print("recipes (--config):")
     print(*(f"  {name:<33} {config_summary(text)}" for name, text in texts.items()), sep="\n")
+    # A list of names needs no accelerator, which another process may hold.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with require_extra("train", *_LIBRARIES):
         from halofeed.trainer.models import MODELS

@@ -88,6 +88,7 @@ def write_batch(
     if on_device:
         changed = augment_on_device(batch, on_device, seed=seed, values=values)["image"]
         stored = batch["image"].dtype
+        # The device computes in floats; bytes are drawn as the loader stores them.
         batch["image"] = np.asarray(changed.round() if stored.kind == "u" else changed, stored)
     drawn = draw_batch(batch, loader.kind, loader.class_names, split=parts, side=side)
     atomic_write(file, bytes(encode_png(drawn, 0)))

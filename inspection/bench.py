@@ -136,11 +136,13 @@ def bench(
         DISK: _reading(open_store(folder), plain.manifest.split(split).shards),
     }
     encoding = plain.manifest.field("image").encoding
+    # Raw pixels are copied, not decoded.
     if encoding != "raw":
         parts[DECODE] = _decoding(plain)
     parts[PLAIN], parts[VERIFIED] = _batches(plain), _batches(verified)
     if augment:
         parts[AUGMENTED] = _batches(loader(verify="never", augment=build_augmentations(augment)))
+    # TensorFlow and JAX are extras.
     if importlib.util.find_spec("tensorflow"):
         parts[TENSORFLOW] = _through_tensorflow(plain)
     if importlib.util.find_spec("jax"):
@@ -192,6 +194,7 @@ def _reading(store: Store, shards: Sequence[Shard]) -> _Part:
         done = 0
         for piece in store.pieces(shard):
             done += len(piece)
+            # The whole of a large shard would take longer than the measurement.
             if done >= _MAX_READ_BYTES:
                 break
         yield shard.records * done / max(1, shard.bytes), done

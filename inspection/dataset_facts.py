@@ -347,6 +347,7 @@ def padding_choices(facts: DatasetFacts) -> list[tuple[str, tuple[int, int], flo
     stored = facts.records * height * width
     choices = [("as it is now", (height, width), 1 - filled / stored if stored else 0.0)]
     binned = source_sizes(facts)
+    # Without counted sizes there is nothing to estimate from.
     if not binned:
         return choices
     sources, counts = np.array(list(binned)), np.array(list(binned.values()))
@@ -421,6 +422,7 @@ def volume_sizings(facts: DatasetFacts) -> list[tuple[str, tuple[int, ...], floa
     cut_now = (facts.total.scan_cut_mm3 or 0) / facts.total.scan_mm3 if facts.total.scan_mm3 else None
     shapes, recipe = source_shapes(facts), facts.manifest.recipe
     keeps_spacing = not recipe.get("spacing_mm") and not recipe.get("crop_foreground")
+    # Resampled or cropped scans have other shapes than their sources.
     if not shapes or not keeps_spacing or recipe.get("fit") != "crop-or-pad":
         return [("as it is now", facts.size, padded_now, cut_now)]
     # Floats, because products may exceed 63 bits.

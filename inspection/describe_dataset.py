@@ -52,6 +52,7 @@ def describe_dataset(path: str | os.PathLike[str]) -> str:
         *titled_lines("Splits", splits),
         *titled_lines("Labels", (_class_lines if facts.task.has_label_map else _label_lines)(facts)),
     ]
+    # Only scans are examined for flaws of their geometry and values.
     if "findings" in facts.kind.sections:
         lines += titled_lines("Scans", _scan_lines(facts))
         found = [f"{finding.count:,} x {finding.key}" for finding in facts.findings()]
@@ -206,6 +207,7 @@ def _pixel_lines(facts: DatasetFacts) -> list[str]:
         if not padding.stored_pixels:
             continue
         share = f"{name}: {padding.stored_pixels:,} stored, {100 * padding.share:.1f} % of them padding"
+        # Volumes have one static shape.
         if "pixels" in facts.kind.sections:
             share += "; largest {} x {}".format(*statistics.largest or (0, 0))
         notes = [f"  {note}: {count:,}" for note, count in facts.counter("notes", name).items()]
@@ -312,6 +314,7 @@ def _description(field: Field) -> str:
         return f"{field.name}: uint8 [box, height, width]"
     if field.name == "id":
         return "id: uint32 [2], the high and low half of a number"
+    # Lists and pictures in files differ in size from record to record.
     is_static = field.encoding not in ("list", "jpeg", "png")
     sizes = zip(field.axes, field.shape, strict=True)
     fixed = (f"{axis} {size}" if is_static or axis in _FIXED_AXES else axis for axis, size in sizes)

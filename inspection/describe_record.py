@@ -118,6 +118,7 @@ def _image_lines(features: Decoded, manifest: Manifest) -> list[str]:
         for sides in (keys.SIDES, keys.UNPADDED_SIDES, keys.SOURCE_SIDES)
     ]
     share, pixels = "", math.prod(integer_of(features, key) or 0 for key in keys.SIDES)
+    # Raw pixels take all of their size.
     if image.encoding != "raw" and pixels:
         plain = pixels * image.shape[-1] * np.dtype(image.dtype).itemsize
         share = f", {100 * len(data) / plain:.0f} % of the plain pixels"
@@ -186,6 +187,7 @@ def _joined(shown: list[str], count: int) -> str:
 
 def _as_text(data: memoryview) -> str | None:
     """Return a value as quoted text, shortened; None if it is not text."""
+    # A longer value is a file or an array.
     if len(data) > 4096:
         return None
     try:
@@ -208,6 +210,7 @@ def labeled_keypoints(features: Decoded, box: int) -> str:
     """
     key = OPTIONAL_ATTRIBUTES["keypoints"]
     labeled: Any = features.get(f"{key}/num", ())
+    # A record of a stranger may hold anything here.
     if box >= len(labeled) or isinstance(labeled[0], memoryview):
         return ""
     return f"{int(labeled[box])} of {len(features.get(f'{key}/x', ())) // len(labeled)} keypoints"

@@ -73,6 +73,7 @@ class PictureGrid:
         """
         rows, columns = (np.arange(side) + 0.5 for side in self.size)
         to_stored = invert_affine(self.from_stored)
+        # EXIF orientations 5 to 8 exchange rows and columns, so the matrix has zeros on its diagonal.
         if turned := not to_stored[0]:
             rows, columns = columns, rows
         down = to_stored[1 if turned else 0] * rows + to_stored[2]
@@ -152,6 +153,7 @@ class SourcePictures:
         name = text_of(features, keys.FILENAME) or ""
         place = f"--images {self._files.root}: {name!r:.300}"
         path = posixpath.normpath(name)
+        # A data set may come from a stranger, and must not select other files of this machine.
         if not is_image_name(path) or path.startswith(("../", "/")):
             raise UsageError(
                 f"{place}: is no path of a picture below the folder; name the folder that was converted"
@@ -163,6 +165,7 @@ class SourcePictures:
             raise UsageError(f"{place}: {error}; name the folder that was converted") from error
         expected = displayed_size(grid.orientation, grid.size), grid.orientation
         shown = displayed_size(opened.orientation, opened.stored_size)
+        # The grid is the displayed one (orientation 1), or that of the file's pixels.
         if expected not in ((shown, 1), (shown, opened.orientation)):
             (height, width), orientation = expected
             raise UsageError(

@@ -147,6 +147,7 @@ class ParquetExporter(ShardsExporter):
         image = {"bytes": picture.data, "path": f"{record.name}{picture.extension}"}
         self._rows.append({"image_id": record.id, "image": image, **values})
         self._group_bytes += picture.size
+        # A reader holds one group of rows in memory.
         if len(self._rows) >= self.GROUP_ROWS or self._group_bytes >= self.GROUP_BYTES:
             self._write_group()
 
@@ -277,6 +278,7 @@ def _croissant_fields(record: str, features: Mapping[str, Any], column: str = ""
             continue
         is_picture, more = feature["_type"] == "Image", {}
         path = "bytes" if is_picture else name if column else ""
+        # A list of lists, such as boxes, is one repeated field of its innermost values.
         while feature["_type"] == "Sequence":
             feature, more = feature["feature"], {"repeated": True}
         kind = "ImageObject" if is_picture else "Float" if feature.get("dtype") == "float64" else "Integer"

@@ -30,7 +30,7 @@ from halofeed.inspection.export_records import (
     ExportedData,
     Exporter,
     ExportRecord,
-    folder_names,
+    class_folder_names,
 )
 from halofeed.inspection.stored_records import decode_stored
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
@@ -66,7 +66,7 @@ class FoldersExporter(Exporter):
                 f"{data.files}: a picture may have several classes, and a file lies in one folder; read the data set "
                 "with halofeed.loader"
             )
-        self._names = self._spelled(folder_names)
+        self._names = self._spelled(class_folder_names)
         self._filled: set[tuple[str, int]] = set()
         self._extensions: set[str] = set()
         if not all(map(is_split_name, data.manifest.splits)):
@@ -222,6 +222,7 @@ def corners_of(features: Decoded, grid: PictureGrid) -> NDArray[np.float64]:
     exact = apply_to_boxes(grid.from_stored, shares * [*grid.stored_size, *grid.stored_size])
     whole = np.rint(exact)
     padded_size = np.abs(grid.from_stored.reshape(2, 3)[:, :2]) @ grid.stored_size
+    # float32 has 24 bits, so a rounded share is off by at most 2**-24 of the padded side.
     is_whole = np.abs(exact - whole) <= np.tile(padded_size, 2) * 2.0**-24
     return np.clip(np.where(is_whole, whole, exact), None if grid.is_stored else 0, [*grid.size, *grid.size])
 
@@ -338,6 +339,7 @@ class CocoExporter(BoxExporter):
             if (mask := objects.mask(box)) is not None:
                 entry["segmentation"] = run_lengths(mask)
             names, points = objects.keypoints(box)
+            # COCO lists keypoints only of objects with a labeled one.
             if any(points[2::3]):
                 self._keypoints.setdefault(objects.labels[box], names)
                 entry |= {"keypoints": points, "num_keypoints": int(np.count_nonzero(points[2::3]))}

@@ -100,16 +100,17 @@ def unique_name(wanted: str, identity: int, used: set[str]) -> str:
     ('a', 'A-2', 'a-2-3')
     """
     name = wanted
+    # Names that differ in case are one file on macOS and Windows.
     while name.casefold() in used:
         name = f"{name}-{identity}"
     used.add(name.casefold())
     return name
 
 
-def folder_names(labels: Mapping[int, str]) -> dict[int, str]:
+def class_folder_names(labels: Mapping[int, str]) -> dict[int, str]:
     """Return a folder name by class id: no separator, no control character, no leading dot.
 
-    >>> folder_names({0: "cat", 1: "../Cat", 2: "Hund (Köter)"})
+    >>> class_folder_names({0: "cat", 1: "../Cat", 2: "Hund (Köter)"})
     {0: 'cat', 1: '_Cat', 2: 'Hund (Köter)'}
     """
     used: set[str] = set()
@@ -221,6 +222,7 @@ class Exporter(ExitStack):
         data: bytes | memoryview | None = bytes_of(record.features, keys.ENCODED)
         assert data is not None  # `record_problems` has found it
         extension: str = ".jpg" if image.encoding == "jpeg" else ".png"
+        # A stored JPEG or PNG holds the padding too.
         if image.encoding == "raw" or grid.size != grid.stored_size:
             pixels = stored_image(record.features, self._manifest)
             assert pixels is not None
@@ -239,6 +241,7 @@ class Exporter(ExitStack):
             orientation = grid.orientation
             if self._data.images is not None:
                 extension, data, orientation = self._data.images.read(record.features, grid)
+            # Readers of YOLO turn a picture before its boxes; those of the other targets do not.
             if orientation != 1 and not self.DISPLAYED:
                 self.turned["stored" if grid.orientation != 1 else "displayed"] += 1
             if self._data.images is None:

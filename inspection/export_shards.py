@@ -67,6 +67,7 @@ class ShardsExporter(BoxExporter):
         super().__init__(folder, data)
         manifest = data.manifest
         names = self._spelled()
+        # A label image keeps its ids, which a table of classes explains.
         if manifest.task == "segmentation":
             self.kind, self._numbers = "mask", {label: label for label in names}
         else:
@@ -85,6 +86,7 @@ class ShardsExporter(BoxExporter):
 
     def add(self, record: ExportRecord) -> None:
         """Write a record into the open shard, or into a new one if the split is another or the shard is full."""
+        # Readers take the split from the name of a file.
         if record.split != self._split or self._shard_bytes >= self.SHARD_BYTES:
             self.close_shard()
             self._shards = self._shards + 1 if record.split == self._split else 0

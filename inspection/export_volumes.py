@@ -139,6 +139,7 @@ class NiftiExporter(Exporter):
         """Return the values of the source where the record states scale and offset, else the stored ones."""
         scale = array_of(record.features, keys.INTENSITY_SCALE)
         offset = array_of(record.features, keys.INTENSITY_OFFSET)
+        # Only scans whose values were scaled one by one state their scale.
         if scale is None or offset is None:
             return stored
         return np.asarray(stored * scale.astype(np.float64) + offset, np.float32)
@@ -208,6 +209,7 @@ def _check_all_shown(shown: Grid, source: Grid) -> None:
     ends = np.array([[*end, 1] for end in itertools.product(*((0, side - 1) for side in source.shape))])
     places = (ends @ np.linalg.solve(shown.affine, source.affine).T)[:, :3]
     beyond = float(np.maximum(-places, places - np.array(shown.shape) + 1).max())
+    # A conversion may have rounded the field of view by that much.
     if beyond > FIELD_OF_VIEW_VOXELS:
         raise UsageError(
             f"it shows a part of its source, which reaches {beyond:.1f} voxels beyond it, and the class of these "

@@ -107,6 +107,7 @@ class YoloExporter(BoxExporter):
                 tuple(str(name, "utf-8", "replace") for name in names[start : start + size])
                 for start in range(0, size * objects, size or 1)
             )
+        # kpt_shape is one for all classes (docs.ultralytics.com/datasets/pose).
         if len(found) > 1:
             raise UsageError(
                 f"{data.files}: expected the same keypoints for every object, which YOLO's kpt_shape states, got "
@@ -121,6 +122,7 @@ class YoloExporter(BoxExporter):
         rows = [self._write_object(objects, box) for box in range(len(objects.labels))]
         with open_path(self._folder / "labels" / record.split / f"{record.name}.txt", "x") as file:
             for label, row in zip(objects.labels, rows, strict=True):
+                # An object without an outline has no row.
                 if row:
                     file.write(f"{self._places[label]} {' '.join(map(repr, row))}\n")
 

@@ -94,6 +94,7 @@ def name_of_split(split: PlanSplit) -> str:
 
 def verdict(split: PlanSplit) -> str:
     """Return the verdict on one split; "compiles" if the memory of the machine is unknown."""
+    # Nothing was compiled.
     if "memory" not in split:
         return "impossible"
     if not split["fits"]:
@@ -299,10 +300,12 @@ def _saving_lines(savings: Mapping[str, Any]) -> Iterator[str]:
     yield f"{name_of_split(before)} as it is: {verdict(before)}, {gibibytes(before['memory']['total'])}"
     for entry in savings["changes"]:
         after = entry["split"]
+        # The option makes the program impossible.
         if "memory" not in after:
             yield f"{entry['change']}: {after['refused']}"
             continue
         line = f"{entry['change']}: {verdict(after)}, {gibibytes(after['memory']['total'])}"
+        # A program that does not fit is not compiled to the end, and has no costs.
         if after["fits"] and before["fits"] and before["flops"]:
             line += f", {percent(after['flops'] / before['flops'] - 1)} more FLOP"
         yield line

@@ -71,6 +71,7 @@ def recipe_window(recipe: Mapping[str, Any]) -> IntensityWindow | None:
         return None
     ends: tuple[float, ...] = tuple(recipe.get("window_hu") or ())
     try:
+        # The recipe of a stranger's data set may contradict itself.
         return VolumeOptions(window=recipe.get("window"), window_hu=ends).fixed_window()
     except UsageError:
         return None
@@ -81,6 +82,7 @@ def display_of(manifest: Manifest, statistics: Statistics) -> Display:
     dtype = manifest.field("image").dtype
     window = recipe_window(manifest.recipe)
     in_hu = window is not None and manifest.recipe.get("window_unit", "hu") == "hu"
+    # Stored values of CT are Hounsfield units, unless they were normalized.
     is_ct = set(statistics.modalities or ()) == {"CT"} and not manifest.recipe.get("normalize")
     unit = "HU" if in_hu or is_ct else "value"
     slope, intercept = (
@@ -157,6 +159,7 @@ def display_of_run(recipe: Mapping[str, Any], image: NDArray[Any]) -> Display:
         finite = values[np.isfinite(values)]
         low, high = np.percentile(finite, (_LOW, _HIGH)).tolist() if finite.size else (0.0, 1.0)
         words = f"each image's {_LOW:g}st to {_HIGH:g}th percentile."
+    # An image of a single value has no range.
     high = high if high > low else low + 1
     return Display(
         dtype=str(image.dtype), low=low, high=high, window=window, words=f"Black to white is {words}"

@@ -342,6 +342,7 @@ def _examples(folder: Path) -> tuple[tuple[ExampleEntry, ...], tuple[int, str] |
             f"{file}: expected a step and a list of examples ({error!r}); {fix}"
         ) from error
     for entry in entries:
+        # A run may come from a stranger, and must not select other files of this machine.
         if entry.file.parent != file.parent or entry.file.suffix != ".npz":
             raise CorruptFileError(
                 f"{file}: {str(entry.file)!r} is not a .npz file in the same folder; {fix}"

@@ -68,6 +68,7 @@ _CHOICE_KEYS = frozenset(
     }
 )
 _LONGEST_NAME = 4096
+# EXIF orientations 6 and 8 undo each other; every other one undoes itself.
 _TURN_BACK = {6: 8, 8: 6}
 
 
@@ -105,6 +106,7 @@ def find_candidates(folder: Path | DatasetFiles, manifest: Manifest) -> list[Can
         step = max(1, math.ceil(content.records / CANDIDATES_PER_SPLIT))
         first = 0
         for shard in content.shards:
+            # The multiples of `step` over the whole split.
             rows = range(-first % step, shard.records, step)
             if rows:
                 stored = StoredShard(folder, shard)
@@ -132,6 +134,7 @@ def choose_samples(
     """
     unusual: dict[tuple[str, int], tuple[Candidate, str]] = {}
     for candidate, reason in _unusual(candidates, detection):
+        # Half of the records are typical ones, by which a reader judges the others.
         if len(unusual) < count // 2:
             unusual.setdefault((candidate.split, candidate.number), (candidate, reason))
     left = [item for item in candidates if (item.split, item.number) not in unusual]
@@ -139,6 +142,7 @@ def choose_samples(
     labels: Counter[int] = Counter()
     typical: list[tuple[Candidate, str | None]] = []
     while left and len(typical) < count - len(unusual):
+        # The split and the rarest class with the fewest records so far, then new classes, then the order.
         best = min(
             range(len(left)),
             key=lambda at: (
@@ -475,6 +479,7 @@ def _before(
     source: SourcePicture, features: Decoded, boxes: NDArray[np.float64], orientation: int, side: int
 ) -> Picture:
     """Return the source in the orientation of its annotations, with the stored `boxes` in pixels mapped to it."""
+    # A contact sheet shows frames of their own size, to which no boxes belong.
     if source.shape:
         size = (source.pixels.shape[0], source.pixels.shape[1])
         uri = thumbnail(source.pixels, side)

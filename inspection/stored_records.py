@@ -66,6 +66,7 @@ class StoredShard:
         """
         offset, length = int(self.index.offsets[row]), int(self.index.lengths[row])
         end = offset + HEADER_BYTES + length + FOOTER_BYTES
+        # An index may come from a stranger.
         if offset < 0 or length < 0 or end > self._file.open().bytes:
             raise self._error(row, "the file ends inside the record, or before it")
         return offset, length
@@ -146,6 +147,7 @@ class SequentialShard:
                 try:
                     yield offset, self.record(offset)
                 except HalofeedError as error:
+                    # All records after the end of a cut file are missing, which is one problem and not one for each.
                     cut_off = len(index) - number - 1 if offset + length + frame > self.bytes else 0
                     also = f"; the {plural(cut_off, 'record')} after it are missing too" if cut_off else ""
                     yield offset, CorruptFileError(f"{error}{also}")
@@ -335,6 +337,7 @@ def shown_classes(label: NDArray[Any], manifest: Manifest) -> NDArray[Any]:
     Ignored pixels are drawn as background.
     """
     channels = class_channels(manifest)
+    # Sets of classes have no ignored voxels.
     if manifest.ignore_label is not None:
         return np.where(label == manifest.ignore_label, 0, label)
     return top_classes(label, channels) if channels else label
@@ -349,6 +352,7 @@ def class_counts(label: NDArray[Any], manifest: Manifest) -> ClassCounts:
             f"in bit {bit} of its sets": count for bit, count in unknown_bits(counts, len(channels)).items()
         }
     else:
+        # Ignored pixels are of no class.
         counts.pop(-1 if manifest.ignore_label is None else manifest.ignore_label, None)
         voxels = counts
         unknown = {
@@ -377,6 +381,7 @@ def stored_image(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
     if field.is_raw:
         return _raw_array(data, field)
     pixels = decode_stored(data, field.encoding, (field.shape[0], field.shape[1]))
+    # OpenCV decodes to BGR.
     order = {3: [2, 1, 0], 4: [2, 1, 0, 3]}.get(0 if pixels is None else pixels.shape[2])
     return pixels if pixels is None or order is None else pixels[..., order]
 

@@ -118,6 +118,7 @@ def lay_out_boxes(
         zip(corners.tolist(), names, strict=False)
     ):
         length = min(0.6, _TAG_WIDTH + _TAG_LETTER * len(name))
+        # A tag that would leave the picture ends at the right side of its box.
         fits = left + length <= 1
         start = max(0.0, left if fits else min(right, 1.0) - length)
         # Above the box where there is room, so that a small object is not covered.

@@ -214,6 +214,7 @@ class _Verification:
         check_recipe(manifest, MANIFEST)
         self.same_bytes(MANIFEST, data, manifest_text(data).encode())
         first = TASKS[manifest.task].first_label_id
+        # Voxels outside of every object, and those of records without a label, are 0.
         if task_words(manifest).has_background and 0 not in manifest.labels:
             self.add(MANIFEST, "labels: expected 0, the background, among the classes of segmentation")
         for label in manifest.labels:
@@ -383,12 +384,14 @@ class _Verification:
         count = 0
         for number, line in enumerate(self.files.lines(REJECTED)):
             self.bytes_read += len(line)
+            # A file that was cut ends inside a line.
             if not line.endswith(b"\n"):
                 self.add(REJECTED, "its last line does not end", record=number)
                 break
             count += 1
             self.reject(number, line[:-1].decode("utf-8", "surrogateescape"), complete, reasons)
         self.files_read += 1
+        # Without all indexes, the lines have nothing to be compared with.
         if complete and count != len(self.rejected):
             self.add(
                 REJECTED,
@@ -410,6 +413,7 @@ class _Verification:
             reason = f"{entry.get('stage')}: {entry.get('reason')}"
             # All reasons that the manifest does not list are counted as one, to bound the memory.
             reasons[reason if reason in reasons else "a reason that the manifest does not name"] += 1
+        # Equal data sets have equal bytes, also where JSON has several spellings.
         if json.dumps(entry, ensure_ascii=False) != line:
             problem = "not as it was written (white space or escapes were changed)"
             self.add(REJECTED, problem, record=number)
@@ -500,11 +504,13 @@ def _sort_key(features: Decoded) -> tuple[int, int] | None:
     key, stored = text_of(features, keys.KEY_SOURCE), text_of(features, keys.SOURCE_ID) or ""
     if key is not None and tile:
         return example_id(key), tile
+    # Longer numbers exceed 64 bits; the check of the id reports them.
     return (int(stored), tile) if stored.isdecimal() and len(stored) < 20 else None
 
 
 def _view_offset(base: memoryview, view: memoryview) -> int:
     """Return the byte of `base` at which `view`, a slice of it, begins."""
+    # An empty view has no address within its base.
     if not len(view):
         return 0
     start, at = (np.frombuffer(one, np.uint8).ctypes.data for one in (base, view))

@@ -329,6 +329,7 @@ def _numbers(value: Any, field: Field, features: Decoded) -> Iterator[str]:
         if len(value):
             yield f"expected {wanted} values, got {_count_and_dtype(value)}"
         return
+    # TensorFlow's Example stores all integers as int64, so the range of the field's dtype is checked here.
     wrong = ~np.isfinite(value) if limits is None else (value < limits[0]) | (value > limits[1])
     if wrong.any():
         at = int(np.argmax(wrong))
@@ -354,6 +355,7 @@ def _masks(value: Any, features: Decoded, manifest: Manifest) -> Iterator[str]:
             yield f"mask {number} is not a PNG that can be decoded"
         elif pixels.shape != size or pixels.dtype != np.uint8:
             yield f"mask {number} is {pixels.dtype} {list(pixels.shape)}, expected uint8 {list(size)}"
+        # The loader returns masks as they are stored, 0 and 1.
         elif pixels.max() > 1:
             yield f"mask {number} holds {int(pixels.max())}, expected 0 and 1"
 
@@ -366,6 +368,7 @@ def _classes(value: Any, field: Field, features: Decoded) -> Iterator[str]:
         return
     if not isinstance(value, np.ndarray) or value.dtype != np.int64:
         yield f"expected int64 values, got {_count_and_dtype(value)}"
+    # One order for equal sets of classes, so that equal records have equal bytes.
     elif (np.diff(value) <= 0).any():
         yield f"expected labels in ascending order, each once, got {value.tolist()}"
 
@@ -480,6 +483,7 @@ def _reversed_box_problems(corners: Mapping[str, NDArray[Any]]) -> Iterator[str]
 def kept_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
     """Yield each problem of the features outside of the manifest's fields: the view and the keypoints."""
     kept = manifest.recipe.get("keep", ())
+    # Keypoints and views belong to boxes.
     if not task_words(manifest).has_boxes:
         return
     boxes = len(features.get(keys.OBJECT_CLASS_LABEL, ()))

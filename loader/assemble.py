@@ -11,19 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
-from halofeed.loader.augment import (
-    Augmentation,
-    Combination,
-    Example,
-    Frame,
-    Objects,
-    PartnerSampler,
-    augment,
-    draw_uniforms,
-)
+from halofeed.loader.augment import Example, Frame, Objects, PartnerSampler, augment, draw_uniforms
 from halofeed.loader.augment.example import Windows, draw_windows_alone
-from halofeed.loader.augment.view import LazyArray, Ranges, SourceArray, View, copy_view
+from halofeed.loader.augment.view import ImageShape, LazyArray, Ranges, SourceArray, View, copy_view
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, array_specs, split_id
+from halofeed.loader.batch_content import BatchContent
 from halofeed.loader.copy_plan import MappedRecords, plan_moves
 from halofeed.loader.decode import read_text, stored_dtype
 from halofeed.loader.native import kernel
@@ -54,16 +46,58 @@ Find = Callable[[float], StoredRecord]
 """Maps a sampled number, 0 (inclusive) to 1 (exclusive), to a record that may be combined with another."""
 
 
+def _chosen_fields(manifest: Manifest, include: Sequence[str]) -> list[Field]:
+    """Return the fields of batches; raise UsageError for a name in `include` that no field has."""
+    # Kinds that pad around the image have a stored field for its extent.
+    made = {EPOCH} if manifest.kind.pads_around else {EPOCH, SIZE}
+    known = {field.name for field in manifest.fields} | made
+    if unknown := [name for name in include if name not in known]:
+        optional = {field.name for field in manifest.fields if field.optional}
+        raise UsageError(
+            f"include {', '.join(unknown)!r}: expected a list of some of {', '.join(sorted(optional | made))}"
+        )
+    return [field for field in manifest.fields if not field.optional or field.name in include]
+
+
+def _keys_as_stored(grid: Sequence[Field]) -> dict[str, str]:
+    """Return the key of each raw field whose stored bytes are those of its array, by the field's name."""
+    return {
+        field.name: field.keys[0]
+        for field in grid
+        if field.encoding == "raw" and is_little_endian(field.dtype)
+    }
+
+
+def _shown_frame(manifest: Manifest, image: Field, label: Field | None, content: BatchContent) -> ImageShape:
+    """Return the shape of what is shown of each image.
+
+    Raises:
+        UsageError: an augmentation cannot be applied, or a field that maps points to the source has no value after it.
+    """
+    frame = Frame(
+        shape=image.shape[:-1],
+        kind=manifest.kind,
+        has_label=label is not None,
+        has_boxes=any(field.name == BOXES for field in manifest.fields),
+        dtype=image.dtype,
+    )
+    for augmentation in content.augmentations:
+        frame = augmentation.frame(frame)
+    if frame.lost and (points := [name for name in ("transform", "affine") if name in content.include]):
+        raise UsageError(
+            f"include {points[0]!r}: after {frame.lost} no affine says where a point comes from; leave it out"
+        )
+    return frame.shape
+
+
 class Assembler:
     """Assembler of rows, for one manifest and one choice of fields and augmentations.
 
     Args:
         manifest: the data set's manifest.
-        include: names of optional fields.
-        augmentations: the augmentations in order.
+        content: the fields and augmentations.
         slab: the part of each image, and of each label on its grid, to put into the batch, as (start, stop) per axis
             of what is shown; None is all.
-        decodes_fast: whether pixels of JPEG may differ slightly, for speed.
 
     Attributes:
         spec: shape (without the batch axis) and dtype of each array.
@@ -71,73 +105,43 @@ class Assembler:
         decodes: whether some of them are files in their records.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        include: Sequence[str],
-        augmentations: Sequence[Augmentation | Combination],
-        slab: Ranges | None = None,
-        *,
-        decodes_fast: bool = False,
-    ) -> None:
-        self._augmentations = tuple(augmentations)
+    def __init__(self, manifest: Manifest, content: BatchContent, slab: Ranges | None = None) -> None:
+        self._augmentations = content.augmentations
         # A partner is read before the first record is copied, so its bytes must not be in the scratch.
-        self._combines = any(isinstance(one, Combination) for one in self._augmentations)
-        fields = {field.name: field for field in manifest.fields}
-        self._image = fields[IMAGE]
-        kind = manifest.kind
-        self._pads_around = kind.pads_around
-        optional = {field.name for field in manifest.fields if field.optional}
-        # Kinds that pad around the image have a stored field for its extent.
-        made = {EPOCH} if self._pads_around else {EPOCH, SIZE}
-        known = {*fields, *made}
-        if isinstance(include, str) or (unknown := [name for name in include if name not in known]):
-            names = include if isinstance(include, str) else ", ".join(unknown)
-            raise UsageError(
-                f"include {names!r}: expected a list of some of {', '.join(sorted(optional | made))}"
-            )
-        self._fields = [field for field in manifest.fields if not field.optional or field.name in include]
+        self._combines = content.combines
+        self._pads_around = manifest.kind.pads_around
+        self._fields = _chosen_fields(manifest, content.include)
+        self._image = next(field for field in self._fields if field.name == IMAGE)
         self._label = next((field for field in self._fields if is_label_map(field)), None)
-        frame = Frame(
-            shape=self._image.shape[:-1],
-            kind=kind,
-            has_label=self._label is not None,
-            has_boxes=BOXES in fields,
-            dtype=self._image.dtype,
-        )
-        for augmentation in self._augmentations:
-            frame = augmentation.frame(frame)
-        self._frame = frame.shape
-        if frame.lost and (points := [name for name in ("transform", "affine") if name in include]):
-            raise UsageError(
-                f"include {points[0]!r}: after {frame.lost} no affine says where a point comes from; leave it out"
-            )
+        self._frame = _shown_frame(manifest, self._image, self._label, content)
         complete = tuple((0, size) for size in self._frame)
         self._slab, self._is_complete = slab or complete, slab in (None, complete)
         self._grid = [field for field in (self._image, self._label) if field]
         self.on_grid = tuple(field.name for field in self._grid)
         # The complete image goes directly into the batch: raw fields as stored, files as decoded.
         self._is_direct = self._is_complete and not self._augmentations
-        self._as_stored = {
-            field.name: field.keys[0]
-            for field in self._grid
-            if field.encoding == "raw" and self._is_direct and is_little_endian(field.dtype)
-        }
-        augments = bool(self._augmentations)
+        self._as_stored = _keys_as_stored(self._grid) if self._is_direct else {}
         self._reader = RecordReader(
             manifest,
             self._fields,
+            content,
+            # The id is in the index, and raw values are read or copied as bytes.
             parsed=[field for field in self._fields if field.name != ID and not field.is_raw],
-            augments=augments,
-            needs_extent=augments or not {SIZE, EXTENT}.isdisjoint(include),
             as_stored=self._as_stored,
-            outlives=self._combines,
-            decodes_fast=decodes_fast,
+            needs_extent=bool(self._augmentations) or not {SIZE, EXTENT}.isdisjoint(content.include),
         )
         shown = tuple(stop - start for start, stop in self._slab)
-        self.spec = array_specs(self._fields, include, shown=shown, frame=self._frame)
+        self.spec = array_specs(self._fields, content.include, shown=shown, frame=self._frame)
         self.decodes = any(not field.is_raw for field in self._grid)
-        self._can_plan = (
+        self._can_plan = self._finds_all_in_caches()
+
+    def _finds_all_in_caches(self) -> bool:
+        """Return whether windows and cached values are all that a row needs besides its pixels.
+
+        Raw values in another byte order are converted row by row. Fields that follow the image, and the size, are made
+        from an `Example`.
+        """
+        return (
             self._reader.caches_all
             and (self.decodes or not self._is_direct or len(self._as_stored) == len(self._grid))
             and FOLLOWING.keys().isdisjoint(field.name for field in self._fields)
@@ -198,6 +202,7 @@ class Assembler:
         augmentations = self._augmentations
         if not (self._can_plan and draw_windows_alone(augmentations)):
             return None
+        # Some record was not read yet, or its values did not fit into the cache.
         values, lists = shards.cached_fields(numbers, self._reader.cached_names), self._reader.lists
         objects = shards.cached_objects(numbers) if lists else None
         if values is None or (lists and objects is None):
@@ -313,7 +318,7 @@ class Assembler:
     ) -> list[ReadExample]:
         """Write the record, and return it and its partners."""
         read = self._reader.read(record, self._raw_targets(batch, row), self._picture_target(batch, row))
-        example, reads = read.example, [read]
+        reads = [read]
 
         def read_partner(position: float) -> Example:
             partner = self._reader.read(find(position), {}, None)
@@ -325,34 +330,54 @@ class Assembler:
         partners = None
         if self._combines:
             partners = PartnerSampler(seed=seed, epoch=epoch, identity=record.id, find=read_partner)
-        example = augment(self._augmentations, example, uniforms, partners)
-        lists, objects = concatenate_lists(reads), example.objects
+        example = augment(self._augmentations, read.example, uniforms, partners)
         self._write_arrays(batch, row, example.view, example.pixels, example.label)
-        for field in self._fields:
-            if field.name == ID:
-                batch[ID][row] = split_id(record.id)
-            elif field.encoding == "list":
-                shown = np.array(example.view.shape if self._augmentations else read.stored)
-                values, out = self._object_values(field, lists, objects, shown), batch[field.name][row]
-                count = min(len(values), len(out))
-                out[:count], out[count:] = values[:count], _fill(field)
-                if field.name == BOXES:
-                    batch[COUNT][row] = count
-            elif field.encoding == "png_list":
-                self._write_masks(example, batch[field.name][row])
-            elif field.encoding == "text":
-                text = read_text(field, read.features, record)
-                batch[field.name][row] = int(text) if batch[field.name].dtype.kind == "i" else text
-            elif field.encoding in STATIC:
-                value = read.values[field.name]
-                if field.name == LABELLED and len(reads) > 1:
-                    value = np.all([one.values[LABELLED] for one in reads], axis=0)
-                follow = FOLLOWING.get(field.name)
-                batch[field.name][row] = value if follow is None else follow(value, example)
+        self._write_fields(batch, row, example, reads)
         if SIZE in batch:
             batch[SIZE][row] = example.view.shape
         batch[VALID][row] = True
         return reads
+
+    def _write_fields(self, batch: Batch, row: int, example: Example, reads: Sequence[ReadExample]) -> None:
+        """Write every field but the image and a label on its grid, by how each is encoded.
+
+        Args:
+            example: the augmented example.
+            reads: the record as it was read, then its partners.
+        """
+        read, lists = reads[0], concatenate_lists(reads)
+        for field in self._fields:
+            if field.name == ID:
+                batch[ID][row] = split_id(read.record.id)
+            elif field.encoding == "list":
+                # Without augmentations, stored boxes keep their float32 values, relative to the padded picture.
+                shown = np.array(example.view.shape if self._augmentations else read.stored)
+                values = self._object_values(field, lists, example.objects, shown)
+                self._write_list(batch, row, field, values)
+            elif field.encoding == "png_list":
+                self._write_masks(example, batch[field.name][row])
+            elif field.encoding == "text":
+                text = read_text(field, read.features, read.record)
+                batch[field.name][row] = int(text) if batch[field.name].dtype.kind == "i" else text
+            elif field.encoding in STATIC:
+                batch[field.name][row] = self._static_value(field, example, reads)
+
+    def _write_list(self, batch: Batch, row: int, field: Field, values: NDArray[Any]) -> None:
+        """Write one value per object, as many as there is room for, and fill the rest."""
+        out = batch[field.name][row]
+        count = min(len(values), len(out))
+        out[:count], out[count:] = values[:count], _fill(field)
+        if field.name == BOXES:
+            batch[COUNT][row] = count
+
+    def _static_value(self, field: Field, example: Example, reads: Sequence[ReadExample]) -> NDArray[Any]:
+        """Return a field's value of static shape, adapted to what is shown."""
+        value = reads[0].values[field.name]
+        if field.name == LABELLED and len(reads) > 1:
+            # A combined label is known only if every part of it is.
+            value = np.asarray(np.all([one.values[LABELLED] for one in reads], axis=0))
+        follow = FOLLOWING.get(field.name)
+        return value if follow is None else follow(value, example)
 
     def _raw_targets(self, batch: Batch, row: int) -> dict[str, NDArray[np.uint8]]:
         """Return a row's memory for raw values that are used as stored, by their keys."""
@@ -396,6 +421,7 @@ class Assembler:
         self, field: Field, lists: ObjectLists, objects: Objects, shown: Integers
     ) -> NDArray[Any]:
         """Return the objects' values of a list field; boxes are rescaled from what is `shown` to the frame."""
+        # Stored boxes are relative to what is shown; a batch's are relative to the frame, padding included.
         if field.name == BOXES:
             scale = np.concatenate([shown, shown], axis=-1) / np.array(self._frame * 2)
             return np.asarray(objects.boxes * scale, np.float32)
@@ -421,6 +447,7 @@ class Assembler:
 
     def _copy(self, name: str, view: View, source: SourceArray, out: NDArray[Any]) -> None:
         """Copy what the view shows of an array within the slab, and pad around it."""
+        # Without augmentations a picture's stored padding is shown too, as its boxes are relative to it.
         if not (self._augmentations or self._pads_around):
             view = View.whole(source.shape[:2])
         if not self._is_complete:
@@ -429,7 +456,7 @@ class Assembler:
             copy_view(view, source, out)
             return
         height, width = view.shape
-        if height and width:
+        if height and width:  # a slab may hold nothing of a small picture
             copy_view(view, source, out[:height, :width])
         out[height:] = self._padding[name][height:]
         out[:height, width:] = self._padding[name][:height, width:]

@@ -50,25 +50,15 @@ def array_specs(
         frame: shape of what is shown of each image.
     """
     spec = {}
-    image = next(field for field in fields if field.name == IMAGE)
-    most_boxes = next((field.shape[0] for field in fields if field.name == BOXES), 0)
     for field in fields:
-        dtype = array_dtype(field)
-        shape = field.shape
-        fill: tuple[Any, ...] = field.fill if field.encoding != "value" else (0,)
-        if field.name == IMAGE:
-            shape = (*shown, field.shape[-1])
-        elif is_label_map(field):
-            shape = (*shown, field.shape[-1]) if field.holds_sets else shown
-        elif field.encoding == "png_list":
-            shape = (most_boxes, *frame)
-        elif field.axes == image.axes[:1]:
-            shape = frame[:1]
-        elif field.encoding == "text":
-            fill = (0,) if dtype.kind == "i" else ("",)
         if field.name == ID:
-            shape, dtype, fill = (2,), np.dtype(np.uint32), tuple(split_id(PADDING_ID).tolist())
-        spec[field.name] = ArraySpec(shape=shape, dtype=dtype, fill=fill)
+            # Two halves, because JAX cuts int64 to 32 bits; see `split_id`.
+            fill = tuple(split_id(PADDING_ID).tolist())
+            spec[ID] = ArraySpec(shape=(2,), dtype=np.dtype(np.uint32), fill=fill)
+            continue
+        spec[field.name] = ArraySpec(
+            shape=_shape_of(field, fields, shown, frame), dtype=array_dtype(field), fill=_fill_of(field)
+        )
         if field.name == BOXES:
             spec[COUNT] = ArraySpec(shape=(), dtype=np.dtype(np.int32))
     if EPOCH in include:
@@ -77,6 +67,27 @@ def array_specs(
         spec[SIZE] = ArraySpec(shape=(2,), dtype=np.dtype(np.int32))
     spec[VALID] = ArraySpec(shape=(), dtype=np.dtype(np.bool_))
     return spec
+
+
+def _shape_of(field: Field, fields: Sequence[Field], shown: ImageShape, frame: ImageShape) -> tuple[int, ...]:
+    """Return the shape of a field's array; arrays on the image's grid follow crops, and those of a slab its part."""
+    if field.name == IMAGE:
+        return (*shown, field.shape[-1])
+    if is_label_map(field):
+        return (*shown, field.shape[-1]) if field.holds_sets else shown
+    if field.encoding == "png_list":
+        return (next((one.shape[0] for one in fields if one.name == BOXES), 0), *frame)
+    image = next(one for one in fields if one.name == IMAGE)
+    if field.axes == image.axes[:1]:  # such as the time of each frame
+        return frame[:1]
+    return field.shape
+
+
+def _fill_of(field: Field) -> tuple[Any, ...]:
+    """Return the fill value of rows that are not valid."""
+    if field.encoding == "text":
+        return (0,) if array_dtype(field).kind == "i" else ("",)
+    return field.fill if field.encoding != "value" else (0,)
 
 
 def split_id(ids: ArrayLike) -> NDArray[np.uint32]:
@@ -110,7 +121,7 @@ def join_id(halves: ArrayLike) -> NDArray[np.int64]:
     >>> join_id(split_id([-1, 2**40 + 7]))
     array([           -1, 1099511627783])
     """
-    if isinstance(halves, Mapping):
+    if isinstance(halves, Mapping):  # join_id(batch), the likely slip
         raise UsageError("join_id: expected a batch's ids, got the batch; write join_id(batch['id'])")
     given = np.asarray(halves)
     if given.dtype.kind not in "iu" or given.shape[-1:] != (2,):
@@ -151,7 +162,7 @@ def check_memory(spec: Mapping[str, Any], batch_size: int) -> None:
         UsageError: one batch takes more memory than the machine or its control group has.
     """
     rows, size, memory = next((array.shape[0] for array in spec.values()), 0), _size(spec), process_memory()
-    if size > memory:
+    if size > memory:  # the allocation would succeed, and the kernel end the process when it is filled
         most = memory // (BATCHES_IN_FLIGHT * (size // rows)) * (batch_size // rows)
         raise UsageError(
             f"batch_size {batch_size}: {size / 1e9:,.1f} GB a batch, and this machine has "
@@ -192,6 +203,7 @@ class _Holder:
 
     def __del__(self, most: int = BATCHES_IN_FLIGHT) -> None:
         # Runs on any thread at any time, so it must not take a lock; append is atomic.
+        # More buffers than batches in flight would never be used again.
         if len(self._idle) < most:
             self._idle.append(self._memory)
 

@@ -86,6 +86,7 @@ class MappedRecords:
         Raises:
             CorruptFileError, SystemLimitError: as `Shards.open_all`.
         """
+        # A copy in the kernel does not compute checksums; `VerifiedReads` or `StoredRecord` do.
         if not shards.is_verified(numbers, keys):
             return None
         files = {}
@@ -254,18 +255,22 @@ class VerifiedReads:
         Raises:
             CorruptFileError, SystemLimitError: as `Shards.open_all`.
         """
+        # The kernel puts each raw value into the batch; others would need memory of their own.
         if not kernel.reads() or into.keys() != shards.raw_bytes.keys() or not into:
             return None
+        # Without checksums to compute, the copy plan is faster.
         if shards.is_verified(numbers, tuple(into)):
             return None
         rest_bytes = int(shards.lengths[numbers].sum()) - len(numbers) * shards.all_raw_bytes
         files = shards.open_all(numbers)
+        # The kernel reads by descriptor, and a transferred file has none.
         if not files or any(file.is_transferred for file in files.values()) or rest_bytes > MAX_REST_BYTES:
             return None
         return cls(shards, files, numbers, into)
 
     def read(self, position: int, record: StoredRecord) -> None:
         """Read the record at a position of `numbers` for its `StoredRecord`, which reads damaged ones again itself."""
+        # A damaged record is not marked: its StoredRecord reads it again and raises the error with the place.
         if kernel.read(self._reads[position]):
             self._shards.mark_verified(int(self._numbers[position]))
             end, shard = int(self._rest_ends[position]), record.shard

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -13,25 +13,26 @@ from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.assemble import Assembler
-from halofeed.loader.augment import Augmentation, Combination, check_augmentations
+from halofeed.loader.augment import Augmentation, Combination
 from halofeed.loader.augment.view import Ranges
-from halofeed.loader.batch import EPOCH, Batch, allocate, check_memory
-from halofeed.loader.decode import DECODE
-from halofeed.loader.filling import ON_CORRUPT, Filler
+from halofeed.loader.batch import Batch, allocate, check_memory
+from halofeed.loader.batch_content import BatchContent
+from halofeed.loader.filling import Filler
+from halofeed.loader.loader_options import Order, Reading, Rows, Selection
 from halofeed.loader.record import (
     NEVER_SPLIT_BYTES,
     SPLIT_BYTES_FOR_CROPS,
     SPLIT_BYTES_FOR_SLABS,
+    ChosenRecords,
     StoredRecord,
-    stored_record,
 )
 from halofeed.loader.sampler import DrawBy, Sampler, Where, id_of, plan_draws, subset, unknown_key
 from halofeed.loader.shards import Shards
-from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store
-from halofeed.loader.stream import Stream, check_hosts, digest, fingerprint
+from halofeed.loader.store.choose import CONCURRENT_READS
+from halofeed.loader.stream import Stream, digest, fingerprint
 from halofeed.schemas.manifest import Manifest
-from halofeed.system.addresses import address_of
-from halofeed.system.arguments import explains_calls, path_text, truth_value, whole_number
+from halofeed.system.addresses import Address, address_of
+from halofeed.system.arguments import explains_calls, path_text, whole_number
 from halofeed.system.wording import plural
 
 
@@ -167,69 +168,63 @@ class Loader(Stream):
         path_text("path", path)
         path = address_of(path) or path  # an Address prints without its secrets
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        if on_corrupt not in ON_CORRUPT:
-            raise UsageError(f"on_corrupt: expected one of {', '.join(ON_CORRUPT)}, got {on_corrupt!r}")
-        if decode not in DECODE:
-            raise UsageError(f"decode: expected one of {', '.join(DECODE)}, got {decode!r}")
-        shuffle = truth_value("shuffle", shuffle, "; all records are permuted, without a buffer")
-        training = self._arguments["training"] = truth_value("training", training)
-        drop_remainder = truth_value("drop_remainder", drop_remainder)
-        store = open_store(path, whole_number("concurrent_reads", concurrent_reads, CONCURRENT_READS))
+        self._reading = Reading(
+            cache=cache,
+            cache_bytes=cache_bytes,
+            concurrent_reads=concurrent_reads,
+            verify=verify,
+            on_corrupt=on_corrupt,
+        )
+        self._content = BatchContent.of(include=include, augment=augment, decode=decode)
+        self._order = Order.of(
+            seed=seed,
+            training=training,
+            shuffle=shuffle,
+            num_epochs=num_epochs,
+            drop_remainder=drop_remainder,
+            draw_by=draw_by,
+        )
+        self._arguments["training"] = (
+            self._order.training
+        )  # the text and the state of a loader have Python's bool
+        rows = Rows.of(batch_size=batch_size, shard_index=shard_index, shard_count=shard_count)
+        self._open(path, Selection(split=split, fold=fold, where=where), rows)
+
+    def _open(self, path: str | os.PathLike[str] | Address, selection: Selection, rows: Rows) -> None:
+        """Read the manifest, plan the arrays of a batch, open the shards and choose the records."""
+        order, reading = self._order, self._reading
+        store = reading.open(path)
         self.manifest: Manifest = store.manifest()
-        if not isinstance(split, str):
-            raise UsageError(f"split: expected the name of one split, such as 'train', got {split!r:.80}")
-        if fold is not None:
-            split = split_of_fold(self.manifest, whole_number("fold", fold, 0), split)
-        stored = self.manifest.split(split)
-        if stored.records == 0:
-            filled = [name for name, other in self.manifest.splits.items() if other.records] or ["none"]
-            raise UsageError(
-                f"{store.place}: split {split!r} holds no records; splits with records: {', '.join(filled)}"
-            )
-        if not training and num_epochs not in (None, 1):
-            raise UsageError(f"num_epochs: evaluation (training=False) is one epoch, got {num_epochs}")
-        if not training and draw_by is not None:
-            raise UsageError("draw_by: evaluation (training=False) gives every record once; leave it out")
-        if not training and drop_remainder:
-            raise UsageError(
-                "drop_remainder: evaluation (training=False) gives every record once and pads the last batch, whose "
-                "`valid` says which rows are real; leave drop_remainder out"
-            )
-        self.split = split
-        self.batch_size = whole_number("batch_size", batch_size)
-        self.seed = whole_number("seed", seed, 0)
-        self.shard_index = whole_number("shard_index", shard_index, 0)
-        self.shard_count = whole_number("shard_count", shard_count, 1)
-        check_hosts(self.batch_size, self.shard_index, self.shard_count)
-        self._augmentations = check_augmentations(augment)
-        self._include, self._decodes_fast = _checked_include(include), decode == "fast"
-        assembler = self._assembler_of(self._augmentations)
+        self.split = selection.stored_split(self.manifest, store.place)
+        self.seed, self.batch_size = order.seed, rows.batch_size
+        self.shard_index, self.shard_count = rows.shard_index, rows.shard_count
+        assembler = Assembler(self.manifest, self._content)
         self.row_spec, self.on_grid = assembler.spec, assembler.on_grid
         check_memory(self.spec, self.batch_size)
-        store = cached(store, self.manifest, split, cache, cache_bytes)
-        self._shards = Shards(store, self.manifest, split, verify)
-        self._subset = None if where is None else subset(where, self._shards.all_ids(), split)
+        self._shards = Shards(
+            reading.cached(store, self.manifest, self.split), self.manifest, self.split, reading.verify
+        )
+        chosen = None
+        if selection.where is not None:
+            chosen = subset(selection.where, self._shards.all_ids(), self.split)
+        self._records = ChosenRecords(self._shards, chosen)
         self._draws = None
-        if draw_by is not None:
-            numbers = np.arange(stored.records) if self._subset is None else self._subset
-            self._draws = plan_draws(
-                draw_by, self._shards, numbers, self.manifest, skips=on_corrupt == "skip"
-            )
-        if training and num_epochs is not None:
-            num_epochs = whole_number("num_epochs", num_epochs, 1)
+        if order.draw_by is not None:
+            self._draws = plan_draws(order.draw_by, self._records, self.manifest, skips=reading.skips)
         self._sampler = Sampler(
-            records=stored.records if self._subset is None else len(self._subset),
+            records=len(self._records),
             batch_size=self.batch_size,
             seed=self.seed,
-            shuffle=shuffle and training,
-            num_epochs=num_epochs if training else 1,
-            drop_remainder=drop_remainder,
+            shuffle=order.shuffle,
+            num_epochs=order.num_epochs,
+            drop_remainder=order.drop_remainder,
             draws=self._draws,
         )
         self.kind, self.steps = self.manifest.kind, self._sampler.steps
-        self.may_pad = self._sampler.has_padding or (on_corrupt == "skip" and not training)
+        # A skipped record's row stays empty in evaluation, which gives every record once.
+        self.may_pad = self._sampler.has_padding or (reading.skips and not order.training)
         self._filler = self._filler_of(
-            assembler, SPLIT_BYTES_FOR_CROPS if self._augmentations else NEVER_SPLIT_BYTES
+            assembler, SPLIT_BYTES_FOR_CROPS if self._content.augmentations else NEVER_SPLIT_BYTES
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -280,7 +275,7 @@ class Loader(Stream):
 
     def stored(self, number: int) -> StoredRecord:
         """Return the record of a number, 0 .. num_records-1, without reading it."""
-        return stored_record(self._shards, number if self._subset is None else int(self._subset[number]))
+        return self._records.record(number)
 
     def find(self, key: int | str) -> int:
         """Return the number of a record, for `loader.records[number]`.
@@ -292,7 +287,7 @@ class Loader(Stream):
         Raises:
             UsageError: the split has no such record.
         """
-        ids = self._shards.all_ids() if self._subset is None else self._shards.all_ids()[self._subset]
+        ids = self._records.ids()
         found = np.flatnonzero(ids == id_of(key))
         if not len(found):
             raise UsageError(f"{key!r}: split {self.split!r} has no such record; {unknown_key(key, ids)}")
@@ -327,12 +322,12 @@ class Loader(Stream):
             "seed": self.seed,
             "batch_size": self.batch_size,
             "shuffle": self._sampler.shuffle,
-            "training": bool(self._arguments["training"]),
+            "training": self._order.training,
             "drop_remainder": self._sampler.drop_remainder,
-            "augment": [repr(augmentation) for augmentation in self._augmentations],
-            "where": None if self._subset is None else digest(self._subset),
+            "augment": [repr(augmentation) for augmentation in self._content.augmentations],
+            "where": None if self._records.subset is None else digest(self._records.subset),
             "draw_by": None if self._draws is None else digest(self._draws.numbers),
-            "decode": "fast" if self._decodes_fast else None,
+            "decode": "fast" if self._content.decodes_fast else None,
         }
 
     def fill(self, batch: Batch, rows: NDArray[np.int64], places: NDArray[np.int64]) -> None:
@@ -354,17 +349,18 @@ class Loader(Stream):
             self._filler.prefetch(self._sampler.at(places))
 
     def _prefetch(self, step: int, start: int, stop: int) -> None:
+        # `Stream` announces steps ahead without regard to the end.
         if self.is_prefetching and (self.steps is None or step < self.steps):
             self._filler.prefetch(self._sampler.rows(step, start, stop))
 
     def of_slab(self, slab: Ranges) -> Loader:
         """Return the same stream with a part of each image and label; see `Stream.of_slab`."""
-        assembler = self._assembler_of(self._augmentations, slab)
-        if assembler.spec == self.row_spec:
+        assembler = Assembler(self.manifest, self._content, slab)
+        if assembler.spec == self.row_spec:  # the slab is the complete image
             return self
         part = copy.copy(self)
         part.row_spec = assembler.spec
-        part._filler = self._filler_of(assembler, SPLIT_BYTES_FOR_SLABS, skipped=self._filler.skipped)
+        part._filler = self._filler_of(assembler, SPLIT_BYTES_FOR_SLABS, self._filler.skipped)
         return part
 
     def _filler_of(
@@ -372,11 +368,10 @@ class Loader(Stream):
     ) -> Filler:
         return Filler(
             assembler,
-            self._shards,
+            self._records,
             self.seed,
-            subset=self._subset,
-            skips=self._arguments["on_corrupt"] == "skip",
-            replaces=bool(self._arguments["training"]),
+            skips=self._reading.skips,
+            replaces=self._order.training,
             split_bytes=split_bytes,
             skipped=skipped,
         )
@@ -386,12 +381,7 @@ class Loader(Stream):
 
     @functools.cached_property
     def _plain(self) -> Assembler:
-        return self._assembler_of(())
-
-    def _assembler_of(
-        self, augmentations: Sequence[Augmentation | Combination], slab: Ranges | None = None
-    ) -> Assembler:
-        return Assembler(self.manifest, self._include, augmentations, slab, decodes_fast=self._decodes_fast)
+        return Assembler(self.manifest, self._content.without_augmentations())
 
 
 class Records(Sequence[Batch]):
@@ -427,27 +417,10 @@ class Records(Sequence[Batch]):
             raise UsageError(
                 f"records: expected a number, got {number!r}; loader.find({number!r}) returns it"
             )
+        # Python's sequences count negative numbers from the end; torch's and Grain's samplers give none.
         count = len(self)
         number = whole_number("records", number, 0)
         return self._loader.record(number + count if -count <= number < 0 else number)
-
-
-def _checked_include(include: object) -> tuple[str, ...]:
-    if isinstance(include, str) or not isinstance(include, Iterable):
-        name = include if isinstance(include, str) else EPOCH
-        raise UsageError(f"include: expected a list such as [{name!r}], got {include!r:.80}")
-    return tuple(map(str, include))
-
-
-def split_of_fold(manifest: Manifest, fold: int, split: str) -> str:
-    """Return the stored splits that are "train" or "validation" for a fold; raise UsageError for another name."""
-    train, validation = manifest.splits_of_fold(fold)
-    names = {"train": train, "validation": validation, "val": validation}
-    if split not in names:
-        raise UsageError(
-            f"split {split!r}: with fold={fold} expected 'train' or 'validation'; or leave fold out"
-        )
-    return names[split]
 
 
 def class_names_of(manifest: Manifest) -> tuple[str, ...]:

@@ -119,6 +119,7 @@ def _decode_jpeg(
 ) -> NDArray[Any]:
     size = check_encoded_image(file, "jpeg", largest)
     options = {"fastdct": fast, "fastupsample": fast}
+    # Straight into the batch saves a copy, which needs exactly the row's shape.
     if out is not None and size == out.shape[:2]:
         simplejpeg.decode_jpeg(file, _JPEG_COLORS[channels], buffer=out, **options)
         return out
@@ -135,7 +136,7 @@ def decode_png(data: memoryview, largest: tuple[int, int]) -> NDArray[Any]:
         raise ValueError(str(error)) from error
     if pixels is None:
         raise ValueError("not a PNG file, or damaged")
-    if pixels.ndim == 2:
+    if pixels.ndim == 2:  # OpenCV drops the axis of a single channel
         return np.asarray(pixels[..., None])
     return np.asarray(cv2.cvtColor(pixels, _PNG_ORDERS[pixels.shape[2]]))
 
@@ -147,24 +148,32 @@ def read_numbers(field: Field, features: Decoded, record: StoredRecord) -> NDArr
         CorruptFileError: a value is missing, lists that belong together differ in length, or a number does not
             fit the field's dtype.
     """
-    columns = []
-    for key in field.keys:
-        values = features.get(key, np.zeros(0, np.int64))
-        if not isinstance(values, np.ndarray):
-            raise _error(record, f"expected numbers under {key}, got bytes")
-        columns.append(values)
-    if any(len(column) != len(columns[0]) for column in columns):
-        lengths = ", ".join(f"{len(column)} {key}" for key, column in zip(field.keys, columns, strict=True))
-        raise _error(record, f"lists of {field.name} differ in length: {lengths}")
-    numbers = np.stack(columns, axis=-1) if len(columns) > 1 else columns[0]
+    columns = [_numbers_of(key, features, record) for key in field.keys]
+    numbers = columns[0] if len(columns) == 1 else _stacked(columns, field, record)
     if field.encoding == "value":
         if numbers.size != math.prod(field.shape):
             raise _error(record, f"expected {field.shape or 1} numbers of {field.name}, got {numbers.size}")
         numbers = numbers.reshape(field.shape)
     converted = numbers.astype(array_dtype(field))
+    # A record holds int64 and float32 only; smaller integers are stored as int64.
     if numbers.dtype.kind == "i" and (converted != numbers).any():
         raise _error(record, f"{field.name} {numbers.tolist()} does not fit in {field.dtype}")
     return converted
+
+
+def _stacked(columns: list[NDArray[Any]], field: Field, record: StoredRecord) -> NDArray[Any]:
+    """Stack the numbers of several keys, such as the four edges of boxes, along a new last axis."""
+    if any(len(column) != len(columns[0]) for column in columns):
+        lengths = ", ".join(f"{len(column)} {key}" for key, column in zip(field.keys, columns, strict=True))
+        raise _error(record, f"lists of {field.name} differ in length: {lengths}")
+    return np.stack(columns, axis=-1)
+
+
+def _numbers_of(key: str, features: Decoded, record: StoredRecord) -> NDArray[Any]:
+    values = features.get(key, np.zeros(0, np.int64))  # an empty list may be left out of a record
+    if not isinstance(values, np.ndarray):
+        raise _error(record, f"expected numbers under {key}, got bytes")
+    return values
 
 
 def read_classes(
@@ -190,7 +199,7 @@ def read_bytes(key: str, features: Decoded, record: StoredRecord) -> list[memory
     """Return the bytes values under a key; an empty list if the key is missing."""
     values = features.get(key, [])
     if isinstance(values, np.ndarray):
-        if values.size:
+        if values.size:  # an empty list of numbers is as good as no bytes
             raise _error(record, f"expected bytes under {key}, got numbers")
         return []
     return values

@@ -7,11 +7,13 @@ windows if there are any. Where that fails too, `_fill_row` reads and augments t
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import operator
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,20 +25,26 @@ from halofeed.loader.augment.example import Windows
 from halofeed.loader.augment.view import View
 from halofeed.loader.batch import Batch, BufferPool, allocate
 from halofeed.loader.copy_plan import MappedRecords, VerifiedReads
-from halofeed.loader.record import StoredRecord, stored_record, stored_records
+from halofeed.loader.record import ChosenRecords, StoredRecord, stored_records
 from halofeed.loader.sampler import BatchRows
-from halofeed.loader.shards import Integers, Shards
+from halofeed.loader.shards import Integers
 from halofeed.schemas.identity import splitmix64
 from halofeed.system.threads import InterruptibleThreads, ScriptEndedError, available_cores, is_ending
 from halofeed.system.wording import plural
 
-ON_CORRUPT = {
-    "fail": "an error that names file, offset and id",
-    "skip": "another record takes its place, the same one each time; in evaluation the row is not valid",
-}
 MAX_SKIPPED_SHARE = 0.01
 """Share of a split's records that may be skipped; the loader stops at more, but always permits one."""
 _MAX_THREADS = 16
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """A row to fill, its epoch, and the (number, record) of each partner of the current attempt."""
+
+    batch: Batch
+    row: int
+    epoch: int
+    partners: list[tuple[int, StoredRecord]] = field(default_factory=list)
 
 
 class Filler:
@@ -44,9 +52,8 @@ class Filler:
 
     Args:
         assembler: writes one record into one row.
-        shards: the split's shards.
+        records: the records of the stream.
         seed: the loader's seed.
-        subset: the records' numbers in the split, int64 [record], if the loader uses some of them; None is all.
         skips: skip records that cannot be read; otherwise raise.
         replaces: put another record into the row of a skipped one; otherwise the row becomes padding.
         split_bytes: see `Shards.fetch_window`.
@@ -54,16 +61,15 @@ class Filler:
 
     Attributes:
         pool: recycled memory for batches.
-        skipped: the error of each skipped record, by the record's number in the subset.
+        skipped: the error of each skipped record, by the record's number in the stream.
     """
 
     def __init__(
         self,
         assembler: Assembler,
-        shards: Shards,
+        records: ChosenRecords,
         seed: int,
         *,
-        subset: Integers | None,
         skips: bool,
         replaces: bool,
         split_bytes: int,
@@ -71,9 +77,10 @@ class Filler:
     ) -> None:
         self.pool = BufferPool()
         self.skipped: dict[int, CorruptFileError] = {} if skipped is None else skipped
-        self._assembler, self._shards, self._seed = assembler, shards, seed
-        self._subset, self._count = subset, len(shards) if subset is None else len(subset)
+        self._assembler, self._records, self._seed = assembler, records, seed
+        self._shards = shards = records.shards
         self._skips, self._replaces, self._split_bytes = skips, replaces, split_bytes
+        # A thread that waits for a part of a record uses no core, so their number follows the store's connections.
         self._min_threads = shards.store.threads if shards.fetches_parts(split_bytes) else 1
         self._workers: InterruptibleThreads | None = None
 
@@ -147,7 +154,7 @@ class Filler:
             uniforms: NDArray[np.float64],
             view: View | None,
         ) -> None:
-            if reads is not None:
+            if reads is not None:  # the kernel reads and verifies the record without the interpreter's lock
                 reads.read(position, record)
             # If this fails, `_fill_row` reads the record again and handles the error.
             with contextlib.suppress(CorruptFileError):
@@ -202,7 +209,7 @@ class Filler:
     def _run_in_threads(self, work: Callable[[], None], most: int = _MAX_THREADS) -> None:
         """Call `work` in several threads at the same time, including this one, and wait for all."""
         workers = self._workers
-        if workers is None or workers.process != os.getpid():
+        if workers is None or workers.process != os.getpid():  # a fork has none of its parent's threads
             count = max(min(available_cores(), _MAX_THREADS), self._min_threads)
             self._workers = workers = InterruptibleThreads(count)
         workers.together(work, most)
@@ -216,61 +223,79 @@ class Filler:
         epoch: int,
         uniforms: NDArray[np.float64],
     ) -> None:
-        """Fill one row from the record `number` of the subset; retry, skip or replace it if it cannot be read."""
-        # The numbers and records that the current attempt combines with the record.
-        partners: list[tuple[int, StoredRecord]] = []
-
-        def find(sampled: float) -> StoredRecord:
-            first = int(sampled * self._count)
-            candidates = itertools.chain([first], self._replacements(first, 0))
-            chosen = next(other for other in candidates if other not in self.skipped)
-            partners.append((chosen, self._record(chosen)))
-            return partners[-1][1]
-
-        def write(record: StoredRecord, uniforms: NDArray[np.float64]) -> None:
-            for attempts_left in reversed(range(self._shards.store.attempts)):
-                partners.clear()
-                try:
-                    self._assembler.write(batch, row, record, uniforms, find, seed=self._seed, epoch=epoch)
-                    return
-                except CorruptFileError:
-                    if not attempts_left:
-                        raise
-                for one in (record, *(partner for _, partner in partners)):
-                    one.invalidate()
-
-        def write_or_skip(number: int, record: StoredRecord, uniforms: NDArray[np.float64]) -> bool:
-            """Write the record and return True; on an error skip a corrupt partner and retry, or skip the record."""
-            while number not in self.skipped:
-                try:
-                    write(record, uniforms)
-                    return True
-                except CorruptFileError as error:
-                    # The message names the record's id; a partner may be the corrupt one.
-                    corrupt = (other for other, one in partners if f"(id {one.id})" in str(error))
-                    self._skip(next(corrupt, number), error)
-            return False
-
+        """Fill one row from the record `number` of the stream; retry, skip or replace it if it cannot be read."""
+        target = _Row(batch, row, epoch)
         if not self._skips:
-            write(record, uniforms)
-        elif not write_or_skip(number, record, uniforms):
-            if not self._replaces:
-                self._assembler.write_padding(batch, row)
+            self._write(target, record, uniforms)
+            return
+        if self._write_or_skip(target, number, record, uniforms):
+            return
+        if self._replaces:
+            self._write_replacement(target, number)
+        else:
+            self._assembler.write_padding(batch, row)
+
+    def _write(self, target: _Row, record: StoredRecord, uniforms: NDArray[np.float64]) -> None:
+        """Write a record into a row; after an error discard the bytes and read them again, as often as the store says.
+
+        A transfer may have damaged them; a local file gives the same bytes again.
+        """
+        find = functools.partial(self._find_partner, target)
+        for attempts_left in reversed(range(self._shards.store.attempts)):
+            target.partners.clear()
+            try:
+                self._assembler.write(
+                    target.batch, target.row, record, uniforms, find, seed=self._seed, epoch=target.epoch
+                )
                 return
-            for other in self._replacements(number, epoch):
-                replacement = self._record(other)
-                (redrawn,) = self._assembler.draw(self._seed, np.array([epoch]), np.array([replacement.id]))
-                if write_or_skip(other, replacement, redrawn):
-                    return
+            except CorruptFileError:
+                if not attempts_left:
+                    raise
+            for one in (record, *(partner for _, partner in target.partners)):
+                one.invalidate()
+
+    def _find_partner(self, target: _Row, sampled: float) -> StoredRecord:
+        """Return the record at a sampled place of the stream, or one that replaces it if it was skipped."""
+        first = int(sampled * len(self._records))
+        candidates = itertools.chain([first], self._replacements(first, 0))
+        chosen = next(other for other in candidates if other not in self.skipped)
+        target.partners.append((chosen, self._records.record(chosen)))
+        return target.partners[-1][1]
+
+    def _write_or_skip(
+        self, target: _Row, number: int, record: StoredRecord, uniforms: NDArray[np.float64]
+    ) -> bool:
+        """Write the record and return True; on an error skip a corrupt partner and retry, or skip the record."""
+        while number not in self.skipped:
+            try:
+                self._write(target, record, uniforms)
+                return True
+            except CorruptFileError as error:
+                # The message names the record's id; a partner may be the corrupt one.
+                corrupt = (other for other, one in target.partners if f"(id {one.id})" in str(error))
+                self._skip(next(corrupt, number), error)
+        return False
+
+    def _write_replacement(self, target: _Row, number: int) -> None:
+        """Write the first readable record that replaces a skipped one."""
+        for other in self._replacements(number, target.epoch):
+            replacement = self._records.record(other)
+            (redrawn,) = self._assembler.draw(
+                self._seed, np.array([target.epoch]), np.array([replacement.id])
+            )
+            if self._write_or_skip(target, other, replacement, redrawn):
+                return
 
     def _skip(self, number: int, error: CorruptFileError) -> None:
         """Add a record to `skipped`; CorruptFileError if these become too many."""
         self.skipped[number] = error
         count = len(self.skipped)
-        most = max(1, int(MAX_SKIPPED_SHARE * self._count))
-        if count > most or count == self._count:
+        records = len(self._records)
+        most = max(1, int(MAX_SKIPPED_SHARE * records))
+        # One unreadable record may be chance; all of a tiny split leave nothing to replace them.
+        if count > most or count == records:
             raise CorruptFileError(
-                f"{plural(count, 'record')} of {self._count:,} cannot be read, and on_corrupt='skip' skips at "
+                f"{plural(count, 'record')} of {records:,} cannot be read, and on_corrupt='skip' skips at "
                 f"most {most}; the last one: {error}"
             ) from error
 
@@ -278,12 +303,8 @@ class Filler:
         """Yield the numbers of records that may replace one, drawn from seed, epoch and that record, without end."""
         key = splitmix64(self._seed ^ splitmix64(epoch ^ splitmix64(number)))
         for attempt in itertools.count(1):
-            yield splitmix64(key + attempt) % self._count
+            yield splitmix64(key + attempt) % len(self._records)
 
     def _split_numbers(self, content: BatchRows) -> Integers:
         """Return the numbers in the split of the valid rows' records, int64 [row]."""
-        numbers = content.records[content.valid]
-        return numbers if self._subset is None else self._subset[numbers]
-
-    def _record(self, number: int) -> StoredRecord:
-        return stored_record(self._shards, number if self._subset is None else int(self._subset[number]))
+        return self._records.in_split(content.records[content.valid])

@@ -137,7 +137,7 @@ def needed_slab(
     """
     shardings = _shardings(mesh, specs, shapes)
     held = [slab[1 : 1 + axes] for key in on_grid for slab in _held(shardings[key], shapes[key])]
-    if not held:
+    if not held:  # no device of this process holds a part of an image
         return tuple((0, size) for size in shapes[on_grid[0]][1 : 1 + axes])
     return tuple(
         (min(low for low, _ in side), max(high for _, high in side)) for side in zip(*held, strict=True)
@@ -184,6 +184,7 @@ def place_batch(
             raise PartitionError(
                 f"{key}: expected rows {start} to {stop} as {(stop - start, *shape[1:])}, got {array.shape}"
             )
+        # JAX without x64 cuts int64 silently (https://docs.jax.dev/en/latest/default_dtypes.html).
         if array.dtype.kind in "iu" and jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
             raise PartitionError(
                 f"{key}: {array.dtype} would be cut to 32 bits on the mesh; convert it to int32, or set "

@@ -110,6 +110,7 @@ class Mixture(Stream):
         return part
 
     def _prefetch(self, step: int, start: int, stop: int) -> None:
+        # The places of a batch take time to compute, for stores that have nothing to fetch ahead.
         if not any(loader.is_prefetching for loader in self.loaders.values()):
             return
         first = step * self.batch_size
@@ -150,14 +151,7 @@ def _scale_to_integers(weights: Mapping[str | os.PathLike[str], float]) -> dict[
             "weights: expected the weight of each data set by its folder, such as {'data/a/1.0.0': 3, 'data/b/1.0.0': "
             f"1}}, got {weights!r:.80}"
         )
-    exact = {}
-    for folder, weight in weights.items():
-        try:
-            exact[os.fspath(folder)] = Fraction(str(weight))
-        except ValueError:
-            raise UsageError(f"weight of {folder}: expected a number above 0, got {weight!r}") from None
-        if exact[os.fspath(folder)] <= 0:
-            raise UsageError(f"weight of {folder}: expected a number above 0, got {weight!r}")
+    exact = {os.fspath(folder): _exact_weight(folder, weight) for folder, weight in weights.items()}
     if not exact:
         raise UsageError("weights: expected one data set or more")
     scale = math.lcm(*(weight.denominator for weight in exact.values()))
@@ -172,6 +166,17 @@ def _scale_to_integers(weights: Mapping[str | os.PathLike[str], float]) -> dict[
     return dict(zip(exact, parts, strict=True))
 
 
+def _exact_weight(folder: str | os.PathLike[str], weight: object) -> Fraction:
+    """Return a weight as it is written: 0.1 is 1/10, and not the nearest binary fraction."""
+    try:
+        exact = Fraction(str(weight))
+    except ValueError:
+        exact = Fraction(0)
+    if exact <= 0:
+        raise UsageError(f"weight of {folder}: expected a number above 0, got {weight!r}")
+    return exact
+
+
 def _check_compatible(first: tuple[str, Loader], other: tuple[str, Loader]) -> None:
     """Refuse two data sets with different arrays, or whose labels mean different classes."""
     (name, loader), (other_name, other_loader) = first, other
@@ -184,6 +189,7 @@ def _check_compatible(first: tuple[str, Loader], other: tuple[str, Loader]) -> N
         for key in dict.fromkeys([*ours, *theirs])
         if ours.get(key) != theirs.get(key)
     ]
+    # Equal shapes may mean different things: a clip of 3 frames and a volume of 3 slices.
     if loader.kind != other_loader.kind:
         different.append(f"images: {loader.kind.name}s and {other_loader.kind.name}s")
     if loader.class_names != other_loader.class_names:

@@ -134,9 +134,7 @@ def _cell(
 ) -> Canvas:
     """Draw one row: its panes, and a line of text below them."""
     image = _to_rgb(batch[IMAGE][row])
-    label = batch[LABEL][row] if LABEL in batch and batch[LABEL].ndim > 1 else None
-    if label is not None and label.ndim == image.ndim:  # a channel per class: show one of a voxel's classes
-        label = np.where(label.any(-1), label.argmax(-1) + 1, 0)
+    label = _label_of(batch, row)
     parts = (1,) * image.ndim if split is None else tuple(split[1:])
     panes = []
     for axis, at in _planes(kind, image.shape):
@@ -148,11 +146,21 @@ def _cell(
     return _add_caption(_join_panes(panes), _caption(batch, row, class_names))
 
 
+def _label_of(batch: Batch, row: int) -> NDArray[Any] | None:
+    """Return a row's label on the image's grid, one class per pixel or voxel; None if there is none."""
+    if LABEL not in batch or batch[LABEL].ndim == 1:  # a class of the whole picture
+        return None
+    label = batch[LABEL][row]
+    if label.ndim == batch[IMAGE].ndim - 1:  # a channel per class: show one of a voxel's classes
+        return np.asarray(np.where(label.any(-1), label.argmax(-1) + 1, 0))
+    return np.asarray(label)
+
+
 def _planes(kind: Kind, shape: Sequence[int]) -> list[tuple[int, int]]:
     """Return (axis, index) of each plane that is shown; axis -1 is the image itself."""
     if len(kind.axes) == 2:
         return [(-1, 0)]
-    if kind.axes[0] == "depth":
+    if kind.axes[0] == "depth":  # the middle of a scan shows most of it
         return [(axis, shape[axis] // 2) for axis in range(3)]
     return [(0, at) for at in shown_frames(shape[0], _MOST_FRAMES).tolist()]
 

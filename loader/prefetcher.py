@@ -106,6 +106,7 @@ class Prefetcher(Iterator[Item], Generic[Item]):
         self.close()
 
     def _check_process(self) -> None:
+        # A fork copies no threads, and another thread may have held the lock.
         if self._process != os.getpid():
             self._process, self._lock = os.getpid(), threading.Lock()
             self._workers, self._tasks = None, {}

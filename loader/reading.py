@@ -13,6 +13,7 @@ from halofeed.errors import CorruptFileError
 from halofeed.loader.augment import NO_OBJECTS, Example, Objects, to_view
 from halofeed.loader.augment.example import Windows
 from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges, SourceArray, View
+from halofeed.loader.batch_content import BatchContent
 from halofeed.loader.decode import (
     decode_image,
     decode_label,
@@ -95,12 +96,10 @@ class RecordReader:
     Args:
         manifest: the data set's manifest.
         fields: the fields of a batch, the image first.
+        content: what batches hold of each record.
         parsed: the fields to parse.
-        augments: whether there are augmentations.
-        needs_extent: whether the position of the image in its padding is needed.
         as_stored: the fields that are read directly into the batch.
-        outlives: as of `StoredRecord.features`; True if several records are read for one row.
-        decodes_fast: as `fast` of `decode_image`.
+        needs_extent: whether the position of the image in its padding is needed.
 
     Attributes:
         cached_names: names under which values of static shape are cached.
@@ -112,38 +111,42 @@ class RecordReader:
         self,
         manifest: Manifest,
         fields: Sequence[Field],
+        content: BatchContent,
         *,
         parsed: Sequence[Field],
-        augments: bool,
-        needs_extent: bool,
         as_stored: Collection[str],
-        outlives: bool,
-        decodes_fast: bool,
+        needs_extent: bool,
     ) -> None:
         known = {field.name: field for field in manifest.fields}
         self._image, self._axes = known[IMAGE], len(manifest.kind.axes)
         self.label = next((field for field in fields if is_label_map(field)), None)
         self._label_ids = np.array(sorted(manifest.labels), np.int64)
         self._masks = next((field for field in fields if field.encoding == "png_list"), None)
-        self._augments, self._as_stored = augments, as_stored
-        self._outlives, self._decodes_fast = outlives, decodes_fast
+        self._augments, self._as_stored = bool(content.augmentations), as_stored
+        # A partner's bytes must outlive the read of the next one; see `StoredRecord.features`.
+        self._outlives, self._decodes_fast = content.combines, content.decodes_fast
         self._pads_around = manifest.kind.pads_around
         self._extent_fields = [known[name] for name in (EXTENT, *_UNPADDED) if needs_extent and name in known]
-        self._spacing = known.get(SPACING) if augments else None
+        self._spacing = known.get(SPACING) if self._augments else None
         extra = [*self._extent_fields, *([self._spacing] if self._spacing else [])]
         parsed = [*parsed, *(field for field in extra if field not in parsed)]
         self._keys = frozenset(key for field in parsed for key in field.keys)
         self._values = [field for field in parsed if field.encoding in STATIC]
         self.lists = [field for field in parsed if field.encoding == "list"]
-        self.cached_names = tuple(field.name for field in self._values)
-        others = [field for field in parsed if field.encoding not in (*STATIC, "list")]
-        if others == [self._image] and not any(field.is_raw for field in manifest.fields):
-            self.cached_names, others = (*self.cached_names, FILE_SPAN), []
-        self.caches_all = not others
+        self.cached_names, self.caches_all = self._cacheable(manifest, parsed)
         # Without augmentations and sizes, every raw image is the same example.
         self._unchanged_example = None
         if self._image.encoding == "raw" and not needs_extent:
             self._unchanged_example = Example.whole(self._image.shape[:-1])
+
+    def _cacheable(self, manifest: Manifest, parsed: Sequence[Field]) -> tuple[tuple[str, ...], bool]:
+        """Return the names under which values are cached, and whether nothing else needs parsing."""
+        names = tuple(field.name for field in self._values)
+        others = [field for field in parsed if field.encoding not in (*STATIC, "list")]
+        # The place of an image's file is cached too, so that the next read of the record parses nothing.
+        if others == [self._image] and not any(field.is_raw for field in manifest.fields):
+            return (*names, FILE_SPAN), True
+        return names, not others
 
     def read_planned(
         self, record: StoredRecord, out: NDArray[Any] | None
@@ -182,47 +185,73 @@ class RecordReader:
         Raises:
             CorruptFileError: names file, offset and id.
         """
-        cached, lists = (
-            record.cached_fields(self.cached_names),
-            record.cached_objects() if self.lists else None,
-        )
-        is_cached = cached is not None and (lists is not None or not self.lists)
-        keys = frozenset() if is_cached and self.caches_all else self._keys
-        features = record.features(keys, into, outlives=self._outlives)
-        if cached is not None and is_cached and FILE_SPAN in cached:
-            start, stop, *_ = cached[FILE_SPAN].tolist()
-            features = {self._image.keys[0]: [record.frame_part(start, stop)]}
+        cached = record.cached_fields(self.cached_names)
+        lists = record.cached_objects() if self.lists else {}
+        is_cached = cached is not None and lists is not None
+        features = self._features(record, into, cached if is_cached else None)
         values = self._read_values(features, record) if cached is None else cached
-        field = self._image
-        pixels: SourceArray | None = None
-        if field.encoding == "raw":
-            stored, pixels = field.shape[:-1], self._stored_unless_direct(field, record)
-        else:
-            file = one_file(field, features, record)
-            decoded = decode_image(file, field, record, out, fast=self._decodes_fast)
-            stored, pixels = decoded.shape[:-1], None if decoded is out else decoded
-            if FILE_SPAN in self.cached_names and not is_cached:
-                values = {**values, FILE_SPAN: np.array([*record.span_of(file), *stored])}
-        label: LabelArray | None = self._stored_unless_direct(self.label, record)
-        if self.label is not None and not self.label.is_raw:
-            label = decode_label(one_file(self.label, features, record), self.label, stored, record)
+        pixels, stored = self._read_image(features, record, out)
+        if FILE_SPAN in self.cached_names and not is_cached:
+            span = record.span_of(one_file(self._image, features, record))
+            values = {**values, FILE_SPAN: np.array([*span, *stored])}
+        label = self._read_label(features, record, stored)
         if lists is None:
             lists = self._read_lists(features, record)
         masks = self._read_masks(features, record, stored, len(lists.get(BOXES, ())))
-        if self._unchanged_example is not None:
-            example = self._unchanged_example
-        else:
-            extent = self._extent(values, stored, record)
-            example = Example(
-                view=View.whole(stored if self._pads_around else [stop for _, stop in extent]),
-                extent=extent,
-                spacing_mm=() if self._spacing is None else tuple(values[SPACING].tolist()),
-                fill=None if self._pads_around else field.fill,
-                ignored=0 if self.label is None else int(self.label.fill[0]),
-            )
+        example = self._unchanged_example or self._example_of(values, stored, record)
         objects = self._objects(lists, masks, stored, example.view.shape)
         example = replace(example, objects=objects, pixels=pixels, label=label)
         return ReadExample(record, features, values, example, stored, lists, is_cached)
+
+    def _features(
+        self,
+        record: StoredRecord,
+        into: Mapping[str, NDArray[np.uint8]],
+        cached: Mapping[str, NDArray[Any]] | None,
+    ) -> Decoded:
+        """Return the parsed features; without parsing the image's file alone, if all else is cached.
+
+        Args:
+            record, into: as of `read`.
+            cached: the cached values, if all that can be cached is.
+        """
+        keys = self._keys if cached is None or not self.caches_all else frozenset()
+        features = record.features(keys, into, outlives=self._outlives)
+        if cached is not None and FILE_SPAN in cached:
+            start, stop, *_ = cached[FILE_SPAN].tolist()
+            return {self._image.keys[0]: [record.frame_part(start, stop)]}
+        return features
+
+    def _read_image(
+        self, features: Decoded, record: StoredRecord, out: NDArray[Any] | None
+    ) -> tuple[SourceArray | None, ImageShape]:
+        """Return the pixels, or None if the batch has them already, and their shape without the channel."""
+        field = self._image
+        if field.encoding == "raw":
+            return self._stored_unless_direct(field, record), field.shape[:-1]
+        file = one_file(field, features, record)
+        decoded = decode_image(file, field, record, out, fast=self._decodes_fast)
+        return None if decoded is out else decoded, decoded.shape[:-1]
+
+    def _read_label(self, features: Decoded, record: StoredRecord, stored: ImageShape) -> LabelArray | None:
+        """Return the label on the image's grid; None if there is none, or the batch has it already."""
+        if self.label is None or self.label.is_raw:
+            return self._stored_unless_direct(self.label, record)
+        return decode_label(one_file(self.label, features, record), self.label, stored, record)
+
+    def _example_of(
+        self, values: Mapping[str, NDArray[Any]], stored: ImageShape, record: StoredRecord
+    ) -> Example:
+        """Return the example before augmentation, without its arrays and objects."""
+        extent = self._extent(values, stored, record)
+        return Example(
+            # A volume's view begins as the complete volume; that of a picture never shows padding.
+            view=View.whole(stored if self._pads_around else [stop for _, stop in extent]),
+            extent=extent,
+            spacing_mm=() if self._spacing is None else tuple(values[SPACING].tolist()),
+            fill=None if self._pads_around else self._image.fill,
+            ignored=0 if self.label is None else int(self.label.fill[0]),
+        )
 
     def _stored_unless_direct(self, field: Field | None, record: StoredRecord) -> StoredArray | None:
         """Return a raw field's array, without reading it; None if the batch has it already, or it is not raw."""
@@ -268,7 +297,7 @@ class RecordReader:
         sizes = [values[field.name] for field in self._extent_fields]
         if self._extent_fields[0].name == EXTENT:
             starts, stops = sizes[0].tolist()
-            lowest = 0
+            lowest = 0  # a tile may show nothing of the scan
         else:
             starts, stops = [0] * len(stored), [*stored[: -len(sizes)], *map(int, sizes)]
             lowest = 1
@@ -299,6 +328,7 @@ class RecordReader:
         if FILE_SPAN in values:
             stored = values[FILE_SPAN][:, 2:]
         low, high = np.zeros_like(stored), stored.copy()
+        # A stored extent, or the unpadded size of a picture, which begins at the top left.
         if self._extent_fields and self._extent_fields[0].name == EXTENT:
             low, high = np.moveaxis(values[EXTENT].astype(np.int64), 1, 0)
         elif self._extent_fields:

@@ -123,6 +123,7 @@ class StoredRecord:
         frame = np.empty(size, np.uint8).data if outlives else shards.scratch.bytes("rest", size).data
         self._frame = frame
         around = self._parts_around_raw(frame)
+        # A record whose checksums are known is copied from the mapped file; otherwise it is read and verified.
         if not self._copy_from_mapping(opened, into, around):
             for at, part in around:
                 opened.read_into((part,), at, len(part))
@@ -183,6 +184,7 @@ class StoredRecord:
     ) -> bool:
         """Copy a verified record from the mapped shard, after checking its frame; False if that is impossible."""
         shards = self._shards
+        # Files such as JPEG are decoded from the scratch anyway, and a mapping does not verify.
         if not shards.raw_bytes or not shards.is_verified(self._number, into):
             return False
         mapping = self._mapped_shard()
@@ -193,9 +195,9 @@ class StoredRecord:
         for key, out in into.items():
             begin = self.raw_start(key)
             value = mapping[begin : begin + len(out)]
-            if not kernel.copy(value, out, 1):
+            if not kernel.copy(value, out, 1):  # it is not built here
                 np.copyto(out, value)
-        if opened.is_lost():
+        if opened.is_lost():  # the file was shortened meanwhile, and zeros were copied
             return False
         self._check_frame(around)
         return True
@@ -276,11 +278,15 @@ class StoredRecord:
             if self._is_verified_block(key, block):
                 self._opened.read_into((target,), self.raw_start(key) + first, last - first)
                 continue
-            if (first, last) == (low, high):
+            if (first, last) == (
+                low,
+                high,
+            ):  # the caller wants the complete block, so it is verified in place
                 self._read_block(key, block, target)
                 continue
             scratch = shards.scratch
             complete = scratch.bytes("block", BLOCK_BYTES).data[: high - low]
+            # Rows of one window often lie in one block, which is read and verified once.
             if scratch.block != (self._read_token, key, block):
                 scratch.block = None
                 self._read_block(key, block, complete)
@@ -391,6 +397,35 @@ def stored_records(shards: Shards, numbers: Integers) -> list[StoredRecord]:
     return [StoredRecord(shards, *row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
+class ChosenRecords:
+    """The records of a stream by number, 0 .. len-1: all of a split, or a subset.
+
+    Args:
+        shards: the split's shards.
+        subset: the numbers of the records in the split, int64 [record], ascending; None is all.
+    """
+
+    def __init__(self, shards: Shards, subset: Integers | None) -> None:
+        self.shards, self.subset = shards, subset
+        self._count = len(shards) if subset is None else len(subset)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def in_split(self, numbers: Integers) -> Integers:
+        """Return the numbers in the split of records, int64 [record]."""
+        return numbers if self.subset is None else self.subset[numbers]
+
+    def ids(self) -> Integers:
+        """Return the id of each record, int64 [record]; raise CorruptFileError as `Shards.shards_of`."""
+        ids = self.shards.all_ids()
+        return ids if self.subset is None else ids[self.subset]
+
+    def record(self, number: int) -> StoredRecord:
+        """Return the record of a number without reading it; raise as `stored_records`."""
+        return stored_record(self.shards, number if self.subset is None else int(self.subset[number]))
+
+
 def _blocks_of(starts: Sequence[int], length: int) -> list[int]:
     """Return the numbers of the blocks that hold runs of a raw value, ascending."""
     begin = np.array(starts)
@@ -468,7 +503,7 @@ class StoredArray:
         for axis in range(self._axes - 1, 0, -1):
             low, high = box[axis]
             full = self.shape[axis]
-            if (full - high + low) * size > _GAP_BYTES:
+            if (full - high + low) * size > _GAP_BYTES:  # a seek costs less than these bytes
                 break
             held[axis] = (0, full)
             size *= full
@@ -479,6 +514,7 @@ class StoredArray:
         held = self._read_box(shown)
         self._record.prefetch(self._key, lambda: self._runs(held))
         for box in self._chunk_boxes(held, 0):
+            # Whole rows are read across small gaps, and a chunk may lie in a gap.
             if any(low >= high for low, high in common(box, shown)):
                 continue
             shape = (*(high - low for low, high in box), *self.shape[self._axes :])
@@ -490,6 +526,7 @@ class StoredArray:
         """Cut a box along its first axes into boxes of complete rows that fit the scratch, or of one row."""
         each = math.prod(high - low for low, high in held[axis + 1 :]) * self._pixel_bytes
         low, high = held[axis]
+        # A slice that does not fit the cache is read by its rows; the last two axes are never divided further.
         if each > CHUNK_BYTES and axis + 2 < self._axes:
             for at in range(low, high):
                 yield from self._chunk_boxes((*held[:axis], (at, at + 1), *held[axis + 1 :]), axis + 1)

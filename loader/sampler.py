@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.decode import decode_png, read_numbers, stored_dtype
 from halofeed.loader.reading import is_label_map, one_file
-from halofeed.loader.record import StoredArray, StoredRecord, stored_record
-from halofeed.loader.shards import Integers, Shards
+from halofeed.loader.record import ChosenRecords, StoredArray, StoredRecord, stored_record
+from halofeed.loader.shards import Integers
 from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import example_id, splitmix64
 from halofeed.schemas.manifest import Manifest
@@ -44,6 +44,7 @@ def unknown_key(key: int | str, ids: Integers) -> str:
     >>> unknown_key("/home/me/photos/cat/1.png", np.array([example_id("cat/1.png")]))
     "did you mean 'cat/1.png'?"
     """
+    # The likely mistake with each type: a place for an id, and a path of this machine for a key.
     if not isinstance(key, str):
         return "a number is an id, as halofeed.join_id(batch['id']) gives it, not a place in the split"
     parts = key.replace("\\", "/").split("/")
@@ -70,38 +71,45 @@ def subset(where: Where, ids: Integers, split: str) -> Integers:
     if isinstance(where, str):
         one = f"a list of one is where=[{where!r}]"
         raise UsageError(f"where: expected a list of ids or keys, or a function, got {where!r}; {one}")
-    if callable(where):
-        taken = np.asarray(where(ids))
-        if taken.dtype != np.bool_ or taken.shape != ids.shape:
-            raise UsageError(
-                f"where: expected bool {ids.shape} of ids int64 {ids.shape}, got {taken.dtype} {taken.shape}; the "
-                "function gets the array of all ids at once; to choose by name, list the keys: where=['cat/1.png', ...]"
-            )
-        chosen = np.flatnonzero(taken)
-    else:
-        if not isinstance(where, Iterable):
-            raise UsageError(
-                f"where: expected a list of ids or keys, or a function of all ids, got {where!r:.80}"
-            )
-        where = list(where)
-        if where and all(isinstance(one, bool | np.bool_) for one in where):
-            raise UsageError(
-                "where: expected a list of ids or keys; write a mask as a function: where=lambda ids: mask"
-            )
-        wanted = np.array([id_of(key) for key in where], np.int64)
-        if len(np.unique(wanted)) < len(wanted):
-            raise UsageError("where: a record is named twice; name each once")
-        if len(missing := np.setdiff1d(wanted, ids)):
-            names = [str(key) for key in where if id_of(key) in missing]
-            raise UsageError(
-                f"where: split {split!r} has no record {', '.join(names[:3])}"
-                f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}; "
-                + unknown_key(next(key for key in where if id_of(key) in missing), ids)
-            )
-        chosen = np.flatnonzero(np.isin(ids, wanted))
+    chosen = _taken_by(where, ids) if callable(where) else _named(where, ids, split)
     if not len(chosen):
         raise UsageError(f"where: no record of split {split!r} is taken")
     return chosen
+
+
+def _taken_by(where: Callable[[Integers], NDArray[np.bool_]], ids: Integers) -> Integers:
+    """Return the numbers of the records that a function selects from all ids."""
+    taken = np.asarray(where(ids))
+    if taken.dtype != np.bool_ or taken.shape != ids.shape:
+        raise UsageError(
+            f"where: expected bool {ids.shape} of ids int64 {ids.shape}, got {taken.dtype} {taken.shape}; the "
+            "function gets the array of all ids at once; to choose by name, list the keys: where=['cat/1.png', ...]"
+        )
+    return np.flatnonzero(taken)
+
+
+def _named(where: Any, ids: Integers, split: str) -> Integers:
+    """Return the numbers of the records whose ids or keys are listed."""
+    if not isinstance(where, Iterable):
+        raise UsageError(
+            f"where: expected a list of ids or keys, or a function of all ids, got {where!r:.80}"
+        )
+    where = list(where)
+    # True and False would pass as the ids 1 and 0.
+    if where and all(isinstance(one, bool | np.bool_) for one in where):
+        raise UsageError(
+            "where: expected a list of ids or keys; write a mask as a function: where=lambda ids: mask"
+        )
+    wanted = np.array([id_of(key) for key in where], np.int64)
+    if len(np.unique(wanted)) < len(wanted):
+        raise UsageError("where: a record is named twice; name each once")
+    if len(missing := np.setdiff1d(wanted, ids)):
+        absent = [key for key in where if id_of(key) in missing]
+        raise UsageError(
+            f"where: split {split!r} has no record {', '.join(map(str, absent[:3]))}"
+            f"{f' and {len(absent) - 3} more' if len(absent) > 3 else ''}; " + unknown_key(absent[0], ids)
+        )
+    return np.flatnonzero(np.isin(ids, wanted))
 
 
 _ROUNDS = 16
@@ -167,7 +175,7 @@ def _network(values: Words, keys: Words, rows: int, columns: int) -> Words:
     left, right = values // sizes[1], values % sizes[1]
     for number in range(_ROUNDS):
         keys = mix_words(keys + np.uint64(_GOLDEN))
-        if number % 2 == 0:
+        if number % 2 == 0:  # a Feistel network changes its halves in turn
             left = (left + mix_words(right ^ keys) % sizes[0]) % sizes[0]
         else:
             right = (right + mix_words(left ^ keys) % sizes[1]) % sizes[1]
@@ -274,7 +282,7 @@ class Sampler:
             last = min((block + 1) * many, steps or (block + 1) * many)
             firsts = np.arange(block * many, last, dtype=np.int64) * self.batch_size
             found = self.at((firsts[:, None] + np.arange(start, stop)).reshape(-1))
-            if len(self._blocks) >= _MOST_BLOCKS:
+            if len(self._blocks) >= _MOST_BLOCKS:  # callers read on; an old block is rarely asked for again
                 self._blocks.clear()
             self._blocks[block, start, stop] = found
         own = slice(number * (stop - start), (number + 1) * (stop - start))
@@ -287,6 +295,7 @@ class Sampler:
         epochs, positions = np.where(valid, epochs, 0), np.where(valid, positions, 0)
         if self.shuffle:
             positions = permute(positions, count=self.records, seed=self.seed, epoch=epochs)
+        # A record drawn twice in one epoch gets two numbers of epochs, so that it is augmented in two ways.
         if self.draws is not None:
             slots = positions
             positions = self.draws.at(slots, epochs, self.seed)
@@ -358,15 +367,12 @@ _RECORDS_PER_TASK = 256
 """Records whose classes a thread reads in one task."""
 
 
-def plan_draws(
-    draw_by: DrawBy, shards: Shards, numbers: Integers, manifest: Manifest, *, skips: bool
-) -> Draws:
+def plan_draws(draw_by: DrawBy, records: ChosenRecords, manifest: Manifest, *, skips: bool) -> Draws:
     """Return the draws that `draw_by` asks for.
 
     Args:
         draw_by: as of `Loader`.
-        shards: the split's shards.
-        numbers: numbers in the split of the records to draw from, int64 [record].
+        records: the records to draw from.
         manifest: the data set's manifest.
         skips: never draw records that cannot be read; otherwise raise.
 
@@ -374,14 +380,14 @@ def plan_draws(
         UsageError: weights are invalid, or no record has a class.
         CorruptFileError: a record's classes cannot be read.
     """
-    count = len(numbers)
+    count = len(records)
     if isinstance(draw_by, str | Mapping):
-        records, weights = _by_class(draw_by, shards, numbers, manifest, skips)
+        numbers, weights = _by_class(draw_by, _ClassReader(records, manifest, skips), manifest)
     else:
-        given = draw_by(shards.all_ids()[numbers]) if callable(draw_by) else draw_by
-        records, weights = np.arange(count), _checked(given, count)
+        given = draw_by(records.ids()) if callable(draw_by) else draw_by
+        numbers, weights = np.arange(count), _checked(given, count)
     used = weights > 0
-    return Draws.weighted(count, records[used], weights[used])
+    return Draws.weighted(count, numbers[used], weights[used])
 
 
 def _checked(given: Any, count: int) -> NDArray[np.float64]:
@@ -400,36 +406,50 @@ def _checked(given: Any, count: int) -> NDArray[np.float64]:
 
 
 def _by_class(
-    draw_by: str | Mapping[int | str, float],
-    shards: Shards,
-    numbers: Integers,
-    manifest: Manifest,
-    skips: bool,
+    draw_by: str | Mapping[int | str, float], reader: _ClassReader, manifest: Manifest
 ) -> tuple[Integers, NDArray[np.float64]]:
     """Return (record, class) pairs, sorted by class, and the weight of each."""
+    _check_word(draw_by, reader)
+    shares = _shares(draw_by, manifest) if isinstance(draw_by, Mapping) else {}
+    records, classes = _pairs_to_draw(draw_by, *reader.pairs(), has_background=reader.has_background)
+    order = np.lexsort([records, classes])
+    records, classes = records[order], classes[order]
+    held, counts = np.unique(classes, return_counts=True)
+    weights = _weights_of(held, shares)
+    # A class's weight is divided among the records that hold it.
+    return records, np.repeat(weights / counts, counts)
+
+
+def _check_word(draw_by: str | Mapping[int | str, float], reader: _ClassReader) -> None:
     if isinstance(draw_by, str) and draw_by not in (CLASS, FOREGROUND):
         raise UsageError(f"draw_by: {_EXPECTED}, got {draw_by!r}")
-    reader = _ClassReader(shards, manifest, skips)
     if draw_by == FOREGROUND and not reader.has_background:
         raise UsageError(
             f"draw_by={FOREGROUND!r}: only objects and labels on the image's grid have a foreground; take {CLASS!r}"
         )
-    shares = _shares(draw_by, manifest) if isinstance(draw_by, Mapping) else {}
-    records, classes = reader.pairs(numbers)
+
+
+def _pairs_to_draw(
+    draw_by: str | Mapping[int | str, float], records: Integers, classes: Integers, *, has_background: bool
+) -> tuple[Integers, Integers]:
+    """Return the pairs among which `draw_by` divides the draws."""
     if draw_by == FOREGROUND:
+        # All classes above 0 are one, so that a record with several is not drawn more often.
         records, classes = np.unique(np.stack([records, np.minimum(classes, 1)]), axis=1)
-    elif draw_by == CLASS and reader.has_background:
+    elif draw_by == CLASS and has_background:
+        # The background is no class; shares by name may give it one.
         records, classes = records[classes > 0], classes[classes > 0]
-    order = np.lexsort([records, classes])
-    records, classes = records[order], classes[order]
-    held, counts = np.unique(classes, return_counts=True)
+    return records, classes
+
+
+def _weights_of(held: Integers, shares: Mapping[int, float]) -> NDArray[np.float64]:
+    """Return the weight of each class that records hold: its share, or 1 without shares."""
     if missing := [label for label, share in shares.items() if share and label not in held]:
         raise UsageError(f"draw_by: no record holds class {missing[0]}; leave it out")
-    weights = {label: shares.get(label, 0.0) if shares else 1.0 for label in held.tolist()}
-    if not any(weights.values()):
+    weights = np.array([shares.get(label, 0.0) if shares else 1.0 for label in held.tolist()])
+    if not weights.any():
         raise UsageError("draw_by: no record holds any class; leave it out")
-    each = np.array([weights[label] for label in held.tolist()]) / counts
-    return records, np.repeat(each, counts)
+    return weights
 
 
 def _shares(shares: Mapping[int | str, float], manifest: Manifest) -> dict[int, float]:
@@ -455,8 +475,8 @@ def _shares(shares: Mapping[int | str, float], manifest: Manifest) -> dict[int, 
 class _ClassReader:
     """Reader of the classes in records; 0 is a record without objects or foreground."""
 
-    def __init__(self, shards: Shards, manifest: Manifest, skips: bool) -> None:
-        self._shards, self._skips = shards, skips
+    def __init__(self, records: ChosenRecords, manifest: Manifest, skips: bool) -> None:
+        self._records, self._shards, self._skips = records, records.shards, skips
         fields = {field.name: field for field in manifest.fields}
         self._field: Field = next(fields[name] for name in ("classes", "labels", "label") if name in fields)
         self._ignored = manifest.ignore_label
@@ -465,8 +485,9 @@ class _ClassReader:
         self._labels = np.array(sorted(label for label in manifest.labels if label > 0), np.int64)
         self.has_background = self._grid or self._field.encoding == "list"
 
-    def pairs(self, numbers: Integers) -> tuple[Integers, Integers]:
-        """Return (position in `numbers`, class) of every class in every record, int64 [pair] each."""
+    def pairs(self) -> tuple[Integers, Integers]:
+        """Return (number of the record, class) of every class in every record, int64 [pair] each."""
+        numbers = self._records.in_split(np.arange(len(self._records)))
         parts = np.array_split(numbers, -(-len(numbers) // _RECORDS_PER_TASK))
         with ThreadPoolExecutor(thread_name_prefix="halofeed-classes") as threads:
             found = [classes for part in threads.map(self._of_all, parts) for classes in part]
@@ -484,9 +505,10 @@ class _ClassReader:
             if not record.is_unchanged():
                 raise record.changed_error()
         except CorruptFileError:
-            if self._skips:
+            if self._skips:  # a record without a class is never drawn
                 return np.zeros(0, np.int64)
             raise
+        # A record without an object or foreground is drawn as background, class 0.
         if self.has_background:
             classes = classes[classes > 0] if (classes > 0).any() else np.zeros(1, np.int64)
         return classes

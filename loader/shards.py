@@ -69,8 +69,9 @@ class Scratch(threading.local):
         """Return `size` bytes for a use; later calls return the same memory."""
         memory = self._memory.get(use)
         if memory is None or len(memory) < size:
+            # A power of 2, so that growing sizes allocate rarely.
             memory = np.empty(1 << max(12, (size - 1).bit_length()), np.uint8)
-            if size <= _MAX_SCRATCH_BYTES:
+            if size <= _MAX_SCRATCH_BYTES:  # one huge record must not hold its memory in every thread
                 self._memory[use] = memory
         return memory[:size]
 
@@ -169,6 +170,7 @@ class Shards:
         path = f"{self.store.place}/{name}"
         for attempt in range(self.store.attempts):
             data = self.store.read(name, entry.index_bytes)
+            # A transfer may damage bytes, so stores with several attempts fetch the index again.
             if crc32c(data) == entry.index_crc32c:
                 break
             if attempt + 1 == self.store.attempts:
@@ -192,6 +194,7 @@ class Shards:
         end = index.offsets + HEADER_BYTES
         for key, value_bytes in self.raw_bytes.items():
             starts = index.raw_starts.get(key)
+            # The index was made for other fields, such as by a conversion without this one.
             if starts is None:
                 raise CorruptFileError(f"{path}: the index does not say where {key} begins; {CURE}")
             expected, got = self.raw_checksums[key].shape[1], index.raw_checksums[key].shape[1]
@@ -251,7 +254,7 @@ class Shards:
                 f"{opened.name}: expected {plural(expected, 'byte')}, found {opened.bytes:,}: {SHARD_CHANGED}"
             )
         first = int(self._starts[shard])
-        if first < self._ends[shard]:
+        if first < self._ends[shard]:  # else the shard has no record to compare
             self.shards_of(np.array([first]))
             start, length = int(self.offsets[first]), int(self.lengths[first])
             header = opened.read(start, HEADER_BYTES)
@@ -426,7 +429,7 @@ class FieldCache:
 
     def _add_column(self, name: str, value: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
         size = self._records * (1 + value.nbytes)
-        if size > self._free_bytes:
+        if size > self._free_bytes:  # the field is parsed at each read instead
             return None
         # Zeros take no memory before they are written.
         column = np.zeros((self._records, *value.shape), value.dtype), np.zeros(self._records, np.bool_)
@@ -463,7 +466,7 @@ class ObjectCache:
 
     def put(self, number: int, lists: ObjectLists) -> None:
         """Cache a record's lists, if there is room; all have one length, and all records the same names."""
-        if self._free_bytes <= 0 or number in self._tables:
+        if self._free_bytes <= 0 or number in self._tables:  # two threads may read one record
             return
         dtype = np.dtype([(name, one.dtype, one.shape[1:]) for name, one in lists.items()], align=True)
         table = np.zeros(max((len(one) for one in lists.values()), default=0), dtype)

@@ -110,7 +110,7 @@ class Stream(abc.ABC):
         Raises:
             IndexError: the stream has no such batch.
         """
-        if isinstance(step, str):
+        if isinstance(step, str):  # loader["image"], as if it were a batch
             raise UsageError(f"a loader's items are batches, by step: write loader.batch(0)[{step!r}]")
         number = whole_number("step", step, 0)
         if number < 0 and self.steps is not None:
@@ -222,6 +222,7 @@ class Stream(abc.ABC):
             raise UsageError(
                 f"strategy: expected one such as tf.distribute.MirroredStrategy(), got {strategy!r}"
             )
+        # A replica with fewer rows would compute another mean than the others.
         if self.batch_size % replicas:
             sizes = " or ".join(map(str, nearest_multiples(self.batch_size, replicas)))
             raise UsageError(
@@ -246,6 +247,7 @@ class Stream(abc.ABC):
         start_tensorflow()
         import tensorflow as tf
 
+        # TensorFlow's threads call Python until its iterators are destroyed, which must be before the interpreter ends.
         end_before_interpreter()
         outside_calls.keep_until_exit(tf.data.Iterator)
         steps, count = self.steps_from(start_step), len(pieces)
@@ -262,31 +264,20 @@ class Stream(abc.ABC):
                 batch = {name: array[batch[VALID]] for name, array in batch.items()}
             return tuple(map(_encode_text, batch.values()))
 
-        def element(number: tf.Tensor) -> dict[str, tf.Tensor]:
+        def element(number: tf.Tensor) -> Any:
             tensors = tf.numpy_function(make, [number], [one.dtype for one in spec.values()])
+            # numpy_function returns tensors of unknown shape.
             for tensor, one in zip(tensors, spec.values(), strict=True):
                 tensor.set_shape(one.shape)
-            return dict(zip(spec, tensors, strict=True))
-
-        def supervised(number: tf.Tensor) -> tuple[Any, ...]:
-            batch = element(number)
-            image, _, valid = (batch.pop(name) for name in (IMAGE, ID, VALID))
-            labelled = batch.pop(LABELLED, None)
-            target: Any = batch
-            for name in (LABEL, LABELS):
-                target = batch.get(name, target)
-            if labelled is None and not static_shapes:
-                return image, target
-            weight = valid if labelled is None else tf.logical_and(valid, labelled)
-            return image, target, tf.cast(weight, tf.float32)
+            batch = dict(zip(spec, tensors, strict=True))
+            return _supervised(batch, always_weights=static_shapes) if as_supervised else batch
 
         if isinstance(steps, range):
             numbers = tf.data.Dataset.range(steps.start * count, steps.stop * count)
         else:
             numbers = tf.data.Dataset.counter(start_step * count)
         parallel_calls = max(1, batches_ahead(arrays))
-        batches = numbers.map(supervised if as_supervised else element, parallel_calls, deterministic=True)
-        return batches.prefetch(PREFETCH)
+        return numbers.map(element, parallel_calls, deterministic=True).prefetch(PREFETCH)
 
     @property
     def element_spec(self) -> dict[str, tf.TensorSpec]:
@@ -330,6 +321,7 @@ class Stream(abc.ABC):
                 "Partition.parse reads 'image=1,4,1,1'"
             )
         spec = _add_batch_axis(self.row_spec, self.batch_size)
+        # XLA has no type for text.
         if text := [name for name, array in spec.items() if array.dtype.hasobject]:
             raise UsageError(
                 f"on_mesh: {', '.join(text)} is text, which no device takes; leave it out of include"
@@ -420,6 +412,22 @@ def start_tensorflow() -> None:
         tf.config.list_physical_devices()
 
 
+def _supervised(batch: dict[str, tf.Tensor], *, always_weights: bool) -> tuple[Any, ...]:
+    """Return (image, target) of a batch as Keras takes it, and weights where rows may have no label or be padding."""
+    import tensorflow as tf
+
+    image, _, valid = (batch.pop(name) for name in (IMAGE, ID, VALID))
+    labelled = batch.pop(LABELLED, None)
+    target: Any = batch
+    for name in (LABEL, LABELS):
+        target = batch.get(name, target)
+    # Keras takes two items without weights, and three with them.
+    if labelled is None and not always_weights:
+        return image, target
+    weight = valid if labelled is None else tf.logical_and(valid, labelled)
+    return image, target, tf.cast(weight, tf.float32)
+
+
 def _element_spec(arrays: Mapping[str, ArraySpec]) -> dict[str, tf.TensorSpec]:
     start_tensorflow()
     import tensorflow as tf
@@ -453,6 +461,7 @@ def check_hosts(batch_size: int, shard_index: int, shard_count: int) -> None:
         raise UsageError(
             f"shard_index {shard_index} of shard_count {shard_count}: expected 0 to shard_count - 1"
         )
+    # Hosts of different batch sizes would compile different programs, and wait for each other without end.
     if batch_size % shard_count:
         divisors = [count for count in range(1, batch_size + 1) if batch_size % count == 0]
         below = [count for count in divisors if count < shard_count][-1:]
@@ -494,6 +503,27 @@ def _restore_step(state: Mapping[str, Any], stream: Mapping[str, Any]) -> int:
     Raises:
         UsageError: the state was modified, or differs from the stream; the message lists all differences.
     """
+    state = _checked_state(state)
+    step = state["step"]
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        raise UsageError(f"state: step: expected an integer of 0 or more, got {step!r}")
+    different = [
+        f"{key}: the state has {state.get(key)!r}, this loader {value!r}"
+        for key, value in stream.items()
+        if state.get(key) != value
+    ]
+    if different:
+        raise UsageError(
+            "the state is of another stream, whose batches differ:\n  "
+            + "\n  ".join(different)
+            + f"\nbuild the loader with the same arguments, or start the new stream at a step of your choice, "
+            f"such as start_step={step}"
+        )
+    return step
+
+
+def _checked_state(state: Any) -> Mapping[str, Any]:
+    """Return a saved state; raise UsageError where it is none, was modified, or is another version's."""
     if not isinstance(state, Mapping) or "step" not in state:
         cure = "json.loads makes it of its text; " if isinstance(state, str) else ""
         raise UsageError(
@@ -511,22 +541,7 @@ def _restore_step(state: Mapping[str, Any], stream: Mapping[str, Any]) -> int:
             f"state: expected state_version {STATE_VERSION}, got {state.get('state_version')!r}; it was saved by "
             "another version of halofeed"
         )
-    step = state["step"]
-    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-        raise UsageError(f"state: step: expected an integer of 0 or more, got {step!r}")
-    different = [
-        f"{key}: the state has {state.get(key)!r}, this loader {value!r}"
-        for key, value in stream.items()
-        if state.get(key) != value
-    ]
-    if different:
-        raise UsageError(
-            "the state is of another stream, whose batches differ:\n  "
-            + "\n  ".join(different)
-            + f"\nbuild the loader with the same arguments, or start the new stream at a step of your choice, "
-            f"such as start_step={step}"
-        )
-    return step
+    return dict(state)
 
 
 def _encode_text(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

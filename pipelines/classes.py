@@ -96,7 +96,7 @@ class NamesInLabels:
         later = []
         for name, places in self.named.items():
             value = min(value for _, value in places)
-            if value in ids:
+            if value in ids:  # another name has this value in other files
                 later.append(name)
             else:
                 ids[value] = name
@@ -230,11 +230,7 @@ def _chosen_of_file(given: LabelMap, named: Mapping[int, str], choice: ClassChoi
     # A renaming starts from the names of the source, where it has some; else the file's ids are the values.
     names = named if choice.renamed and named else given.names
     targets = {value: choice.target(name, value) for value, name in names.items() if value}
-    if lost := [names[value] for value, target in targets.items() if target not in (None, *given.ids)]:
-        raise AnnotationsError(
-            f"{', '.join(lost[:10])}: not in {given.where}; add them there, or leave them out with --map-classes "
-            f"'{lost[0]}=background'"
-        )
+    _check_targets_in_file(names, targets, given)
     values = _ids_of_targets(targets, given.ids) | _numbered(choice, given.ids)
     named_targets = (given.ids[target] for _, target in choice.renamed if target != BACKGROUND)
     kept = {given.ids[name] for name in choice.keep} or {*values.values(), *named_targets}
@@ -254,6 +250,17 @@ def _check_chosen_in_file(choice: ClassChoice, given: LabelMap) -> None:
                 f"class {name!r} of --classes or --map-classes is not in {given.where}; "
                 f"{did_you_mean(name, given.ids)}known: {', '.join(given.names.values())}"
             )
+
+
+def _check_targets_in_file(
+    names: Mapping[int, str], targets: Mapping[int, str | None], given: LabelMap
+) -> None:
+    """Refuse classes of the source that would be stored and that the user's file of classes lacks."""
+    if lost := [names[value] for value, target in targets.items() if target not in (None, *given.ids)]:
+        raise AnnotationsError(
+            f"{', '.join(lost[:10])}: not in {given.where}; add them there, or leave them out with --map-classes "
+            f"'{lost[0]}=background'"
+        )
 
 
 def _ids_of_targets(targets: Mapping[int, str | None], ids: Mapping[str, int]) -> dict[int, int]:
@@ -302,6 +309,7 @@ def _ids_of_source(
 def _chosen_of_values(choice: ClassChoice) -> LabelMap:
     """Return the selected classes where nothing names the values of label images."""
     targets = [target for target in dict(choice.renamed).values() if target != BACKGROUND]
+    # --map-classes 2=1 only renumbers, so all other values stay classes.
     if not choice.keep and all(map(is_whole_number, targets)):
         values = tuple(sorted(_numbered(choice, {target: int(target) for target in targets}).items()))
         return _named_classes({}, "the values of the masks", is_open=True, values=values or None)
@@ -346,6 +354,7 @@ def resolve_ignored(
     found: dict[int, None] = {}
     for one in written:
         color = parse_color(one)
+        # A name first: a class may be called 7, or like a color.
         if one in values:
             found[values[one]] = None
         elif color is not None and color in shades:

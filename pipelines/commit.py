@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 from typing import Any, Final
 
@@ -157,7 +157,7 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
             information, or two records have one id.
     """
     output = OutputFolder(job.folder, job.holder)
-    if job.heartbeat_path is None and output.exists(MANIFEST):
+    if job.heartbeat_path is None and output.exists(MANIFEST):  # the step is repeated
         return Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
     groups = sorted(map(json.loads, sums), key=lambda one: one["number"])
     splits = merged(job, groups)
@@ -418,12 +418,15 @@ def _class_names(job: ShardJob, total: Statistics) -> dict[int, str]:
     labels = job.labels
     if not labels.is_open:
         return dict(labels.names)
-    values = {int(value) for value in total.label_voxels or ()}
+    held = {int(value): value for value in total.label_voxels or ()}
     is_said = labels.ignore is not None or labels.id_of_value(VOC_VOID) is not None
-    problem = void_problem(values)
+    if not is_said and (problem := _problem_of_values(held.keys())):
+        raise JobError(f"the labels of {job.name}: {problem}")
+    return {**held, **labels.names}
+
+
+def _problem_of_values(values: Set[int]) -> str:
     # Planning makes 255 foreground where the label images that it reads hold only 0 and 255; others are seen here.
     if VOC_VOID in values and values <= {0, VOC_VOID}:
-        problem = f"{VOC_VOID} is the only class; --map-classes {VOC_VOID}=foreground makes it class 1"
-    if problem and not is_said:
-        raise JobError(f"the labels of {job.name}: {problem}")
-    return {**{int(value): value for value in total.label_voxels or ()}, **labels.names}
+        return f"{VOC_VOID} is the only class; --map-classes {VOC_VOID}=foreground makes it class 1"
+    return void_problem(set(values))

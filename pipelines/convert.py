@@ -163,7 +163,7 @@ def _convert_version(run: _Run, version: OutputFolder, started: signals.CleanupO
     replacement = OutputFolder(replacement_of(version.root))
     check_replacement(replacement, options.name)
     committed = _committed(version)
-    if version.exists(MANIFEST):
+    if version.exists(MANIFEST):  # a committed version is never withdrawn
         started.keep()
     if committed is not None and not options.overwrite:
         stamps = _check_same(run, version, committed)
@@ -183,8 +183,9 @@ def _convert_version(run: _Run, version: OutputFolder, started: signals.CleanupO
     else:
         stamps = _convert_into(run, version, started=started)
         delete_replacement(replacement, version, options.name)
-    manifest = Manifest.from_json(version.read(MANIFEST), version.path(MANIFEST))
-    _remember(options, sources, manifest, stamps)
+    written = version.read(MANIFEST)
+    manifest = Manifest.from_json(written, version.path(MANIFEST))
+    _remember(options, sources, manifest, stamps, written)
     return Conversion(manifest=manifest, folder=options.folder, was_there=False)
 
 
@@ -273,6 +274,7 @@ class _Run:
 
     def _run_distributed(self, output: OutputFolder, allowed_classes: Iterable[Any]) -> RunDistributed:
         """Return what calls functions in the processes that will write the shards, or here where nothing runs."""
+        # Imports Beam, which a local run does without.
         if self.scratch is None and not self.choice.is_described:
             from halofeed.pipelines.run_on_beam import run_on_beam
 
@@ -281,14 +283,18 @@ class _Run:
         return map if workers is None else functools.partial(workers.map, what="listed DICOM series")
 
 
-def _remember(options: JobOptions, sources: Sources, manifest: Manifest, stamps: str) -> None:
+def _remember(
+    options: JobOptions, sources: Sources, manifest: Manifest, stamps: str, written: bytes = b""
+) -> None:
     """Store the location of the sources for this user, so that reports can show them; the data set has no such paths.
 
     Args:
         stamps: `ConversionPlan.stamps`, taken before the sources were read.
+        written: as of `remember`.
     """
     source, images = map(for_workers, (options.source, sources.images.root))
-    remember(options.folder, manifest, SourceLocations(source=source, images=images, stamps=stamps))
+    origin = SourceLocations(source=source, images=images, stamps=stamps)
+    remember(options.folder, manifest, origin, written)
 
 
 def _committed(version: OutputFolder) -> Manifest | None:

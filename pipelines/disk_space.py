@@ -31,6 +31,7 @@ def bytes_per_record(recipe: Recipe, task: str, label_dtype: str) -> int | None:
     1228800
     """
     shape = recipe.static_shape()
+    # JPEG and PNG depend on the pictures, and so does the size of records without a static shape.
     if recipe.encoding != "raw" or shape is None:
         return None
     # NumPy has no bfloat16, which takes 2 bytes.

@@ -136,6 +136,7 @@ def _classes(plan: ConversionPlan, converted: Conversion | None) -> str:
     """Return a line with the classes and how often annotations name them; label images show them in the sample."""
     named: Mapping[int, str] = plan.labels.names
     where = ""
+    # Nothing names the values of these label images, so only converted records show them.
     if plan.labels.is_open and converted is not None:
         named, where = converted.manifest.labels, " in the sample"
     names = [name for name in named.values() if name != BACKGROUND]
@@ -152,6 +153,7 @@ def _records(options: JobOptions, plan: ConversionPlan, recipe: Recipe) -> list[
     total = f", {human_bytes(each)} each, {human_bytes(each * records)} in all" if each else ""
     lines = [f"  records      {sized}, {recipe.channels} x {recipe.dtype}{total}{free}"]
     shards = recipe.shards * len(plan.splits)
+    # One shard is never too many; more than records leave some without a record.
     if recipe.shards > 1 and shards > records:
         lines.append(
             f"  warning: {shards:,} shards for {plural(records, 'record')}: some will be empty; lower --shards"
@@ -266,6 +268,7 @@ def _describe(grid: Grid) -> str:
 
 def _propose_window(recipe: Recipe, converted: Conversion | None) -> str:
     """Return a line with the window of the labeled voxels of the sample; "" if the recipe has one, or none is known."""
+    # The user has decided how values are stored.
     if converted is None or recipe.fixed_window() or recipe.window_percentiles or recipe.normalize:
         return ""
     manifest = converted.manifest

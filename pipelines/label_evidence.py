@@ -149,7 +149,7 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
         AnnotationsError: value 0 gets the name of an object, and is the background in all of these images; or the
             table has colors and no values, and the images have no colors.
     """
-    if table.is_numbered or not paths:
+    if table.is_numbered or not paths:  # numbers in the file need no positions
         return
     if table.colors:
         _check_has_colors(table, files, paths, max_pixels)
@@ -205,6 +205,7 @@ def is_of_objects(table: ClassTable, files: SourceFiles) -> bool:
     nnDetection's dataset.json has {"labels": {"0": "aneurysm"}}, and CASE.json beside CASE.nii.gz gives the class of
     each object; 0 in the label is the background.
     """
+    # nnU-Net's table has the same form, with 0 as the background.
     if not table.is_numbered or is_background(table.names.get(0, BACKGROUND)):
         return False
     paths = files.sizes()
@@ -275,13 +276,18 @@ def gray_reading(
         return 0, names
     bits = bits_to_show(_values_by_form(files, forms, max_pixels), {value for value in named if value})
     if bits is None:
-        low = next(path for path, form in forms.items() if form.name not in ("gray8", "gray16"))
-        other = next((path for path, form in forms.items() if form.name != forms[low].name), low)
-        raise AnnotationsError(
-            f"{low} and {other}: label images are stored in several forms ({', '.join(names[:4])}), and nothing proves "
-            f"which values they mean; {GRAY_FIX}"
-        )
+        raise _unproven_error(forms, names)
     return bits, () if bits else names
+
+
+def _unproven_error(forms: Mapping[str, GrayForm], names: Sequence[str]) -> AnnotationsError:
+    """Return the error for label images of several forms, which names two that differ."""
+    low = next(path for path, form in forms.items() if form.name not in ("gray8", "gray16"))
+    other = next((path for path, form in forms.items() if form.name != forms[low].name), low)
+    return AnnotationsError(
+        f"{low} and {other}: label images are stored in several forms ({', '.join(names[:4])}), and nothing proves "
+        f"which values they mean; {GRAY_FIX}"
+    )
 
 
 def _values_by_form(

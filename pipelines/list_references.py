@@ -54,6 +54,7 @@ def list_here(layout_input: LayoutInput, writer: ReferenceWriter | None) -> Tota
         for reference in list_references(layout_input, print_warning):
             _check_channel_files(reference, recipe)
             if reference.problem is None:
+                # Once for each split; shares and lists of the user's own explain themselves.
                 if layout_input.options.source_splits and reference.split not in totals.splits:
                     _print_other_name(reference)
                 if has_choice:
@@ -63,7 +64,7 @@ def list_here(layout_input: LayoutInput, writer: ReferenceWriter | None) -> Tota
             identity, line = totals.take(reference, images.size, stamp)
             if writer is not None:
                 writer.add(reference.split, identity, line)
-        if writer is not None and totals.count:
+        if writer is not None and totals.count:  # an empty source is refused by the plan, with a message
             writer.finish(splits_of(totals))
     return totals
 

@@ -136,6 +136,7 @@ class ListingInJob:
         images = self.sources.images
         if self.recipe.rules.select_files(images) != FileSelection(files=images):
             return "it is for pictures"
+        # Each worker would have to list both folders to pair their files.
         if self.sources.annotations is not self.sources.images:
             return "it is for one folder, without --images"
         if splits.lists or splits.cases:
@@ -175,14 +176,10 @@ class ListingInJob:
         list_folder = functools.partial(_list_folder, search)
         listed = [_write_listing(search, near_top), *self.run_distributed(list_folder, names)]
         _check_listings(listed)
-        shown = listed[0].shown
-        for one in listed[1:]:
-            shown.add(one.shown)
-        others = [path for one in listed for path in one.others]
-        rules = in_parts.resolve_rules(shown, others, files, options)
-        if rules is None:
-            raise _CommandMustListError("files beside the images may describe them")
-        faults = {path: problem for one in listed for path, problem in one.faults.items()}
+        rules = self._rules(in_parts, listed, options)
+        faults: dict[str, Problem] = {}
+        for one in listed:
+            faults |= one.faults
         files.adopt({}, faults)
         totals = self._plan(search, rules, listed)
         of_files = {path for one in listed for path in one.files}
@@ -190,6 +187,17 @@ class ListingInJob:
         self._add_faults(totals, {path: faults[path] for path in faults.keys() - named})
         self.writer.finish(())
         return totals
+
+    def _rules(self, in_parts: PartwiseListing, listed: Sequence[_Listed], options: LayoutOptions) -> Any:
+        """Return what all references depend on, such as whether the first folder is a split."""
+        shown = listed[0].shown
+        for one in listed[1:]:
+            shown.add(one.shown)
+        others = [path for one in listed for path in one.others]
+        rules = in_parts.resolve_rules(shown, others, self.sources.images, options)
+        if rules is None:
+            raise _CommandMustListError("files beside the images may describe them")
+        return rules
 
     def _add_faults(self, totals: Totals, faults: Mapping[str, Problem]) -> None:
         """Write a rejected reference for each path that could not be listed and that no reference names."""
@@ -252,6 +260,7 @@ def _split_into_folders(files: LocalFiles | RemoteFiles) -> tuple[list[str], lis
     parts: list[PartialListing] = []
     level = [""]
     for _ in range(_DEEPEST):
+        # Enough for all workers of a cluster; deeper levels would only cost requests here.
         if not level or len(level) >= _FOLDERS:
             break
         deeper: list[str] = []

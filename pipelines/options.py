@@ -132,7 +132,7 @@ def _check_dataflow(choice: RunnerChoice, options: PipelineOptions, job: JobOpti
     from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 
     validator = PipelineOptionsValidator(options, choice.runner)
-    if not validator.is_service_runner():
+    if not validator.is_service_runner():  # a test endpoint of the user's own
         return
     cloud = options.view_as(GoogleCloudOptions)
     problems = [*validator.validate_cloud_options(cloud), *_bucket_problems(validator, cloud)]
@@ -148,7 +148,7 @@ def _bucket_problems(validator: Any, cloud: Any) -> list[str]:
     """Return what is wrong with the folders for temporary and staged files; Beam takes either for the other."""
     locations = [name for name in ("temp_location", "staging_location") if getattr(cloud, name) is not None]
     faults = [fault for name in locations for fault in validator.validate_gcs_path(cloud, name)]
-    if len(faults) < len(locations):
+    if len(faults) < len(locations):  # one is valid
         return []
     return faults or ["Missing option: temp_location, a folder in a bucket"]
 

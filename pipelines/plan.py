@@ -255,6 +255,7 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
     if not recipe.rules.joins_files or layout.channel_names is None:
         return
     names = layout.channel_names(sources.annotations, sources.annotation_file)
+    # A window in HU means nothing for MR or PET channels.
     if recipe.windows_hounsfield_units():
         check_channels_are_ct(names)
     if names and len(names) != recipe.channels:

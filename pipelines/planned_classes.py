@@ -252,6 +252,7 @@ def _classes_of_regions(
 ) -> LabelMap | None:
     """Return the classes of nnU-Net's regions, where records hold sets of classes; None for other data."""
     layout, sources = layout_input.layout, layout_input.sources
+    # Without sets, the layout has combined the regions into exclusive classes.
     if not layout_input.recipe.holds_class_sets() or layout.regions is None:
         return None
     regions = layout.regions(sources.annotations, sources.annotation_file)
@@ -286,6 +287,7 @@ def _colors_of(table: ClassTable | None) -> dict[int, int]:
 def _find_color_table(layout_input: LayoutInput, totals: Totals) -> ClassTable | None:
     """Return the class table beside label images in color that names their colors; None without one."""
     recipe, images = layout_input.recipe, layout_input.selection.files
+    # The user names the colors, or labels are masks per class, or the layout has no label images.
     if recipe.label_coding() or totals.labels or layout_input.layout.label_values is None:
         return None
     table = find_color_table(images, totals.label_images[:_MOST_DECODED], recipe.max_pixels)
@@ -368,6 +370,7 @@ def _with_ignored(
         # The number of a color is halofeed's own choice; 255 is what palette images of the same classes hold.
         has_colors = layout_input.recipe.label_colors or classes.colors
         return classes.ignoring(*ignored, stored=VOC_VOID if has_colors else None)
+    # Named classes say what 255 is, or that it is none.
     if not classes.is_open or classes.id_of_value(VOC_VOID) is not None:
         return classes
     return _with_foreground(layout_input, totals, choice, classes)

@@ -304,6 +304,7 @@ def _quiet_threads() -> Iterator[None]:
 def _in_brief(error: Exception, pipeline: beam.Pipeline) -> str:
     """Return why a job failed: the error of a worker, or the last cause that the runner names."""
     text = str(error)
+    # Runners quote a worker's traceback; its last line of ours is the message for the user.
     if own := _OWN_ERROR.findall(text):
         return str(_STEP_NOTE.sub("", own[-1]))
     # grpc.FutureTimeoutError, compared by name: Beam's runner waits for the channel to a job server.

@@ -156,7 +156,7 @@ def _is_own_croissant(data: bytes) -> bool:
 
 def mode_of_new(old: OutputFolder) -> int:
     """Return the mode for the folder of a new version: it excludes everybody who cannot read the old manifest."""
-    if is_remote(old.root):
+    if is_remote(old.root):  # objects have no modes
         return 0o777
     mode, readable = (os.stat(path).st_mode for path in (old.root, old.path(MANIFEST)))
     for kind in (stat.S_IRGRP, stat.S_IROTH):
@@ -185,7 +185,7 @@ def take_place(new: OutputFolder, old: OutputFolder, name: str) -> None:
     old.delete([MANIFEST])
     files = [file for file in new.sizes() if is_conversion_file(file, name)]
     for file in files:
-        if file != MANIFEST:
+        if file != MANIFEST:  # the commit below writes it last
             old.take(file, new)
     delete_unnamed(old, name, files)
     shards = [file for file in files if file != MANIFEST]
@@ -218,7 +218,7 @@ def delete_replacement(replacement: OutputFolder, version: OutputFolder, name: s
         replacement.delete(list(replacement.sizes()))
         replacement.sweep()
         return
-    if not os.path.isdir(folder) or os.path.islink(folder):
+    if not os.path.isdir(folder) or os.path.islink(folder):  # a link may lead to a folder of the user's
         return
     is_begun = replacement.is_begun()
     in_version, written = set(names_in(version.root)), proven(replacement, replacement.sizes())

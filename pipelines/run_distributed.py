@@ -12,7 +12,7 @@ from typing import Any
 
 from halofeed.errors import UsageError
 from halofeed.pipelines.output_folder import OutputFolder
-from halofeed.prep.formats.dicom.grouping import DicomSeries, OtherFile, read_headers, sort_by_first_path
+from halofeed.prep.formats.dicom.grouping import DicomSeries, OtherFile, read_headers
 from halofeed.prep.formats.dicom.series_listing import (
     FolderListing,
     SeriesListing,
@@ -91,12 +91,9 @@ def find_series_in_job(
         scans[folder] += series
     found = {}
     for folder, named in listed.named.items():
-        others = sorted(apart[folder], key=lambda other: other.path)
-        sizes = {one.path: one.file_bytes for one in others if one.file_bytes is not None}
+        found[folder] = SeriesListing.of(scans[folder], apart[folder], named)
+        sizes = {one.path: one.file_bytes for one in found[folder].apart if one.file_bytes is not None}
         files.adopt(sizes | named, listed.faults)
-        found[folder] = SeriesListing(
-            series=sort_by_first_path(scans[folder]), apart=tuple(others), named=tuple(named)
-        )
     return found
 
 

@@ -24,30 +24,40 @@ def convert_here(job: ShardJob, workers: Workers | None) -> None:
     Raises:
         JobError: a step failed, or too many inputs were rejected.
     """
-    text, shards = job.to_json(), [key.to_text() for key in job.shard_keys()]
-    if workers is None:
-        writer = ShardWriter(job)
-        try:
-            for shard in shards:
-                writer.write(shard, ())
-        finally:
-            writer.close()
-    else:
-        for shard in shards:
-            workers.submit(write_shard_of_job, (text, shard, []), f"wrote shard {shard}")
-        for _ in workers.results():
-            pass
-    groups = [(text, number) for number in range(count_groups(job))]
-    if workers is None:
-        sums = list(map(_sum_up_group, groups))
-    else:
-        sums = list(workers.map(_sum_up_group, groups, "summed up shards"))
+    sums = _write_here(job) if workers is None else _write_in(workers, job)
     with WorkerProgress(job.progress_folder).reporting("the commit"):
         commit(job, sums)
 
 
+def _write_here(job: ShardJob) -> list[str]:
+    """Write all shards in this process, and return the summaries of their groups."""
+    writer = ShardWriter(job)
+    try:
+        for key in job.shard_keys():
+            writer.write(key.to_text(), ())
+    finally:
+        writer.close()
+    return [_sum_up(job, number) for number in range(count_groups(job))]
+
+
+def _write_in(workers: Workers, job: ShardJob) -> list[str]:
+    """Write all shards in worker processes, which parse and check the job once each; return the summaries."""
+    text = job.to_json()
+    for key in job.shard_keys():
+        shard = key.to_text()
+        workers.submit(write_shard_of_job, (text, shard, []), f"wrote shard {shard}")
+    for _ in workers.results():
+        pass
+    groups = [(text, number) for number in range(count_groups(job))]
+    return list(workers.map(_sum_up_group, groups, "summed up shards"))
+
+
 def _sum_up_group(group: tuple[str, int]) -> str:
     """Return the summary of a group of shards, from a job's text and the group's number."""
-    job = ShardJob.from_json(group[0])
+    text, number = group
+    return _sum_up(ShardJob.from_json(text), number)
+
+
+def _sum_up(job: ShardJob, number: int) -> str:
     with WorkerProgress(job.progress_folder).reporting("the commit"):
-        return sum_up(job, group[1])
+        return sum_up(job, number)

@@ -205,6 +205,7 @@ def _finished_index(
         if not contents:  # hashed at most once, and only where some index may prove the shard
             budget = job.recipe.memory_budget(job.memory_bytes)
             contents = contents_of(references, sources, budget, threads, job.series_folder)
+        # The fingerprint has the software, recipe, classes, references and contents, so an equal one means equal bytes.
         if job.fingerprint(key, ordered, contents) == index.fingerprint:
             if folder != job.folder:
                 output = OutputFolder(job.folder, job.holder)

@@ -11,18 +11,20 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.schemas.manifest import Manifest
 from halofeed.storage.atomic_files import open_regular
-from halofeed.storage.paths import create_private_file, find_paths, open_path
+from halofeed.storage.paths import create_private_file, names_in, open_path
 from halofeed.system.addresses import is_remote
 
 MOST_KEPT = 1000
 """Maximum number of data sets; the registry drops those converted longest ago."""
 _MOST_BYTES = 1 << 16
+_ENTRY = re.compile("[0-9a-f]{32}[.]json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +41,16 @@ class SourceLocations:
     stamps: str = ""
 
 
-def remember(folder: str, manifest: Manifest, origin: SourceLocations) -> bool:
+def remember(folder: str, manifest: Manifest, origin: SourceLocations, written: bytes = b"") -> bool:
     """Store where the sources of a data set are; return whether that succeeded.
 
     Args:
         folder: path or URL of the version.
+        written: bytes of the manifest if this version of halofeed wrote it, so that they are not formed again.
     """
-    document = with_json_checksum({"folder": _place(folder), "manifest": _digest(manifest), **vars(origin)})
+    document = with_json_checksum(
+        {"folder": _place(folder), "manifest": _digest(manifest, written), **vars(origin)}
+    )
     try:
         file = _file(folder)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,7 +63,7 @@ def remember(folder: str, manifest: Manifest, origin: SourceLocations) -> bool:
             os.unlink(temporary)
             raise
         _forget_oldest(file.parent)
-    except (OSError, RuntimeError, ValueError):
+    except (OSError, RuntimeError, ValueError):  # the data set is complete without its entry here
         return False
     return True
 
@@ -86,8 +91,9 @@ def _place(folder: str) -> str:
     return folder.rstrip("/") if is_remote(folder) else os.path.realpath(folder)
 
 
-def _digest(manifest: Manifest) -> str:
-    return hashlib.sha256(manifest.to_json().encode()).hexdigest()
+def _digest(manifest: Manifest, written: bytes = b"") -> str:
+    # Of the text in this version's form, because equal manifests of two versions have different bytes.
+    return hashlib.sha256(written or manifest.to_json().encode()).hexdigest()
 
 
 def _file(folder: str) -> Path:
@@ -100,9 +106,13 @@ def _file(folder: str) -> Path:
 
 
 def _forget_oldest(registry: Path) -> None:
+    names = [name for name in names_in(registry) if _ENTRY.fullmatch(name)]
+    if len(names) <= MOST_KEPT:
+        return
     ages = []
-    for path in find_paths(registry, f"{'[0-9a-f]' * 32}.json"):
+    for name in names:
+        path = registry / name
         with contextlib.suppress(FileNotFoundError):  # a concurrent conversion deleted it
-            ages.append((path.stat().st_mtime_ns, path))
+            ages.append((os.stat(path).st_mtime_ns, path))
     for _, path in sorted(ages)[:-MOST_KEPT]:
         path.unlink(missing_ok=True)

@@ -107,6 +107,7 @@ class Totals:
                 self.in_order.update(entry)
         if reference.problem is not None:
             reference = _without_secrets(reference)
+        # The digests above are of the reference as it was listed, so changed groups and secrets still change them.
         if reference.problem is not None or reference.group is not None:
             line = reference_to_json(replace(reference, group=None))
         identity = example_id(reference.key)
@@ -133,6 +134,7 @@ class Totals:
     def _take_kind(self, reference: SourceExample) -> None:
         """Note the first volume and the first picture, by the names of their files."""
         has_slices = reference.members or reference.stored
+        # A DICOM series is a folder or a list of files, whose name says nothing.
         if not self.first_volume and (has_slices or is_volume_name(reference.source)):
             self.first_volume = reference.source
         if not self.first_picture and is_image_name(reference.source):
@@ -238,6 +240,7 @@ class Totals:
         ]
         inputs = plural(self.count, "input was", "inputs were")
         head = f"nothing was converted: {inputs} rejected because of the annotations; correct these:"
+        # Missing files are most often a wrong folder of images.
         if any("file" in reason for reason, _ in most):
             listed.append(f"the images' folder is {images}; --images names another")
         raise JobError("\n".join([head, *listed]))

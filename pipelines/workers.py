@@ -274,6 +274,7 @@ class Workers:
         return self
 
     def _start(self, descriptors: list[int]) -> None:
+        # A fork copies locks that other threads hold, and not the threads that would release them.
         if self._copies and _count_threads() == 1:
             self._fork(descriptors)
         elif sys.platform == "linux":

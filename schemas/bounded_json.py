@@ -42,7 +42,7 @@ def parse_json(text: str | bytes, most_values: int, *, finite: bool = True) -> A
             parse_float=_finite if finite else float,
             parse_int=_short,
         )
-    except RecursionError:
+    except RecursionError:  # json.loads recurses for each level
         raise ValueError("it is nested too deeply") from None
     _check_nesting(document)
     return document
@@ -60,6 +60,7 @@ def _check_nesting(document: Any) -> None:
 
 
 def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # RFC 8259, section 4: what a repeated name means depends on the reader.
     document = dict(pairs)
     if len(document) != len(pairs):
         ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
@@ -68,6 +69,7 @@ def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
+    # RFC 8259, section 6: numbers that are not finite are not JSON; only Python writes them.
     raise ValueError(f"{name} is not a JSON number")
 
 
@@ -79,6 +81,7 @@ def _finite(text: str) -> float:
 
 
 def _short(text: str) -> int:
+    # Converting a long decimal takes quadratic time (CVE-2020-10735).
     if len(text) > DIGITS:
         raise ValueError(f"{text:.20}... has {len(text):,} digits; at most {DIGITS} are read")
     return int(text)

@@ -71,11 +71,12 @@ def croissant_text(
         "version": manifest.version,
         "description": f"{manifest.name} {manifest.version}: {manifest.task}, {MARK}.",
     }
+    # The format wants both terms; a conversion knows them only from its user.
     for term, option in (("license", "license"), ("citeAs", "citation")):
         if text := manifest.recipe.get(option):
             document[term] = text
     document["distribution"] = distribution
-    if record_sets:
+    if record_sets:  # without classes there is nothing to enumerate
         document["recordSet"] = record_sets
     return re.sub("[\ud800-\udfff]", "\ufffd", json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 

@@ -99,6 +99,14 @@ class Field:
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield (attribute, problem) for each problem of the field."""
+        yield from self._word_problems()
+        yield from self._shape_problems()
+        yield from self._encoding_problems()
+        for problem in self._fill_problems():
+            yield "fill", problem
+
+    def _word_problems(self) -> Iterator[tuple[str, str]]:
+        """Yield problems of attributes that are one of several words."""
         if not self.name:
             yield "name", "expected a name, got an empty one"
         if not self.keys or not all(self.keys):
@@ -109,12 +117,18 @@ class Field:
             yield "encoding", f"expected one of {', '.join(ENCODINGS)}, got {self.encoding!r}"
         if unknown := [axis for axis in self.axes if axis not in AXES]:
             yield "axes", f"expected some of {', '.join(AXES)}, got {', '.join(unknown)}"
+
+    def _shape_problems(self) -> Iterator[tuple[str, str]]:
         if len(self.axes) != len(self.shape):
             yield "shape", f"expected {len(self.axes)} sizes for axes {self.axes}, got {self.shape}"
+        # A reader allocates what the manifest states, so a damaged size must not ask for terabytes.
         if not all(1 <= size <= SIDE for size in self.shape):
             yield "shape", f"expected sizes of 1 to {SIDE:,}, got {self.shape!s:.200}"
         elif self.shape and (problem := self._too_large()):
             yield "shape", problem
+
+    def _encoding_problems(self) -> Iterator[tuple[str, str]]:
+        """Yield contradictions between the encoding and the other attributes."""
         if self.holds_sets and not (
             self.axes[-1:] == ("class",) and self.dtype == "uint8" and self.shape[-1:] <= (MOST_CLASSES,)
         ):
@@ -123,19 +137,19 @@ class Field:
             yield "dtype", f"expected a dtype of numbers for the encoding {self.encoding}, got {self.dtype!r}"
         if self.encoding == "list" and not self.shape:
             yield "shape", "expected at least one size for a list, got none"
-        for problem in self._fill_problems():
-            yield "fill", problem
 
     def _too_large(self) -> str:
         stored = math.prod(self.stored_shape) * _ITEM_BYTES.get(self.stored_dtype, 8)
         if self.is_raw and stored > MAX_EXAMPLE_BYTES:
             return f"{plural(stored, 'byte')} fit in no record, which is less than 2 GiB"
+        # JPEG and PNG are small in a record, but their arrays are as large as the shape.
         if math.prod(self.shape) * _ITEM_BYTES.get(self.dtype, 8) > FIELD_BYTES:
             return f"expected at most {FIELD_BYTES:,} bytes, got {self.shape} {self.dtype}"
         return ""
 
     def _fill_problems(self) -> Iterator[str]:
         channels = self.shape[-1] if self.shape and "channel" in self.axes[-1:] else 1
+        # An image may have a fill value per channel, such as the mean color.
         if not self.fill or not all(math.isfinite(value) for value in self.fill):
             yield f"expected at least one number, all finite, got {self.fill!s:.200}"
         elif len(self.fill) not in (1, channels):

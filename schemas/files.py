@@ -69,6 +69,7 @@ def check_version(version: str) -> str:
 
 def check_split(split: str) -> str:
     """Return a split's name if it can be part of a file name; else raise UsageError."""
+    # tfds.Split.ALL is the name "all".
     if not _SPLIT.fullmatch(split) or split == "all":
         raise UsageError(
             f"split {split!r}: expected letters, digits, '_' and '.', starting with a letter, "
@@ -161,6 +162,7 @@ def read_run(folder: str | Path) -> dict[str, Any]:
             Path(folder) / RUN_FILE, "run", RUN_FORMAT, f"move {folder} away and train again"
         )
     except (FileNotFoundError, NotADirectoryError):
+        # The likely mistakes: the two folders of `evaluate` exchanged, or a folder inside of the run.
         if (Path(folder) / MANIFEST).exists():
             raise UsageError(
                 f"{folder}: is a data set, not a training run; the folder of the run comes first, as in "
@@ -202,7 +204,7 @@ def _read_document(file: Path, kind: str, expected_format: int, fix: str) -> dic
     try:
         document = parse_json(read_regular(file, RUN_BYTES), RUN_VALUES)
     except (FileNotFoundError, NotADirectoryError):
-        raise
+        raise  # the callers say what a missing file means
     except (OSError, ValueError) as error:
         raise CorruptFileError(f"{file}: cannot be read: {error}; {fix}") from error
     try:

@@ -40,6 +40,7 @@ def example_id(key: str | int, number: int = 0) -> int:
     False
     """
     text = f"{key}\0{number}" if number else str(key)
+    # COCO's evaluators compare ids of images, so an id of the annotations stays what it is.
     if _CANONICAL_DECIMAL.fullmatch(text) and int(text) < ID_LIMIT:
         return int(text)
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

@@ -143,6 +143,7 @@ class ShardIndex:
             raise CorruptFileError(
                 f"{where}: {plural(len(data), 'byte')}, and at most {INDEX_BYTES:,} are read"
             )
+        # Without checksums of records, an index of another shard of the same sizes would not be noticed.
         if data[: len(MAGIC)] == _EARLIER_MAGIC:
             raise CorruptFileError(
                 f"{where}: an index of an earlier version, without its records' checksums; {cure}"
@@ -165,24 +166,8 @@ class ShardIndex:
     def _from_checked(cls, data: bytes, columns_only: bool) -> ShardIndex:
         start = len(MAGIC) + 8
         base = start + int(struct.unpack_from("<Q", data, len(MAGIC))[0])
-        text = data[start:base]
-        header: dict[str, Any] = {}
-        if columns_only:
-            # Members are sorted by name, so the arrays and the file's size come before the inputs.
-            before, found, _ = text.partition(b',"inputs":')
-            text = before + b"}" if found else text
-            header = {"inputs": {}, "statistics": {}, "rejected": []}
-        header |= parse_json(text, INDEX_VALUES)
-        arrays = {}
-        for entry in header["arrays"]:
-            name, shape = entry["name"], tuple(entry["shape"])
-            dtype = _UINT32 if name == "crc32c" or name.startswith("crc32c:") else _INT64
-            if entry["dtype"] != dtype or any(
-                type(size) is not int or size < 0 for size in (*shape, entry["at"])
-            ):
-                raise ValueError(f"array {name!r:.60}: dtype {entry['dtype']!r:.60}, shape {shape!s:.60}")
-            flat = np.frombuffer(memoryview(data)[:-4], dtype, math.prod(shape), base + entry["at"])
-            arrays[name] = flat.reshape(shape)
+        header = _read_header(data[start:base], columns_only)
+        arrays = {entry["name"]: _read_array(data, entry, base) for entry in header["arrays"]}
         for path, problem in statistics_problems(header["statistics"], "statistics"):
             raise ValueError(f"{path}: {problem}")
         keys = [name.removeprefix("start:") for name in arrays if name.startswith("start:")]
@@ -200,14 +185,18 @@ class ShardIndex:
             statistics=Statistics.from_json(header["statistics"]),
             rejected=tuple(header.pop("rejected")),
         )
-        columns: list[NDArray[Any]] = [index.lengths, index.checksums, index.ids, *index.raw_starts.values()]
-        if any(column.shape != index.offsets.shape for column in columns) or index.offsets.ndim != 1:
-            raise ValueError("the columns differ in length")
-        if any(sums.ndim != 2 or len(sums) != len(index) for sums in index.raw_checksums.values()):
-            raise ValueError("the block checksums are not [record, block]")
+        index._check_shapes()
         index._check_bounds()
         index._check_texts()
         return index
+
+    def _check_shapes(self) -> None:
+        """Raise ValueError if the columns are not those of the same records."""
+        columns: list[NDArray[Any]] = [self.lengths, self.checksums, self.ids, *self.raw_starts.values()]
+        if any(column.shape != self.offsets.shape for column in columns) or self.offsets.ndim != 1:
+            raise ValueError("the columns differ in length")
+        if any(sums.ndim != 2 or len(sums) != len(self) for sums in self.raw_checksums.values()):
+            raise ValueError("the block checksums are not [record, block]")
 
     def _check_bounds(self) -> None:
         """Raise ValueError if a record is outside its shard, or a raw value outside its record."""
@@ -235,3 +224,26 @@ class ShardIndex:
             texts += entry.values()
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("fingerprint, inputs and rejected: expected texts")
+
+
+def _read_header(text: bytes, columns_only: bool) -> dict[str, Any]:
+    """Parse the header; for `columns_only` without inputs, statistics and rejected inputs."""
+    header: dict[str, Any] = {}
+    if columns_only:
+        # Members are sorted by name, so the arrays and the file's size come before the inputs.
+        before, found, _ = text.partition(b',"inputs":')
+        text = before + b"}" if found else text
+        header = {"inputs": {}, "statistics": {}, "rejected": []}
+    header |= parse_json(text, INDEX_VALUES)
+    return header
+
+
+def _read_array(data: bytes, entry: Mapping[str, Any], base: int) -> NDArray[Any]:
+    """Return an array of the file as a view; raise ValueError if its dtype or shape is wrong."""
+    name, shape = entry["name"], tuple(entry["shape"])
+    dtype = _UINT32 if name == "crc32c" or name.startswith("crc32c:") else _INT64
+    # JSON's true is an int in Python, and a negative offset would count from the end.
+    if entry["dtype"] != dtype or any(type(size) is not int or size < 0 for size in (*shape, entry["at"])):
+        raise ValueError(f"array {name!r:.60}: dtype {entry['dtype']!r:.60}, shape {shape!s:.60}")
+    flat = np.frombuffer(memoryview(data)[:-4], dtype, math.prod(shape), base + entry["at"])
+    return flat.reshape(shape)

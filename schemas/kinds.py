@@ -184,6 +184,7 @@ def with_current_option_names(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """
     if isinstance(ignored := recipe.get("ignore_label"), int):  # one value until several could be given
         recipe = {**recipe, "ignore_label": [str(ignored)]}
+    # Of the two, the one that the kind did not use held a default without effect.
     unused = "kernel" if recipe.get("depth") is not None else "interpolation"
     return {
         _EARLIER_NAMES.get(name, name): value

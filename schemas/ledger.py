@@ -141,6 +141,7 @@ class LedgerCounter:
         )
 
     def _example(self, name: str, example: str) -> None:
+        # The first in order, so that shards may be added in any order.
         known = self.examples.get(name)
         if known is None or example < known:
             self.examples[name] = example

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,10 +118,7 @@ class Manifest:
         names = name.split("+")
         for one in names:
             if one not in self.splits:
-                near = did_you_mean(one, self.splits)
-                folds = "; choose by fold=0 or --fold 0" if "fold0" in self.splits and one == "train" else ""
-                known = ", ".join(self.splits)
-                raise UsageError(f"no split {one!r} in {self.name}; {near}known: {known}{folds}")
+                raise self._no_split(one)
         if len(names) == 1:
             return self.splits[name]
         if len(set(names)) < len(names):
@@ -131,6 +128,12 @@ class Manifest:
             shards=tuple(shard for part in parts for shard in part.shards),
             statistics=Statistics.total(part.statistics for part in parts),
         )
+
+    def _no_split(self, name: str) -> UsageError:
+        near = did_you_mean(name, self.splits)
+        folds = "; choose by fold=0 or --fold 0" if "fold0" in self.splits and name == "train" else ""
+        known = ", ".join(self.splits)
+        return UsageError(f"no split {name!r} in {self.name}; {near}known: {known}{folds}")
 
     def splits_of_fold(self, fold: int) -> tuple[str, str]:
         """Return the splits to train and to validate with, for one of the folds that `--folds` made.
@@ -199,7 +202,7 @@ class Manifest:
         Raises:
             ManifestError: lists every problem with its path in the document.
         """
-        if len(text) > limits.MANIFEST_BYTES:
+        if len(text) > limits.MANIFEST_BYTES:  # before json.loads, which takes several times as much memory
             problem = f"expected at most {limits.MANIFEST_BYTES:,} bytes, got {len(text):,}"
             raise ManifestError(where, [("", problem)])
         try:
@@ -212,6 +215,7 @@ class Manifest:
 def _in_order(value: Any) -> Any:
     """Sort the members of every object in a JSON value by name, integers by value."""
     if isinstance(value, Mapping):
+        # By length first, so that "10" comes after "9"; JSON has texts as names of members.
         ordered = sorted(value, key=lambda name: (0, len(name), name) if name.isdecimal() else (1, 0, name))
         return {name: _in_order(value[name]) for name in ordered}
     return [_in_order(item) for item in value] if isinstance(value, list | tuple) else value
@@ -293,7 +297,7 @@ class _Reader:
         """Return the values of the list document[key] that have one of the types; add a problem for each other one."""
         found = self.item(document, key, list, path)
         for number, value in enumerate(found):
-            if type(value) not in kinds:
+            if type(value) not in kinds:  # also refuses true as a number, which is an int in Python
                 self.add(f"{path}.{key}[{number}]", f"expected {_TYPE_NAMES[kinds[-1]]}, got {value!r:.60}")
         return tuple(value for value in found if type(value) in kinds)
 
@@ -314,15 +318,7 @@ class _Reader:
             return value
 
     def manifest(self, document: Any) -> Manifest:
-        if not isinstance(document, dict):
-            raise ManifestError(self.where, [("", f"expected an object, got {type(document).__name__}")])
-        version = self.item(document, "format_version", int)
-        if self.problems:
-            raise ManifestError(self.where, self.problems)
-        if not 1 <= version <= FORMAT_VERSION:
-            cure = "install a newer halofeed" if version > FORMAT_VERSION else "convert the data again"
-            problem = f"this halofeed reads versions 1 to {FORMAT_VERSION}, the document is version {version}; {cure}"
-            raise ManifestError(self.where, [("format_version", problem)])
+        version = self.format_version(document)
         task = self.item(document, "task", str)
         if task not in TASKS:
             self.add("task", f"expected one of {', '.join(TASKS)}, got {task!r}")
@@ -351,43 +347,57 @@ class _Reader:
         known = (*read, "kind", "crc32c")
         self.add_all((key, "unknown") for key in document if key not in known)
         manifest = Manifest(**read)
+        # Members of wrong types would make these raise, and a wrong checksum follows from any other problem.
         if not self.problems:
             self.check_agreement(manifest, document)
+        self.check_checksum(document)
+        if self.problems:
+            raise ManifestError(self.where, self.problems)
+        return manifest
+
+    def format_version(self, document: Any) -> int:
+        """Return the version of the document's format; raise ManifestError for one that cannot be read."""
+        if not isinstance(document, dict):
+            raise ManifestError(self.where, [("", f"expected an object, got {type(document).__name__}")])
+        version = int(self.item(document, "format_version", int))
+        if self.problems:
+            raise ManifestError(self.where, self.problems)
+        if not 1 <= version <= FORMAT_VERSION:
+            cure = "install a newer halofeed" if version > FORMAT_VERSION else "convert the data again"
+            problem = f"this halofeed reads versions 1 to {FORMAT_VERSION}, the document is version {version}; {cure}"
+            raise ManifestError(self.where, [("format_version", problem)])
+        return version
+
+    def check_checksum(self, document: Mapping[str, Any]) -> None:
         checksum = self.item(document, "crc32c", int)
         if not self.problems and checksum != checksum_of(document):
             problem = (
                 f"expected {checksum_of(document)}, got {checksum}: it was changed; convert the data again"
             )
             self.add("crc32c", problem)
-        if self.problems:
-            raise ManifestError(self.where, self.problems)
-        return manifest
 
     def check_agreement(self, manifest: Manifest, document: Mapping[str, Any]) -> None:
-        """Add a problem for each contradiction between members; documents of early versions have no kind."""
-        labels, splits, rejected = manifest.labels, manifest.splits, manifest.rejected
-        self.add_all(field_problems(manifest.task, manifest.fields, labels))
-        if (ignored := manifest.ignore_label) is not None:
-            if manifest.task in TASKS and not TASKS[manifest.task].has_label_image:
-                self.add("ignore_label", f"records of {manifest.task} have no label image")
-            if ignored in labels or not ignored:
-                self.add("ignore_label", f"expected the id of no class and not 0, got {ignored}")
+        """Add a problem for each contradiction between members."""
+        self.add_all(field_problems(manifest.task, manifest.fields, manifest.labels))
+        self.add_all(_ignore_label_problems(manifest))
         image = next((field for field in manifest.fields if field.name == "image"), None)
         kind = kind_of(image.axes) if image else None
+        # Documents of early versions have no kind.
         if kind is not None and document.get("kind", kind.name) != kind.name:
             self.add("kind", f"expected {kind.name!r} by the image's axes, got {document['kind']!r:.60}")
-        channels = image.shape[-1] if image and image.shape else None
+        self.check_numbers(manifest, image.shape[-1] if image and image.shape else None)
+
+    def check_numbers(self, manifest: Manifest, channels: int | None) -> None:
+        """Add a problem for each number beyond the limits of readers, and for sums of other channels."""
+        splits, rejected = manifest.splits, manifest.rejected
         if len(splits) > limits.SPLITS:
             self.add("splits", f"expected at most {limits.SPLITS:,}, got {len(splits):,}")
         if len(rejected) > limits.NAMES:
             self.add("rejected", f"expected at most {limits.NAMES:,} reasons, got {len(rejected):,}")
-        for name, split in splits.items():
-            sums = split.statistics.pixels
-            if sums is not None and sums.sum and len(sums.sum) != channels:
-                problem = f"expected the sums of {channels} channels, got {len(sums.sum)}"
-                self.add(f"splits.{name}.statistics.pixels", problem)
+        self.add_all(_channel_problems(manifest, channels))
         if not self.problems:
-            names = len(labels) + sum(split.statistics.names() for split in splits.values())
+            # Reports have a table of all names by all splits.
+            names = len(manifest.labels) + sum(split.statistics.names() for split in splits.values())
             if names * len(splits) > limits.CELLS:
                 self.add(
                     "splits",
@@ -456,22 +466,8 @@ class _Reader:
             if not isinstance(shard, dict):
                 self.add(shard_path, f"expected an object, got {shard!r:.60}")
                 continue
-            counts = {
-                key: self.count(shard, key, shard_path)
-                for key in Shard.__dataclass_fields__
-                if key not in ("file", "index")
-            }
             file = files.shard_file(name, split_name, number, len(documents))
-            index = files.index_file_1(file) if version == 1 else files.index_file(file)
-            names = {"file": file} if version == 1 else {"file": file, "index": index}
-            for key, expected in names.items():
-                found = self.item(shard, key, str, shard_path)
-                if found != expected:
-                    self.add(f"{shard_path}.{key}", f"expected {expected!r}, got {found!r:.200}")
-            if counts["records"] * (HEADER_BYTES + FOOTER_BYTES) > counts["bytes"]:
-                problem = f"{counts['bytes']:,} bytes hold no {counts['records']:,} records"
-                self.add(f"{shard_path}.records", problem)
-            shards.append(Shard(file=file, index=index, **counts))
+            shards.append(self.shard(shard, shard_path, file, version))
         counted = self.item(document, "statistics", dict, path)
         problems = list(statistics_problems(counted, f"{path}.statistics"))
         self.add_all(problems)
@@ -481,6 +477,49 @@ class _Reader:
         if records != split.records:
             self.add(f"{path}.records", f"expected the shards' sum {split.records}, got {records}")
         return split
+
+    def shard(self, document: Mapping[str, Any], path: str, file: str, version: int) -> Shard:
+        """Return a shard.
+
+        Args:
+            file: name that its file must have. Readers open no other, so that a manifest cannot lead them elsewhere.
+            version: version of the document's format.
+        """
+        counts = {
+            key: self.count(document, key, path)
+            for key in Shard.__dataclass_fields__
+            if key not in ("file", "index")
+        }
+        # Format 1 does not state the name of the index.
+        index = files.index_file_1(file) if version == 1 else files.index_file(file)
+        names = {"file": file} if version == 1 else {"file": file, "index": index}
+        for key, expected in names.items():
+            found = self.item(document, key, str, path)
+            if found != expected:
+                self.add(f"{path}.{key}", f"expected {expected!r}, got {found!r:.200}")
+        if counts["records"] * (HEADER_BYTES + FOOTER_BYTES) > counts["bytes"]:
+            problem = f"{counts['bytes']:,} bytes hold no {counts['records']:,} records"
+            self.add(f"{path}.records", problem)
+        return Shard(file=file, index=index, **counts)
+
+
+def _channel_problems(manifest: Manifest, channels: int | None) -> Iterator[tuple[str, str]]:
+    for name, split in manifest.splits.items():
+        sums = split.statistics.pixels
+        if sums is not None and sums.sum and len(sums.sum) != channels:
+            problem = f"expected the sums of {channels} channels, got {len(sums.sum)}"
+            yield f"splits.{name}.statistics.pixels", problem
+
+
+def _ignore_label_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    ignored = manifest.ignore_label
+    if ignored is None:
+        return
+    if manifest.task in TASKS and not TASKS[manifest.task].has_label_image:
+        yield "ignore_label", f"records of {manifest.task} have no label image"
+    # 0 is the background of every label image.
+    if ignored in manifest.labels or not ignored:
+        yield "ignore_label", f"expected the id of no class and not 0, got {ignored}"
 
 
 def only_version(path: str | os.PathLike[str]) -> str:
@@ -499,6 +538,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         UsageError: the folder is missing or is no data set; the message names versions in its subfolders.
         ManifestError: the conversion has not finished, or the document cannot be read or is wrong.
     """
+    # `s3:/bucket`: pathlib and shells' completion turn two slashes into one.
     if (meant := meant_address(os.fspath(path))) is not None:
         raise UsageError(f"{path}: an address has two slashes; write {meant}")
     folder = Path(path)
@@ -513,28 +553,33 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     try:
         return Manifest.from_json(read_regular(file, limits.MANIFEST_BYTES), str(file))
     except FileNotFoundError as error:
-        if found := sorted(
-            entry.parent
-            for level in ("[!.]*", "*/[!.]*")
-            for entry in find_paths(folder, f"{level}/{files.MANIFEST}")
-        ):
-            listed = ", ".join(map(str, found[:_MAX_VERSIONS_NAMED]))
-            more = f" and {len(found) - _MAX_VERSIONS_NAMED} more" if len(found) > _MAX_VERSIONS_NAMED else ""
-            raise UsageError(f"{folder}: holds versions, not a data set; name one: {listed}{more}") from error
-        if any(find_paths(folder, "*.tfrecord-*")) or (folder / files.TEMPORARY_FOLDER).exists():
-            cure = "it is missing, so the conversion has not finished; run the same `halofeed convert` again"
-            raise ManifestError(str(file), [("commit mark", cure)]) from error
-        if (folder / files.RUN_FILE).is_file():
-            raise UsageError(
-                f"{folder}: is a training run, not a data set; name the folder that `halofeed convert` wrote; of "
-                f"this run it is {files.read_run(folder).get('data')}"
-            ) from error
-        raise UsageError(
-            f"{folder}: is no data set: no {files.MANIFEST} in it; name the folder that `halofeed convert` wrote, "
-            f"<out>/<name>/<version>. To make one of files: `halofeed convert --source {folder} --out data --name new`"
-        ) from error
+        raise _no_manifest(folder, file) from error
     except OSError as error:
         raise ManifestError(str(file), [("", f"cannot be read: {error.strerror or error}")]) from error
+
+
+def _no_manifest(folder: Path, file: Path) -> UsageError | ManifestError:
+    """Return the error for a folder without a manifest, by what else is there."""
+    if found := sorted(
+        entry.parent
+        for level in ("[!.]*", "*/[!.]*")
+        for entry in find_paths(folder, f"{level}/{files.MANIFEST}")
+    ):
+        listed = ", ".join(map(str, found[:_MAX_VERSIONS_NAMED]))
+        more = f" and {len(found) - _MAX_VERSIONS_NAMED} more" if len(found) > _MAX_VERSIONS_NAMED else ""
+        return UsageError(f"{folder}: holds versions, not a data set; name one: {listed}{more}")
+    if any(find_paths(folder, "*.tfrecord-*")) or (folder / files.TEMPORARY_FOLDER).exists():
+        cure = "it is missing, so the conversion has not finished; run the same `halofeed convert` again"
+        return ManifestError(str(file), [("commit mark", cure)])
+    if (folder / files.RUN_FILE).is_file():
+        return UsageError(
+            f"{folder}: is a training run, not a data set; name the folder that `halofeed convert` wrote; of "
+            f"this run it is {files.read_run(folder).get('data')}"
+        )
+    return UsageError(
+        f"{folder}: is no data set: no {files.MANIFEST} in it; name the folder that `halofeed convert` wrote, "
+        f"<out>/<name>/<version>. To make one of files: `halofeed convert --source {folder} --out data --name new`"
+    )
 
 
 def _no_folder(path: Path) -> str:
@@ -543,6 +588,7 @@ def _no_folder(path: Path) -> str:
     if path.exists():
         found = above if (above / files.MANIFEST).exists() else "such as data/cards/1.0.0"
         return f"is a file; name the version's folder, {found}"
+    # `data=data/cards/1.0.0`, as other tools want it
     key, equals, rest = str(path).partition("=")
     if equals and os.path.exists(rest):
         return f"no such folder; leave out {key}=, and write {rest}"

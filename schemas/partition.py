@@ -122,22 +122,10 @@ class Partition:
         ]
         dims: dict[str, Sequence[int] | None] = {}
         for entry in filter(None, entries):
-            named = entry if "=" in entry or not entry[0].isdigit() else f"image={entry}"
-            key, equals, numbers = (part.strip() for part in named.partition("="))
-            if not (key and equals and numbers):
-                raise PartitionError(
-                    f"partition {entry!r}: expected key=parts along each axis, e.g. image=1,4,1,1"
-                )
+            key, parts = _parse_entry(entry)
             if key in dims:
                 raise PartitionError(f"partition {entry!r}: {key!r} is given twice; keep one")
-            try:
-                dims[key] = (
-                    None if numbers.lower() == "none" else [int(number) for number in numbers.split(",")]
-                )
-            except ValueError:
-                raise PartitionError(
-                    f"partition {entry!r}: expected whole numbers or none, e.g. image=1,4,1,1"
-                ) from None
+            dims[key] = parts
         return cls(cores_per_replica=cores_per_replica, dims=dims)
 
     @classmethod
@@ -148,6 +136,7 @@ class Partition:
             raise PartitionError(
                 f"partition {text!r}: expected TPUConfig's lists, e.g. [[1,4,1,1],None], or image=1,4,1,1"
             ) from None
+        # [1,4,1,1] without the outer list, as people type it for the only feature.
         if not isinstance(dims, Sequence) or all(isinstance(part, int) for part in dims):
             dims = [dims]
         found = cls.from_tpu_config(
@@ -191,24 +180,7 @@ class Partition:
         _check_other_arguments(iterations_per_loop, ignored)
         if input_partition_dims is None:
             return cls(cores_per_replica=1 if num_cores_per_replica is None else num_cores_per_replica)
-        if (
-            not isinstance(input_partition_dims, Sequence)
-            or isinstance(input_partition_dims, str)
-            or len(input_partition_dims) not in (1, 2)
-        ):
-            raise PartitionError(
-                "input_partition_dims: expected a list of one or two elements, [features] or "
-                f"[features, labels], got {input_partition_dims!r}; wrap the dims: [[1, 4, 1, 1], None]"
-            )
-        if not _is_per_host_v2(per_host_input_for_training):
-            raise PartitionError(
-                "per_host_input_for_training: input_partition_dims needs PER_HOST_V2, got "
-                f"{per_host_input_for_training!r}; pass per_host_input_for_training=PER_HOST_V2"
-            )
-        if num_cores_per_replica is None:
-            raise PartitionError(
-                "num_cores_per_replica: input_partition_dims needs it, got None; pass the product of the dims"
-            )
+        cores = _cores_of_config(num_cores_per_replica, input_partition_dims, per_host_input_for_training)
         features, labels = (*input_partition_dims, None)[:2]
         if features is None:
             raise PartitionError(
@@ -216,21 +188,10 @@ class Partition:
                 "e.g. [1, 4, 1, 1]"
             )
         trees = (
-            _tree("input_partition_dims[0]", features, num_cores_per_replica),
-            _tree("input_partition_dims[1]", labels, num_cores_per_replica),
+            _tree("input_partition_dims[0]", features, cores),
+            _tree("input_partition_dims[1]", labels, cores),
         )
-        named: dict[str, Sequence[int] | None] = {}
-        for tree, only_key in zip(trees, ("image", "label"), strict=True):
-            if isinstance(tree, dict):
-                twice = sorted(set(tree) & set(named))
-                if twice:
-                    raise PartitionError(
-                        f"input_partition_dims: {twice[0]!r} is a feature and a label; rename one"
-                    )
-                named.update(tree)
-            elif tree is not None:
-                named[only_key] = tree
-        return cls(cores_per_replica=num_cores_per_replica, dims=named, inputs=trees)
+        return cls(cores_per_replica=cores, dims=_named_dims(*trees), inputs=trees)
 
     def replicas(self, device_count: int) -> int:
         """Return the number of replicas of a system; PartitionError if its cores do not divide into replicas.
@@ -300,40 +261,22 @@ class Partition:
         """
         expected = self.inputs or (dict(self.dims), None)  # type: ignore[arg-type]
         for which, shapes, tree in zip(("features", "labels"), (features, labels), expected, strict=True):
-            where = f"input_partition_dims[{0 if which == 'features' else 1}]"
-            if shapes is None:
-                if tree is not None:
-                    raise PartitionError(f"{where}: dims for labels, but the batch has none; drop {where}")
-            elif isinstance(tree, dict) != isinstance(shapes, Mapping) and tree is not None:
-                kinds = {True: "a dictionary", False: "one tensor"}
-                raise PartitionError(
-                    f"{where}: mismatched structure of the {which}; the batch has "
-                    f"{kinds[isinstance(shapes, Mapping)]}, the dims are for {kinds[isinstance(tree, dict)]}"
-                )
-            elif isinstance(tree, dict) and isinstance(shapes, Mapping) and set(tree) != set(shapes):
-                raise PartitionError(
-                    f"{where}: mismatched keys of the {which}; the batch has {_keys(shapes)}, the dims have "
-                    f"{_keys(tree)}; name every key, with None for a whole copy"
-                )
-            else:
-                leaves = shapes if isinstance(shapes, Mapping) else {which: shapes}
-                for key, shape in leaves.items():
-                    self._resolve_one(key, shape, tree.get(key) if isinstance(tree, dict) else tree, replicas)
+            _check_structure(which, shapes, tree)
+            if shapes is None:  # the batch has no labels
+                continue
+            leaves = shapes if isinstance(shapes, Mapping) else {which: shapes}
+            for key, shape in leaves.items():
+                dims = tree.get(key) if isinstance(tree, dict) else tree
+                self._resolve_one(key, shape, dims, replicas)
 
     def _resolve_one(self, key: str, shape: TensorShape, dims: Sequence[int] | None, replicas: int) -> Dims:
-        if any(size is None or size < 0 for size in shape):
-            raise PartitionError(
-                f"{key}: expected a shape that is fully known, got {tuple(shape)}; pad or resize to one "
-                "size, and drop the remainder of the batch"
-            )
-        sizes = tuple(size for size in shape if size is not None)
-        if not sizes:
-            raise PartitionError(f"{key}: expected a batch axis first, got a scalar; stack it over the batch")
+        sizes = _known_sizes(key, shape)
         if sizes[0] % replicas:
             raise PartitionError(
                 f"{key}: the batch of {sizes[0]} does not divide by the {replicas} replicas; use a batch of "
                 f"{' or '.join(map(str, nearest_multiples(sizes[0], replicas)))}"
             )
+        # A product of 1 was "core 0 alone" for the TPU infeed, which one program over all cores does not have.
         if dims is None or math.prod(dims) == 1:
             return None
         if len(dims) != len(sizes):
@@ -443,20 +386,105 @@ def _checked(key: str, dims: object, cores: int) -> Dims:
         raise PartitionError(
             f"{key}: expected every entry to be at least 1, got {list(parts)}; write 1 for no split"
         )
-    product = math.prod(parts)
-    if product not in (1, cores):
-        if product in CORES_PER_REPLICA:
-            cure = (
-                f"change the dims, or pass cores_per_replica={product} (--cores-per-replica {product}; of plan "
-                f"--set cores_per_replica={product})"
-            )
-        else:
-            cure = f"no replica has that many: change the dims to a power of 2 of at most {max(CORES_PER_REPLICA)}"
+    if (product := math.prod(parts)) not in (1, cores):
         raise PartitionError(
             f"{key}: expected dims whose product is the cores per replica, {cores}, got {list(parts)} "
-            f"with product {product}; {cure}"
+            f"with product {product}; {_way_to_product(product)}"
         )
     return parts
+
+
+def _way_to_product(product: int) -> str:
+    """Return what to change where the product of dims is not the number of cores per replica."""
+    if product in CORES_PER_REPLICA:
+        return (
+            f"change the dims, or pass cores_per_replica={product} (--cores-per-replica {product}; of plan "
+            f"--set cores_per_replica={product})"
+        )
+    return f"no replica has that many: change the dims to a power of 2 of at most {max(CORES_PER_REPLICA)}"
+
+
+def _known_sizes(key: str, shape: TensorShape) -> tuple[int, ...]:
+    """Return a shape of known sizes with a batch axis; raise PartitionError for another."""
+    if any(size is None or size < 0 for size in shape):
+        raise PartitionError(
+            f"{key}: expected a shape that is fully known, got {tuple(shape)}; pad or resize to one "
+            "size, and drop the remainder of the batch"
+        )
+    sizes = tuple(size for size in shape if size is not None)
+    if not sizes:
+        raise PartitionError(f"{key}: expected a batch axis first, got a scalar; stack it over the batch")
+    return sizes
+
+
+def _parse_entry(entry: str) -> tuple[str, list[int] | None]:
+    """Return the key and the dims of an entry of the command line, such as image=1,4,1,1 or 1,4,1,1."""
+    named = entry if "=" in entry or not entry[0].isdigit() else f"image={entry}"
+    key, equals, numbers = (part.strip() for part in named.partition("="))
+    if not (key and equals and numbers):
+        raise PartitionError(f"partition {entry!r}: expected key=parts along each axis, e.g. image=1,4,1,1")
+    if numbers.lower() == "none":
+        return key, None
+    try:
+        return key, [int(number) for number in numbers.split(",")]
+    except ValueError:
+        raise PartitionError(
+            f"partition {entry!r}: expected whole numbers or none, e.g. image=1,4,1,1"
+        ) from None
+
+
+def _check_structure(which: str, shapes: object, tree: DimsTree) -> None:
+    """Refuse dims that are not for the tensor, or the dictionary of tensors, of the batch."""
+    where = f"input_partition_dims[{0 if which == 'features' else 1}]"
+    if tree is None:
+        return
+    if shapes is None:
+        raise PartitionError(f"{where}: dims for labels, but the batch has none; drop {where}")
+    if isinstance(tree, dict) != isinstance(shapes, Mapping):
+        kinds = {True: "a dictionary", False: "one tensor"}
+        raise PartitionError(
+            f"{where}: mismatched structure of the {which}; the batch has "
+            f"{kinds[isinstance(shapes, Mapping)]}, the dims are for {kinds[isinstance(tree, dict)]}"
+        )
+    if isinstance(tree, dict) and isinstance(shapes, Mapping) and set(tree) != set(shapes):
+        raise PartitionError(
+            f"{where}: mismatched keys of the {which}; the batch has {_keys(shapes)}, the dims have "
+            f"{_keys(tree)}; name every key, with None for a whole copy"
+        )
+
+
+def _cores_of_config(cores: int | None, dims: object, per_host_input: object) -> int:
+    """Return the cores per replica; raise PartitionError where TPUConfig refuses `input_partition_dims`."""
+    if not isinstance(dims, Sequence) or isinstance(dims, str) or len(dims) not in (1, 2):
+        raise PartitionError(
+            "input_partition_dims: expected a list of one or two elements, [features] or "
+            f"[features, labels], got {dims!r}; wrap the dims: [[1, 4, 1, 1], None]"
+        )
+    if not _is_per_host_v2(per_host_input):
+        raise PartitionError(
+            "per_host_input_for_training: input_partition_dims needs PER_HOST_V2, got "
+            f"{per_host_input!r}; pass per_host_input_for_training=PER_HOST_V2"
+        )
+    if cores is None:
+        raise PartitionError(
+            "num_cores_per_replica: input_partition_dims needs it, got None; pass the product of the dims"
+        )
+    return cores
+
+
+def _named_dims(features: DimsTree, labels: DimsTree) -> dict[str, Sequence[int] | None]:
+    """Return the dims of all tensors by key; TPUConfig's single tensors are those of a batch of halofeed."""
+    named: dict[str, Sequence[int] | None] = {}
+    for tree, only_key in ((features, "image"), (labels, "label")):
+        if isinstance(tree, dict):
+            if twice := sorted(set(tree) & set(named)):
+                raise PartitionError(
+                    f"input_partition_dims: {twice[0]!r} is a feature and a label; rename one"
+                )
+            named.update(tree)
+        elif tree is not None:
+            named[only_key] = tree
+    return named
 
 
 def _check_other_arguments(iterations_per_loop: object, ignored: Mapping[str, object]) -> None:
@@ -483,7 +511,7 @@ def _tree(where: str, tree: object, cores: int) -> DimsTree:
 
 
 def _is_per_host_v2(mode: object) -> bool:
-    if isinstance(mode, bool):
+    if isinstance(mode, bool):  # TPUConfig: True is PER_HOST_V1, False PER_SHARD_V1
         return False
     name = getattr(mode, "name", mode)
     return name in (PER_HOST_V2, f"InputPipelineConfig.{PER_HOST_V2}") or mode == _PER_HOST_V2_NUMBER

@@ -141,7 +141,7 @@ class OpenFile:
         for _ in range(_ATTEMPTS):
             status = os.fstat(self.descriptor)
             age = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)
-            if not 0 <= age < _TICK_SECONDS * 1e9:
+            if not 0 <= age < _TICK_SECONDS * 1e9:  # below 0: the clock of another machine is ahead
                 break
             time.sleep(_TICK_SECONDS)
         return status
@@ -199,6 +199,7 @@ class ShardFile:
             if (cached := _cache.get(self._token)) is not None:
                 _cache.move_to_end(self._token)
                 return cached
+        # Without the lock, because a network file system may take seconds to open a file.
         opened = _retry_after_closing(lambda: OpenFile(self._path, self._name), self._name)
         limit = most_open()
         with _lock:

@@ -97,18 +97,24 @@ def _pixels(value: Any, path: str) -> Problems:
         return
     yield from _count(value["count"], f"{path}.count")
     lists = [value[name] for name in _PIXEL_SUMS]
-    if not all(isinstance(one, list) for one in lists) or len(set(map(len, lists))) != 1:
+    if not _are_lists_of_one_length(lists):
         yield path, f"expected {', '.join(_PIXEL_SUMS)} of every channel"
         return
     if value["count"] and not lists[0]:
         yield path, "expected the sums of at least one channel, got none"
-    elif not all(_is_count(number, _SUM_BITS) for one in lists[:2] for number in one):
+    # A sum of squares of 2**63 pixels of 16 bits needs more than 64 bits.
+    elif not all(_is_count(number, _SUM_BITS) for number in (*lists[0], *lists[1])):
         yield path, f"expected sums of whole numbers below 2**{_SUM_BITS}"
-    elif not all(
-        isinstance(bins, list) and len(bins) == _HISTOGRAM_BINS and all(map(_is_count, bins))
-        for bins in lists[2]
-    ):
+    elif not all(map(_is_histogram, lists[2])):
         yield f"{path}.histogram", f"expected {_HISTOGRAM_BINS} counts of every channel"
+
+
+def _are_lists_of_one_length(values: list[Any]) -> bool:
+    return all(isinstance(one, list) for one in values) and len(set(map(len, values))) == 1
+
+
+def _is_histogram(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == _HISTOGRAM_BINS and all(map(_is_count, value))
 
 
 def _intensities(value: Any, path: str) -> Problems:
@@ -144,7 +150,7 @@ class PixelSums:
 
     def merge(self, other: PixelSums) -> PixelSums:
         """Add two; empty sums fit any number of channels."""
-        if not self.sum or not other.sum:
+        if not self.sum or not other.sum:  # a shard without records does not know its number of channels
             return other if other.sum else self
         return PixelSums(
             count=self.count + other.count,
@@ -321,7 +327,7 @@ def _merge_values(one: Any, other: Any) -> Any:
     if isinstance(one, int):
         return one + other
     if isinstance(one, tuple):
-        return tuple(map(max, one, other))
+        return tuple(map(max, one, other))  # sides of the largest image
     if isinstance(one, Mapping):
         total = {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
         return {name: total[name] for name in sorted(total, key=_natural_order)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from halofeed.errors import UsageError
@@ -207,9 +207,16 @@ def field_problems(task: str, fields: Sequence[Field], labels: Collection[int]) 
     if problem := kind.image_problem(image):
         yield "fields.image", problem
         return
-    label, boxes = named.get("label"), named.get("boxes")
+    yield from _differences(task, fields, _expected_fields(task, kind, named, labels))
+
+
+def _expected_fields(
+    task: str, kind: Kind, named: Mapping[str, Field], labels: Collection[int]
+) -> tuple[Field, ...]:
+    """Return the fields of a task's records with every choice that the given fields show."""
+    image, label, boxes = named["image"], named.get("label"), named.get("boxes")
     in_sets = task == "segmentation" and label is not None and label.holds_sets
-    expected = task_named(task).fields(
+    return task_named(task).fields(
         ImageFormat(
             kind=kind,
             shape=image.shape[:-1],
@@ -226,15 +233,21 @@ def field_problems(task: str, fields: Sequence[Field], labels: Collection[int]) 
         keep=tuple(_KEPT_FIELDS),
         several_classes=len(labels) if task == "classification" and "labels" in named else None,
     )
+
+
+def _differences(task: str, fields: Sequence[Field], expected: Sequence[Field]) -> Iterator[tuple[str, str]]:
+    """Yield (path in a manifest, problem) where fields are not as expected, or missing."""
+    patterns = {pattern.name: pattern for pattern in expected}
     for field in fields:
-        pattern = next((other for other in expected if other.name == field.name), None)
-        if pattern is None:
-            yield f"fields.{field.name}", f"records of {task} have no such field"
+        name = field.name
+        if name not in patterns:
+            yield f"fields.{name}", f"records of {task} have no such field"
             continue
         for attribute in _COMPARED:
-            ours, theirs = getattr(field, attribute), getattr(pattern, attribute)
+            ours, theirs = getattr(field, attribute), getattr(patterns[name], attribute)
             if ours != theirs:
-                yield f"fields.{field.name}.{attribute}", f"expected {theirs!r} of {task}, got {ours!r:.200}"
+                yield f"fields.{name}.{attribute}", f"expected {theirs!r} of {task}, got {ours!r:.200}"
+    given = {field.name for field in fields}
     for pattern in expected:
-        if pattern.name not in named and not pattern.optional:
+        if pattern.name not in given and not pattern.optional:
             yield f"fields.{pattern.name}", f"it is missing, and all records of {task} have it"

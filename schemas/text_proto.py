@@ -25,6 +25,7 @@ _TOKEN = re.compile(
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
 _CLOSING = {"{": "}", "<": ">"}
+_END = "the end of the file"
 
 
 def parse_text_proto(text: str) -> ProtoFields:
@@ -65,10 +66,11 @@ def _parse_fields(tokens: _Tokens, position: int, closing: str | None) -> tuple[
         position += 1
         if kind == "mark" and written == closing:
             return fields, position
-        if kind == "mark" and written in ",;":
+        if kind == "mark" and written in ",;":  # separators of fields are optional
             continue
         if kind != "word":
             raise ValueError(f": expected the name of a field, got {written!r}")
+        # The specification lets writers leave the colon out before a message.
         if tokens[position : position + 1] == [("mark", ":")]:
             position += 1
         values, position = _parse_value(tokens, position)
@@ -80,37 +82,47 @@ def _parse_fields(tokens: _Tokens, position: int, closing: str | None) -> tuple[
 
 def _parse_value(tokens: _Tokens, position: int) -> tuple[list[str | ProtoFields], int]:
     """Return the value at `position`, or the values of a list, and the position after it."""
-    kind, written = tokens[position] if position < len(tokens) else ("end", "the end of the file")
+    kind, written = tokens[position] if position < len(tokens) else ("end", _END)
     if kind == "word":
         return [written], position + 1
     if kind == "string":
-        text = b""
-        while position < len(tokens) and tokens[position][0] == "string":
-            text += _ESCAPE.sub(_decode_escape, tokens[position][1][1:-1].encode())
-            position += 1
-        return [text.decode("utf-8", "replace")], position
+        return _parse_strings(tokens, position)
     if written in _CLOSING:
         fields, position = _parse_fields(tokens, position + 1, _CLOSING[written])
         return [fields], position
     if written == "[":
-        position, values = position + 1, []
-        while position < len(tokens) and tokens[position][1] != "]":
-            if tokens[position][1] == ",":
-                position += 1
-                continue
-            found, position = _parse_value(tokens, position)
-            values += found
-        if position < len(tokens):
-            return values, position + 1
-        written = "the end of the file"
+        return _parse_list(tokens, position + 1)
     raise ValueError(f": expected a value, got {written!r}")
+
+
+def _parse_strings(tokens: _Tokens, position: int) -> tuple[list[str | ProtoFields], int]:
+    """Return the text of adjacent strings, which are one value, as in C; and the position after them."""
+    text = b""
+    while position < len(tokens) and tokens[position][0] == "string":
+        text += _ESCAPE.sub(_decode_escape, tokens[position][1][1:-1].encode())
+        position += 1
+    return [text.decode("utf-8", "replace")], position
+
+
+def _parse_list(tokens: _Tokens, position: int) -> tuple[list[str | ProtoFields], int]:
+    """Return the values up to the closing bracket, and the position after it."""
+    values: list[str | ProtoFields] = []
+    while position < len(tokens) and tokens[position][1] != "]":
+        if tokens[position][1] == ",":
+            position += 1
+            continue
+        found, position = _parse_value(tokens, position)
+        values += found
+    if position == len(tokens):
+        raise ValueError(f": expected a value, got {_END!r}")
+    return values, position + 1
 
 
 def _decode_escape(match: re.Match[bytes]) -> bytes:
     code = match.group(1)
     if code[:1] in b"01234567":
         return bytes([int(code, 8) & 255])
-    if code[:1] in b"xX" and len(code) > 1:
+    if code[:1] in b"xX" and len(code) > 1:  # \x without a digit is the letter x
         return bytes([int(code[1:], 16)])
     return _ESCAPED.get(code, code)
 

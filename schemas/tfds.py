@@ -45,6 +45,7 @@ _DESCRIPTIVE = {
 def metadata_files(manifest: Manifest) -> dict[str, bytes]:
     """Return the files that follow from a manifest alone, by name; data sets of format 1 have only two of them."""
     found = {DATASET_INFO: dataset_info_json(manifest), FEATURES: features_json(manifest)}
+    # Metadata of a committed version of format 1 must stay as it was written.
     if manifest.format_version > 1:
         found[CROISSANT] = croissant_json(manifest)
     if _has_class_names(manifest):
@@ -52,6 +53,7 @@ def metadata_files(manifest: Manifest) -> dict[str, bytes]:
         names = _class_names(manifest.labels)
         keyed = {key for field in manifest.fields for key in field.keys}
         files = {f"{key.replace('/', '.')}.labels.txt" for key in keyed} & set(CLASS_NAMES)
+        # Others stay in label_map.pbtxt only, and TFDS shows numbers.
         if _are_lines(names):
             found |= dict.fromkeys(files, "".join(f"{name}\n" for name in names))
     return {name: text.encode("utf-8", "surrogateescape") for name, text in found.items()}
@@ -142,6 +144,7 @@ def features_json(manifest: Manifest) -> str:
         label = _feature(
             "class_label_feature.ClassLabel", classLabel={"numClasses": str(max(manifest.labels) + 1)}
         )
+        # TFDS names classes only where the feature is a ClassLabel, or a sequence of them for boxes.
         for key in features.keys() & {keys.CLASS_LABEL, keys.OBJECT_CLASS_LABEL}:
             is_scalar = features[key] == _tensor((), "int64")
             features[key] = label if is_scalar else _sequence(label)

@@ -82,18 +82,7 @@ class EncodedExample:
 def _feature_chunks(key: str, value: Value) -> tuple[list[Buffer], bool]:
     """Return a Feature message as chunks, and True if the last chunk is its only bytes value."""
     if isinstance(value, np.ndarray):
-        if value.ndim != 1:
-            raise UsageError(f"{key}: expected a one-dimensional array, got shape {value.shape}")
-        if value.dtype.kind == "f":
-            number, body = 2, value.astype("<f4", copy=False).tobytes()
-        elif value.dtype.kind in "iub":
-            if value.dtype == np.uint64 and value.size and value.max() > _INT64_MAX:
-                raise UsageError(f"{key}: expected int64 values, got {value.max()}, which int64 cannot hold")
-            number, body = 3, b"".join(map(_varint, value.tolist()))
-        else:
-            raise UsageError(
-                f"{key}: a {value.dtype} array has no form in tf.train.Example; use floats or integers"
-            )
+        number, body = _packed(key, value)
         inner = _length_prefixed(1, len(body)) + body if body else b""
         return [_length_prefixed(number, len(inner)), inner], False
     single = isinstance(value, bytes | bytearray | memoryview)
@@ -107,6 +96,21 @@ def _feature_chunks(key: str, value: Value) -> tuple[list[Buffer], bool]:
         view = item if isinstance(item, bytes | bytearray) else item.cast("B")
         pieces += [_length_prefixed(1, len(view)), view]
     return [_length_prefixed(1, sum(map(len, pieces))), *pieces], single
+
+
+def _packed(key: str, value: NDArray[Any]) -> tuple[int, bytes]:
+    """Return the field of a Feature for an array, 2 for floats and 3 for integers, and the packed numbers."""
+    if value.ndim != 1:
+        raise UsageError(f"{key}: expected a one-dimensional array, got shape {value.shape}")
+    if value.dtype.kind == "f":
+        return 2, value.astype("<f4", copy=False).tobytes()
+    if value.dtype.kind not in "iub":
+        raise UsageError(
+            f"{key}: a {value.dtype} array has no form in tf.train.Example; use floats or integers"
+        )
+    if value.dtype == np.uint64 and value.size and value.max() > _INT64_MAX:
+        raise UsageError(f"{key}: expected int64 values, got {value.max()}, which int64 cannot hold")
+    return 3, b"".join(map(_varint, value.tolist()))
 
 
 def encode_example(features: Mapping[str, Value]) -> EncodedExample:
@@ -131,11 +135,9 @@ def encode_example(features: Mapping[str, Value]) -> EncodedExample:
         )
     for key in sorted(features):
         pieces, single = _feature_chunks(key, features[key])
-        name = key.encode()
         feature_length = sum(map(len, pieces))
-        feature_head = _length_prefixed(2, feature_length)
-        entry_length = len(_length_prefixed(1, len(name))) + len(name) + len(feature_head) + feature_length
-        head = _length_prefixed(1, entry_length) + _length_prefixed(1, len(name)) + name + feature_head
+        key_and_head = _key_field(key) + _length_prefixed(2, feature_length)
+        head = _length_prefixed(1, len(key_and_head) + feature_length) + key_and_head
         body.append(head)
         body.extend(pieces)
         position += len(head) + feature_length
@@ -153,6 +155,13 @@ def encode_example(features: Mapping[str, Value]) -> EncodedExample:
         length=length,
         starts={key: start + len(head) for key, start in starts.items()},
     )
+
+
+@lru_cache(maxsize=256)
+def _key_field(key: str) -> bytes:
+    """Return the key of a map entry as protobuf's field; all records of a task have the same keys."""
+    name = key.encode()
+    return _length_prefixed(1, len(name)) + name
 
 
 def _count_values(value: Value) -> int:
@@ -183,7 +192,7 @@ def _read_varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, at
         shift += 7
-        if shift > 63:
+        if shift > 63:  # a varint has at most ten bytes
             break
     raise CorruptFileError(f"not a tf.train.Example: a number that does not end at byte {at}")
 
@@ -205,7 +214,10 @@ class _ValueLimit:
 
 
 def _fields(view: memoryview, at: int, end: int, limit: _ValueLimit) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the number, wire type, start and end of each field; for a varint the value instead of the start."""
+    """Yield the number, wire type, start and end of each field; for a varint the value instead of the start.
+
+    One loop without calls for the usual tags and sizes of one byte, because it runs for every value of every record.
+    """
     limited = limit.count >= 0
     while at < end:
         if limited:
@@ -227,9 +239,9 @@ def _fields(view: memoryview, at: int, end: int, limit: _ValueLimit) -> Iterator
             value, at = _read_varint(view, at, end)
             yield number, wire, value, at
             continue
-        elif wire in (1, 5):
+        elif wire in (1, 5):  # fixed64 and fixed32
             size = 8 if wire == 1 else 4
-        else:
+        else:  # groups (3 and 4), which proto3 does not have, and 6 and 7, which no version has
             raise CorruptFileError(f"not a tf.train.Example: wire type {wire} at byte {at}")
         if size > end - at:
             raise CorruptFileError(
@@ -258,6 +270,8 @@ def _decode_integers(view: memoryview, at: int, end: int, limit: _ValueLimit) ->
     values: list[int] = []
     parts: list[NDArray[np.uint64]] = []
     for number, wire, start, stop in _fields(view, at, end, limit):
+        # Writers pack integers; readers must accept both forms.
+        # https://protobuf.dev/programming-guides/encoding/#packed
         if number == 1 and wire == 0:
             values.append(start)
         elif number == 1 and wire == 2 and stop - start > _MAX_LOOP_BYTES:
@@ -276,6 +290,7 @@ def _decode_integers(view: memoryview, at: int, end: int, limit: _ValueLimit) ->
 
 def _decode_packed(view: memoryview, start: int, stop: int, limit: _ValueLimit) -> NDArray[np.uint64]:
     """Decode many packed varints with NumPy; a loop would take minutes for a gigabyte."""
+    # More bytes than the longest form of the permitted values; refused before NumPy allocates arrays of that size.
     if stop - start > _VARINT_BYTES * RECORD_VALUES:
         limit.take(RECORD_VALUES + 1, start)
     data = np.frombuffer(view[start:stop], np.uint8)
@@ -317,17 +332,22 @@ def decode_example(data: Buffer, keys: Collection[str] | None = None) -> Decoded
     limit = _ValueLimit(len(view))
     wanted = None if keys is None else {key.encode() for key in keys}
     found: Decoded = {}
-    for number, wire, at, end in _fields(view, 0, len(view), limit):
-        if number != 1 or wire != 2:
-            continue
-        for entry, entry_wire, entry_at, entry_end in _fields(view, at, end, limit):
-            if (
-                entry == 1
-                and entry_wire == 2
-                and (wanted is None or _is_wanted(view, entry_at, entry_end, wanted))
-            ):
-                _decode_entry(view, entry_at, entry_end, found, limit)
+    for at, end in _entries(view, limit):
+        if wanted is None or _is_wanted(view, at, end, wanted):
+            _decode_entry(view, at, end, found, limit)
     return found if keys is None else {key: value for key, value in found.items() if key in keys}
+
+
+def _entries(view: memoryview, limit: _ValueLimit) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of each entry of the map of features.
+
+    Fields of other numbers are skipped, as protobuf does with fields that a reader does not know.
+    """
+    for number, wire, at, end in _fields(view, 0, len(view), limit):
+        if number == 1 and wire == 2:
+            for entry, entry_wire, start, stop in _fields(view, at, end, limit):
+                if entry == 1 and entry_wire == 2:
+                    yield start, stop
 
 
 def decode_parts(parts: Sequence[tuple[int, memoryview]], length: int, keys: frozenset[str]) -> Decoded:
@@ -354,7 +374,10 @@ def decode_parts(parts: Sequence[tuple[int, memoryview]], length: int, keys: fro
 
 
 def _decode_in_order(parts: Sequence[tuple[int, memoryview]], length: int, keys: frozenset[str]) -> Decoded:
-    """Decode the form of a message that writers use: one map of features and no other field."""
+    """Decode the form of a message that writers use: one map of features and no other field.
+
+    One loop with the state of a scanner (part, place), which the loader runs for each record that is not cached.
+    """
     wanted = _encoded_keys(keys)
     found: Decoded = {}
     limit = _ValueLimit(sum(len(part) for _, part in parts))
@@ -408,7 +431,10 @@ def decode_small(read: Callable[[int, int], memoryview], length: int, keys: Coll
 
 
 def _decode_windows(read: Callable[[int, int], memoryview], length: int, keys: Collection[str]) -> Decoded:
-    """Decode the form of a message that writers use: one map of features and no other field."""
+    """Decode the form of a message that writers use: one map of features and no other field.
+
+    One loop with the state of a scanner (window, its base, place): each step may read the next window.
+    """
     wanted = {key.encode() for key in keys}
     found: Decoded = {}
     limit = _ValueLimit(length)
@@ -471,16 +497,7 @@ def _decode_entry(view: memoryview, at: int, end: int, found: Decoded, limit: _V
     key, features = "", []
     for number, wire, start, stop in _fields(view, at, end, limit):
         if wire == 2 and number == 1:
-            if stop - start > _KEY_BYTES:
-                raise CorruptFileError(
-                    f"not a tf.train.Example: a key of {plural(stop - start, 'byte')} at byte {start}"
-                )
-            try:
-                key = str(view[start:stop], "utf-8")
-            except UnicodeDecodeError as error:
-                raise CorruptFileError(
-                    f"not a tf.train.Example: a key that is not UTF-8 at byte {start}"
-                ) from error
+            key = _decode_key(view, start, stop)
         elif wire == 2 and number == 2:
             features.append((start, stop))
     # A later entry of the same key replaces an earlier one. Within an entry, messages of one field are merged, which
@@ -497,6 +514,18 @@ def _decode_entry(view: memoryview, at: int, end: int, found: Decoded, limit: _V
                 lists.append(_DECODERS[number](view, start, stop, limit))
     if lists:
         found[key] = lists[0] if len(lists) == 1 else _joined(lists)
+
+
+def _decode_key(view: memoryview, start: int, stop: int) -> str:
+    # No key of a record is this long; a damaged length would make the message of an error as long as the record.
+    if stop - start > _KEY_BYTES:
+        raise CorruptFileError(
+            f"not a tf.train.Example: a key of {plural(stop - start, 'byte')} at byte {start}"
+        )
+    try:
+        return str(view[start:stop], "utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"not a tf.train.Example: a key that is not UTF-8 at byte {start}") from error
 
 
 def _decode_bytes(view: memoryview, at: int, end: int, limit: _ValueLimit) -> list[memoryview]:

@@ -53,6 +53,7 @@ class RecordWriter:
         file_crc, crc, written = crc32c(header, self.checksum), 0, 0
         for chunk in chunks:
             size = len(chunk)
+            # Checksums of raw values were computed block by block for the index; combining costs four look-ups.
             if known is not None and written in known:
                 chunk_crc = known[written]
                 crc, file_crc = combine(crc, chunk_crc, size), combine(file_crc, chunk_crc, size)

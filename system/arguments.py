@@ -8,6 +8,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from halofeed.errors import ArgumentsError, UsageError
@@ -52,27 +53,75 @@ def _call_problem(function: Callable[..., Any], given: Sequence[Any], named: Map
     except TypeError as error:
         reason = str(error)
     else:
-        return ""
+        return ""  # the TypeError came from inside the function
     parameters, who = dict(signature.parameters), function.__name__
     if parameters.pop("self", parameters.pop("cls", None)) is not None:
         who, given = (type(given[0]).__name__ if who == "__init__" else who), given[1:]
-    by_name = [one.name for one in parameters.values() if one.kind is one.KEYWORD_ONLY]
-    by_place = [one.name for one in parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
-    several = [f"*{one.name}" for one in parameters.values() if one.kind is one.VAR_POSITIONAL]
-    known = [*by_place, *by_name]
-    takes = f"it takes {', '.join([*several, *known]) or 'none'}"
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    if not takes_any and (unknown := [name for name in named if name not in parameters]):
-        near = did_you_mean(unknown[0], known) or "leave it out; "
-        return f"{who}: {unknown[0]}: no such argument; {near}{takes}"
-    if len(given) > len(by_place) and (by_name or takes_any):
-        example = ", ".join(f"{name}=..." for name in by_name[:2] or ["name"])
-        after = f" after {by_place[-1]}" if by_place else ""
-        return f"{who}: every argument{after} is given by its name, such as {example}; {takes}"
-    empty = [name for name in known if parameters[name].default is inspect.Parameter.empty]
-    if missing := [name for name in empty if name not in (*by_place[: len(given)], *named)]:
-        return f"{who}: {', '.join(missing)}: missing; {takes}"
-    return f"{who}: {reason}; {takes}"
+    takes = _Parameters.of(parameters)
+    problem = takes.unknown(named) or takes.too_many(len(given)) or takes.missing(len(given), named)
+    return f"{who}: {problem or f'{reason}; '}{takes}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parameters:
+    """Parameters of a function by how calls give them; its methods return the beginning of a message.
+
+    Args:
+        by_place, by_name: names of positional and of keyword-only parameters.
+        several: the name of *args, if there is one.
+        takes_any: whether there is a **kwargs.
+        required: names of parameters without a default.
+    """
+
+    by_place: Sequence[str]
+    by_name: Sequence[str]
+    several: Sequence[str]
+    takes_any: bool
+    required: Sequence[str]
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, inspect.Parameter]) -> _Parameters:
+        def named(kind: Any) -> list[str]:
+            return [one.name for one in parameters.values() if one.kind is kind]
+
+        by_place, by_name = (
+            named(inspect.Parameter.POSITIONAL_OR_KEYWORD),
+            named(inspect.Parameter.KEYWORD_ONLY),
+        )
+        return cls(
+            by_place=by_place,
+            by_name=by_name,
+            several=named(inspect.Parameter.VAR_POSITIONAL),
+            takes_any=bool(named(inspect.Parameter.VAR_KEYWORD)),
+            required=[
+                name for name in (*by_place, *by_name) if parameters[name].default is inspect.Parameter.empty
+            ],
+        )
+
+    def __str__(self) -> str:
+        several = [f"*{name}" for name in self.several]
+        return f"it takes {', '.join([*several, *self.by_place, *self.by_name]) or 'none'}"
+
+    def unknown(self, named: Mapping[str, Any]) -> str:
+        """Return what is wrong with the first name that is no parameter; "" without one."""
+        known = [*self.by_place, *self.by_name]
+        absent = [name for name in named if name not in (*known, *self.several)]
+        if self.takes_any or not absent:
+            return ""
+        return f"{absent[0]}: no such argument; {did_you_mean(absent[0], known) or 'leave it out; '}"
+
+    def too_many(self, count: int) -> str:
+        """Return what is wrong if more arguments are given by place than there are such parameters; else ""."""
+        if count <= len(self.by_place) or not (self.by_name or self.takes_any):
+            return ""
+        example = ", ".join(f"{name}=..." for name in self.by_name[:2] or ["name"])
+        after = f" after {self.by_place[-1]}" if self.by_place else ""
+        return f"every argument{after} is given by its name, such as {example}; "
+
+    def missing(self, count: int, named: Mapping[str, Any]) -> str:
+        """Return which required parameters a call leaves out; "" without one."""
+        absent = [name for name in self.required if name not in (*self.by_place[:count], *named)]
+        return f"{', '.join(absent)}: missing; " if absent else ""
 
 
 def whole_number(name: str, value: Any, example: int = 8) -> int:
@@ -84,7 +133,7 @@ def whole_number(name: str, value: Any, example: int = 8) -> int:
     halofeed.errors.UsageError: batch_size: expected a whole number such as 16, got '16'
     """
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool):  # batch_size=True would be 1
             raise TypeError
         return operator.index(value)
     except TypeError:
@@ -115,6 +164,7 @@ def truth_value(name: str, value: Any, reason: str = "") -> bool:
     >>> truth_value("shuffle", 1)
     True
     """
+    # Configurations and NumPy give 1 and np.True_; "no" and [] are true or false in Python by accident.
     is_numpys = type(value).__module__ == "numpy" and value.shape == ()
     if (isinstance(value, int) or is_numpys) and value in (0, 1):
         return bool(value)

@@ -26,6 +26,7 @@ def crc32c(data: Any, crc: int = 0) -> int:
     if isinstance(data, bytes) and len(data) < _LARGE_BYTES:
         return int(extend(crc, data))
     array = np.frombuffer(data, np.uint8)
+    # A call through ctypes costs more than the checksum of a small piece.
     if array.nbytes < _LARGE_BYTES or extend_unlocked is None:
         return int(extend(crc, array))
     return int(extend_unlocked(crc, array.ctypes.data, array.nbytes))

@@ -47,7 +47,7 @@ def print_status(text: str, level: int = NORMAL) -> None:
 def print_error(text: str) -> None:
     """Write a line to standard error without secrets; on a terminal it replaces the progress line."""
     text = redacted(text)
-    if sys.stderr is not None:
+    if sys.stderr is not None:  # None under pythonw and in some services
         with contextlib.suppress(ValueError):  # a closed stream
             text = f"\r\x1b[K{text}" if sys.stderr.isatty() else text
         write_if_possible(sys.stderr, f"{text}\n")
@@ -109,6 +109,7 @@ class StatusLine:
     def update(self, text: Callable[[float], str]) -> None:
         """Show a new state if it is time; `text` returns it for the seconds since the line was made."""
         elapsed = time.monotonic() - self._began
+        # The text is formed only when it is shown: callers update after each item.
         if self._show and elapsed >= self._next:
             self._next = elapsed + self._pause
             line = text(elapsed)
@@ -160,6 +161,7 @@ def human_bytes(count: int) -> str:
     >>> human_bytes(999), human_bytes(123_456), human_bytes(5_000_000_000)
     ('999 B', '123 kB', '5.00 GB')
     """
+    # 999.5 rounds to 1000, which is written as 1.00 of the next unit.
     size, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
         if size < 999.5 or unit == "PB":

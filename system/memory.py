@@ -28,6 +28,7 @@ from halofeed.system.resource_errors import resource_limit
 def machine_memory() -> int:
     """Return the bytes of memory of this machine, or the limit of its control group (container) if that is less."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # Control groups of version 2, whose file may say "max", and of version 1.
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
             memory = min(memory, int(Path(path).read_text()))
@@ -43,6 +44,7 @@ def available_memory() -> int:
     with contextlib.suppress(OSError, ValueError, KeyError):
         group = Path("/sys/fs/cgroup")
         values = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        # The page cache counts as used by the group, but the kernel reclaims its inactive part first.
         used = int((group / "memory.current").read_text()) - int(values["inactive_file"])
         memory = min(memory, machine_memory() - used)
     return max(0, memory)
@@ -117,6 +119,7 @@ class MemoryBudget:
     def take(self, byte_count: int) -> bool:
         """Reserve more bytes, or free some if negative; return False if there is no room or another input waits."""
         with self._changed:
+            # Nobody overtakes a waiting input; else small inputs would keep a large one waiting without end.
             if byte_count > 0 and (self._waiting or self.used + byte_count > self.limit_bytes):
                 return False
             self._add(byte_count)
@@ -164,6 +167,7 @@ class Share:
             RetryWhenMemoryFree: there is no room now.
         """
         self.needed = max(self.needed, byte_count)
+        # Of the recipe, so every machine rejects the same inputs; what this machine lacks is checked below.
         if byte_count > self._budget.allowed_bytes:
             allowed = self._budget.allowed_bytes // MEBIBYTE
             raise SourceError(
@@ -237,6 +241,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError) or getattr(error, "code", None) == _OPENCV_NO_MEMORY:
         return True
+    # C++ libraries raise RuntimeError or ValueError with the text of std::bad_alloc or of their own check.
     message = str(error).lower()
     return any(words in message for words in _OUT_OF_MEMORY_WORDS)
 
@@ -286,7 +291,7 @@ def keep_freed_memory() -> None:
     Every new megabyte costs 256 page faults, and threads wait for each other at each one. The setting applies to the
     complete process, so only the command line and its workers call this. It has no effect on other C libraries.
     """
-    if not sys.platform.startswith("linux"):
+    if not sys.platform.startswith("linux"):  # mallopt is glibc's
         return
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt

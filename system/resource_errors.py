@@ -97,12 +97,15 @@ def resource_error(error: BaseException) -> str | None:
     >>> str(resource_error(RuntimeError("can't start new thread"))).startswith("no further thread could be started")
     True
     """
+    # The dynamic loader says so of a library for which no address space is left.
     unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
     refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
     if isinstance(error, MemoryError) or unmapped or refused:
         return f"too little memory{_limits('AS', 'DATA')}; {_LESS_MEMORY}"
+    # CPython raises a plain RuntimeError with this text for a failed pthread_create.
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return f"no further thread could be started{_limits('NPROC', 'AS')}; {_LESS_MEMORY}"
+    # fork(2) fails so at the limit of processes (RLIMIT_NPROC).
     if isinstance(error, BlockingIOError) and error.errno == errno.EAGAIN:
         return f"no further process could be started{_limits('NPROC', 'AS')}; {_LESS_MEMORY}"
     return None
@@ -141,11 +144,9 @@ def system_error(error: OSError) -> str | None:
     if error.errno is None:
         return None
     steps = getattr(error, "__notes__", [])[:1]
-    if error.errno == errno.ENOENT and steps and isinstance(error.filename, str):
-        folder = os.path.dirname(error.filename) or "."
-        if not os.path.isdir(folder):
-            made = f"`mkdir -p {shlex.quote(folder)}` makes it; {_AGAIN}"
-            return f"{steps[0]} into {folder}: no such folder. {made}"
+    if steps and (folder := _missing_folder(error)):
+        made = f"`mkdir -p {shlex.quote(folder)}` makes it; {_AGAIN}"
+        return f"{steps[0]} into {folder}: no such folder. {made}"
     paths = " to ".join(
         os.fsdecode(one) for one in (error.filename, error.filename2) if isinstance(one, str | bytes)
     )
@@ -153,6 +154,17 @@ def system_error(error: OSError) -> str | None:
     reason = error.strerror or os.strerror(error.errno)
     fix = FIXES.get(error.errno, "Run the command with --debug to see where it failed")
     return f"{what}: {reason}. {fix}" if what else f"{reason}. {fix}"
+
+
+def _missing_folder(error: OSError) -> str:
+    """Return the folder that is missing where a file could not be made; "" for any other error.
+
+    The system says "No such file or directory" of the file, although the folder is what the user has to make.
+    """
+    if error.errno != errno.ENOENT or not isinstance(error.filename, str):
+        return ""
+    folder = os.path.dirname(error.filename) or "."
+    return "" if os.path.isdir(folder) else folder
 
 
 def describe_error(error: BaseException) -> str:

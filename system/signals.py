@@ -193,6 +193,7 @@ def wait_if_ending() -> None:
 
 
 def _on_signal(number: int, _: FrameType | None) -> None:
+    # A library such as asyncio may have set another wake-up descriptor; then the thread gets no signal.
     if (
         _wakeup_writer < 0
         or signal.set_wakeup_fd(_wakeup_writer, warn_on_full_buffer=False) != _wakeup_writer
@@ -209,6 +210,7 @@ def _on_signal(number: int, _: FrameType | None) -> None:
 
 def _handle(number: int) -> None:
     if _ending_since is not None:
+        # Users press Ctrl-C several times; only a cleanup that hangs is ended by that.
         if time.monotonic() - _ending_since > _CLEANUP_SECONDS:
             os._exit(128 + number)
     elif _deferrals:

@@ -77,7 +77,7 @@ class ThreadTask(Generic[Result]):
 
     def cancel(self) -> bool:
         """Prevent a call that no thread has begun; return False if a thread is making it."""
-        if self._claim.acquire(blocking=False):
+        if self._claim.acquire(blocking=False):  # so no thread has begun it, and none will
             self._call, self.is_over = None, True
         return self.is_over
 
@@ -93,9 +93,10 @@ class ThreadTask(Generic[Result]):
         Raises:
             RuntimeError: an exception from outside has ended the thread that made the call.
         """
-        if not self._running:
+        if not self._running:  # the system refused every thread, or they have ended
             self.run()
         while not self.is_over:
+            # Short waits, because a thread may end from outside without a notice (see `is_lost`).
             if not self._ended.acquire(timeout=_POLL_SECONDS):
                 self.run()
                 if not self.is_over and self._thread and self._thread not in self._running:

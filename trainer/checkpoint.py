@@ -16,7 +16,7 @@ import logging
 import math
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from operator import itemgetter
 from pathlib import Path
@@ -125,14 +125,8 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         steps = self._manager.all_steps()
         if step in steps:
             return
-        if steps and max(steps) > step:
-            raise UsageError(
-                f"{self.folder}: holds the checkpoint of step {max(steps)}, later than {step}; "
-                "resume from it, remove it, or train in another folder"
-            )
-        # Orbax would wait five minutes for a folder that it cannot create.
-        if not os.access(self.folder, os.W_OK | os.X_OK) or not self.folder.is_dir():
-            raise self._write_error(OSError("the folder is missing or not writable"))
+        self._check_writable(step, steps)
+        # Orbax's folders are listed before it makes them, so that --overwrite can delete what a killed save left.
         if jax.process_index() == 0:
             for name in (self._name(step), f"{self._name(step)}.orbax-checkpoint-tmp"):
                 owned_files.record_library_folder(self.folder.parent, name, whole=False)
@@ -154,6 +148,17 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             raise self._write_error(error) from error
         if wait:
             self.wait()
+
+    def _check_writable(self, step: int, steps: Sequence[int]) -> None:
+        """Raise an error if the folder holds a checkpoint of a later step, or cannot be written."""
+        if steps and max(steps) > step:
+            raise UsageError(
+                f"{self.folder}: holds the checkpoint of step {max(steps)}, later than {step}; "
+                "resume from it, remove it, or train in another folder"
+            )
+        # Orbax would wait five minutes for a folder that it cannot create.
+        if not os.access(self.folder, os.W_OK | os.X_OK) or not self.folder.is_dir():
+            raise self._write_error(OSError("the folder is missing or not writable"))
 
     def latest(self) -> int | None:
         """Return the step of the last complete checkpoint, after waiting for a running save."""
@@ -184,26 +189,10 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             CorruptFileError: the checkpoint is damaged.
         """
         self.wait()
-        steps = self._manager.all_steps()
-        if not steps:
-            raise UsageError(f"{self.folder}: holds no checkpoint")
-        step = max(steps) if step is None else step
-        if step not in steps:
-            raise UsageError(
-                f"{self.folder}: holds no checkpoint of step {step}, but of {', '.join(map(str, sorted(steps)))}"
-            )
+        step = self._existing_step(step)
         folder = self.folder.parent / self._name(step)
         expected, structure = _abstract(template)
-        try:
-            stored = self._manager.item_metadata(step)["state"]
-            stored = {key: (tuple(leaf.shape), np.dtype(leaf.dtype)) for key, leaf in stored.items()}
-        except DAMAGED_ERRORS as error:
-            raise _damaged(folder, error) from error
-        if differences := _differences(stored, expected):
-            lines = "\n  ".join(differences)
-            raise UsageError(
-                f"{folder}: is of another model or optimizer; use the config that it was trained with:\n  {lines}"
-            )
+        self._check_leaves(step, folder, expected)
         items = ocp.args.Composite(state=ocp.args.StandardRestore(expected), loader=ocp.args.JsonRestore())
         try:
             restored = self._manager.restore(step, args=items)
@@ -214,14 +203,41 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         except Exception as error:  # Orbax raises the base class where TensorStore cannot read a chunk
             raise _damaged(folder, error) from error
         actual = _checksums(leaves)
+        # A leaf that is spread over processes has no checksum, see `_checksums`.
         if wrong := [key for key in actual if key in checksums and checksums[key] != actual[key]]:
             raise _damaged(folder, ValueError(f"wrong checksum of {', '.join(wrong)}"))
+        # A checkpoint that was renamed or copied would resume at another step.
         if saved_after != step:
             raise CorruptFileError(
                 f"{folder}: the checkpoint of step {step} states that it was saved after step {saved_after}; "
                 f"rename this folder to {saved_after:0{DIGITS}d}, or remove it to resume from the one before it"
             )
         return jax.tree.unflatten(structure, [leaves[key] for key in expected]), loader_state
+
+    def _existing_step(self, step: int | None) -> int:
+        """Return a step, or the last one for None; UsageError if it has no checkpoint."""
+        steps = self._manager.all_steps()
+        if not steps:
+            raise UsageError(f"{self.folder}: holds no checkpoint")
+        step = max(steps) if step is None else step
+        if step not in steps:
+            raise UsageError(
+                f"{self.folder}: holds no checkpoint of step {step}, but of {', '.join(map(str, sorted(steps)))}"
+            )
+        return step
+
+    def _check_leaves(self, step: int, folder: Path, expected: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+        """Raise UsageError if a checkpoint has other leaves than expected, before they are read."""
+        try:
+            stored = self._manager.item_metadata(step)["state"]
+            stored = {key: (tuple(leaf.shape), np.dtype(leaf.dtype)) for key, leaf in stored.items()}
+        except DAMAGED_ERRORS as error:
+            raise _damaged(folder, error) from error
+        if differences := _differences(stored, expected):
+            lines = "\n  ".join(differences)
+            raise UsageError(
+                f"{folder}: is of another model or optimizer; use the config that it was trained with:\n  {lines}"
+            )
 
     def wait(self) -> None:
         """Wait until the running save is on disk.
@@ -232,6 +248,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         try:
             self._manager.wait_until_finished()
             latest = self._manager.latest_step()
+            # A checkpoint counts as saved when its files are on the disk, and not in the system's cache.
             if latest is not None and latest != self._synced and not self._read_only:
                 fsync_tree(self.folder / f"{latest:0{DIGITS}d}")
                 if jax.process_index() == 0:
@@ -269,6 +286,7 @@ def _damaged(folder: Path, error: Exception) -> CorruptFileError:
 
 def _check_metrics(folder: Path) -> None:
     """Raise CorruptFileError if a metric, which selects the best checkpoint, differs from the saved document."""
+    # Orbax chooses the best checkpoint by this file, which has no checksum of its own.
     for checkpoint in sorted(find_paths(folder, "[0-9]" * DIGITS)):
         metric = None
         try:

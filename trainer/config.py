@@ -173,6 +173,7 @@ class TrainConfig:
             if not right
         ]
         cores = self.parsed_partition().cores_per_replica
+        # Each core would compute the complete image.
         if cores > 1 and not self.parsed_partition().dims:
             wrong.append(
                 f"partition: expected one for {cores} cores per replica, else each core does the same work; "
@@ -247,6 +248,7 @@ class TrainConfig:
         for setting in settings:
             name, value = _parse_setting(setting) if isinstance(setting, str) else setting
             part, dot, key = name.partition(".")
+            # Other names with a dot are no settings, and `from_json` lists the known ones.
             if dot and part in ("model", "task"):
                 options = f"{part}_options"
                 document[options] = {**document[options], key: value}
@@ -343,6 +345,7 @@ def configure(name: str, settings: Sequence[str | tuple[str, Any]], **changes: A
     config, lines = read_config(name)
     changed, warmup = config.changed(settings, **changes), config.warmup_steps
     before, updates = (one.steps // one.accumulate_steps for one in (config, changed))
+    # A recipe whose own steps are fewer than its warm-up is a mistake, and is refused elsewhere.
     if updates < warmup <= before and (changed.schedule, changed.warmup_steps) == ("cosine", warmup):
         changed = changed.changed(warmup_steps=updates // 5)
         line = f"a fifth of this run's {updates} updates, in place of {warmup}"
@@ -391,7 +394,11 @@ _TYPE_WORDS: dict[type, str] = {
     Mapping: "a table",
     list: "a list such as [1, 2]",
 }
-_ITEM_TYPES: dict[str, Any] = {"image_shape": int, "boundaries": int, "rates": (int, float)}
+_ITEM_TYPES: dict[str, tuple[type, ...]] = {
+    "image_shape": (int,),
+    "boundaries": (int,),
+    "rates": (int, float),
+}
 """Types of the items of lists of numbers."""
 
 
@@ -414,19 +421,30 @@ def _check_type(name: str, value: Any) -> Any:
     hint = _FIELDS[name]
     if name == "partition" and isinstance(value, list):
         return str(value)  # TPUConfig's lists
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    # TOML writes 1 where a rate of 1.0 is meant.
+    if hint is float and _is_one_of(value, int):
         return float(value)
-    types: tuple[type, ...] = (hint,)
-    if hint not in (int, float, str, bool):
-        types = (Mapping,) if typing.get_origin(hint) is Mapping else (list, tuple, type(None))
-    wrong = not isinstance(value, types) or (isinstance(value, bool) and hint is not bool)
+    types = _types_of(hint)
+    wrong = not _is_one_of(value, *types)
     if not wrong and name in _ITEM_TYPES and value is not None:
-        wrong = any(isinstance(item, bool) or not isinstance(item, _ITEM_TYPES[name]) for item in value)
+        wrong = not all(_is_one_of(item, *_ITEM_TYPES[name]) for item in value)
     if wrong:
         expected = 'a list such as [{name="FlipLeftRight"}]' if "augment" in name else _TYPE_WORDS[types[0]]
         more = "; its options are model.NAME, such as model.width=16" if name == "model" else ""
         raise UsageError(f"{name}: expected {expected}, got {value!r}{more}")
     return value
+
+
+def _types_of(hint: Any) -> tuple[type, ...]:
+    """Return the types of the values of a field; the first is named in messages."""
+    if hint in (int, float, str, bool):
+        return (hint,)
+    return (Mapping,) if typing.get_origin(hint) is Mapping else (list, tuple, type(None))
+
+
+def _is_one_of(value: Any, *types: type) -> bool:
+    """Return whether a value has one of some types; in Python a bool is an int, and in TOML it is not."""
+    return isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 
 def _plain(value: Any) -> Any:

@@ -198,6 +198,7 @@ def open_data(
 
 def evaluation_loader(path: str | Path, split: str, batch_size: int, task: TrainingTask) -> Loader:
     """Return a loader of every record of a split once, in order, with the fields that the task's metrics need."""
+    # The loader refuses a field that the data set lacks, so the manifest is read first.
     loader = Loader(path, split=split, batch_size=batch_size, training=False)
     known = {field.name for field in loader.manifest.fields} | {"size"}
     include = [name for name in task.include if name in known]
@@ -213,6 +214,7 @@ def evaluation_split(manifest: Manifest, requested: str, trained: str) -> str | 
         return requested
     for name in _EVALUATION_SPLITS:
         is_other = name != trained and name in manifest.splits
+        # The split that was trained on would measure what the model remembers.
         if is_other and manifest.splits[name].records and not manifest.is_for_prediction(name):
             return name
     return None

@@ -27,15 +27,15 @@ def start_processes(coordinator: str | None, process_count: int | None, process_
     settings = {"coordinator": coordinator, "process count": process_count, "process id": process_id}
     missing = [name for name, value in settings.items() if value is None]
     given = [name for name in settings if name not in missing]
-    if len(missing) == len(settings):
+    # A run of one process, or JAX finds the others by its environment.
+    if not given:
         return
     if coordinator is None or process_count is None or process_id is None:
         raise UsageError(
             f"{', '.join(missing)}: expected together with {', '.join(given)}; "
             "give every process the same coordinator (host:port) and process count, and its own process id"
         )
-    host, colon, port = coordinator.rpartition(":")
-    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+    if not _is_host_and_port(coordinator):
         raise UsageError(f"coordinator: expected host:port, e.g. 10.0.0.1:8476, got {coordinator!r}")
     if process_count < 1:
         raise UsageError(f"process count: expected 1 or more, got {process_count}")
@@ -44,6 +44,11 @@ def start_processes(coordinator: str | None, process_count: int | None, process_
     # JAX's default has no collectives between CPU devices of several processes.
     jax.config.update("jax_cpu_collectives_implementation", CPU_COLLECTIVES)  # type: ignore[no-untyped-call]
     jax.distributed.initialize(coordinator, process_count, process_id, initialization_timeout=CONNECT_SECONDS)
+
+
+def _is_host_and_port(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    return bool(host and colon and port.isdecimal() and 0 < int(port) < 65536)
 
 
 def is_chief() -> bool:

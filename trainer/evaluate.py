@@ -119,6 +119,7 @@ class ScanMetrics:
             if predicted is None or true is None:
                 continue
             scan = {name: values[row : row + 1] for name, values in truth.items() if name != "extent"}
+            # The extent of a blended scan is all of it.
             if true[2] is not None:
                 scan["extent"] = true[2][None]
             scan["label"] = most_probable(true[0], np.uint32)[None]

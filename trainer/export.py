@@ -73,6 +73,7 @@ def export_folder(folder: str | Path) -> Iterator[Path]:
 def _prepare_folder(folder: Path, *names: str) -> None:
     """Create a folder to export into; raise UsageError if halofeed did not write its files of these names."""
     folder.mkdir(parents=True, exist_ok=True)
+    # Files of earlier exports are replaced, and nothing else.
     if set(names).intersection(names_in(folder)):
         others = [line for line in owned_files.foreign_paths(folder) if re.split("/| \\(", line)[0] in names]
         if others:

@@ -101,11 +101,13 @@ class LoadedRun:
                 f"{dict(self.facts.labels)}"
             )
         task, metrics = self._setup.task, None
+        # The Dice of a tile is not the Dice of its scan (docs/decisions.md).
         if self._has_tiles and self.facts.kind == "volume" and isinstance(task, Segmentation):
             metrics = ScanMetrics(task, self._metadata)
         return self._predictor.evaluate(self._parameters, self._statistics, self._source(), metrics=metrics)
 
     def _source(self) -> EvaluationSource:
+        # Scan by scan, so that one scan at a time is in memory.
         if self._has_tiles:
             return OrderedRecords(self._loader(1), tiles_in_order(self._metadata), self._rows)
         return self._loader(self._rows)
@@ -125,6 +127,7 @@ def choose_split(run: Run, data: str | None, split: str) -> tuple[str, str]:
     if split:
         return path, split
     manifest = read_manifest(path)
+    # The split by which the best checkpoint was chosen, so that the figures agree.
     if run.document.get("evaluate_split") in manifest.splits:
         return path, str(run.document["evaluate_split"])
     filled = sorted(

@@ -51,6 +51,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         self._files: dict[str, TextIO] = {}
         self._board: SummaryWriter | None = None
         self._folder = folder = Path(folder)
+        # Several processes of a run share one folder.
         if not writes:
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +148,7 @@ def _plain(value: Any) -> Any:
         encodable = array if array.dtype.kind in "biufOU" else array.astype(np.float64)
         return _plain(encodable.tolist())
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return json.dumps(value)  # NaN, Infinity or -Infinity, as text
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UsageError(f"log: expected numbers, text, tables, lists or arrays, got {value!r}")
@@ -167,6 +168,7 @@ def _documents(path: Path) -> Iterator[dict[str, Any]]:
             raise CorruptFileError(
                 f"{path}, line {number}: expected JSON as it was written, got {line[:80]!r} ({error}); remove this line"
             ) from error
+        # Lines are kept or removed by their step.
         if not isinstance(document, dict) or not isinstance(document.get("step"), int):
             raise CorruptFileError(
                 f'{path}, line {number}: expected {{"step": ...}}, got {line[:80]!r}; remove this line'

@@ -75,6 +75,7 @@ def sigmoid_focal(
     # x - target * x + softplus(-x), nothing cancels if the loss is small, as it is for almost all anchors.
     wrong_logits = jnp.where(positive, -logits, logits)
     loss = jax.nn.softplus(wrong_logits)
+    # Without the exponent it is plain cross-entropy, which needs no exponential.
     if gamma:
         loss = loss * jnp.exp(gamma * (wrong_logits - loss))
     return loss if alpha is None else loss * jnp.where(positive, alpha, 1 - alpha)
@@ -122,8 +123,10 @@ def class_overlap(
     """
     probabilities = jax.nn.softmax(logits)
     target = one_hot(label, logits.shape[-1], logits.dtype)
+    # As nnU-Net (do_bg=False): the background would hide small classes in a mean over classes.
     if not background:
         probabilities, target = probabilities[..., 1:], target[..., 1:]
+    # An ignored voxel enters neither the intersection nor the sizes.
     if ignore_label is not None:
         known = (label != ignore_label)[..., None]
         probabilities, target = jnp.where(known, probabilities, 0), jnp.where(known, target, 0)

@@ -76,6 +76,7 @@ class CocoMetrics:
                     (truth, "num_boxes", ("area", "is_crowd")),
                 )
             )
+            # Boxes in the padding have no area on the source, and detections.json leaves them out too.
             detections = detections[np.all(detections[:, 2:4] < detections[:, 4:6], axis=1)]
             detections[:, _SCORE] = np.round(detections[:, _SCORE], SCORE_DECIMALS)
             area = boxes[:, _AREA] * abs(np.linalg.det(placement[0][:, :2]))
@@ -189,6 +190,7 @@ def _f1(detections: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
             is_unmatched[iou.argmax()] = False
             true_positives += 1
             continue
+        # As pycocotools: a detection inside a crowd is neither right nor wrong; its overlap is over its own area.
         common, own, _ = _areas(detection, crowds)
         is_in_crowd = (crowds[:, _CLASS] == detection[_CLASS]) & (common >= SAME_OBJECT_IOU * own)
         false_positives += not np.any(is_in_crowd)
@@ -261,6 +263,7 @@ class SegmentationMetrics:
         for row in np.flatnonzero(counts).tolist():
             region = self._source_region(truth, row)
             predicted, true = predictions["label"][row][region], truth["label"][row][region]
+            # Background in both, so that no class gains or loses these voxels.
             if self._ignore_label is not None:
                 is_ignored = true == self._ignore_label
                 predicted, true = np.where(is_ignored, 0, predicted), np.where(is_ignored, 0, true)
@@ -361,6 +364,7 @@ def hausdorff_per_class(
     boxes_of = (ndimage.find_objects(labels.astype(np.int32), classes - 1) for labels in (predicted, true))
     for index, boxes in enumerate(zip(*boxes_of, strict=True)):
         found = [box for box in boxes if box is not None]
+        # No surface to measure to. MONAI gives infinity here, which no mean survives.
         if len(found) == 1:
             distances[index] = _diagonal(true.shape, spacing)
         elif found:

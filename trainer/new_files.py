@@ -99,6 +99,8 @@ class _Search:
     unlabeled_task: Mapping[str, str] = field(default_factory=dict)
 
 
+# A picture or clip without a class is no record of classification, so it is converted for a task that needs no
+# labels.
 _SEARCHES = {
     "picture": _Search("picture", _pictures, unlabeled_task={"classification": "detection"}),
     "volume": _Search("NIfTI, Analyze, NRRD, MetaImage or DICOM file", _scans, has_series=True),
@@ -158,6 +160,7 @@ def recipe_for_new_files(recipe: Mapping[str, Any], task: str, *, windows: bool 
     }
     if before.rules.is_fitted and before.fit == "crop-or-pad" and windows:
         changes |= {"fit": "tiles", "tile_overlap": tuple(int(side * WINDOW_OVERLAP) for side in sides)}
+    # New files have no label to center on.
     elif before.center == "label":
         changes["center"] = "volume"
     return dataclasses.replace(before, **changes)
@@ -182,42 +185,69 @@ def list_new_files(
         UsageError: the file or folder does not exist, or holds nothing that can be predicted.
     """
     changed = recipe_for_new_files(recipe, task, windows=windows)
-    source, scratch = Path(source), Path(scratch)
-    is_file = check_source_path("--source", str(source))
     search = _SEARCHES[changed.rules.kind.name]
-    root = _link_alone(source, scratch / LINKS) if is_file else str(source)
-    listing = changed.rules.select_files(LocalFiles(root))
-    listed = search.list_images(listing, changed)
-    if search.may_be_folder and not (listed or is_file):
-        root = _link_alone(source.resolve(), scratch / LINKS)
-        listing = changed.rules.select_files(LocalFiles(root))
-        listed = search.list_images(listing, changed)
-    files = listing.files
-    paths = list(files.sizes())
-    faults = files.faults().items()
-    rejected = tuple(Rejected(source=path, reason=str(SourceError(*fault))) for path, fault in faults)
-    used = {part for entry in listed for path in entry for part in volume_files(path)}
-    used |= data_files(files, used)
-    others = tuple(path for path in paths if path not in used and not is_document_name(path))
-    if listed:
-        table = scratch / TABLE
-        _write_table(table, listed, changed.task or "")
+    found = _find_images(search, changed, Path(source), Path(scratch) / LINKS)
+    if found.images:
+        table = Path(scratch) / TABLE
+        _write_table(table, found.images, changed.task or "")
         return NewFiles(
             recipe=changed,
             source=str(table),
-            images=root,
-            count=len(listed),
-            passed_over=others,
-            rejected=rejected,
+            images=found.root,
+            count=len(found.images),
+            passed_over=found.others,
+            rejected=found.rejected,
         )
-    if search.has_series and others:
+    # DICOM files need no extension, so files of other names may be series.
+    if search.has_series and found.others:
         series = dataclasses.replace(changed, layout="dicom")
-        return NewFiles(recipe=series, source=root, images=None, count=None)
-    unlisted = "".join(f"\n{one.source}: {one.reason}" for one in rejected[:3])
-    found = f"; it holds {others[0]}" if others else ""
+        return NewFiles(recipe=series, source=found.root, images=None, count=None)
+    unlisted = "".join(f"\n{one.source}: {one.reason}" for one in found.rejected[:3])
+    holds = f"; it holds {found.others[0]}" if found.others else ""
     raise UsageError(
-        f"--source {source}: holds no {search.noun}, which the model takes{found}; name a file or folder of those"
+        f"--source {source}: holds no {search.noun}, which the model takes{holds}; name a file or folder of those"
         f"{unlisted}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """Files below a folder.
+
+    Args:
+        root: the folder, or one of links to a single source.
+        images: files of each image.
+        others: files of no image, without documents.
+        rejected: folders that could not be listed, and links that were not followed.
+    """
+
+    root: str
+    images: list[list[str]]
+    others: tuple[str, ...]
+    rejected: tuple[Rejected, ...]
+
+
+def _find_images(search: _Search, recipe: Recipe, source: Path, links: Path) -> _Found:
+    """Search a folder for images, or find the files of one image; `links` is a folder to make if it is needed."""
+    is_file = check_source_path("--source", str(source))
+    root = _link_alone(source, links) if is_file else str(source)
+    listing = recipe.rules.select_files(LocalFiles(root))
+    images = search.list_images(listing, recipe)
+    # Without clips in the folder, its files may be the frames of one.
+    if search.may_be_folder and not (images or is_file):
+        root = _link_alone(source.resolve(), links)
+        listing = recipe.rules.select_files(LocalFiles(root))
+        images = search.list_images(listing, recipe)
+    files = listing.files
+    paths = list(files.sizes())
+    faults = files.faults().items()
+    used = {part for entry in images for path in entry for part in volume_files(path)}
+    used |= data_files(files, used)
+    return _Found(
+        root=root,
+        images=images,
+        others=tuple(path for path in paths if path not in used and not is_document_name(path)),
+        rejected=tuple(Rejected(source=path, reason=str(SourceError(*fault))) for path, fault in faults),
     )
 
 
@@ -231,6 +261,7 @@ def channels_of(paths: Sequence[str], channels: int) -> list[list[str]]:
     """
     scans: dict[str, list[str]] = {}
     for path in sorted(paths):
+        # nnU-Net's names of channels.
         found = _CHANNEL_STEM.fullmatch(stem_of(path)) if channels > 1 else None
         name = path if found is None else f"{path.rpartition('/')[0]}/{found[1]}"
         scans.setdefault(name, []).append(path)

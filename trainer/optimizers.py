@@ -53,6 +53,7 @@ def cosine_with_warmup(
         )
     held_until = min(warmup_steps + hold_steps, total_steps)
     falling = total_steps - held_until
+    # Optax refuses a decay over 0 steps.
     parts = [optax.cosine_decay_schedule(base, falling) if falling else optax.constant_schedule(0.0)]
     if held_until == warmup_steps:
         return _warmed_up(base, warmup_rate, warmup_steps, parts, [])
@@ -154,6 +155,7 @@ def _warm_up(config: TrainConfig) -> dict[str, Any]:
 def _manual_step(config: TrainConfig, updates: int) -> Schedule:
     if not config.rates:
         raise UsageError("rates: expected those of the manual_step schedule, got none")
+    # `manual_stepping` of the API ends its warm-up at the first boundary.
     if config.warmup_steps and config.boundaries[:1] != (config.warmup_steps,):
         raise UsageError(
             f"warm-up steps: expected 0 or the first of the boundaries {list(config.boundaries)}, where the warm-up "
@@ -203,6 +205,7 @@ def build_schedule(config: TrainConfig) -> Schedule:
         UsageError: settings that contradict each other or belong to another schedule.
     """
     for name, schedule in ONLY_OF.items():
+        # A setting without effect is a mistake of the user.
         if getattr(config, name) and schedule != config.schedule:
             raise UsageError(
                 f"{name.replace('_', ' ')}: belongs to the schedule {schedule}, not {config.schedule}; leave it out"
@@ -252,6 +255,7 @@ def _with_l2(config: TrainConfig, optimizer: optax.GradientTransformation) -> op
 
 
 OPTIMIZERS: dict[str, Callable[[TrainConfig, Schedule], optax.GradientTransformation]] = {
+    # Optax keeps a state of zeros for a momentum of 0, and none for None.
     "sgd": lambda config, rate: _with_l2(config, optax.sgd(rate, momentum=config.momentum or None)),
     "adam": lambda config, rate: _with_l2(config, optax.adam(rate, b1=config.momentum)),
     "adamw": lambda config, rate: optax.adamw(
@@ -288,6 +292,7 @@ def build_optimizer(config: TrainConfig) -> tuple[optax.GradientTransformation, 
     optimizer = OPTIMIZERS[config.optimizer](config, schedule)
     if config.clip_norm:
         optimizer = optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer)
+    # `MultiSteps` is the outermost, so that the norm of the average is clipped.
     if config.accumulate_steps > 1:
         # By default Optax sums in float32, whatever the dtype of the gradients.
         sums = jnp.result_type(float)

@@ -98,6 +98,7 @@ def _model(ssd: Message) -> dict[str, Any]:
 
 def _image_shape(resizer: Message) -> list[int]:
     stored = read_resizer(resizer)
+    # The program of a step has one shape.
     if not stored.get("pad", True):
         resizer.problems.append(
             f"{resizer.path}: expected pad_to_max_dimension, so that all images have one shape"
@@ -119,11 +120,13 @@ def _extractor(ssd: Message) -> dict[str, Any]:
     extractor.mapped.append(f"{extractor.path}.type -> model = {options['model']}")
     settings = {"model": options.pop("model"), "model_options": options, "task_options": {}}
     is_retinanet = settings["model"] == "retinanet"
+    # The extractors' `preprocess`: ResNet-50 subtracts ImageNet's means, MobileNet scales to -1 to 1.
     settings["normalization"] = "caffe" if options.get("backbone") == "resnet50" else "tf"
     multiplier = extractor.value("depth_multiplier", 1.0)
     width = FIRST_WIDTH * multiplier
     if options.get("backbone") == "resnet50":
         extractor.expect("depth_multiplier", 1.0, 1.0)
+    # Other multipliers give layers whose widths are no multiples of the first one's.
     elif width != int(width) or multiplier < LEAST_MULTIPLIER:
         extractor.problems.append(
             f"{extractor.path}.depth_multiplier: expected a multiple of 1/{FIRST_WIDTH}, at least {LEAST_MULTIPLIER}, "
@@ -240,6 +243,7 @@ def _loss(loss: Message) -> dict[str, Any]:
     alpha, gamma = None, 0.0
     if name == "weighted_sigmoid_focal":
         gamma = of_classes.value("gamma", 2.0, "task.gamma")
+        # losses.proto has no default: without alpha, positives and negatives weigh the same.
         if "alpha" in of_classes.fields:
             alpha = of_classes.value("alpha", 0.25, "task.alpha")
     _, of_boxes = loss.message("localization_loss").only("weighted_smooth_l1")
@@ -279,6 +283,7 @@ def _training(given: Message) -> dict[str, Any]:
     given.expect("bias_grad_multiplier", 0.0, 0.0)
     given.expect("merge_multiple_label_boxes", False, False)
     given.expect("add_regularization_loss", True, True)
+    # Without the field, the default of `TrainConfig` applies.
     if "use_bfloat16" in given.fields:
         use_bfloat16 = given.value("use_bfloat16", False, "compute_dtype = bfloat16:")
         settings["compute_dtype"] = "bfloat16" if use_bfloat16 else "float32"
@@ -307,6 +312,7 @@ def _augmentation(step: Message) -> dict[str, Any]:
 
 def _optimizer(optimizer: Message, steps: int) -> dict[str, Any]:
     settings: dict[str, Any] = {}
+    # optimizer.proto: true by default.
     if optimizer.value("use_moving_average", True):
         settings["average_decay"] = optimizer.value("moving_average_decay", 0.9999, "average_decay")
     optimizer.ignore("moving_average_decay")
@@ -331,6 +337,7 @@ def _optimizer(optimizer: Message, steps: int) -> dict[str, Any]:
         settings["rates"] = [rate.value("initial_learning_rate", 0.002, "rates")]
         settings["rates"] += [part.value("learning_rate", 0.002, "rates") for part in parts]
         settings["boundaries"] = [part.value("step", 0, "boundaries") for part in parts]
+        # `manual_stepping` warms up to the rate that follows its first boundary.
         if rate.value("warmup", False) and parts:
             settings["warmup_steps"] = settings["boundaries"][0]
     elif kind:

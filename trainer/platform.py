@@ -42,6 +42,7 @@ def platform_environment(
     flags = environment.get("XLA_FLAGS", "").split()
     kept = [flag for flag in flags if not flag.startswith(DEVICE_COUNT_FLAG)]
     if virtual_devices is None:
+        # A number of devices that the user set in XLA_FLAGS is kept.
         if at_least == 1 or kept != flags:
             return {}
         return {"XLA_FLAGS": " ".join([*kept, f"{DEVICE_COUNT_FLAG}={at_least}"])}
@@ -80,6 +81,7 @@ def _may_have_tpu() -> bool:
 def hide_accelerators_from_tensorflow() -> None:
     """Keep TensorFlow, if it is imported, from using the accelerators that JAX will use."""
     tensorflow = sys.modules.get("tensorflow")
+    # TensorFlow reserves all memory of a GPU as soon as it uses it.
     if tensorflow is not None:
         for kind in ("GPU", "TPU"):
             tensorflow.config.set_visible_devices([], kind)

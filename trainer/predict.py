@@ -88,6 +88,7 @@ def predict(
     _result_folder(folder, overwrite).check()
     loaded = LoadedRun(run, data, split, which=which, with_probabilities=True)
     batches = ((batch.predictions, batch.truth) for batch in loaded.predictions())
+    # All processes take part in the collectives of each batch, and the first one writes.
     if jax.process_index():
         for _ in batches:
             pass
@@ -410,6 +411,7 @@ def file_names(keys: Mapping[str, int], extension: str) -> dict[str, str]:
     {'a/b.nii.gz': 'a_b-1.png', '../B': 'B.png', 'a_b': 'a_b-3.png'}
     """
     plain = {key: safe_name(key) for key in keys}
+    # Names that differ in case are one file on macOS and Windows.
     counts = Counter(name.casefold() for name in plain.values())
     names = {
         key: name if counts[name.casefold()] == 1 else f"{name}-{keys[key]}" for key, name in plain.items()
@@ -417,6 +419,7 @@ def file_names(keys: Mapping[str, int], extension: str) -> dict[str, str]:
     owners: dict[str, str] = {}
     for key, name in names.items():
         other = owners.setdefault(name.casefold(), key)
+        # Two sources in one file would lose one of them.
         if other != key:
             raise UsageError(f"{other} and {key}: would both become {name}{extension}; give one another id")
     return {key: f"{name}{extension}" for key, name in names.items()}

@@ -78,6 +78,7 @@ class Run:
     def changed(self, **fields: Any) -> Run:
         """Return the run with other fields of its config, such as the split of an image; None keeps the run's own."""
         given = {name: value for name, value in fields.items() if value is not None}
+        # The run's partition is for its own number of cores.
         if "cores_per_replica" in given:
             given.setdefault("partition", "")
         config = self.config.changed(**given).to_json() if given else self.document["config"]
@@ -154,6 +155,7 @@ def begin_run(
         if chief:
             held_lock.make(folder)
             _finish_deletions(folder)
+            # Files of others are refused before anything is moved.
             if overwrite and (folder / RUN_FILE).is_file():
                 owned_files.check_owned(folder, "--out")
                 _set_aside(folder, held_lock)
@@ -249,6 +251,7 @@ def restore_replaced(folder: Path) -> bool:
     replaced = _replaced_folder(folder)
     if not (_is_set_aside(replaced) and (replaced / RUN_FILE).is_file()):
         return False
+    # Another thread may write a file after the deletion, and then the renaming fails.
     while replaced.exists():
         with contextlib.suppress(FileNotFoundError):
             _remove(folder)
@@ -287,6 +290,7 @@ def _choose_step(checkpoints: Checkpoints, which: str, folder: Path) -> int:
         raise UsageError(f"{folder}: holds no checkpoint yet; let the run continue to its first one")
     if which == "last":
         return last
+    # A run without an evaluation has no best checkpoint.
     if which == "best":
         return last if best is None else best
     if not which.isdigit():

@@ -14,7 +14,15 @@ from halofeed.prep.geometry.orientation import FIELD_OF_VIEW_VOXELS, plan_onto
 from halofeed.prep.geometry.resize import apply_to_boxes
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.taps import positions
-from halofeed.prep.geometry.volume import Ranges, Resample, join_plans, plan_volume_step, plan_window, triple
+from halofeed.prep.geometry.volume import (
+    Ranges,
+    Resample,
+    VolumePlan,
+    join_plans,
+    plan_volume_step,
+    plan_window,
+    triple,
+)
 from halofeed.prep.voxels.resample import apply_mask, sample_affine, sample_image, view_of
 from halofeed.storage.atomic_files import create_replacing
 from halofeed.storage.paths import open_path
@@ -108,14 +116,14 @@ def labels_in_source(
             f"predicted: expected integers {stored.shape} or probabilities with one more axis of classes, got "
             f"{predicted.dtype} {predicted.shape}"
         )
-    low, high = ((0, 0, 0), stored.shape) if extent is None else np.asarray(extent).astype(int).tolist()
-    size = triple([stop - start for start, stop in zip(low, high, strict=True)])
     classes = predicted.shape[3] if predicted.ndim == 4 else int(predicted.max(initial=0)) + 1
     dtype = np.uint8 if classes <= 256 else np.uint16
-    if min(size) < 1:
+    crop = _crop_to_scan(stored, extent)
+    # A tile may be padding alone.
+    if crop is None:
         return np.zeros(source.shape, dtype)
-    crop = plan_window(stored, triple(low), size)
     plan = join_plans([crop, plan_onto(crop.target, source)])
+    # Without new voxels between the stored ones, the classes can be moved in place of the probabilities.
     if not plan.resamples:
         return apply_mask(plan, most_probable(predicted, dtype), spare=True)
     *views, step = plan.steps
@@ -123,6 +131,13 @@ def labels_in_source(
     for view in views:
         predicted = view_of(plan_volume_step(stored, view), predicted)
     return _resample_classes(predicted, step, classes, dtype)
+
+
+def _crop_to_scan(stored: Grid, extent: ArrayLike | None) -> VolumePlan | None:
+    """Return the plan that leaves the padding of a record out; None if all of it is padding."""
+    low, high = ((0, 0, 0), stored.shape) if extent is None else np.asarray(extent).astype(int).tolist()
+    size = triple([stop - start for start, stop in zip(low, high, strict=True)])
+    return None if min(size) < 1 else plan_window(stored, triple(low), size)
 
 
 def picture_labels_in_source(
@@ -171,9 +186,11 @@ def _resample_classes(predicted: NDArray[Any], step: Resample, classes: int, dty
     """Return the class of the largest interpolated probability on a step's target grid, computed by slabs."""
     result = np.zeros(step.shape, dtype)
     probabilities_of = _probabilities_by_class(predicted, contiguous=not step.separable)
+    # All other voxels of the source are background, so they are not computed.
     ranges = _ranges_near_record(step, predicted.shape[:3]) if step.separable else None
     (first, last), *plane = ranges or [(0, side) for side in step.shape]
     (top, bottom), (left, right) = plane
+    # Record and source have no voxel in common.
     if bottom <= top or right <= left:
         return result
     slices = max(1, SLAB_BYTES // (4 * (bottom - top) * (right - left)))

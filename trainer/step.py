@@ -89,6 +89,7 @@ class TrainingSetup:
     dims: Dims = None
 
     def __post_init__(self) -> None:
+        # A norm and a convolution would need every channel of every core.
         if self.dims is not None and self.dims[-1] > 1:
             raise UsageError(
                 f"partition {list(self.dims)}: the models do not split channels; split depth, height or width"
@@ -154,6 +155,7 @@ def loss_and_gradients(
     def apply(parameters: Variables) -> tuple[Any, Variables]:
         return setup.apply(parameters, statistics, batch, training=True)
 
+    # The outputs of convolutions are kept, because they cost most; norms and activations are cheap to repeat.
     if setup.remat:
         apply = jax.checkpoint(apply, policy=jax.checkpoint_policies.save_only_these_names(SAVED))
 
@@ -258,7 +260,9 @@ def compile_step(
         average = state.average
         if average is not None:
             update, rest = jnp.divmod(state.step + 1, average_every)
+            # As tf.train.ExponentialMovingAverage with num_updates: early averages forget the initial parameters.
             decay = jnp.minimum(average_decay, update / (9 + update))
+            # Between two updates of accumulate_steps the parameters stay the same, and so does their average.
             share = jnp.where(rest == 0, 1 - decay, 0)
             average = optax.incremental_update(parameters, average, share)
         after = TrainState(
@@ -269,6 +273,7 @@ def compile_step(
             step=state.step + 1,
         )
         values = {**parts, "loss": loss, "gradient_norm": optax.tree.norm(gradients)}
+        # A value of the step: a program of its own for the rate cost 28 to 45 ms on an H100 (docs/decisions.md).
         if schedule is not None:
             values["learning_rate"] = schedule(state.step // average_every)
         return after, values

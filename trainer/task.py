@@ -113,6 +113,7 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
 
 def check_has_labels(manifest: Manifest, split: str, option: str = "--split ") -> None:
     """Raise UsageError for a split for prediction: no row of it counts in a loss or a metric."""
+    # Such a split has zeros in place of labels.
     if not manifest.is_for_prediction(split):
         return
     labeled = [

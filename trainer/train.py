@@ -38,7 +38,7 @@ from halofeed.trainer.progress import Progress, StepTimer, StopRequest
 from halofeed.trainer.run_folder import begin_run, delete_replaced, restore_replaced, run_lock
 from halofeed.trainer.step import TrainingSetup, TrainState
 from halofeed.trainer.task import DeviceBatch
-from halofeed.trainer.training_setup import build_program
+from halofeed.trainer.training_setup import Program, build_program
 
 STOP_CHECK_STEPS = 10
 """Steps between two checks, by all processes of a run together, for a stop request."""
@@ -112,45 +112,37 @@ def train(
         evaluate = _Evaluation(config, data, setup, writer, progress)
 
         with StopRequest() as stop, Prefetcher.of(data.batches.on_mesh(mesh, partition, start)) as batches:
-            step_number, batch = start, next(batches, None) if start < config.steps else None
+            step, batch = start, next(batches, None) if start < config.steps else None
             if batch is None and not start:
                 raise TrainingError("the loader gave no batch; the split is smaller than one batch, or empty")
+            running = _RunningSteps(config, progress, writer, batches, mesh)
             if batch is not None:
                 _check_batch(batch, config, data, setup)
-                compile_began = time.perf_counter()
-                with progress.compiling():
-                    take_step = program.step().lower(state, batch).compile()
-                progress.begin(mesh, parameter_count, time.perf_counter() - compile_began)
-
-            stop.begin()
-            running = _RunningSteps(config, progress, writer, batches, mesh)
-            running.begin_step()
-            while batch is not None:
-                state, values = take_step(state, batch)
-                step_number += 1
-                running.add(step_number, values, batch.get("id"))
-                running.begin_step()
-                if _asked_to_stop(stop, step_number):
-                    break
-                is_last = step_number == config.steps
-                if not is_last and (evaluate.is_due(step_number) or writer.is_due(step_number)):
-                    running.finish()
-                    metric = evaluate(state, step_number) if evaluate.is_due(step_number) else None
-                    writer.save(step_number, state, metric)
-                    running.begin_step()
-                batch = None if is_last else next(batches, None)
-            running.finish()
+                take_step = _compile(program, state, batch, progress, parameter_count)
+                # A signal during the compilation ends the process: there is no step to save.
+                stop.begin()
+                loop = _Loop(
+                    config=config,
+                    take_step=take_step,
+                    batches=batches,
+                    running=running,
+                    evaluate=evaluate,
+                    writer=writer,
+                    stop=stop,
+                )
+                state, step = loop.run(state, batch, step)
             progress.end()
-            if step_number > start:
-                metric = None if stop.signal is not None else evaluate(state, step_number, last=True)
-                writer.save(step_number, state, metric, wait=True)
+            if step > start:
+                # A stopped run only saves: it may have little time left until it is killed.
+                metric = None if stop.signal is not None else evaluate(state, step, last=True)
+                writer.save(step, state, metric, wait=True)
             if stop.signal is not None:
                 outlook = "; the same command resumes there" if writer.folder is not None else ""
-                progress.say(f"stopped after step {step_number}{outlook}")
-            elif step_number == start:
+                progress.say(f"stopped after step {step}{outlook}")
+            elif step == start:
                 progress.say(f"nothing to do: all {plural(start, 'step was', 'steps were')} taken")
         return TrainSummary(
-            steps=step_number,
+            steps=step,
             losses=tuple(running.losses),
             metrics=evaluate.metrics,
             mesh_shape=dict(mesh.shape),
@@ -159,6 +151,62 @@ def train(
             stopped_by=stop.signal,
             state=state,
         )
+
+
+def _compile(
+    program: Program, state: TrainState, batch: DeviceBatch, progress: Progress, parameter_count: int
+) -> jax.stages.Compiled:
+    """Compile the step, and print how long it took."""
+    began = time.perf_counter()
+    with progress.compiling():
+        take_step = program.step().lower(state, batch).compile()
+    progress.begin(program.mesh, parameter_count, time.perf_counter() - began)
+    return take_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Loop:
+    """Loop over the batches of a run.
+
+    Args:
+        take_step: compiled (state, batch) -> (state, values); it reuses the memory of the given state.
+        running: steps that the devices have not finished.
+        evaluate, writer: evaluate the state, and save it, where that is due.
+        stop: request to end after the current step.
+    """
+
+    config: TrainConfig
+    take_step: Callable[..., Any]
+    batches: Prefetcher[DeviceBatch]
+    running: _RunningSteps
+    evaluate: _Evaluation
+    writer: RunWriter
+    stop: StopRequest
+
+    def run(self, state: TrainState, batch: DeviceBatch | None, step: int) -> tuple[TrainState, int]:
+        """Take steps from `batch` on until the last one, the end of the batches or a stop signal.
+
+        Returns:
+            The state after these steps, and the number of its last one.
+        """
+        self.running.begin_step()
+        while batch is not None:
+            state, values = self.take_step(state, batch)
+            step += 1
+            self.running.add(step, values, batch.get("id"))
+            self.running.begin_step()
+            # All processes of a run ask together, so each must ask after the last step too.
+            if _asked_to_stop(self.stop, step) or step == self.config.steps:
+                break
+            if self.evaluate.is_due(step) or self.writer.is_due(step):
+                # The time of evaluation and saving is not that of a step.
+                self.running.finish()
+                metric = self.evaluate(state, step) if self.evaluate.is_due(step) else None
+                self.writer.save(step, state, metric)
+                self.running.begin_step()
+            batch = next(self.batches, None)
+        self.running.finish()
+        return state, step
 
 
 @dataclass(frozen=True)
@@ -276,8 +324,10 @@ class RunWriter(AbstractContextManager["RunWriter"]):
         """Return the last checkpoint and its step, or the given state and 0 without a checkpoint."""
         if self.folder is None:
             return state, 0
+        # The first process makes the folder; the others must not look for checkpoints before.
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("halofeed run folder")
+        # Opening removes incomplete checkpoints; this process holds the folder's lock.
         self._checkpoints = Checkpoints(self.folder / CHECKPOINTS, keep_last=self._config.keep_last)
         step = self._checkpoints.latest()
         self._log = RunLog(self.folder, resume_step=step, writes=is_chief())
@@ -303,6 +353,7 @@ class RunWriter(AbstractContextManager["RunWriter"]):
         if self.folder is None or self._checkpoints is None:
             return
         latest = self._checkpoints.latest()
+        # A complete checkpoint proves the new run, so the run that it replaced can go.
         if latest is not None:
             delete_replaced(self.folder)
             signals.set_stop_message(outlook=f"the same command resumes after step {latest}")
@@ -332,6 +383,7 @@ class RunWriter(AbstractContextManager["RunWriter"]):
             finally:
                 if self._log is not None:
                     self._log.close()
+                # A run that failed before its first checkpoint gives the folder back to the earlier run.
                 if error_type is None or has_checkpoint:
                     self._restore_on_exit.keep()
                     if self.folder is not None and is_chief():
@@ -358,6 +410,7 @@ class _Evaluation:
         self.metrics: Mapping[str, Any] | None = None
         self._config, self._data, self._writer, self._progress = config, data, writer, progress
         self._predictor = Predictor(setup, config.parsed_partition())
+        # Blending would take a scan's memory during training (docs/decisions.md).
         is_tiled = data.description.get("recipe", {}).get("fit") == "tiles"
         self._of_tiles = (
             " (each tile by itself; `halofeed evaluate` joins those of a scan)" if is_tiled else ""
@@ -397,6 +450,7 @@ def _pretrain(config: TrainConfig) -> Callable[[nnx.Module], object] | None:
     def load(model: nnx.Module) -> None:
         load_backbone(model, config.backbone_weights)
         expected = keras_normalization(model)
+        # Other inputs than those of the training make the weights worthless, without an error.
         if config.normalization != expected:
             raise UsageError(
                 f"normalization {config.normalization}: the backbone's weights were trained with {expected}; pass "
@@ -435,6 +489,7 @@ def _asked_to_stop(stop: StopRequest, step: int) -> bool:
     if jax.process_count() > 1 and step % STOP_CHECK_STEPS:
         return False
     if agree_any(stop.signal is not None):
+        # -1: another process of the run got the signal.
         stop.signal = stop.signal or -1
         return True
     return False
@@ -444,6 +499,7 @@ def _check_finite(loss: float, step: _Step, config: TrainConfig) -> None:
     if math.isfinite(loss):
         return
     id_text = ""
+    # A loader of the user may give no ids. Each process holds its own rows of them.
     if step.ids is not None:
         ids = multihost_utils.process_allgather(step.ids, tiled=True) if jax.process_count() > 1 else step.ids
         listed = join_id(np.asarray(ids)).tolist()

@@ -108,6 +108,7 @@ def norm_parts(scope: str, mesh: Mesh | None, dims: Dims, axes: int) -> Dims:
     >>> norm_parts("core", make_mesh(1, jax.devices()[:1]), (1, 4, 1, 1), 4)
     (1, 4, 1, 1)
     """
+    # The statistics of the complete batch do not depend on the number of devices (docs/decisions.md).
     if scope == "global":
         return None
     replicas = 1 if mesh is None else int(mesh.shape[REPLICA_AXIS])
@@ -137,6 +138,7 @@ def normalization_of(config: TrainConfig, facts: DataFacts) -> Normalization:
     channels = len(facts.mean)
     if config.normalization == "dataset":
         return Normalization(mean=facts.mean, std=facts.std)
+    # nnU-Net's scheme for CT: clip to the percentiles, then z-scores of labeled voxels.
     if config.normalization == "foreground":
         if facts.foreground is None:
             raise UsageError(
@@ -150,6 +152,7 @@ def normalization_of(config: TrainConfig, facts: DataFacts) -> Normalization:
             f"normalization {config.normalization}: expected 3 channels, the data set has {channels}; "
             "take --set normalization=dataset"
         )
+    # keras.applications' "caffe" mode: BGR minus ImageNet's means, undivided.
     if config.normalization == "caffe":
         return Normalization(mean=_CAFFE_MEAN, std=(1.0,) * 3, reverse_channels=True)
     return Normalization(mean=(127.5,) * 3, std=(127.5,) * 3)

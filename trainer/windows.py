@@ -82,6 +82,7 @@ class TileBlender:
     def __init__(self, tiles: Mapping[int, WindowTile], classes: int) -> None:
         first = next(iter(tiles.values()))
         for tile in tiles.values():
+            # One weight serves all tiles, and their voxels are added without resampling.
             if tile.grid.shape != first.grid.shape or not np.allclose(
                 tile.grid.spacing_mm, first.grid.spacing_mm
             ):
@@ -117,6 +118,7 @@ class TileBlender:
         in_scan = tuple(map(slice, *(tile.ends - self._low).tolist()))
         weight = self._weight[in_tile]
         for label, sums in enumerate(self._sums):
+            # Models of the user may give class indices in place of probabilities.
             if probabilities.ndim == 3:
                 sums[in_scan] += weight * (probabilities[in_tile] == label)
             else:
@@ -131,6 +133,7 @@ class TileBlender:
         """
         if self._missing:
             raise UsageError(f"tiles {self.missing}: were not added, so the scan is incomplete")
+        # A voxel that no tile shows has no weight, and stays 0.
         np.maximum(self._weights, np.finfo(np.float32).tiny, out=self._weights)
         for sums in self._sums:
             sums /= self._weights
@@ -157,6 +160,7 @@ class ScanBlender:
     def add(self, key: str, number: int, predicted: NDArray[Any]) -> CompleteScan | None:
         """Add one tile as `TileBlender.add`; return the scan after its last tile, else None."""
         tiles = self._tiles[key]
+        # A scan that is one record needs no sums.
         if len(tiles) == 1:
             return predicted, tiles[number].grid, tiles[number].extent
         if key not in self.incomplete:

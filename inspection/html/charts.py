@@ -116,6 +116,7 @@ def spread(values: Mapping[float, SeriesCounts], *, unit: str) -> Markup:
     ticks = nice_ticks(max(highest - lowest, 0.2 * abs(highest), 1e-6), 20)
     width = ticks[1] if len(ticks) > 1 else 1.0
     first = math.floor(lowest / width + 1e-6)
+    # 1e-6: a value on the edge of a bin must not fall below it by rounding.
     bins = math.floor(highest / width + 1e-6) - first + 1
     step = min((WIDTH - LEFT - RIGHT) / bins, _WIDEST_BAR)
 
@@ -126,6 +127,7 @@ def spread(values: Mapping[float, SeriesCounts], *, unit: str) -> Markup:
     drawn = _stacked(values, lambda value: math.floor(value / width + 1e-6) - first, step, 0.08 * step, title)
     start, end = first * width, (first + bins) * width
     named = [(LEFT + (mark - start) / width * step, f"{mark:.4g}") for mark in _round_between(start, end, 4)]
+    # One or two bars have no room for round numbers.
     if bins < 3:
         ends = dict.fromkeys((f"{lowest:.4g}", f"{highest:.4g}"))
         named = [(LEFT + bins * step / 2, " to ".join(ends))]
@@ -507,6 +509,7 @@ def thin_points(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
     kept: list[int] = []
     for first, beyond in zip(starts.tolist(), [*starts[1:].tolist(), len(steps)], strict=True):
         part = values[first:beyond]
+        # A gap of the line stays a gap.
         if np.isnan(part).all():
             kept.append(first)
         else:

@@ -80,7 +80,8 @@ def rendered(template: str, **values: Any) -> Markup:
 
 
 def check_output(file: Path, usual: str) -> None:
-    """Raise UsageError if `file` is a folder; the message suggests the file name `usual` in it."""
+    """Raise UsageError if `file` is a folder, in which the message suggests `usual`, or has another format."""
+    # A report under such a name would not open.
     if file.suffix.lower() in (".pdf", ".png", ".jpg", ".json", ".csv", ".txt", ".md", ".docx"):
         raise UsageError(f"--output {file}: it is written as HTML; name it {file.with_suffix('.html')}")
     if file.is_dir():

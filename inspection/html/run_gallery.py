@@ -143,6 +143,7 @@ class RunExample:
     def true_boxes(self) -> ExampleBoxes:
         """Return the true boxes, without padding."""
         corners = self.array("truth_boxes", (None, 4))
+        # The arrays may come from a stranger.
         count = min(len(corners), self.scalar("truth_num_boxes"))
         crowd = self.arrays.get("truth_is_crowd", np.zeros(len(corners), bool))
         classes = self.array("truth_classes", (len(corners),))
@@ -182,6 +183,7 @@ def match_predictions(truth: ExampleBoxes, predicted: ExampleBoxes) -> BoxMatche
         overlaps = np.where(
             truth.classes == predicted.classes[at], _overlaps_with(predicted.corners[at], truth), 0
         )
+        # As pycocotools: single boxes first, then crowds, which any number of predictions may match.
         for open_to_all in (False, True):
             free = np.where(truth.crowd if open_to_all else ~truth.crowd & ~found, overlaps, 0)
             if len(free) and free.max() >= MIN_OVERLAP:
@@ -236,6 +238,7 @@ def _check_sizes(stream: FileIO) -> None:
         for member in members:
             with packed.open(member) as array:
                 version = np.lib.format.read_magic(array)
+                # NumPy has public readers of these two headers only (numpy.lib.format).
                 if version not in _HEADERS:
                     raise ValueError(f"{member.filename!r:.60} is an array of version {version}")
                 shape, _, dtype = _HEADERS[version](array)

@@ -126,6 +126,7 @@ def _split_over_cores(facts: RunFacts) -> dict[str, Any]:
     cores = _devices(facts) // max(1, replicas)
     parts: Sequence[int] = (1,) * (len(shape) - 1)
     try:
+        # A training loop of the user may write any text.
         partition = Partition.parse(str(facts.config.get("partition", "")), cores_per_replica=cores)
     except PartitionError:
         return {"cores": None}
@@ -418,6 +419,7 @@ def config_as_toml(config: Mapping[str, Any]) -> str:
     steps = 20
     model_options = { width = 16 }
     """
+    # TOML has no null; a missing setting has its default.
     return "\n".join(f"{_key(name)} = {_toml(value)}" for name, value in config.items() if value is not None)
 
 

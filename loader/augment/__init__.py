@@ -103,7 +103,7 @@ def check_augmentations(given: object) -> tuple[Augmentation | Combination, ...]
         raise UsageError(f"augment: expected a list such as [{example}], got {given!r}")
     found = []
     for one in given:
-        if isinstance(one, type):
+        if isinstance(one, type):  # FlipLeftRight without its parentheses
             raise UsageError(f"augment: expected augmentations, got {one!r} itself; write {one.__name__}()")
         is_one = all(callable(getattr(one, name, None)) for name in ("frame", "apply"))
         if not is_one and not isinstance(one, Combination):

@@ -126,7 +126,7 @@ class ScaleWarp:
 
     def image(self, source: NDArray[Any], start: ImageShape, box: Ranges, out: NDArray[Any]) -> None:
         """Resize 8-bit pictures in integers as the converter does, others in floats with repeated edges."""
-        if source.dtype == np.uint8:
+        if source.dtype == np.uint8:  # the converter's kernel for pictures, so that both give the same pixels
             size = (out.shape[0], out.shape[1])
             plan = ResizePlan(source_size=size, resized_size=size, output_size=size)
             edges = [
@@ -244,6 +244,7 @@ class RandomCropImage:
         height, width = shape
         least, most = (share * height * width for share in self.area_range)
         low, high = round(math.sqrt(least / ratio)), round(math.sqrt(most / ratio))
+        # Steps and rounding of GenerateRandomCrop in TensorFlow's sample_distorted_bounding_box_op.cc.
         if round(high * ratio) > width:
             high = int((width + 0.5 - _ROUNDING) / ratio)
             high -= round(high * ratio) > width

@@ -328,6 +328,7 @@ def check_sides(name: str, *sides: int) -> None:
 
 def check_fill(name: str, fill: float | None, frame: Frame) -> None:
     """Refuse a fill value that the image's dtype cannot hold."""
+    # NumPy would wrap -1000 in uint8 to 24.
     if fill is not None and frame.dtype in ("uint8", "uint16", "int16"):
         limits = np.iinfo(frame.dtype)
         if not (limits.min <= fill <= limits.max and fill == int(fill)):
@@ -404,7 +405,7 @@ def augment(
         combination = cast(Combination, one)
         examples, count = [example], combination.partners(uniform)
         if count:
-            if partners is None:
+            if partners is None:  # called without a loader, which finds the other records
                 raise UsageError(f"{one!r} combines several examples, but only one is available")
             examples += partners.sample(augmentations[:number], count)
         example = combination.combine(examples, uniform)

@@ -45,17 +45,15 @@ def draw_foreground(label: LabelArray, box: Ranges, uniform: float, ignored: int
     totals = count(label, box) if isinstance(label, np.ndarray) else label.cached_count(box, count)
     if not len(totals) or not totals[-1]:
         return None
-    rank = int(uniform * totals[-1])
-    chosen = int(np.searchsorted(totals, rank, side="right"))
-    rank -= int(totals[chosen - 1]) if chosen else 0
+    # First the slice, by the counts of slices; then the voxel in it, so that only one slice is read again.
+    chosen, rank = _place_of(int(uniform * totals[-1]), totals)
     at = box[0][0] + chosen
     for held, chunk in _chunks(label, ((at, at + 1), *box[1:]) if len(box) == 3 else box, ignored):
         rows = np.cumsum(np.count_nonzero(chunk, axis=-1).reshape(-1))
-        if rank >= rows[-1]:
+        if rank >= rows[-1]:  # the voxel is in a later chunk of the slice
             rank -= int(rows[-1])
             continue
-        row = int(np.searchsorted(rows, rank, side="right"))
-        rank -= int(rows[row - 1]) if row else 0
+        row, rank = _place_of(rank, rows)
         line = tuple(map(int, np.unravel_index(row, chunk.shape[:-1])))
         inside = (*line, int(np.flatnonzero(chunk[line])[rank]))
         return tuple(low + place for (low, _), place in zip(held, inside, strict=True))
@@ -63,6 +61,12 @@ def draw_foreground(label: LabelArray, box: Ranges, uniform: float, ignored: int
     raise CorruptFileError(
         f"{place}: the label holds less foreground than was counted in it: it changed in the meantime"
     )
+
+
+def _place_of(rank: int, totals: NDArray[np.int64]) -> tuple[int, int]:
+    """Return which of several parts holds the item of a rank, by their cumulative counts, and the rank within it."""
+    part = int(np.searchsorted(totals, rank, side="right"))
+    return part, rank - (int(totals[part - 1]) if part else 0)
 
 
 def _count(label: LabelArray, box: Ranges, ignored: int = 0) -> NDArray[np.int64]:
@@ -134,6 +138,7 @@ class RandomCrop:
 
     def frame(self, frame: Frame) -> Frame:
         name = f"RandomCrop({', '.join(map(str, self.sides))})"
+        # RandomCrop(512, 512) of volumes: the sides are those of the last axes.
         if len(self.sides) != len(frame.shape):
             likely = ", ".join(map(str, (*frame.shape[: -len(self.sides)], *self.sides)[-len(frame.shape) :]))
             raise UsageError(
@@ -202,7 +207,7 @@ class _Flip:
         if uniform[0] >= self.probability:
             return example
         objects = example.objects
-        if len(objects.kept):
+        if len(objects.kept):  # volumes have no boxes, and `_FLIP_BOXES` no depth
             objects = replace(objects, boxes=_FLIP_BOXES[self.axis](objects.boxes))
         return replace(example, view=example.view.flip(self.axis), objects=objects)
 
@@ -255,6 +260,7 @@ class Rotate90:
     def frame(self, frame: Frame) -> Frame:
         """Return the frame unchanged; it must be square."""
         height, width = frame.shape[-2:]
+        # A turned row would not fit into the batch's shape.
         if height != width:
             square = (*frame.shape[:-2], *[min(height, width)] * 2)
             raise UsageError(

@@ -76,10 +76,11 @@ class Collage(LazyArray):
             held = tuple((at, at + size) for at, size in zip(begins, tile.view.shape, strict=True))
             inside = common(box, held)
             shape = [high - low for low, high in inside]
-            if min(shape) > 0:
+            if min(shape) > 0:  # the box shows a part of this tile
                 start = [low - at for (low, _), at in zip(inside, begins, strict=True)]
                 view = tile.view.crop(start, shape)
                 parts.append((tile, view, slices_within(inside, box), shape[0] * shape[1]))
+        # Tiles do not overlap, so equal areas leave nothing to fill.
         if sum(area for *_, area in parts) < out.shape[0] * out.shape[1]:
             out[...] = self._fill
         for tile, view, region, _ in parts:
@@ -274,6 +275,7 @@ class MixUp:
         first, second = (collage([(example, 0, 0)], shape) for example in examples)
         low, high = self.shares
         mixed = None
+        # `collage` makes a Collage of every image, unless there is none to show.
         if isinstance(first.pixels, LazyArray) and isinstance(second.pixels, LazyArray):
             mixed = BlendedPicture(shape, first.pixels, second.pixels, low + float(uniform[1]) * (high - low))
         return replace(first, pixels=mixed, objects=first.objects.and_those(second.objects))

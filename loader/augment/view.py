@@ -203,22 +203,27 @@ class View:
         if window.dtype != out.dtype or not (turned or mirrored):
             # NumPy copies complete rows fast, in any order.
             out[...] = window
-            return
-        axes = len(self.shape)
-        if window.ndim == axes:
-            window, out = window[..., None], out[..., None]
-        if word := _WORDS.get(window.itemsize):
-            window, out = window.view(word), out.view(word)
-        together = window.shape[-1] == 1 or window.strides[-1] == out.strides[-1] == window.itemsize
-        if together and (word := _WORDS.get(window.itemsize * window.shape[-1])):
-            # All channels of a pixel are one word.
-            window, out = window.view(word), out.view(word)
-        if window.shape[-1] == 1:
-            words = (window[..., 0], out[..., 0]) if axes == 3 else (window[None, ..., 0], out[None, ..., 0])
-            copy_voxels(*words)
         else:
-            for index in np.ndindex(window.shape[:-3]):
-                _copy_colors(window[index], out[index])
+            _copy_pixels(window, out, len(self.shape))
+
+
+def _copy_pixels(window: NDArray[Any], out: NDArray[Any], axes: int) -> None:
+    """Copy [axis ..., channel, or none] pixel by pixel along reversed or exchanged axes, each pixel as one word."""
+    if window.ndim == axes:
+        window, out = window[..., None], out[..., None]
+    if word := _WORDS.get(window.itemsize):
+        window, out = window.view(word), out.view(word)
+    together = window.shape[-1] == 1 or window.strides[-1] == out.strides[-1] == window.itemsize
+    if together and (word := _WORDS.get(window.itemsize * window.shape[-1])):
+        # All channels of a pixel are one word.
+        window, out = window.view(word), out.view(word)
+    if window.shape[-1] == 1:
+        words = (window[..., 0], out[..., 0]) if axes == 3 else (window[None, ..., 0], out[None, ..., 0])
+        copy_voxels(*words)
+    else:
+        # Three channels of one byte have no word type; OpenCV flips and transposes planes of them.
+        for index in np.ndindex(window.shape[:-3]):
+            _copy_colors(window[index], out[index])
 
 
 def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
@@ -227,6 +232,7 @@ def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
     forward = np.flip(window, reversed_axes)
     turned = forward.strides[0] < forward.strides[1]
     most = _MOST_TURNED_CHANNELS if turned else _MOST_CHANNELS
+    # OpenCV cannot, or its call costs more than NumPy's copy.
     if min(window.shape[:2]) < _SMALLEST_SIDE or window.shape[2] > most:
         out[...] = window
         return
@@ -309,11 +315,11 @@ class LazyArray(abc.ABC):
         return "a picture" if isinstance(self._like, np.ndarray) else self._like.place
 
     def copy(self, view: View, out: NDArray[Any]) -> None:
-        if self._complete is not None:
+        if self._complete is not None:  # computed for a search of foreground
             view.copy(self._complete, out)
             return
         box = view.box
-        if view.is_as_stored and out.dtype == self.dtype:
+        if view.is_as_stored and out.dtype == self.dtype:  # computed in place, without a copy
             self.compute(box, out)
             return
         part = self.part(box)
@@ -441,21 +447,30 @@ class PointWarp(abc.ABC):
         outside = None
         for block in _blocks(box):
             region = slices_within(block, box)
-            inner, beyond = [], None
-            for place, size, first in zip(self.positions(block), self.source, start, strict=True):
-                low, high = float(place.min()), float(place.max())
-                if low < -0.5 or high > size - 0.5:
-                    beyond = np.zeros(place.shape, np.bool_) if beyond is None else beyond
-                    beyond |= (place < -0.5) | (place > size - 0.5)
-                if low < 0 or high > size - 1:
-                    place = np.clip(place, 0, size - 1)
-                inner.append(place - np.float32(first))
+            places, beyond = self._clipped_positions(block)
             if beyond is not None:
                 if outside is None:
                     outside = np.zeros(tuple(high - low for low, high in box), np.bool_)
                 outside[region] = beyond
+            inner = [place - np.float32(first) for place, first in zip(places, start, strict=True)]
             sample(source, inner, out[region])
         return outside
+
+    def _clipped_positions(self, block: Ranges) -> tuple[list[Positions], NDArray[np.bool_] | None]:
+        """Return the positions moved into the source, and which were outside; None if none was.
+
+        A voxel reaches half its size beyond its center: only positions farther out show nothing of the source.
+        """
+        inner, beyond = [], None
+        for place, size in zip(self.positions(block), self.source, strict=True):
+            low, high = float(place.min()), float(place.max())
+            if low < -0.5 or high > size - 0.5:
+                beyond = np.zeros(place.shape, np.bool_) if beyond is None else beyond
+                beyond |= (place < -0.5) | (place > size - 0.5)
+            if low < 0 or high > size - 1:
+                place = np.clip(place, 0, size - 1)
+            inner.append(place)
+        return inner, beyond
 
 
 def sampling_box(low: Sequence[float], high: Sequence[float], source: ImageShape) -> Ranges:
@@ -498,6 +513,7 @@ def _sample_linear(source: NDArray[Any], places: Sequence[Positions], out: NDArr
         [float(place.min()) for place in places], [float(place.max()) for place in places], source.shape[:-1]
     )
     sizes = [high - low for low, high in box]
+    # The slices of a volume's box are stacked in one plane, so its rows are those of all slices.
     if math.prod(sizes[:-1]) > _MOST_ROWS or sizes[-1] > _MOST_ROWS:
         complete = tuple((0, side) for side in out.shape[:-1])
         for half in _halves(complete):
@@ -506,16 +522,22 @@ def _sample_linear(source: NDArray[Any], places: Sequence[Positions], out: NDArr
         return
     part = source[tuple(slice(*side) for side in box)]
     places = [place - np.float32(low) for place, (low, _) in zip(places, box, strict=True)]
-    if len(places) == 2:
+    if len(places) == 2:  # OpenCV samples planes only
         direct = part if part.dtype.name in _DIRECT else part.astype(np.float32)
         store_rounded(_remap(direct, places[1], places[0]).reshape(out.shape), out)
-        return
+    else:
+        _sample_volume(part, places, out)
+
+
+def _sample_volume(part: NDArray[Any], places: Sequence[Positions], out: NDArray[Any]) -> None:
+    """Interpolate [depth, height, width, channel]: in two slices by OpenCV, then between them."""
     depth, height, width = places
+    sizes = part.shape[:3]
     lower = np.minimum(np.floor(depth), np.float32(max(0, sizes[0] - 2)))
     share = depth - lower
     plane = (-1, out.shape[2])
     columns, rows = width.reshape(plane), (lower * np.float32(sizes[1]) + height).reshape(plane)
-    step = np.float32(sizes[1] if sizes[0] > 1 else 0)
+    step = np.float32(sizes[1] if sizes[0] > 1 else 0)  # a single slice is its own neighbor
     for channel in range(out.shape[3]):
         slices = part[..., channel].astype(np.float32).reshape(-1, sizes[2])
         before, after = (_remap(slices, columns, at).reshape(depth.shape) for at in (rows, rows + step))

@@ -68,6 +68,7 @@ class RandomRotation:
         """Return the frame unchanged; only for pictures and volumes."""
         check_space("RandomRotation", frame)
         check_fill("RandomRotation", self.fill, frame)
+        # A picture turns around one axis only.
         if isinstance(self.degrees, tuple) and len(frame.shape) != 3:
             raise UsageError(
                 f"RandomRotation: {frame.kind.name}s are turned by one angle, got {self.degrees}"
@@ -81,7 +82,7 @@ class RandomRotation:
             if isinstance(self.degrees, tuple)
             else (self.degrees,) * (1 if len(shape) == 2 else 3)
         )
-        if uniform[0] >= self.probability or not any(most):
+        if uniform[0] >= self.probability or not any(most):  # angles of 0 change nothing
             return example
         numbers = zip(most, uniform[1:].tolist(), strict=False)
         angles = [math.radians(angle * (2 * number - 1)) for angle, number in numbers]
@@ -117,7 +118,7 @@ def _rotation_matrix(
 
 def _rotate_box(box: Ranges, matrix: NDArray[np.float64], shape: ImageShape) -> Ranges:
     """Return the smallest box of voxels around a box that a matrix moves."""
-    if any(low >= high for low, high in box):
+    if any(low >= high for low, high in box):  # a window beside the scan shows none of it
         return tuple((0, 0) for _ in shape)
     corners = np.array(list(itertools.product(*box)), np.float64)
     moved = corners @ matrix[:-1, :-1].T + matrix[:-1, -1]
@@ -218,8 +219,21 @@ class ElasticDeformation:
     def apply(self, example: Example, uniform: Uniform) -> Example:
         if uniform[0] >= self.probability or not self.magnitude:
             return example
-        shape, spacing = example.view.shape, example.shown_spacing_mm()
+        shape = example.view.shape
+        warp = self._draw_warp(shape, example.shown_spacing_mm(), uniform)
+        extent = example.view.seen(example.extent)
+        if all(low < high for low, high in extent):  # an empty extent stays empty
+            reach = [math.ceil(most) for most in warp.max_displacement]
+            extent = tuple(
+                (max(0, low - far), min(size, high + far))
+                for (low, high), far, size in zip(extent, reach, shape, strict=True)
+            )
+        return example.resampled(warp, extent=extent, objects=example.objects, fill=self.fill)
+
+    def _draw_warp(self, shape: ImageShape, spacing: tuple[float, ...], uniform: Uniform) -> DeformationWarp:
+        """Return a deformation with random displacements of its control points."""
         steps = tuple(max(self.grid / each, float(_FEWEST_VOXELS)) for each in spacing)
+        # A cubic B-spline reaches one control point before each interval and two after it.
         counts = [math.floor((size - 1) / step) + 4 for size, step in zip(shape, steps, strict=True)]
         # Two of the numbers seed a generator for the displacements.
         key = (uniform[1:3] * 2.0**53).astype(np.uint64)
@@ -227,15 +241,7 @@ class ElasticDeformation:
         uniforms = (raw >> np.uint64(11)) * 2.0**-52 - 1
         nodes = np.reshape(uniforms, (len(shape), *counts))
         scale = np.reshape([self.magnitude / each for each in spacing], (-1, *(1 for _ in shape)))
-        warp = DeformationWarp(shape, steps, np.asarray(nodes * scale, np.float32))
-        extent = example.view.seen(example.extent)
-        if all(low < high for low, high in extent):
-            reach = [math.ceil(most) for most in warp.max_displacement]
-            extent = tuple(
-                (max(0, low - far), min(size, high + far))
-                for (low, high), far, size in zip(extent, reach, shape, strict=True)
-            )
-        return example.resampled(warp, extent=extent, objects=example.objects, fill=self.fill)
+        return DeformationWarp(shape, steps, np.asarray(nodes * scale, np.float32))
 
 
 @dataclass(frozen=True, eq=False)

@@ -200,17 +200,13 @@ def augment_on_device(
     image = batch[IMAGE]
     ops = ops_of(image)
     stored = np.dtype(getattr(image.dtype, "as_numpy_dtype", image.dtype)).name
+    # The range of int16 or float32 is not that of the image: CT has -1024 to about 3000, MR any.
     if values is None and stored != "uint8":
         raise UsageError(
             f"values: images of {stored} do not say which values count as black and white; pass values=(low, high), "
             "such as Normalization.of(loader.manifest).values()"
         )
-    for key, given, cure in (
-        (ID, ID in batch, "give the batch as the loader does"),
-        (EPOCH, EPOCH in batch or epoch is not None, 'say Loader(include=["epoch"]), or pass epoch='),
-    ):
-        if not given:
-            raise UsageError(f"batch: expected {key!r}, from which augmentations are drawn; {cure}")
+    _check_keys(batch, epoch)
     check_device_augmentations(augmentations, int(image.shape[-1]), stored)
     black, white = values if values is not None else _EIGHT_BITS
     before = ops.cast(image, ops.wide(image.dtype))
@@ -221,11 +217,22 @@ def augment_on_device(
     for augmentation, draw in zip(augmentations, draws, strict=True):
         pixels = replace(pixels, image=augmentation.apply(pixels, draw))
     after = pixels.image
+    # Other units, such as HU, have no bounds of their own.
     if stored == "uint8":
         after = ops.clip(after, *_EIGHT_BITS)
     if pixels.extent is not None:
         after = ops.where(pixels.inside(), after, before)
     return {**batch, IMAGE: after}
+
+
+def _check_keys(batch: Mapping[str, DeviceArray], epoch: Any) -> None:
+    """Refuse a batch without what augmentations are drawn from."""
+    for key, given, cure in (
+        (ID, ID in batch, "give the batch as the loader does"),
+        (EPOCH, EPOCH in batch or epoch is not None, 'say Loader(include=["epoch"]), or pass epoch='),
+    ):
+        if not given:
+            raise UsageError(f"batch: expected {key!r}, from which augmentations are drawn; {cure}")
 
 
 def check_device_augmentations(augmentations: Sequence[Any], channels: int, stored: str) -> None:
@@ -253,9 +260,9 @@ def device_keys(manifest: Manifest) -> tuple[str, ...]:
 
 def _extent(batch: Mapping[str, DeviceArray]) -> tuple[tuple[DeviceArray, DeviceArray], ...] | None:
     """Return the part that shows the source, per axis; None if the batch does not include it; see `DeviceImages`."""
-    if EXTENT in batch:
+    if EXTENT in batch:  # volumes and clips are padded on all sides
         return tuple((batch[EXTENT][:, 0, axis], batch[EXTENT][:, 1, axis]) for axis in range(3))
-    if SIZE in batch:
+    if SIZE in batch:  # pictures begin at the top left
         return tuple((batch[SIZE][:, axis] * 0, batch[SIZE][:, axis]) for axis in range(2))
     return None
 

@@ -172,6 +172,7 @@ class HUWindow(DeviceAugmentation):
     width_hu: tuple[float, float] = (300.0, 500.0)
 
     def check(self, channels: int, stored: str) -> None:
+        # Windowed to 8 bits, a scan has lost its Hounsfield units.
         if stored == "uint8":
             raise UsageError(
                 "device augmentation HUWindow: expected Hounsfield units, the images are uint8; leave it out, or "
@@ -300,7 +301,7 @@ class Normalization:
 
 
 def _mean_and_deviation(statistics: Statistics, channels: int) -> tuple[Sequence[float], Sequence[float]]:
-    if statistics.intensities is None:
+    if statistics.intensities is None:  # pictures and clips have sums of pixels, volumes counts of values
         return (statistics.pixels or PixelSums()).mean_and_deviation()
     counted = ValueCounts.from_json(statistics.intensities.body)
     if not counted.total:

@@ -129,15 +129,19 @@ def copy(source: NDArray[Any], target: NDArray[Any], axes: int) -> bool:
         axes: number of leading axes that are not channels, at most three.
     """
     strides, into, shape = source.strides, target.strides, source.shape
+    # Checked one by one in the order of their cost: this runs for each row of a batch.
     if _library is None or axes > KERNEL_AXES or source.dtype != target.dtype or shape != target.shape:
         return False
     if not (source.size and target.flags.writeable):
         return False
     pixel = source.itemsize
-    for axis in range(len(shape) - 1, axes - 1, -1):
+    for axis in range(
+        len(shape) - 1, axes - 1, -1
+    ):  # channels lie side by side, so a pixel is one run of bytes
         if strides[axis] != pixel or into[axis] != pixel:
             return False
         pixel *= shape[axis]
+    # The last axis may be mirrored; any other step between pixels is NumPy's work.
     if abs(strides[axes - 1]) != pixel or into[axes - 1] != pixel:
         return False
     outer = KERNEL_AXES - axes

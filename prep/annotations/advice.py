@@ -62,6 +62,7 @@ def suggest(
         try:
             effect = try_words(words)
         except (AnnotationsError, UsageError, SourceError):
+            # A candidate that fails is a guess that was wrong, and no fault of the source.
             continue
         if effect:
             found.append(Suggestion(words=tuple(words), effect=effect))

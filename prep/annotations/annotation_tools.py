@@ -133,6 +133,7 @@ def list_documents(
     if not entries:
         raise _no_entries_error(form, annotations, annotation_file, faulty)
     listed = _list_entries(form, entries, index, options, where)
+    # If every picture is missing, the likely fault is the folder, and a list of rejects would hide it.
     if all(one.problem is not None for one in listed):
         index.check_any_image(f"{where} ({len(entries):,} annotated pictures)")
     listed = _resolve(form, listed, images, options, where)
@@ -151,6 +152,7 @@ def _no_entries_error(
 ) -> AnnotationsError:
     """Return the error of a source without a file of this format: the first damaged one, or what it holds instead."""
     why = "" if annotation_file else "no file below it is one"
+    # A damaged file is more likely the one that was meant than no file at all.
     if faulty and faulty[0].problem:
         why = f"{faulty[0].problem[1]} ({faulty[0].problem[2]})"
     where = annotation_file or annotations.root
@@ -190,6 +192,7 @@ def _resolve(
     """Return the examples with boxes in pixels, on the grid that the tool shows if nothing proves another."""
     units = replace(options, box_units="normalized") if form.is_normalized else options
     resolved = resolve_boxes(listed, images, units, where)
+    # A proof by declared sizes counts more than what the tool usually does.
     if options.annotation_grid == "auto" and form.grid is not None:
         return [replace(one, grid=one.grid or form.grid) for one in resolved]
     return resolved
@@ -260,6 +263,7 @@ def _find_images(
             notes = _notes(form, picture, image, stems.get(picture.stem, ()))
             yield file, _example(file, picture, image.path, splits[image.path], notes, options), picture
         elif not picture.optional:
+            # Frames of a CVAT track without an object are in the file by their numbers only, and may not be exported.
             yield file, _rejected(file, picture, image), picture
 
 
@@ -296,9 +300,11 @@ def _notes(
     """Return remarks on the image of a picture, of which `own` are the images with the stem of its file."""
     name = posixpath.basename(picture.name.replace("\\", "/"))
     unusual = ""
+    # A file that was renamed with its picture keeps the old name inside; copied files do as well.
     if form.of_one_picture and own and image.path not in own:
         unusual = _OTHER_NAME
     elif name and name.casefold() != posixpath.basename(image.path).casefold():
+        # Case is ignored, since Windows and macOS ignore it.
         unusual = _MISSING_NAME
     return tuple(filter(None, (*picture.notes, image.note, unusual)))
 
@@ -311,13 +317,14 @@ def _query(entry: _Entry, stems: Mapping[str, Sequence[str]]) -> ImageQuery:
     usual = (posixpath.join(folder, "images"), posixpath.join(posixpath.dirname(folder), "images"))
     own = tuple(posixpath.normpath(posixpath.join(folder, one)) for one in picture.folders)
     ranks = tuple(filter(None, (own, (folder,), tuple(dict.fromkeys(usual)), ("",))))
+    # Without a name only the stem is known; several extensions of one stem leave it open.
     if not picture.name:
         places = (posixpath.join(place, picture.stem) for place in chain(*ranks))
         stem = next(filter(stems.get, places), picture.stem)
         paths = stems.get(stem, ())
         return ImageQuery(name=paths[0] if len(paths) == 1 else "", stem=stem)
     name = picture.name
-    # labelme writes paths relative to the JSON file, such as ..\\images\\a.jpg; one out of the source stays as it is.
+    # labelme writes paths relative to the JSON file, such as ..\images\a.jpg; one out of the source stays as it is.
     if (plain := name.replace("\\", "/")).startswith("../"):
         joined = posixpath.normpath(posixpath.join(folder, plain))
         name = name if joined.startswith("../") else joined
@@ -353,6 +360,7 @@ def _without_copies(found: Sequence[tuple[str, SourceExample]]) -> list[tuple[st
         are_copies = first.problem is None and all(
             (other.boxes, other.problem) == (first.boxes, None) for other in others
         )
+        # Entries that differ are a fault, which `refuse_shared_images` names.
         if not others or not are_copies:
             used.append((file, one))
         elif one is first:

@@ -39,9 +39,11 @@ _NUMBER_HEADERS = (
 )
 """Usual titles of the column of values, the most certain first."""
 _HEX = re.compile(r"(?:#|0x)?([0-9a-f]{6})(?:[0-9a-f]{2})?", re.IGNORECASE)
+"""Color in hexadecimal, with or without an alpha behind it."""
 _TRIPLE = re.compile(
     r"(?:rgba?)?[\[(]?\s*(\d{1,3})[\s,]+(\d{1,3})[\s,]+(\d{1,3})(?:[\s,]+[\d.]+)?\s*[\])]?", re.IGNORECASE
 )
+"""Color as CSS, Python and spreadsheets write it: rgb(255, 0, 0), [255 0 0], 255,0,0."""
 
 
 class UnclearTableError(Exception):
@@ -91,10 +93,12 @@ def table_of_grid(where: str, grid: ClassGrid, first: int) -> ClassTable:
     names = _name_column(grid, free)
     number = _value_column(grid, [at for at in free if at != names])
     rows = _rows(grid, names, colors)
+    # Values that the table states count more than its order and its colors.
     if number is not None:
         values = [int(cell) for cell in grid.column(number)]
         return ClassTable(where=where, rows=_with_values(rows, values), is_numbered=True)
     _check_no_repeats(grid, [at for at in free if at != names])
+    # Neither values nor colors: a list of names with other columns, such as group or description.
     if colors is None and not used:
         values = [*range(first, first + len(rows))]
         return ClassTable(where=where, rows=_with_values(rows, values), is_numbered=False)
@@ -192,6 +196,7 @@ def color_in_cell(cell: Any) -> int | None:
     [16711680, 16711680, 16711680, None, None, None]
     """
     channels = _channels_in_list(cell) if isinstance(cell, list) else _channels_in_text(str(cell).strip())
+    # Three small numbers may also be counts or coordinates: beyond 255 or with fractions they are no color.
     if len(channels) != 3 or not all(0 <= one <= 255 and one == int(one) for one in channels):
         return None
     return _packed_color(*map(int, channels))
@@ -240,6 +245,7 @@ def _colors_in_one_column(grid: ClassGrid) -> tuple[list[int], set[int]] | None:
 
 def _colors_in_three_columns(grid: ClassGrid) -> tuple[list[int] | None, set[int]]:
     channels = _titled_channels(grid)
+    # Titled columns are colors whatever their range is.
     if channels and not all(_is_band(grid.column(at)) for at in channels):
         return _colors_of_fractions(grid, channels), {*channels}
     if not channels:
@@ -281,6 +287,7 @@ def _start_of_channels(grid: ClassGrid) -> int | None:
     has_number = any(len(one) == 1 for one in runs)
     for run in runs:
         start = _start_in_run(grid, run, has_number=has_number)
+        # Numbers beyond 255 are no channels, so that the next run may be.
         if start is not None and all(_is_band(grid.column(start + band)) for band in range(3)):
             return start
     return None
@@ -314,6 +321,7 @@ def _start_in_run(grid: ClassGrid, run: Sequence[int], *, has_number: bool) -> i
     """
     if len(run) < 3:
         return None
+    # Three numbers are a color; more are one with an alpha if the value stands elsewhere.
     if len(run) == 3 or has_number:
         return run[0]
     first, last = grid.column(run[0]), grid.column(run[-1])

@@ -56,6 +56,7 @@ def read_class_document(name: str, document: Any, first: int = 0) -> ClassTable:
             f'{name}: {problem}expected ["hat", ...], {{"hat": 1, ...}} or {{"1": "hat", ...}}'
         )
     table = next(iter(chosen.values()))
+    # Two parts may name the same classes (id2label and label2id of Hugging Face models); else one must be chosen.
     if any(other.names != table.names for other in chosen.values()):
         places = [path or "the document" for path in chosen][:3]
         raise AnnotationsError(f"{name}: {' and '.join(places)} name different classes; {CLEAR_FORM}")
@@ -64,6 +65,7 @@ def read_class_document(name: str, document: Any, first: int = 0) -> ClassTable:
 
 def _names_of_label_map(document: Any) -> Any:
     """Return the names in the form of `LabelMap.to_json`, which has other dicts beside them; else the document."""
+    # `aliases` and `values` beside the names would be read as tables of their own.
     if isinstance(document, dict) and isinstance(document.get("names"), dict) and "first_id" in document:
         return document["names"]
     return document
@@ -98,6 +100,7 @@ def _table_of_part(name: str, path: str, part: Any, first: int) -> ClassTable | 
     place = f"{name}#{path}" if path else name
     if not part:
         return None
+    # The order of a list is its values, as in a file of lines.
     if isinstance(part, list) and _are_texts(part):
         names = [one.strip() for one in part]
         return _table(name, place, enumerate(names, first_value(names[0], first)), is_numbered=False)
@@ -139,6 +142,7 @@ def _grid_of_list(place: str, part: Sequence[Any]) -> ClassGrid | None:
 
 
 def _grid_of_dict(place: str, part: Mapping[str, Any]) -> ClassGrid | None:
+    # The keys are the names or values of the entries: {"1": {"name": "cat"}}.
     if _are_dicts(part.values()):
         return _grid_of_entries(place, [{"": key, **one} for key, one in part.items()])
     if _are_texts(part.values()) and _are_colors(part):
@@ -180,6 +184,7 @@ def xml_entries(root: Element) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for parent in root.iter():
         children = list(parent)
+        # Children of several kinds are fields of one thing, such as the header of an atlas.
         if not children or any(child.tag != children[0].tag for child in children):
             continue
         entries = [_xml_entry(child) for child in children]

@@ -111,6 +111,7 @@ def add_class_notes(examples: Iterable[SourceExample], notes: Mapping[str, str])
 
 def classes_in(example: SourceExample) -> list[str]:
     """Return the classes of an example; [] if it has a problem."""
+    # A rejected image adds no class to the data set.
     if example.problem is not None:
         return []
     of_boxes = {box.label for box in example.boxes or ()}
@@ -142,6 +143,7 @@ def class_number(name: str) -> float | None:
 
 
 _RANGE: Final = re.compile(r"(\d{1,5})\.\.(\d{1,5})")
+"""Range of values; numbers of objects have at most five digits, as 65535 has."""
 
 
 def _numbers_of(name: str) -> Iterable[str]:
@@ -209,6 +211,7 @@ class ClassChoice:
                     f"TO {BACKGROUND} leaves the class out"
                 )
         counts = Counter(name for name, _ in self.renamed if name)
+        # One source class cannot become two; several may become one.
         if twice := sorted(name for name, count in counts.items() if count > 1):
             yield f"--map-classes: {', '.join(twice)} comes twice; say once what becomes of it"
 
@@ -221,6 +224,7 @@ class ClassChoice:
         """
         renamed = self._renamed
         found = renamed.get(name, name if value is None else renamed.get(str(value), name))
+        # With --classes only the named classes stay; the rest is background.
         if found == BACKGROUND or (self.keep and found not in self.keep):
             return None
         return found
@@ -275,6 +279,7 @@ class ClassChoice:
         if unknown := [name for name, _ in self.renamed if name not in existing]:
             raise AnnotationsError(message("--map-classes", unknown))
         targets = {target for target in map(self.target, names) if target is not None}
+        # A kept class may be the target of a renaming, so the names after it count.
         if absent := [name for name in self.keep if name not in targets]:
             raise AnnotationsError(message("--classes", absent))
 
@@ -356,12 +361,15 @@ class LabelCoding:
 
     def problems(self) -> Iterator[str]:
         """Yield a message for each contradiction."""
+        # A channel per class and a color per class are two codings of the same pixels.
         if self.channels and self.colors:
             yield "--label-channels and --label-colors: a label has channels or colors; leave one out"
         for one in self.colors:
             if _COLOR.fullmatch(one) is None:
                 yield f"--label-colors {one!r}: expected RRGGBB=CLASS in hexadecimal, such as ff0000=liver"
         codes, names = [code.lower() for code, _ in self._pairs()], [*self.names.values()]
+        # Two colors of one class, or two classes of one color, would lose one of them in the dicts of `names` and
+        # `numbers`.
         if twice := sorted({one for one in (*codes, *names) if (codes + names).count(one) > 1}):
             option = "--label-colors" if self.colors else "--label-channels"
             yield f"{option}: {', '.join(twice)} comes twice; name it once, and join classes with --map-classes"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 BACKGROUND_NAMES = ("background", "__background__", "_background_")
+"""Names of the background: nnU-Net's, Fast R-CNN's and labelme's."""
 IGNORE_NAMES = ("ignore", "__ignore__", "_ignore_")
 """Names that mean pixels without a class wherever they are: nnU-Net's and labelme's."""
 VOID_NAMES = (

@@ -37,8 +37,11 @@ from halofeed.prep.annotations.class_rows import (
 CLEAR_FORM = 'write a .json file with the name and the value of each class, such as {"liver": 1, "tumor": 2}'
 """How to write classes so that they have one reading."""
 _COMMENTS = ("#", ";", "//", "%")
+"""Marks of comments: those of shells, INI files, C and MATLAB."""
 _TITLE = re.compile(r"\[[^\[\],]+\]")
+"""Title of a section of an INI file; a list such as [cat, dog] has a comma."""
 _COMMENT_TAIL = re.compile(r"\s(?:#|//|;|%)\s.*")
+"""Comment behind a name: its mark stands alone between blanks, as it does not in "C#" or "50%"."""
 _EDGE_MARKS = re.compile(r"^[^\w\s]+(?=\s)|^\W?\d+[^\w\s]+(?=\s)|(?<=\w)[^\w\s)\]!?.+\"']+$")
 """Marks at the edges of names: bullets and arrows, numbers with a mark, and ends such as a comma."""
 _LIST_MARKS = re.compile(rf"{_EDGE_MARKS.pattern}|[,;:=|\t{{}}]")
@@ -112,6 +115,7 @@ def _without_quotes(lines: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str
     """Return the lines without the quotes that are around each of them."""
     texts = [line for _, line in lines if line]
     for quote in "\"'":
+        # Quotes around some names only are part of these, or a mistake that should show.
         if texts and all(
             len(one) > 2 and one[0] == quote == one[-1] and quote not in one[1:-1] for one in texts
         ):
@@ -126,6 +130,7 @@ def _check_names(rows: Sequence[ClassRow], marks: re.Pattern[str], way: str) -> 
     but the first, which may be a title), the mark more likely divides each name from something else.
     """
     for row in rows:
+        # A class called "cat # pet" would match no annotation.
         if tail := _COMMENT_TAIL.search(row.name):
             raise AnnotationsError(
                 f"{row.place}: {row.name!r} may be a name, or a name and a comment; delete {tail[0].strip()!r} if it "
@@ -146,6 +151,7 @@ _Split = Callable[[str], list[str]]
 
 def _split_cells(delimiter: str) -> _Split:
     def split(line: str) -> list[str]:
+        # CSV quotes cells with delimiters in them; the colons of labelmap.txt know no quotes.
         if delimiter in ",;\t":
             cells = next(csv.reader(io.StringIO(line), delimiter=delimiter, skipinitialspace=True), [])
         else:
@@ -183,6 +189,7 @@ _SPLITTERS: tuple[_Split, ...] = (
     _split_cells(","),
     _split_words,
 )
+"""Delimiters in the order in which they are tried: those that names hardly ever contain come first."""
 
 
 def _grid_of_lines(
@@ -213,6 +220,7 @@ def _grid_of_lines(
 def _rows_of_one_width(rows: list[list[str]]) -> list[list[str]]:
     """Return the rows with cells for all columns; [] if they have one column, or different numbers of them."""
     widths = [len(row) for row in rows]
+    # One cell a line is a list of names.
     if max(widths, default=0) < 2:
         return []
     # A header may name columns that no row fills, as that of Datumaro's labelmap.txt names parts and actions.
@@ -261,6 +269,7 @@ def _check_no_numbers(name: str, content: Sequence[_Line], way: str) -> None:
         for number, _, cells in rows
         if len(cells) > 1 and (_is_value(cells[0]) or _is_value(cells[-2]))
     ]
+    # Half of the lines: in a list of names a few may begin or end with a number.
     if 0 < len(content) < 2 * len(numbered):
         other = next(((number, line) for number, line, _ in rows if number not in numbered), content[0])
         raise AnnotationsError(
@@ -278,6 +287,7 @@ def _table_of_list(name: str, lines: Sequence[_Line], first: int, way: str) -> C
         lines = lines[:-1]
     names = [(number, line) for number, line in lines if line and not _is_comment(line)]
     comments = [(number, line) for number, line in lines if _is_comment(line)]
+    # Blank lines are usual around comments, so that they count only where there are none.
     if comments:
         _refuse_unclear_comments(name, names, comments, way)
     else:

@@ -101,6 +101,7 @@ class ColumnMapping:
         if not self.box:
             return known
         values = [written.get(column, "") for column in self.box]
+        # One column holds the four numbers as a list.
         if len(values) == 1:
             values = _split_list(values[0])
         return {**known, **dict(zip(CORNERS, _corner_cells(values, self.form), strict=True))}
@@ -133,6 +134,7 @@ def read_columns(
         spellings = {key: ranks for key, ranks in spellings.items() if key not in CORNERS}
     mapping = match_columns(name, header, spellings, (*ignored, *box))
     unread = tuple(column for column in mapping.unread if column not in box)
+    # Classification reads no boxes, and a table without filename and class has a message of its own.
     if boxes is not False and {"filename", "class"} <= mapping.columns.keys():
         _refuse_unread_geometry(name, [column for column in unread if column in remaining])
     return replace(mapping, form=box_form, box=box, unread=unread)
@@ -203,6 +205,7 @@ def _find_column(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]
     """Return the column that matches the first rank with a match, or None."""
     for rank in ranks:
         found = [column for column in header if normalize_name(column) in rank]
+        # Two columns of one rank, such as path and file, may name different files.
         if len(found) > 1:
             raise AnnotationsError(
                 f"{name}: columns {' and '.join(found)} can both be {known}; rename one to {known}, or say "
@@ -229,9 +232,11 @@ def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[s
 
 def _find_evident_box(name: str, header: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Return the form and the columns of boxes whose columns have only one meaning; ("", ()) without such."""
+    # A right side is a corner, so that x and width beside it mean something else.
     if has_columns(header, ("xmax",), SPELLINGS):
         return "", ()
     lists = _list_columns(header)
+    # A list called bbox may be in any form; this name states its form.
     if len(lists) == 1 and normalize_name(lists[0]) == _LIST_OF_SIZE:
         return "corner-size", lists
     for kind, spellings in _SIDES_OF_FORM.items():
@@ -328,6 +333,7 @@ def to_corners(numbers: Sequence[float], form: str) -> tuple[float, float, float
     x, y, third, fourth = numbers
     if form == "corners":
         return x, y, third, fourth
+    # YOLO's form: x and y are the middle.
     if form == "center-size":
         x, y = x - third / 2, y - fourth / 2
     return x, y, x + third, y + fourth

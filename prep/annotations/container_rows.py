@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import posixpath
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
@@ -25,9 +25,11 @@ from halofeed.schemas.bounded_json import parse_json
 FAULT = "//fault"
 """Key of (reason, detail) in a row whose picture is rejected. No column of a file has a name with this meaning."""
 _PICTURE_NAMES = ("image", "img", "picture", "photo")
+"""Usual names of the column of pictures, which decide only between several such columns."""
 _LABEL_NAMES = ("label", "mask", "annotation", "segmentation", "segmentationmask", "semanticmask", "labelmap")
 
 ContainerRow = dict[str, Any]
+T = TypeVar("T")
 
 
 def picture_row(
@@ -43,6 +45,7 @@ def picture_row(
     >>> picture_row({"filename": "a.jpg", "class": 3}, "a.tar//b@0+1-00000000.jpg", None, LayoutOptions())
     {'file_name': 'a.tar//b@0+1-00000000.jpg', 'written_filename': 'a.jpg', 'class': 3}
     """
+    # Tables of segmentation call their columns image and label, those of pictures file_name, see `columns`.
     if options.wants_label_images:
         taken, found = {"image", "label", *SPELLINGS["filename"][0]}, {"image": picture, "label": label}
     else:
@@ -74,6 +77,7 @@ def usable_rows(name: str, rows: Iterable[ContainerRow]) -> Iterator[ContainerRo
         usable = usable or FAULT not in row
         first = first or row.get(FAULT)
         yield row
+    # A data set of rejects alone is a fault of the file; the first reason tells which.
     if first and not usable:
         raise AnnotationsError(
             f"{name}: none of its pictures can be used, the first because: {first[0]} ({first[1]})"
@@ -92,19 +96,28 @@ def choose_picture(container: str, names: Sequence[str], options: LayoutOptions)
     ('image', 'annotation')
     """
     found = f"{container}: it holds pictures in {', '.join(names) or 'no column'}"
-    pictures = [one for one in names if normalize_name(one) in _PICTURE_NAMES]
-    if len(names) != 1 and len(pictures) != 1:
+    picture = only_or_usual(names, lambda name: normalize_name(name) in _PICTURE_NAMES)
+    if picture is None:
         raise AnnotationsError(
             f"{found}; expected one called image: rename the column that holds the pictures"
         )
-    picture = pictures[0] if pictures else names[0]
     if not options.wants_label_images:
         return picture, None
     others = [one for one in names if one != picture]
-    labels = [one for one in others if normalize_name(one) in _LABEL_NAMES]
-    if len(others) != 1 and len(labels) != 1:
+    label = only_or_usual(others, lambda name: normalize_name(name) in _LABEL_NAMES)
+    if label is None:
         raise AnnotationsError(f"{found}; expected one called label for the label images: rename that column")
-    return picture, labels[0] if labels else others[0]
+    return picture, label
+
+
+def only_or_usual(found: Sequence[T], is_usual: Callable[[T], bool]) -> T | None:
+    """Return the only one, or else the only one with a usual name; None if none or several may be meant.
+
+    >>> only_or_usual(["a"], str.isupper), only_or_usual(["a", "B"], str.isupper), only_or_usual("ab", str.isupper)
+    ('a', 'B', None)
+    """
+    chosen = found if len(found) == 1 else [one for one in found if is_usual(one)]
+    return chosen[0] if len(chosen) == 1 else None
 
 
 # Parquet: pictures as bytes, and the names of classes -----------------------------------------------------
@@ -113,7 +126,9 @@ def choose_picture(container: str, names: Sequence[str], options: LayoutOptions)
 # https://huggingface.co/docs/datasets/about_dataset_features
 
 _ROWS_AT_ONCE = 64
+"""Rows whose pictures are in memory at once (estimate): 64 JPEG files of 5 MB are 320 MB."""
 _OTHER_MEDIA = ("Audio", "Video", "Pdf", "Nifti")
+"""Features of Hugging Face datasets that are bytes and no pictures."""
 
 
 def parquet_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Iterator[ContainerRow]:
@@ -136,6 +151,7 @@ def parquet_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Itera
                     column: _member_path(name, values.pop(column), row, leaf)
                     for column, leaf in columns.items()
                 }
+                # Parquet files without bytes of pictures name files; their rows stay as they are.
                 if chosen is not None:
                     picture, label = chosen
                     values |= {column: path for column, path in found.items() if column not in chosen}
@@ -164,25 +180,28 @@ def _features(file: Any) -> dict[str, Any]:
 
 
 def _class_names(feature: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the names of each ClassLabel in a description of features."""
     if isinstance(feature, list):
         feature = dict(enumerate(feature))
     if isinstance(feature, dict):
-        if feature.get("_type") == "ClassLabel" and isinstance(feature.get("names"), list):
+        if _is_class_label(feature):
             yield tuple(map(str, feature["names"]))
         else:
             for one in feature.values():
                 yield from _class_names(one)
 
 
+def _is_class_label(feature: Mapping[str, Any]) -> bool:
+    return feature.get("_type") == "ClassLabel" and isinstance(feature.get("names"), list)
+
+
 def _named(value: Any, feature: Any) -> Any:
     """Return a value with names for the numbers of its ClassLabels; None for -1, which means no label."""
-    if isinstance(feature, list) and len(feature) == 1:
-        feature = feature[0]
-    elif isinstance(feature, dict) and feature.get("_type") in ("Sequence", "LargeList", "List"):
-        feature = feature.get("feature")
+    feature = _feature_of_items(feature)
+    # Parquet has null where a row lacks a value.
     if not isinstance(feature, dict) or value is None:
         return value
-    if feature.get("_type") == "ClassLabel" and isinstance(feature.get("names"), list):
+    if _is_class_label(feature):
         return _name_of(value, feature["names"])
     if isinstance(value, list):
         return [_named(one, feature) for one in value]
@@ -191,11 +210,22 @@ def _named(value: Any, feature: Any) -> Any:
     return value
 
 
+def _feature_of_items(feature: Any) -> Any:
+    """Return the description of the items of a list, which datasets writes in four ways; others unchanged."""
+    if isinstance(feature, list) and len(feature) == 1:
+        return feature[0]
+    if isinstance(feature, dict) and feature.get("_type") in ("Sequence", "LargeList", "List"):
+        return feature.get("feature")
+    return feature
+
+
 def _name_of(value: Any, names: list[Any]) -> Any:
     if isinstance(value, list):
         return [_name_of(one, names) for one in value]
+    # datasets writes -1 for examples without a label, such as those of a test split.
     if value is None or value == -1:
         return None
+    # A number without a name keeps its digits, so that the label map names the fault.
     return str(names[value]) if isinstance(value, int) and 0 <= value < len(names) else str(value)
 
 
@@ -206,8 +236,10 @@ def _picture_columns(file: Any, name: str, features: Mapping[str, Any]) -> dict[
     for column in file.schema_arrow:
         feature = features.get(column.name)
         kind = feature.get("_type") if isinstance(feature, dict) else None
+        # Audio and video are bytes too, and only the feature tells which bytes are a picture.
         if "binary" not in str(column.type) or kind in _OTHER_MEDIA:
             continue
+        # The feature Image is a struct of bytes and path; plain columns of bytes are leaves themselves.
         leaf = leaves.get(column.name, leaves.get(f"{column.name}.bytes"))
         if leaf is None:
             raise AnnotationsError(
@@ -222,6 +254,7 @@ def _check_groups(file: Any, name: str, columns: Mapping[str, int]) -> None:
     for group in range(file.num_row_groups):
         for column, leaf in columns.items():
             size = file.metadata.row_group(group).column(leaf).total_uncompressed_size
+            # A cell cannot be decoded without its whole group.
             if size > MAX_GROUP_BYTES:
                 raise AnnotationsError(
                     f"{name}: row group {group} has {size:,} bytes in column {column}, and a group is decoded at once; "
@@ -233,6 +266,7 @@ def _member_path(name: str, value: Any, row: int, leaf: int) -> str | None:
     """Return the path of the picture in a cell: bytes, or a struct of bytes and path, of which one may be absent."""
     written = value.get("path") if isinstance(value, dict) else None
     data = value.get("bytes") if isinstance(value, dict) else value
+    # The picture is a file beside the table; `path` is its name.
     if data is None:
         return written
     return describe_member(name, numbered_name(row, str(written or "")), data, row, leaf).path
@@ -248,8 +282,10 @@ def _member_path(name: str, value: Any, row: int, leaf: int) -> str | None:
 
 _TEXTS = ("cls", "json")
 _MAX_TEXT_BYTES = 16 << 20
+"""Largest .cls or .json of a sample (estimate); texts of all samples are in memory until the archive ends."""
 _MAX_VALUES = 1_000_000
 _LABEL_WORDS = frozenset(("seg", "mask", "label", "labels", "segmentation"))
+"""Parts of extensions of label images, such as seg.png; seg is the word of WebDataset's examples."""
 _KINDS = {tarfile.SYMTYPE: "a symbolic link", tarfile.LNKTYPE: "a hard link", tarfile.FIFOTYPE: "a pipe"}
 _KINDS |= {tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device", tarfile.GNUTYPE_SPARSE: "a sparse file"}
 
@@ -290,6 +326,7 @@ def webdataset_rows(files: SourceFiles, name: str, options: LayoutOptions) -> It
             sample.fault = sample.fault or (error.reason, error.detail)
     for key, sample in samples.items():
         try:
+            # The first fault explains the others: a link has no bytes and so no picture.
             if sample.fault is not None:
                 raise SourceError("annotation", *sample.fault)
             yield _sample_row(sample, options)
@@ -312,9 +349,12 @@ def _tar_members(files: SourceFiles, name: str) -> Iterator[tuple[tarfile.TarInf
                         yield info, _tar_content(archive, info)
                 end = archive.offset
         except tarfile.TarError as error:
+            # tarfile names no offset in a stream, of which it reads ahead.
             raise AnnotationsError(
                 f"{name}: not readable as a tar file, at byte {reader.offset:,} or before: {error}; copy it anew"
             ) from error
+    # POSIX ends an archive with two blocks of zeros; tarfile takes the end of the file for the end of the archive, so
+    # that one which is cut off between two members would be read without an error.
     closing = files.read_range(name, end, end + tarfile.BLOCKSIZE)
     if len(closing) < tarfile.BLOCKSIZE or any(closing):
         problem = "it is cut off" if len(closing) < tarfile.BLOCKSIZE else "it is damaged"
@@ -327,6 +367,7 @@ def _tar_content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes | Non
     """Return the bytes of a member that is a picture, a class or a small JSON document; None for another."""
     extension = posixpath.basename(info.name).partition(".")[2].lower()
     is_text = extension in _TEXTS and info.size <= _MAX_TEXT_BYTES
+    # Other members, such as .npy and .txt, are listed by name and not read.
     if not info.isreg() or info.issparse() or not (is_text or is_image_name(f"a.{extension}")):
         return None
     stream = archive.extractfile(info)
@@ -337,33 +378,45 @@ def _add_member(
     sample: _Sample, container: str, info: tarfile.TarInfo, extension: str, data: bytes | None
 ) -> None:
     """Add a member to its sample; raise SourceError if it is not usable."""
-    name = info.name
-    if not info.isreg() or info.issparse():
-        kind = _KINDS.get(info.type, f"of type {info.type!r}")
-        raise SourceError(
-            "annotation", "tar member is no regular file", f"{name!r} is {kind}; store the file itself"
-        )
-    if name.startswith("/") or ".." in name.split("/") or "\\" in name or not name.isprintable():
-        raise SourceError(
-            "annotation", "tar member has an unsafe name", f"{name!r}; name it relative to the tar file"
-        )
-    if not extension:
-        raise SourceError(
-            "annotation", "tar member has no extension", f"{name!r}; expected KEY.jpg, KEY.cls or KEY.json"
-        )
+    _check_member(info, extension)
+    # tar keeps both versions of a file that was appended again; which one is right is unknown.
     if extension in (*sample.pictures, *sample.texts, *sample.others):
-        raise SourceError("annotation", "tar file holds two members of one name", f"{name!r}")
+        raise SourceError("annotation", "tar file holds two members of one name", f"{info.name!r}")
     if data is None:
         sample.others.append(extension)
     elif extension in _TEXTS:
         sample.texts[extension] = data
     else:
-        sample.pictures[extension] = describe_member(container, name, data, info.offset_data).path
+        path = describe_member(container, info.name, data, info.offset_data).path
+        sample.pictures[extension] = path
+
+
+def _check_member(info: tarfile.TarInfo, extension: str) -> None:
+    """Raise SourceError for a member that is no file, or whose name cannot be that of a sample's member."""
+    name = info.name
+    # A link would have to be followed, and a sparse file has no range with its bytes.
+    if not info.isreg() or info.issparse():
+        kind = _KINDS.get(info.type, f"of type {info.type!r}")
+        raise SourceError(
+            "annotation", "tar member is no regular file", f"{name!r} is {kind}; store the file itself"
+        )
+    # Names become parts of paths and of messages.
+    if name.startswith("/") or ".." in name.split("/") or "\\" in name or not name.isprintable():
+        raise SourceError(
+            "annotation", "tar member has an unsafe name", f"{name!r}; name it relative to the tar file"
+        )
+    # A sample is the members of one key, and the extension says what each is.
+    if not extension:
+        raise SourceError(
+            "annotation", "tar member has no extension", f"{name!r}; expected KEY.jpg, KEY.cls or KEY.json"
+        )
 
 
 def _sample_row(sample: _Sample, options: LayoutOptions) -> ContainerRow:
+    """Return the row of a sample; raise SourceError if it has not exactly one picture."""
     labels = {one: path for one, path in sample.pictures.items() if _LABEL_WORDS & set(one.split("."))}
     pictures = {one: path for one, path in sample.pictures.items() if one not in labels}
+    # 0001.jpg is the picture beside 0001.depth.png.
     plain = {one: path for one, path in pictures.items() if "." not in one} or pictures
     found = ", ".join((*sample.pictures, *sample.texts, *sample.others))
     if len(plain) != 1:
@@ -371,13 +424,18 @@ def _sample_row(sample: _Sample, options: LayoutOptions) -> ContainerRow:
         raise SourceError("annotation", reason, f"its members are {found}")
     if options.wants_label_images and len(labels) > 1:
         raise SourceError("annotation", "sample has several label images", f"its members are {found}")
+    (picture,), label = plain.values(), next(iter(labels.values()), None)
+    return picture_row(_columns_of_sample(sample), picture, label, options)
+
+
+def _columns_of_sample(sample: _Sample) -> dict[str, Any]:
+    """Return the columns that the members of a sample are, besides its pictures; .cls counts more than .json."""
     columns: dict[str, Any] = {f"member_{one}": "" for one in sample.others}
     if (data := sample.texts.get("json")) is not None:
         columns |= _columns_of_json(data)
     if (data := sample.texts.get("cls")) is not None:
         columns["cls"] = _class_of_text(data)
-    label = next(iter(labels.values()), None)
-    return picture_row(columns, next(iter(plain.values())), label, options)
+    return columns
 
 
 def _columns_of_json(data: bytes) -> dict[str, Any]:
@@ -397,6 +455,7 @@ def _class_of_text(data: bytes) -> str:
         text = data.decode().strip()
     except UnicodeDecodeError as error:
         raise SourceError("annotation", "class is no UTF-8 text", str(error)) from error
+    # The convention of .cls is one number or name; several lines are another format.
     if not text or "\n" in text or "\0" in text:
         raise SourceError("annotation", "class is no number and no name", f"{text[:40]!r}")
     return text

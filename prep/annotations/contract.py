@@ -128,6 +128,7 @@ def attributes_of(entry: Mapping[str, Any], known: Container[str]) -> tuple[tupl
     for name, value in entry.items():
         if name in known:
             continue
+        # Metadata are often one level below, such as meta.place.
         if isinstance(value, dict):
             found += [(f"{name}.{inner}", text) for inner, text in attributes_of(value, ())]
         # A list is no name of a group, and a flag divides images into two at most.
@@ -260,6 +261,7 @@ def read_required(annotations: SourceFiles, name: str) -> bytes:
     """Return the bytes of a file that all examples depend on; raise AnnotationsError if it is unreadable."""
     with report_unreadable(annotations, name):
         content = annotations.read(name)
+    # Git LFS and similar tools leave a small text in place of a file that was not downloaded.
     if (pointer := pointer_kind(content)) is not None:
         raise AnnotationsError(f"{name} in {annotations.root}: it is {pointer}")
     return content
@@ -315,6 +317,7 @@ def reject_lone_surrogates(examples: Iterable[SourceExample]) -> Iterator[Source
         # Texts that are names of files may hold bytes as lone surrogates; others are stored as they are.
         fault = next((one for one in _texts(example) if not is_valid_name(one[1])), None)
         fault = fault or next((one for one in _verbatim_texts(example) if not can_be_encoded(one[1])), None)
+        # Only a message quotes such a text, so that the message can be repaired.
         if fault is None:
             yield _with_escaped_messages(example)
             continue

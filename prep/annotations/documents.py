@@ -69,10 +69,11 @@ def parse_yaml(data: bytes, *, as_text: bool = False) -> Any:
         raise ValueError(f"expected at most {MAX_YAML_BYTES:,} bytes of YAML; shorten it")
     converter = yaml.constructor.SafeConstructor()
     try:
+        # A few aliases of aliases expand to billions of values ("billion laughs").
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, yaml.SafeLoader)):
             raise ValueError("it has an alias (*name); write the value out")
         node = yaml.compose(data, yaml.SafeLoader)
-        # YAML 1.1 reads the class names no, on and y as booleans.
+        # PyYAML reads the class names no, on and off as booleans (YAML 1.1).
         convert = _text_of_node if as_text else converter.construct_object
         return None if node is None else _plain(node, convert)
     except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:

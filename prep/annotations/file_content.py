@@ -57,6 +57,7 @@ class FileContent:
 def read_content(files: SourceFiles, path: str) -> FileContent | None:
     """Return the measures of a picture or volume; None if it cannot be read or is larger than evidence is worth."""
     size = files.size(path) or 0
+    # Evidence for a hint is not worth the time and memory of a huge file.
     if not 0 < size <= _MAX_BYTES:
         return None
     try:
@@ -149,16 +150,18 @@ def is_label_of(label: FileContent, image: FileContent) -> bool | None:
     >>> is_label_of(content(2), content(3)) is None
     True
     """
+    # A label has a class for each pixel of its image.
     if label.shape != image.shape or not label.may_be_label:
         return False
     if label.distinct > _FEW_VALUES and label.flat < _FLAT_OF_MANY:  # depth, heat and gray pictures
         return False
-    # A color picture is no label of a gray one, whatever both hold.
+    # A gray file of the size of a color picture is its label: two pictures of a set have equal channels.
     if image.channels > 1 and label.channels == 1:
         return True
     # With as many values, the flatter one is the label, or both are labels.
     if (label.distinct, -label.flat) > (image.distinct, -image.flat):
         return False
+    # Speckled labels have small areas, but photographs have far more values.
     if image.distinct > _MANY_TIMES * label.distinct:
         return True
     return True if label.flat >= _FLAT and _is_simpler(label, image) else None

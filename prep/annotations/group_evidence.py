@@ -59,11 +59,13 @@ _NAMED = re.compile(
     rf"(?<![A-Za-z])(?P<word>{'|'.join(_WORDS)})(?P<sign>[-_ ]?)[0-9]+(?![0-9])", re.IGNORECASE
 )
 _COLUMN_ENDS = ("", "id", "uid", "no", "number", "nr", "name", "key", "code", "instanceuid")
+"""Ends that a usual word may have in the name of a column; instanceuid is DICOM's."""
 _IDENTITY_ENDS = ("id", "uid", "uuid", "guid", "key", "code", "group", "number", "name")
 """Hints: the name of a column that identifies something ends like this."""
 _HASH_END = re.compile(
     r"(.*[^\W_])((?:[^\w/]|_)+(?:rf[.])?)(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{8,}\.[^.]+"
 )
+"""Hash of eight digits or more behind a sign, with a digit and a letter in it, so that no date or word is one."""
 # An estimate, as those of `path_groups`.
 _MAX_ENDS = 12
 """Number of different ends of names up to which they are kinds of copies."""
@@ -148,6 +150,7 @@ class GroupEvidence:
     def find(self) -> GroupsFound | None:
         """Return the most certain groups: named ones first, then columns, then parts of paths."""
         rows = sorted({row.source: row for _, row in self.rows}.values(), key=lambda row: row.source)
+        # One image repeats nothing.
         if len(rows) < 2:
             return None
         classes = {row.source: row.classes for row in rows}
@@ -161,6 +164,7 @@ class GroupEvidence:
 
 def _keeps_together(outer: GroupsFound, inner: GroupsFound, sources: Iterable[str]) -> bool:
     """Return whether the pattern of `outer` gives each group of the pattern of `inner` one group, and fewer in all."""
+    # Without a pattern there is nothing to compare; groups that are no fewer hold no copies of several pictures.
     if not outer.option[0] or outer.all_groups >= inner.all_groups:
         return False
     first, second = (Expression(option=one.option[0], text=one.option[1]) for one in (outer, inner))
@@ -183,7 +187,7 @@ class _Grouping:
         """Return the number of images of each group."""
         return Counter(self.by_source.values())
 
-    @property
+    @cached_property
     def repeated(self) -> str:
         """Return the first group of several images."""
         return next(value for value in self.by_source.values() if self.counts[value] > 1)
@@ -210,6 +214,7 @@ def _repeated_columns(rows: Sequence[ImageFacts], classes: Mapping[str, str]) ->
     values: dict[str, dict[str, str]] = {}
     for row in rows:
         for name, value in row.attributes:
+            # An empty cell says that there is no group.
             if value.strip():
                 values.setdefault(name, {})[row.source] = value
     found = [_groups_of_column(name, by_source, classes) for name, by_source in values.items()]
@@ -262,6 +267,7 @@ def _groups_of_word(matches: Mapping[str, re.Match[str]], classes: Mapping[str, 
     """Return the groups that one word with a number names, by its match in each path; None if none repeats."""
     grouping = _Grouping({source: match[0].lower() for source, match in matches.items()})
     repeated = [match for match in matches.values() if grouping.counts[match[0].lower()] > 1]
+    # scene_1 may be the class of its folder.
     if not repeated or is_class_or_split(classes, grouping.by_source):
         return None
     forms = dict.fromkeys(f"{match['word']}{re.escape(match['sign'])}[0-9]+" for match in repeated)
@@ -290,6 +296,7 @@ def _copies(classes: Mapping[str, str]) -> list[GroupsFound]:
     grouping = _Grouping({source: bases.get(source, stem) for source, stem in cut.items()})
     pattern = rf"^(.+?)(?:{'|'.join(ends)})?\.[^.]+$"
     option, total = _checked_pattern(classes, [pattern], len(grouping.counts))
+    # A message without an option that works would be no help for a guess by names.
     if not option[0]:
         return []
     what = f"names of copies begin with that of another picture, {grouping.repeated!r}"
@@ -314,9 +321,10 @@ def _hashed_copies(classes: Mapping[str, str]) -> list[GroupsFound]:
     matches = {source: match for source in classes if (match := _HASH_END.fullmatch(source))}
     grouping = _Grouping({source: match[1] for source, match in matches.items()})
     tails = {match[2] for match in matches.values()}
+    # One tool names all files in one way.
     if len(matches) < len(classes) or len(tails) != 1 or len(grouping.counts) < 2:
         return []
-    # Most pictures have copies, else the text before the hash is the name of something larger.
+    # A tool that makes copies makes them of most pictures (an estimate).
     if in_groups(grouping.counts) < len(classes) / 2 or is_class_or_split(classes, grouping.by_source):
         return []
     pattern = rf"^(.+){re.escape(tails.pop())}[0-9A-Fa-f]{{8,}}\.[^.]+$"
@@ -338,6 +346,7 @@ def _repeated_parts(classes: Mapping[str, str]) -> list[GroupsFound]:
             for source, value in zip(form.sources, form.columns[place], strict=True)
         }
     )
+    # Fewer repeats than that are chance.
     if not found or in_groups(grouping.counts) < LEAST_SHARE * len(classes):
         return []
     alone = len(classes) - len(grouping.by_source)

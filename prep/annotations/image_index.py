@@ -30,6 +30,7 @@ from halofeed.system.addresses import is_remote
 
 ImageKey = TypeVar("ImageKey", bound=Hashable)
 _ROOT_ONLY = (("",),)
+"""Places of a query that names paths from the root."""
 _PLAIN_PATH = re.compile(r"(?:[^/\\.:][^/\\:]*/)*[^/\\.:][^/\\:]*")
 """Relative paths that need no normalization, as most names are."""
 _AMBIGUOUS = "file name is ambiguous"
@@ -147,6 +148,7 @@ class ImageIndex:
         for path in self.paths:
             *above, name = path.split("/")
             by_name.setdefault(_fold_extension(name), []).append(path)
+            # Only images can be meant by a stem; a full name may mean any file.
             if self._takes(path):
                 by_stem.setdefault(_normalize_unicode(splitext(name)[0]), []).append(path)
                 folders.update(above)
@@ -180,6 +182,7 @@ class ImageIndex:
         try:
             return self._find_by_suffix(name, parts, self._file_index.named(parts[-1]))
         except SourceError as error:
+            # Of several files with the name none may be taken; the stem would be a worse guess.
             if not query.stem or error.reason == _AMBIGUOUS:
                 raise self._with_namesake(error, parts) from None
             caught = error
@@ -188,6 +191,7 @@ class ImageIndex:
     def _with_namesake(self, error: SourceError, parts: list[str]) -> SourceError:
         """Return the error, extended by an image with the same name and another extension."""
         others = self._file_index.with_stem(splitext(parts[-1])[0])
+        # The detail names another file already.
         if not others or "; " in error.detail or error.reason == _AMBIGUOUS:
             return error
         detail = f"{error.detail}; {others[0]} has that name and another extension: correct the names"
@@ -203,19 +207,29 @@ class ImageIndex:
         # An absolute path of another machine, and one out of the root, are below no folder of the layout.
         ranks = () if is_absolute or path.split("/")[0] == ".." else query.places
         found = self._find_in_places(name, path, ranks) or self._find_absolute(name)
-        if found is not None:
+        found = found or self._find_near_annotations(query, "" if is_absolute else path, parts)
+        # A file in a folder that cannot be listed may exist, so that it is not called missing.
+        if found is None:
+            self._check_listable(posixpath.join(place, path) for rank in ranks for place in rank)
+            self._check_listable(posixpath.join(folder, parts[-1]) for folder in query.beside)
+        return found
+
+    def _find_near_annotations(self, query: ImageQuery, path: str, parts: list[str]) -> str | None:
+        """Return the file at a path from the annotations' folder, or the file of that name in a `beside` folder.
+
+        Raises:
+            SourceError: the only such file is outside of the root.
+        """
+        # A file name alone is looked for in the folders of the layout.
+        found = self._find_from_annotations(path) if path and len(parts) > 1 else None
+        if found is not None and not found.startswith("../"):
             return found
-        beside = None if is_absolute or len(parts) == 1 else self._find_from_annotations(path)
-        if beside is not None and not beside.startswith("../"):
-            return beside
         in_folders = (self.at(folder, parts[-1]) for folder in query.beside)
-        if (near := next(filter(None, in_folders), None)) is not None:
-            return near
-        if beside is not None:
-            raise SourceError("annotation", "image file lies outside --images", outside_message(name))
-        self._check_listable(posixpath.join(place, path) for rank in ranks for place in rank)
-        self._check_listable(posixpath.join(folder, parts[-1]) for folder in query.beside)
-        return None
+        near = next(filter(None, in_folders), None)
+        # Reading files beside --images would take pictures that the user did not name.
+        if near is None and found is not None:
+            raise SourceError("annotation", "image file lies outside --images", outside_message(query.name))
+        return near
 
     def _find_below_root(self, below: str) -> str:
         """Return the file that a name beginning with the images' folder is; raise SourceError if there is none."""
@@ -230,13 +244,18 @@ class ImageIndex:
         if ranks and "\\" in name and ".." not in name and self._is_file(name):
             return name
         for rank in ranks:
-            hits = [found for place in rank if self._is_file(found := posixpath.join(place, path))]
-            hits = hits or [alike for place in rank if (alike := self.at(place, path)) is not None]
+            hits = self._files_at(rank, path)
+            # Equal names in train/ and val/ are different pictures.
             if len(hits) > 1:
                 raise SourceError("annotation", _AMBIGUOUS, f"{name!r}: {', '.join(hits)}")
             if hits:
                 return hits[0]
         return None
+
+    def _files_at(self, folders: Sequence[str], path: str) -> list[str]:
+        """Return the files at a path in some folders, or else those whose extension differs in case."""
+        exact = [found for folder in folders if self._is_file(found := posixpath.join(folder, path))]
+        return exact or [alike for folder in folders if (alike := self.at(folder, path)) is not None]
 
     def _find_absolute(self, name: str) -> str | None:
         """Return a file of this machine that the annotations name by its absolute path, which may be anywhere."""
@@ -245,6 +264,7 @@ class ImageIndex:
 
     def _find_from_annotations(self, path: str) -> str | None:
         """Return the file at a path from the annotations' folder, relative to the root, or None."""
+        # `path_from` compares folders of this machine.
         if not self._annotations_root or is_remote(self._annotations_root):
             return None
         found = path_from(self._annotations_root, path, self.root)
@@ -265,6 +285,7 @@ class ImageIndex:
         if self._is_file(path):
             return path
         above = path.rpartition("/")[0]
+        # A folder is listed once, however many names are looked for in it.
         if above not in self._folded:
             folded = self._folded.setdefault(above, {})
             for found in self._files.files_in(above):
@@ -287,10 +308,12 @@ class ImageIndex:
         """Return the file that shares most of the end of a name; raise SourceError if there is none or several."""
         ranked = {path: self._rank(parts, path.split("/")) for path in paths}
         best = max(ranked.values(), default=(0, False))
+        # Every file of that name is in a folder that the name contradicts, see `_rank`.
         if best[0] == 0:
             other = f"; {paths[0]} lies in another folder" if paths else ""
             raise SourceError("annotation", "image file not found", f"{name!r} {BELOW_IMAGES_FOLDER}{other}")
         chosen = [path for path in paths if ranked[path] == best]
+        # A guess between equal files would put boxes on the wrong picture.
         if len(chosen) > 1:
             raise SourceError("annotation", _AMBIGUOUS, f"{name!r}: {', '.join(chosen[:3])}")
         is_complete = 1 < len(parts) == best[0]
@@ -395,6 +418,7 @@ class ImageMatcher(Generic[ImageKey]):
             return False
         folder = candidate.path.rpartition("/")[0]
         self._depths[folder] = max(self._depths.get(folder, 0), candidate.shared)
+        # Confirmed at once and forgotten: most names of a large set are so.
         if candidate.is_complete and candidate.path == query.name:
             self._last = key
             return True
@@ -432,6 +456,7 @@ class ImageMatcher(Generic[ImageKey]):
         if others:
             against = f"{candidate.path} is the image of {others[0]!r}"
         elif candidate.has_folders and self._depths[candidate.path.rpartition("/")[0]] > candidate.shared:
+            # Annotations that name the folder itself mean its files; this one names another folder.
             against = f"{candidate.path} lies in a folder that other annotations name"
         else:
             return ImageMatch(path=candidate.path, note=_ELSEWHERE if candidate.has_folders else "")
@@ -489,5 +514,6 @@ def _split_path(name: str, *, keep_up: bool = False) -> list[str]:
         if part != "..":
             inside.append(part)
         elif inside:
+            # Above the first folder there is nothing to match.
             inside.pop()
     return inside

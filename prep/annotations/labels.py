@@ -25,9 +25,10 @@ from halofeed.system.wording import did_you_mean, plural
 VOC_VOID = 255
 """Value of pixels that belong to no class in VOC and in many sets after it."""
 LARGEST_LABEL = 65535
+"""Largest value of a label image of 16 bits."""
 _UNKNOWN = "mask has unknown labels"
 _MOST_FIXED = 20
-"""Unknown values that a message suggests to map; more are likely an image in place of a label."""
+"""Unknown values that a message suggests to map; more are likely an image in place of a label (an estimate)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,16 +71,20 @@ class LabelMap:
             raise AnnotationsError(f"{self.where}: no class names; expected at least one")
         object.__setattr__(self, "entries", tuple(sorted(self.entries)))
         problems = list(self._problems())
+        # The first problem tells what to do; hundreds of its kind would hide it.
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             raise AnnotationsError(f"{self.where}: {problems[0]}{more}")
 
     def _problems(self) -> Iterator[str]:
+        # Readers bound the size of a label map before they allocate it, see schemas/limits.py.
         if len(self.entries) > LABELS:
             yield f"{plural(len(self.entries), 'class', 'classes')}; a data set has at most {LABELS:,}"
         ids: dict[int, str] = {}
         names: dict[str, int] = {}
         for identity, name in self.entries:
+            if len(name) > LABEL_LENGTH:
+                yield f"id {identity} is {name[:40]!r}..., a name of {len(name):,} characters; shorten it"
             if identity in ids:
                 yield f"id {identity} belongs to {ids[identity]!r} and to {name!r}; give each name its own id"
             if name in names:
@@ -88,6 +93,7 @@ class LabelMap:
             yield from self._id_problems(identity, name)
             ids[identity], names[name] = name, identity
         for alias, identity in self.aliases:
+            # Annotations may use either name, so that one text must not mean two classes.
             if names.setdefault(alias, identity) != identity:
                 yield f"display name {alias!r} of id {identity} also means id {names[alias]}; keep one"
 
@@ -118,6 +124,7 @@ class LabelMap:
 
     def id_of(self, name: str) -> int:
         """Return the id of a class name; raise AnnotationsError for an unknown name."""
+        # A class that is absent from the file would have no id; a guess of one would be another class.
         if name not in self.ids:
             raise AnnotationsError(
                 f"label {name!r} is not in {self.where}; {did_you_mean(name, self.ids)}known: "
@@ -169,6 +176,7 @@ class LabelMap:
 
     def _ids_of_ignored(self, ignored: Collection[int]) -> set[int]:
         """Return the classes of ignored values, but for the background, which always is a class."""
+        # Then the values are the ids.
         if self.values is None:
             return {*ignored} - {0}
         return {identity for value, identity in self.values if value in ignored} - {0}
@@ -198,6 +206,7 @@ class LabelMap:
         ids = self.ids_of_values(values, may_ignore=False)
         sets = {value: self.set_of(identity) for value, identity in ids.items()}
         for value, identity in self.values or ():
+            # A value of several regions has a pair for each of them.
             if value in sets:
                 sets[value] |= self.set_of(identity)
         return sets
@@ -213,6 +222,7 @@ class LabelMap:
             SourceError: lists the unknown values and the classes.
         """
         present = [int(value) for value in values if value]
+        # Without names a label image may have up to 255 classes, which fit into 8 bits.
         if self.is_open:
             unknown = [value for value in present if not 0 < value <= 255 or value == self.stored_ignore]
             known = "1 to 255; --label-map or --classes takes larger ones"
@@ -223,6 +233,7 @@ class LabelMap:
             known += _fixes(unknown, may_ignore=may_ignore)
         if unknown:
             listed = ", ".join(map(str, unknown[:10]))
+            # A photograph has hundreds of values, a label of classes few.
             swapped = "; are image and label swapped?" if len(unknown) > 100 else ""
             raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}{swapped}")
 
@@ -241,6 +252,7 @@ class LabelMap:
         {0: 0, 7: 0, 300: 1}
         """
         present = [int(value) for value in values]
+        # Ignored values come first: --ignore-label counts more than a name of the same value.
         if self.stored_ignore is not None:
             ignored = {value: self.stored_ignore for value in present if value in self.ignored_values}
             others = [value for value in present if value not in ignored]
@@ -254,10 +266,12 @@ class LabelMap:
             return {value: value for value in present}
         ids = {0: 0, **dict(self.values)}
         others = [value for value in present if value not in ids]
+        # Values without a name in --map-classes are classes by their numbers.
         if self.is_open:
             self.check_values(others, may_ignore=may_ignore)
             ids |= {value: value for value in others}
         elif others and not self.drops_others:
+            # With --classes the values of other classes are left out, not unknown.
             listed, known = (", ".join(map(str, found[:20])) for found in (others, [*dict(self.values)]))
             raise SourceError(
                 "annotation", _UNKNOWN, f"{listed}; known are {known}{_fixes(others, may_ignore=may_ignore)}"
@@ -323,8 +337,6 @@ class LabelMap:
 
 def _name_problems(identity: int, name: str) -> Iterator[str]:
     """Yield a message for each reason for which records cannot store a name as it is."""
-    if len(name) > LABEL_LENGTH:
-        yield f"id {identity} is {name[:40]!r}..., a name of {len(name):,} characters; shorten it"
     if name != name.encode("utf-8", "replace").decode():  # names of folders may be any bytes
         yield f"id {identity} is {name!r}, which is not UTF-8; rename the folder or class"
     if "\0" in name:
@@ -335,6 +347,7 @@ def _name_problems(identity: int, name: str) -> Iterator[str]:
 
 def _fixes(unknown: Sequence[int], *, may_ignore: bool) -> str:
     """Return what to do with values of label files that no table names; "" without any or with too many."""
+    # An option with hundreds of values helps nobody.
     if not 0 < len(unknown) <= _MOST_FIXED:
         return ""
     mapped = ",".join(f"{value}=background" for value in unknown)
@@ -402,6 +415,7 @@ def read_table(name: str, data: bytes, first: int = 0) -> ClassTable:
         AnnotationsError: the file is no class table, or can be read in two ways.
     """
     kind = PurePosixPath(name).suffix.lower()
+    # Only the extension divides text from documents: JSON is a text as well.
     if kind not in _READERS:
         raise AnnotationsError(
             f"{name}: a label map is {', '.join(_READERS)}, not {kind or 'without extension'}"
@@ -411,6 +425,7 @@ def read_table(name: str, data: bytes, first: int = 0) -> ClassTable:
     except UnicodeDecodeError as error:
         raise AnnotationsError(f"{name}: expected UTF-8 text: {error}; save it as UTF-8") from error
     inner = text.strip()
+    # Scripts print a list or dict of classes into a text file.
     if (
         kind in TEXT_TABLES
         and inner[:1] + inner[-1:] in ("{}", "[]")
@@ -425,6 +440,7 @@ def from_table(table: ClassTable, first_id: int) -> LabelMap:
 
     In detection, the map has no background: a table with values names it as 0.
     """
+    # A list that begins at 1 may name a class background; where 0 has a name, it is the background.
     has_zero = first_id == 1 and (table.is_numbered or min(table.names, default=0) < 1)
     rows = [
         row
@@ -456,6 +472,7 @@ def shared_names(names: Mapping[str, Mapping[int, str]]) -> Mapping[int, str]:
         AnnotationsError: the names of two files differ.
     """
     first = next(iter(names), "")
+    # Label numbers mean one class in the whole data set.
     if different := next((path for path in names if names[path] != names[first]), None):
         raise AnnotationsError(
             f"{first} and {different} name different classes; give one for all with --label-map, and remove the others"
@@ -466,6 +483,7 @@ def shared_names(names: Mapping[str, Mapping[int, str]]) -> Mapping[int, str]:
 def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for key, value in pairs:
+        # Python keeps the last of two equal keys without a message.
         if key in content:
             raise ValueError(f"key {key!r} comes twice")
         content[key] = value
@@ -502,6 +520,7 @@ def _read_pbtxt(name: str, text: str, first_id: int) -> ClassTable:
         fields = parse_text_proto(text)
     except ValueError as error:
         raise AnnotationsError(f"{name}{error}") from error
+    # A misspelled field, such as items, would lose its classes.
     if others := [key for key in fields if key != "item"]:
         raise AnnotationsError(f"{name}: expected `item {{ ... }}`, got {others[0]!r}")
     rows = [_row_of_item(name, message) for message in fields.get("item", ())]
@@ -514,6 +533,7 @@ def _row_of_item(name: str, message: Any) -> ClassRow:
         raise AnnotationsError(f"{name}: expected {{ after the name of a message, got {message!r}")
     item = _texts_of_item(name, message)
     identity, label = item.get("id"), item.get("name", item.get("display_name"))
+    # protobuf's default id would be 0, which is the background.
     if identity is None or label is None or not re.fullmatch(r"[+-]?[0-9]+", identity):
         raise AnnotationsError(f"{name}: an item needs an integer id and a name; got {item}")
     other = item.get("display_name", label)
@@ -525,6 +545,7 @@ def _texts_of_item(name: str, message: Mapping[str, Sequence[Any]]) -> dict[str,
     item: dict[str, str] = {}
     for key in ("id", "name", "display_name"):
         values = [value for value in message.get(key, ()) if isinstance(value, str)]
+        # One of two ids or names would be lost.
         if len(values) > 1:
             raise AnnotationsError(f"{name}: {key} comes twice in one item: {values[0]!r}, {values[1]!r}")
         if values:
@@ -533,6 +554,8 @@ def _texts_of_item(name: str, message: Mapping[str, Sequence[Any]]) -> dict[str,
 
 
 TEXT_TABLES = (".txt", ".csv", ".tsv", ".ctbl", ".lut", ".label", ".names", ".labels", ".dat")
+"""Extensions of tables of text; .ctbl is 3D Slicer's, .lut FSL's, .label ITK-SNAP's, .names
+Darknet's."""
 _READERS: dict[str, Callable[[str, str, int], ClassTable]] = {
     **dict.fromkeys(TEXT_TABLES, read_class_table),
     ".json": _read_json,
@@ -542,17 +565,18 @@ _READERS: dict[str, Callable[[str, str, int], ClassTable]] = {
 }
 
 
-_COUNTED_UP, _LARGEST_OBJECT = 0.9, 65_535
-"""Share of the numbers up to the largest that occurs; the others were deleted."""
+_COUNTED_UP = 0.9
+"""Share of the numbers up to the largest that occurs; the others were deleted (an estimate)."""
 
 
 def _objects_fix(values: Sequence[int]) -> str:
     """Return the option that makes one class of values that count up beyond 255, as numbers of objects do; or ""."""
     most = max(values, default=0)
-    if not VOC_VOID < most <= _LARGEST_OBJECT or len({*values}) < _COUNTED_UP * most:
+    # Up to 255 such values may be classes; more that count up are numbers of objects (an estimate).
+    if not VOC_VOID < most <= LARGEST_LABEL or len({*values}) < _COUNTED_UP * most:
         return ""
     # Other label images may have more objects than this one.
-    all_of_them = min(10 ** len(str(4 * most)) - 1, _LARGEST_OBJECT)
+    all_of_them = min(10 ** len(str(4 * most)) - 1, LARGEST_LABEL)
     return f"; they count up as numbers of objects do, and --map-classes 1..{all_of_them}=object makes them one class"
 
 
@@ -565,6 +589,8 @@ def void_problem(values: Collection[int]) -> str:
     others = [value for value in values if value not in (0, VOC_VOID)]
     if {VOC_VOID - 1, VOC_VOID + 1} <= {*others}:  # one of many numbers, such as those of objects
         return ""
+    # Alone beside 0, 255 is the foreground; beside large values, or few of a wide range, it is one of many gray values
+    # (the factors are estimates).
     if VOC_VOID not in values or not others or max(others) > max(20, 4 * len(others)):
         return ""
     return (

@@ -15,7 +15,7 @@ from halofeed.errors import SourceError
 HEAD_BYTES = 1 << 16
 """Bytes of a file to read. The keys of a document and the header of a table are in its first kilobytes."""
 MAX_OPENED = 8
-"""Most files of each kind to open; reading all files would take as long as the conversion."""
+"""Most files of each kind to open (an estimate); reading all files would take as long as the conversion."""
 _JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}\[\],]')
 _JSON_LEVELS = 3
 """COCO's and Label Studio's marks are at most three levels deep; below are coordinates."""
@@ -101,6 +101,7 @@ def json_keys(text: str) -> set[str]:
             path = above if kind == "[" else ""
         elif colon and kind == "{":
             path = f"{above}.{name}".removeprefix(".")
+            # Coordinates and texts below would fill the set and say nothing.
             if len(frames) <= _JSON_LEVELS:
                 found.add(path)
     return found

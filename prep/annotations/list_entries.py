@@ -39,6 +39,7 @@ def match_ends(names: Iterable[str], sources: Iterable[str]) -> Mapping[str, lis
             rank = shared, name.rpartition("/")[2] == source.rpartition("/")[2]
             if rank > best.get(name, (-1, False)):
                 best[name], found[name] = rank, []
+            # A second image of the best rank makes the entry ambiguous.
             if rank == best[name]:
                 found[name].append(position)
     return {name: places for name, places in found.items() if not _is_elsewhere(name, best[name][0], folders)}

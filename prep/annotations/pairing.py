@@ -96,14 +96,13 @@ def pair_up(
         several_fix: advice for an image with several labels.
     """
     labels_by_key = _by_key(labels)
-    fix = "" if several_masks is None else f"; {several_fix}"
+    fixes = {None: "", "merge": None}
+    fix = fixes.get(several_masks, f"; {several_fix}")
     examples = []
     for key, found in _by_key(images).items():
         masks = sorted(labels_by_key.pop(key, []), key=lambda label: label.path)
-        problem = _several_images(found)
-        if several_masks != "merge":
-            problem = problem or _several_labels(masks, fix)
-        problem = problem or next((one.problem for one in masks if one.problem is not None), None)
+        problem = _problem_of_pair(found, masks, fix)
+        # A layout may define images without a label, such as imagesTs of nnU-Net.
         if not masks and missing_masks != "prediction" and not has_no_label(key):
             problem = problem or NO_LABEL
         examples += [_paired(image, masks, problem) for image in found]
@@ -121,6 +120,7 @@ def _by_key(found: Iterable[tuple[PairKey, T]]) -> dict[PairKey, list[T]]:
 
 def _paired(image: SourceExample, masks: Sequence[LabelFiles], problem: Problem | None) -> SourceExample:
     """Return an image with its labels, or with its own problem or that of its pair."""
+    # A file that cannot be read says more than the missing partner.
     if problem := image.problem or problem:
         return replace(image, problem=problem)
     if not masks:
@@ -129,12 +129,19 @@ def _paired(image: SourceExample, masks: Sequence[LabelFiles], problem: Problem 
     return replace(image, mask=masks[0].mask, more_masks=more, class_masks=masks[0].class_masks)
 
 
-def _several_images(images: Sequence[SourceExample]) -> Problem | None:
-    return _one_problem("several images for one label", [image.source for image in images])
+def _problem_of_pair(
+    images: Sequence[SourceExample], labels: Sequence[LabelFiles], several_fix: str | None
+) -> Problem | None:
+    """Return what keeps images and labels of one key from being a pair; None for a label that is absent.
 
-
-def _several_labels(labels: Sequence[LabelFiles], fix: str) -> Problem | None:
-    return _one_problem("several labels for one image", [label.path for label in labels], fix)
+    Args:
+        several_fix: end of the message about several labels; None if these are allowed.
+    """
+    problem = _one_problem("several images for one label", [image.source for image in images])
+    if several_fix is not None:
+        paths = [label.path for label in labels]
+        problem = problem or _one_problem("several labels for one image", paths, several_fix)
+    return problem or next((one.problem for one in labels if one.problem is not None), None)
 
 
 def _one_problem(reason: str, paths: Sequence[str], fix: str = "") -> Problem | None:
@@ -163,6 +170,7 @@ def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root:
         return 0 if chosen else None
     for place in range(max(map(len, paths), default=0)):
         named = [path for path in paths if is_split_name(_folder_at(path, place))]
+        # An image outside of the splits would be in none, or in train by accident.
         if named and len(named) < len(paths):
             other = next(path for path in paths if not is_split_name(_folder_at(path, place)))
             raise AnnotationsError(
@@ -200,7 +208,8 @@ def join_channels(
     for key, values, example in images:
         case = tuple(value for name, value in sorted(values.items()) if name != "channel")
         cases.setdefault(case, {}).setdefault(values["channel"], []).append((key, example))
-    present = sorted({name for channels in cases.values() for name in channels})
+    present = sorted(set().union(*cases.values()))
+    # A misspelled channel would reject every image.
     if missing := [name for name in order if name not in present]:
         raise AnnotationsError(
             f"--channel-order: {', '.join(missing)}: no such channel in {root}; found {', '.join(present[:20])}"
@@ -208,8 +217,7 @@ def join_channels(
     names = tuple(order) or tuple(present)
     note = () if order or len(names) == 1 else (f"channels in order of name: {', '.join(names)}",)
     joined = [_joined(channels, names, note) for channels in cases.values()]
-    left_out = [one for channels in cases.values() for one in _left_out(channels, names)]
-    return [one for one in joined if one is not None], left_out
+    return [one for one in joined if one is not None], list(_left_out(cases.values(), names))
 
 
 _Channels = dict[str, list[tuple[PairKey, SourceExample]]]
@@ -230,10 +238,11 @@ def _joined(
     return key, replace(first, channels=more, problem=problem, notes=(*first.notes, *note))
 
 
-def _left_out(channels: _Channels, names: Sequence[str]) -> Iterator[SourceExample]:
-    others = (found for name, found in channels.items() if name not in names)
-    for found in others:
-        yield from (replace(example, problem=CHANNEL_LEFT_OUT) for _, example in found)
+def _left_out(cases: Iterable[_Channels], names: Sequence[str]) -> Iterator[SourceExample]:
+    for channels in cases:
+        others = (found for name, found in channels.items() if name not in names)
+        for found in others:
+            yield from (replace(example, problem=CHANNEL_LEFT_OUT) for _, example in found)
 
 
 def _problem(
@@ -241,6 +250,7 @@ def _problem(
     names: Sequence[str],
     examples: Sequence[SourceExample],
 ) -> Problem | None:
+    # All records of a data set have the same channels.
     if missing := [name for name in names if name not in channels]:
         listed = f"no {', '.join(missing)}; --channel-order takes fewer"
         return ("annotation", "channel is missing", listed)
@@ -258,6 +268,7 @@ def target_classes(names: Iterable[str], root: str, options: LayoutOptions) -> M
     choice, names = options.choice, sort_class_names(names)
     targets = {name: target for name in names if (target := choice.target(name)) is not None}
     present = ", ".join(names[:20])
+    # A class without any mask would be in the manifest and in no record.
     if missing := [name for name in options.classes if name not in targets.values()]:
         raise AnnotationsError(
             f"{root}: no mask of class {', '.join(missing[:10])} anywhere; found {present}"
@@ -307,6 +318,7 @@ def _problem_of_masks(
     if not chosen:
         return ("annotation", "scan has no mask of any class", f"of {', '.join([*classes][:10])}")
     absent = [name for name in classes if name not in chosen]
+    # An absent mask may mean that there is no such structure, or that nobody drew it; the user knows.
     if absent and options.missing_classes == "refuse":
         more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
         return ("annotation", "mask of a class is missing", ", ".join(absent[:10]) + more)
@@ -337,6 +349,7 @@ def by_pattern(paths: Mapping[str, int], root: str, pair: PatternPair, options: 
             group=values.get("group"),
             problem=missing_part(path, paths),
         )
+        # Files of the channels of one image are joined when all of them are known.
         if "channel" in values:
             channels.append((key, values, example))
         else:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 _FIELD = re.compile(r"[^\W_]+")
 _TWO_NUMBERS = re.compile(r"([^\W\d_]*)(\d+)([^\W\d_]+)(\d+)([^\W\d_]*)")
+"""Two numbers, each behind letters: v1f20."""
 IMAGE_SIZE = re.compile(r"\d{2,5}x\d{2,5}")
+"""Size of a picture in its name, which repeats by its nature."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,7 @@ def _form(
     between = [separators[0]]
     for column, after in zip(zip(*fields_of.values(), strict=True), separators[1:], strict=True):
         parts = _cut_column(column)
+        # A column that was cut into two numbers has its letters in place already.
         if cuts_letters and len(parts) == 1:
             parts = _cut_letters(column)
         columns += parts
@@ -135,6 +138,7 @@ def _cut_letters(column: Sequence[str]) -> list[Sequence[str]]:
         matches = [re.fullmatch(form, value) for value in column]
         if all(matches):
             parts = [[one[number] for one in matches if one] for number in (1, 2)]
+            # Letters that are the same for all, as in P1 and P2, name no group.
             if all(len(set(part)) > 1 for part in parts):
                 return list(parts)
     return [column]

@@ -1,4 +1,4 @@
-"""Which column of paths of one form names a group: the outermost that repeats while another one counts.
+"""Choice of the column that names a group in paths of one form: the outermost that repeats while another one counts.
 
 Every test here tells a group from what repeats by its nature: dates, sizes, classes, splits, blocks of numbered files,
 and counters that restart.
@@ -56,6 +56,7 @@ def group_place(form: PathForm, classes: Mapping[str, str], class_names: set[str
         return behind
     numbered = [place for place in fitting if _has_numbers(form.columns[place])]
     words = [place for place in fitting if place not in numbered and _may_be_names(form, place, class_names)]
+    # Numbers count persons and cases more often than words do.
     if numbered:
         return _outer_word(form, words, numbered[0])
     if (shared := _shared_numbers(form, varied, skipped)) is not None:
@@ -90,6 +91,7 @@ def _behind_counter(
 
     In a grid of frames and videos both columns repeat, and the order alone would take the frames for groups.
     """
+    # Without such a word the outermost column that fits is the group.
     if not fitting or not _is_hinted_counter(form, fitting[0]):
         return None
     for place in varied:
@@ -167,6 +169,7 @@ def _may_be_names(form: PathForm, place: int, class_names: set[str]) -> bool:
     """
     column = form.columns[place]
     values = set(column)
+    # A folder is called like a class, a split or a person, and only the first two are known.
     if all(value.lower() in class_names or is_split_name(value) for value in values):
         return False
     if "/" in form.separators[place + 1]:
@@ -196,6 +199,7 @@ def _names_class_or_split(form: PathForm, place: int, classes: Mapping[str, str]
 
 def is_class_or_split(classes: Mapping[str, str], values: Mapping[str, str]) -> bool:
     """Return whether values by path name the class or the split: there is one for each class, or all are splits."""
+    # train and test are what groups are divided between.
     if all(is_split_name(value) for value in set(values.values())):
         return True
     pairs = {(values[source], names) for source, names in classes.items() if source in values}
@@ -298,6 +302,7 @@ def _inner_counts(form: PathForm, place: int, varied: Sequence[int]) -> bool:
         return False
     if any(_are_blocks(column, other) for other in inner):
         return False
+    # Frames, slices and tiles of one thing are numbered.
     if any(_is_counter(column, other, counts) for other in inner):
         return True
     most_are_grouped = 2 * in_groups(counts) >= len(column)
@@ -324,6 +329,7 @@ def _are_blocks(column: Sequence[str], other: Sequence[str]) -> bool:
         for start, whole in zip(column, other, strict=True)
     ]
     numbers = [(int(start[1]), int(whole[0])) for start, whole in digits if start and whole]
+    # Blocks are made of numbers.
     if len(numbers) < len(digits):
         return False
     return any(all(whole // size == start for start, whole in numbers) for size in _BLOCKS)
@@ -333,10 +339,12 @@ def _is_counter(column: Sequence[str], other: Sequence[str], counts: Counter[str
     """Return whether numbers repeat over the groups or are neighbors within them."""
     within: dict[str, list[int]] = {}
     for value, text in zip(column, other, strict=True):
+        # Hashes and words do not count.
         if (match := re.fullmatch(r"[^\W\d_]*(\d+)[^\W\d_]*", text)) is None:
             return False
         if counts[value] > 1:
             within.setdefault(value, []).append(int(match[1]))
+    # Each group begins again at the same numbers.
     if len(set(other)) > 1 and _repeats(other):
         return True
     # Frames that were left out make gaps: the numbers may extend over four times their count (an estimate).
@@ -347,6 +355,7 @@ def _is_counter(column: Sequence[str], other: Sequence[str], counts: Counter[str
 def _is_no_chance(counts: Counter[str]) -> bool:
     """Return whether values are equal more often, or more evenly often, than random numbers of the same range are."""
     numbers = [int(match[0]) for value in counts if (match := re.search(r"\d+", value))]
+    # The range of words is unknown, and so is the chance of equal ones.
     if len(numbers) < len(counts):
         return False
     total, spread = counts.total(), max(numbers) - min(numbers) + 1

@@ -7,9 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from halofeed.prep.annotations.advice import option_values
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.sources.file_names import extension_of, folder_of, is_image_name
 
+# The limits are estimates: they keep the time of a suggestion from growing with the square of the number of files.
 SEEDS = 6
 """Files whose partners are looked for."""
 _PARTNERS = 16
@@ -44,7 +46,7 @@ class PathPatterns:
     @classmethod
     def of_words(cls, words: Sequence[str], own: str) -> PathPatterns:
         """Parse the result of `words`."""
-        given = dict(zip(words[::2], words[1::2], strict=True))
+        given = option_values(words)
         layout = given.get("--layout", own)
         return cls(image=given["--image-pattern"], label=given["--label-pattern"], layout=layout)
 
@@ -64,6 +66,7 @@ class PathIndex:
 
     def sample(self) -> dict[str, int]:
         """Return some files with those that share most of their names, as paths with a size of 0."""
+        # A few files are tried completely.
         if len(self._paths) <= _SCREENED:
             return dict.fromkeys(self._paths, 0)
         seeds = _spread(self._paths, _SCREENED // _PARTNERS)
@@ -77,6 +80,7 @@ class PathIndex:
             for other in self._partners(one):
                 for image, label in self._patterns_of(one, other):
                     pair = (image, label)
+                    # Both orders of a pair are yielded, so that the contents decide which file is the label.
                     if pair in seen or _count_apart(image, label) or any(map(self._counts, pair)):
                         continue
                     seen |= {pair, pair[::-1]}
@@ -124,6 +128,7 @@ class PathIndex:
                     self._pattern(path, beside, shared, places)
                     for path, beside in ((one, other), (other, one))
                 ]
+                # Without a placeholder a pattern means one file; two equal ones mean no pair.
                 if all(patterns) and HOLE.findall(patterns[0]) and patterns[0] != patterns[1]:
                     yield patterns[0], patterns[1]
 
@@ -225,6 +230,7 @@ def _with_one_group(names: Sequence[str], extension: str) -> str:
         after = next(
             (name for place, name in enumerate(names) if place > number and place not in swallowed), ""
         )
+        # {id} may span folders only where it follows them directly.
         if not after.startswith("{id}") or names[number + 1] not in (after, "{group}"):
             return ""
     return "/".join(name for number, name in enumerate(names) if number not in swallowed) + extension
@@ -239,6 +245,7 @@ def _with_hole(pattern: str, hole: str) -> Iterator[str]:
     extension = extension_of(pattern)
     names = pattern.removesuffix(extension).split("/")
     for number, name in enumerate(names[:-1]):
+        # A folder with a placeholder differs from file to file already.
         if not HOLE.search(name):
             yield "/".join([*names[:number], hole, *names[number + 1 :]]) + extension
     pieces = HOLE.split(names[-1])
@@ -292,6 +299,7 @@ def _common_runs(one: Sequence[str], other: Sequence[str]) -> Iterator[Sequence[
     """
     for begin in range(len(one)):
         for start in range(len(other)):
+            # A run that begins one token earlier was yielded before.
             if one[begin] != other[start] or (begin and start and one[begin - 1] == other[start - 1]):
                 continue
             length = 0

@@ -11,6 +11,7 @@ from halofeed.errors import UsageError
 from halofeed.prep.sources.file_names import volume_files
 
 _TIMEOUT_SECONDS = 10.0
+"""Limit of one search. A usual one takes microseconds; a backtracking one would take years."""
 _PART = re.compile(r"\{([^{}]*)\}|(\*\*/|\*\*|\*)|([{}])")
 _EXAMPLE = "expected a path below the folder, such as images/{id}.nii.gz"
 
@@ -128,21 +129,26 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
     for part, following in zip(_PART.finditer(text), fixed[1:], strict=True):
         name, star, brace = part[1] or "", part[2], part[3]
         if brace or (not star and name not in allowed):
-            known, meant = ", ".join(f"{{{one}}}" for one in allowed), text.replace(part.group(), "{id}", 1)
-            raise UsageError(
-                f"--{option.replace('_', '-')} {text!r}: {part.group()!r} is not known; known: {known}, * and **; "
-                f"{{id}} is the part that an image and its label share, such as {meant!r}"
-            )
+            raise _unknown_part(part[0], text, option, allowed)
         parts += [
             _STARS[star] if star else _placeholder(name, is_repeat=name in names),
             regex.escape(following),
         ]
         names |= {name} - {""}
+    # Paths are relative to the source's folder, without a dot, as the listing has them.
     if not text or text.startswith(("/", "./", "../")):
         raise UsageError(f"--{option.replace('_', '-')} {text!r}: {_EXAMPLE}")
     # DOTALL: a file name may contain a line feed.
     expression = regex.compile("".join(parts), regex.DOTALL)
     return Pattern(text=text, names=frozenset(names), literal=sum(map(len, fixed)), expression=expression)
+
+
+def _unknown_part(part: str, text: str, option: str, allowed: tuple[str, ...]) -> UsageError:
+    known, meant = ", ".join(f"{{{one}}}" for one in allowed), text.replace(part, "{id}", 1)
+    return UsageError(
+        f"--{option.replace('_', '-')} {text!r}: {part!r} is not known; known: {known}, * and **; "
+        f"{{id}} is the part that an image and its label share, such as {meant!r}"
+    )
 
 
 def _placeholder(name: str, *, is_repeat: bool) -> str:
@@ -170,6 +176,7 @@ class PatternPair:
         If both patterns match, the one with more fixed characters wins: `{id}_seg.nii.gz` over `{id}.nii.gz`.
         """
         image, label = self.image.match(path), self.label.match(path)
+        # {id}.nii.gz matches the labels {id}_seg.nii.gz as well.
         if image is not None and (label is None or self.image.literal > self.label.literal):
             return True, image
         return None if label is None else (False, label)
@@ -192,15 +199,18 @@ def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> P
 def _check_pair(pair: PatternPair, *, with_class: bool) -> None:
     """Raise UsageError if the placeholders of two patterns do not connect images with labels."""
     image, label = pair.image.text, pair.label.text
+    # An image without {id} would be the image of every label.
     if ("id" in pair.image.names) != ("id" in pair.label.names):
         raise UsageError(
             f"--image-pattern {image!r}, --label-pattern {label!r}: expected {{id}} in both or in neither"
         )
     if with_class and "class" not in pair.label.names:
         raise UsageError(f"--label-pattern {label!r}: class masks need {{class}} in it")
+    # A label whose split or group is not in the image's path could not be found from it.
     if extra := pair.label.names - pair.image.names - {"class"}:
         raise UsageError(
             f"--label-pattern {label!r}: {{{min(extra)}}} stands in --image-pattern {image!r} too, or in none"
         )
+    # Each file would be image and label at once.
     if image == label:
         raise UsageError(f"--image-pattern and --label-pattern are both {image!r}; expected two")

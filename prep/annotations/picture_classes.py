@@ -47,6 +47,7 @@ def gives_classes(where: str, options: LayoutOptions, *, has_objects: bool, has_
             f"{where}: its annotations are objects, and no classes of pictures: take --task detection"
         )
     only_classes = has_classes and not has_objects
+    # Pictures without boxes would become pictures without objects, and teach a detector to find nothing.
     if only_classes and (options.wants_boxes or options.masks):
         raise AnnotationsError(
             f"{where}: its annotations have no boxes and no outlines, and give each picture a class: take "
@@ -67,6 +68,7 @@ def with_classes(
     plain = replace(example, boxes=None, declared_size=None, bad_objects=())
     if example.problem is not None:
         return plain
+    # With sets of classes one class is a set as well.
     if options.several_classes == "keep":
         return replace(plain, labels=classes)
     if len(classes) == 1:
@@ -88,26 +90,31 @@ def settle_classes(
         are_objects: whether these classes are those of objects, as in COCO; otherwise they may be attributes, which
             pictures with boxes of other classes have as well.
     """
-    boxed = {box.label for one, *_ in listed for box in one.boxes or ()}
+    boxed = {label for one, *_ in listed for label in _labels_of_boxes(one)}
     # An attribute such as night is on pictures with boxes, and is never the class of a box.
-    attributes = {name for one, names, _ in listed if one.boxes for name in names} - boxed
-    if are_objects:
-        attributes = set()
+    beside_boxes = {name for one, names, _ in listed if one.boxes for name in names}
+    attributes = set() if are_objects else beside_boxes - boxed
     settled = []
     for example, names, where in listed:
-        own = {box.label for box in example.boxes or ()}
-        others = [
-            name for name in dict.fromkeys(names) if name not in own and not _means_empty(name, options)
-        ]
+        others = _without_place(example, names, options)
         lacking = [name for name in others if name not in attributes]
-        unread = [name for name in others if name in attributes]
         if example.boxes is None:
             settled.append(example)
         elif lacking and example.problem is None:
             settled.append(_without_box(example, lacking, boxed, where))
         else:
-            settled.append(_with_unread(example, unread))
+            settled.append(_with_unread(example, attributes.intersection(others)))
     return settled
+
+
+def _labels_of_boxes(example: SourceExample) -> set[str]:
+    return {box.label for box in example.boxes or ()}
+
+
+def _without_place(example: SourceExample, names: Iterable[str], options: LayoutOptions) -> list[str]:
+    """Return the classes of a picture that none of its boxes has, but for words for "no object"."""
+    own = _labels_of_boxes(example)
+    return [name for name in dict.fromkeys(names) if name not in own and not _means_empty(name, options)]
 
 
 def _without_box(
@@ -121,7 +128,7 @@ def _without_box(
     return replace(example, boxes=None, declared_size=None, problem=("annotation", _NO_BOX, detail))
 
 
-def _with_unread(example: SourceExample, unread: Sequence[str]) -> SourceExample:
+def _with_unread(example: SourceExample, unread: Collection[str]) -> SourceExample:
     """Return the example with a note on classes that are not read."""
     if not unread:
         return example

@@ -18,6 +18,7 @@ from halofeed.system.wording import plural
 _HEADER_BYTES = (1 << 12, 1 << 16)
 """Bytes to read from an image to find its orientation; the first few hundred suffice for most files."""
 _THREADS = 16
+"""Files to open at once: a store answers many requests in the time of one."""
 
 NEITHER = "neither"
 Size = tuple[int, int]
@@ -26,7 +27,10 @@ _FROM_ZERO = (
     "a box begins below 1, where VOC counts pixels from 1; --box-origin 0 takes the numbers as they stand"
 )
 _MAX_SHARE_BELOW_ONE = 0.01
-"""Share of boxes that begin below 1. Fewer are slips under VOC's rule; more prove that numbers count from 0."""
+"""Share of boxes that begin below 1. Fewer are slips under VOC's rule; more prove that numbers count from 0.
+
+An estimate, as are the other shares here: VOC itself has no such box, and a file that counts from 0 has them at the
+borders of its pictures."""
 _WITH_FRACTIONS = (
     "boxes have fractions, so they count from 0 and not from 1 as VOC does; --box-origin 1 shifts them"
 )
@@ -34,9 +38,10 @@ _FEW_FRACTIONS = (
     "a box has fractions, and VOC counts whole pixels from 1; --box-origin 0 takes the numbers as they stand"
 )
 _SHARE_WITH_FRACTIONS = 0.1
-"""Share of boxes with fractions above which the numbers are positions and not pixel numbers."""
+"""Share of boxes with fractions above which the numbers are positions and not pixel numbers (an estimate)."""
 _MAX_FRACTION = 1.5
-"""Limit for normalized coordinates, including slips. No file with boxes in pixels stays below it."""
+"""Limit for normalized coordinates, including slips. A file with boxes in pixels has larger ones, unless its pictures
+are tiny, see `_is_tiny`."""
 _IN_FIRST_PIXEL = (
     "box lies within the first pixel",
     "its file has boxes in pixels as well; --box-units says what all of them are",
@@ -49,9 +54,10 @@ _OTHER_BOXES = (
 )
 _DUPLICATE_OBJECT = "an object stands there twice, with one class and one box; both are kept"
 _SAMPLE = 200
-"""Number of images without a declared size to open, evenly spaced over the file."""
+"""Number of images without a declared size to open, evenly spaced over the file (an estimate): most of the boxes of a
+wrong file exceed their images, so that a sample shows it."""
 _TOLERANCE = 0.05
-"""Share of a side: a box that exceeds its image by less was drawn over the border."""
+"""Share of a side: a box that exceeds its image by less was drawn over the border (an estimate)."""
 
 
 def resolve_boxes(
@@ -83,6 +89,7 @@ def note_changed_objects(listed: Sequence[SourceExample]) -> list[SourceExample]
     boxes = [box for one in listed if one.problem is None for box in one.boxes or ()]
     shares = [box.turned_share for box in boxes if box.turned_share]
     lost = [box.lost_parts for box in boxes if box.lost_parts]
+    # Most files have neither.
     if not shares and not lost:
         return list(listed)
     growth = sum(1 / share for share in shares) / max(1, len(shares))
@@ -110,6 +117,7 @@ def _check_boxes_fit(
 
     The message contains the first such box, and whether all boxes fit with x and y exchanged.
     """
+    # The user states that the numbers are right.
     if options.box_units != "auto":
         return
     boxes = leaving = fitting = 0
@@ -117,6 +125,7 @@ def _check_boxes_fit(
     for example, sizes in _with_possible_sizes(listed, images):
         for box in example.boxes or ():
             boxes += 1
+            # EXIF may swap the sides, so that a box has to leave both sizes.
             if all(_leaves(box, size) for size in sizes):
                 leaving += 1
                 first = first or _describe_box(example, box, sizes[0])
@@ -162,6 +171,7 @@ def _describe_box(example: SourceExample, box: Box, size: Size) -> str:
 
 def _has_duplicate(example: SourceExample) -> bool:
     boxes = example.boxes or ()
+    # Annotators draw an object twice; merging tools write it twice. Both may be meant, so that both stay.
     if example.problem is not None or len(boxes) < 2:
         return False
     seen = {(box.label, box.ymin, box.xmin, box.ymax, box.xmax, repr(box.mask)) for box in boxes}
@@ -174,8 +184,9 @@ def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file
         return list(listed)
     if options.box_units == "normalized":
         return [_mark_normalized(one, options, "") for one in listed]
-    boxes = [box for one in listed if not _is_tiny(one) for box in one.boxes or () if _has_area(box)]
+    boxes = _telling_boxes(listed)
     small = [box for box in boxes if _is_small(box)]
+    # No box is within 0 to 1.5, so that all are in pixels.
     if not small:
         return list(listed)
     # Some boxes are beyond 1, so that the file is in pixels: a box within the first pixel is a slip.
@@ -189,6 +200,11 @@ def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file
     return [_mark_normalized(one, options, _NORMALIZED) for one in listed]
 
 
+def _telling_boxes(listed: Sequence[SourceExample]) -> list[Box]:
+    """Return the boxes that may show the units: with an area, in images larger than the limit for shares."""
+    return [box for one in listed if not _is_tiny(one) for box in one.boxes or () if _has_area(box)]
+
+
 def _without_first_pixel(example: SourceExample, options: LayoutOptions) -> SourceExample:
     """Return the example of a file in pixels without its boxes within the first pixel, unless its image is tiny."""
     return example if _is_tiny(example) else _drop_faulty_boxes(example, options, _is_small, _IN_FIRST_PIXEL)
@@ -198,6 +214,7 @@ def _mark_normalized(example: SourceExample, options: LayoutOptions, note: str) 
     if not example.boxes:
         return example
     checked = _drop_faulty_boxes(example, options, lambda box: not _is_normalized(box), _NOT_NORMALIZED)
+    # A rejected image has no boxes to mark.
     if checked.problem is not None:
         return checked
     return replace(checked, normalized=True, notes=(*checked.notes, note) if note else checked.notes)
@@ -215,6 +232,7 @@ def _drop_faulty_boxes(
         (reason, f"{box.label!r} {box.xmin:g},{box.ymin:g},{box.xmax:g},{box.ymax:g}: {why}")
         for box in faulty
     ]
+    # Without the object its record would show training that nothing is there.
     if options.on_bad_object == "reject":
         return replace(example, boxes=None, declared_size=None, problem=("annotation", *bad[0]))
     kept = tuple(box for box in example.boxes or () if not is_faulty(box))
@@ -258,6 +276,7 @@ def _resolve_origin(
     is_open = options.box_origin is None
     if (default if is_open else options.box_origin) == 0:
         return list(listed)
+    # Numbers from 0 are continuous positions already.
     if is_open and _count_from_zero(listed, file):
         return [
             replace(one, notes=(*one.notes, _WITH_FRACTIONS)) if _is_in_pixels(one) else one for one in listed
@@ -279,6 +298,7 @@ def _count_from_zero(listed: Sequence[SourceExample], file: str) -> bool:
     fractions = [source for source, box in proving if _has_fractions(box)]
     if len(fractions) > _SHARE_WITH_FRACTIONS * boxes:
         return True
+    # Too many for slips and too few for positions.
     if len(fractions) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(fractions):,} of {boxes:,} boxes have fractions, the first in {fractions[0]}: VOC counts "
@@ -286,6 +306,7 @@ def _count_from_zero(listed: Sequence[SourceExample], file: str) -> bool:
             "--box-origin 1 to shift them all"
         )
     below = [source for source, box in proving if _begins_below_one(box)]
+    # More than slips, see docs/decisions.md, "VOC is 1-based and inclusive".
     if len(below) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(below):,} of {plural(boxes, 'box', 'boxes')} begin below 1, the first in "
@@ -318,6 +339,7 @@ def _has_fractions(box: Box) -> bool:
 
 def _shift_example(example: SourceExample, shift: Callable[[Box], Box], few_fractions: str) -> SourceExample:
     boxes, notes = example.boxes or (), example.notes
+    # So few that they are slips; after the shift they begin outside of the picture.
     if any(map(_begins_below_one, boxes)):
         notes = (*notes, _FROM_ZERO)
     if few_fractions and any(map(_has_fractions, boxes)):
@@ -361,9 +383,11 @@ def resolve_grid(
     sized = [example for example in listed if _may_prove_grid(example)]
     with ThreadPoolExecutor(_THREADS) as threads:
         proofs = list(threads.map(lambda example: _proven_grid(example, images), sized))
+    # A picture without a declared size may be the right one, so that nothing is certain.
     if len(sized) == sum(example.problem is None for example in listed):
         _check_declared_sizes(sized, proofs)
     proven = {proof for proof in proofs if proof not in (None, NEITHER)}
+    # Two tools, or pictures that were turned after the annotation: each picture is asked for its own grid later.
     if len(proven) != 1:
         return list(listed)
     (grid,) = proven
@@ -384,6 +408,7 @@ def _check_declared_sizes(sized: Sequence[SourceExample], proofs: Sequence[str |
 def _may_prove_grid(example: SourceExample) -> bool:
     if example.problem is not None or not is_image_name(example.source):
         return False
+    # A label image has the sides of the grid on which it was drawn, and a PNG states them in its first bytes.
     if example.mask is not None:
         return example.mask.lower().endswith(".png")
     size = example.declared_size
@@ -394,8 +419,10 @@ def _proven_grid(example: SourceExample, images: SourceFiles) -> str | None:
     """Return the grid that the declared size proves: "stored", "displayed" or NEITHER; None if both are possible."""
     try:
         sizes, declared = _possible_sizes(example.source, images), example.declared_size
+        # The sides are those of another picture, or of one that was scaled since.
         if sizes and example.mask is None and declared not in sizes:
             return NEITHER
+        # No orientation swaps the sides, or they are equal.
         if len(set(sizes)) < 2:
             return None
         if example.mask is not None:
@@ -430,6 +457,7 @@ def _possible_sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
             break
     else:
         found = size_and_orientation(images.read(path))
+    # JPEG may state a height of 0 and give it later (DNL, ITU-T T.81 B.2.5).
     if found is None or not all(found[0]):
         return ()
     (height, width), orientation = found
@@ -457,6 +485,7 @@ def scale_to_pixels(box: Box, size: tuple[int, int]) -> Box:
 
 
 def _keypoints_in_pixels(points: tuple[Keypoint, ...], size: tuple[int, int]) -> tuple[Keypoint, ...]:
+    # Some writers normalize the box and leave the keypoints in pixels.
     if any(max(point.y, point.x) > _MAX_FRACTION for point in points):
         return points
     height, width = size
@@ -464,6 +493,7 @@ def _keypoints_in_pixels(points: tuple[Keypoint, ...], size: tuple[int, int]) ->
 
 
 def _polygons_in_pixels(mask: Any, size: tuple[int, int]) -> Any:
+    # Run lengths are pixels always; polygons may be in pixels beside a normalized box.
     if not isinstance(mask, list) or any(value > _MAX_FRACTION for polygon in mask for value in polygon):
         return mask
     height, width = size

@@ -79,6 +79,7 @@ class GroupCounts:
     def divide(self, shares: Mapping[str, float]) -> Division:
         """Return the split of every group."""
         hashes, inverse = np.unique(np.frombuffer(self.hashes, np.uint64), return_inverse=True)
+        # All images are rejected, which another message says.
         if not len(hashes):
             none = dict.fromkeys(shares, 0)
             return Division(names=tuple(shares), seed=self.seed, limits={}, mixed={}, counts=none, groups=0)
@@ -150,6 +151,7 @@ class Division:
     def lacking(self) -> str:
         """Return a sentence about splits without an image; "" if each has some."""
         empty = [name for name in self.names if not self.counts[name]]
+        # Without any group another message says so.
         if not empty or not self.groups:
             return ""
         return (

@@ -25,6 +25,7 @@ _NO_GROUP = ("selection", "group pattern does not match", "")
 _NO_COLUMN = ("selection", "group column is empty", "")
 _EACH = "--group-pattern '(.+)' takes each for a group of its own"
 _MAX_COLUMNS = 30
+"""Most columns that a message lists."""
 _NO_LIST = ("selection", "in no split list", "")
 _RANK_STEP = 2**48
 """More than any source has images, so that a rank and a position fit into one number."""
@@ -33,7 +34,9 @@ _BY_END = 5
 _NOT_FOUND = 6 * _RANK_STEP
 _MAX_SHOWN = 3
 _BIDS_SUBJECT = re.compile(r"(sub-[A-Za-z0-9]+)_")
+"""Subject in the file names of BIDS, which begin with sub-LABEL_."""
 _MISSING_GROUP = re.compile(r"-?|\?|n/?a|nan|none|null|unknown|anon(ymous|ymized)?")
+"""Words of a cell that name no group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,7 @@ class SplitOptions:
         given = {"--nnunet-splits": self.cases, "--split-shares": self.shares, "--split-lists": self.lists}
         ways = [option for option, value in given.items() if value][-2:]
         if self.folds is not None:
+            # Folds are splits of equal shares.
             if ways:
                 raise UsageError("--folds and another option both assign splits; give one of them")
             object.__setattr__(self, "shares", fold_shares(self.folds))
@@ -82,6 +86,7 @@ class SplitOptions:
 
     def _check_shares(self) -> None:
         written = ", ".join(f"{name}={share:g}" for name, share in self.shares.items())
+        # A share of 0 is a split without an image.
         if any(not math.isfinite(share) or share <= 0 for share in self.shares.values()):
             raise UsageError(f"--split-shares: expected each above 0, got {written}")
         # Decimals such as 0.7, 0.2 and 0.1 do not add up to 1 exactly.
@@ -102,6 +107,7 @@ class SplitOptions:
 def compile_group_pattern(pattern: str) -> Expression:
     """Return the compiled pattern; raise UsageError if it is not a regular expression with exactly one group."""
     compiled = Expression(option="--group-pattern", text=pattern)
+    # The text in the parentheses is the group; of two it is unclear which.
     if compiled.groups != 1:
         such = "" if compiled.groups else f", such as '({pattern})'"
         raise UsageError(f"--group-pattern {pattern!r}: expected one (group), found {compiled.groups}{such}")
@@ -153,10 +159,12 @@ def _add_column_groups(examples: Iterable[SourceExample], column: str) -> Iterat
         if len(names) < _MAX_COLUMNS:
             names.update(dict.fromkeys(values))
         found |= bool(group)
+        # "unknown" for a hundred images would make them one patient.
         if group and not _MISSING_GROUP.fullmatch(group.lower()):
             yield replace(example, group=group)
         else:
             yield replace(example, problem=example.problem or _NO_COLUMN)
+    # The name is misspelled, or the column is read otherwise.
     if not found:
         listed = (
             f"found {', '.join(names)}"
@@ -234,6 +242,7 @@ class GroupFacts:
     def add(self, example: SourceExample, options: SplitOptions) -> None:
         """Collect the facts of one example."""
         self.count += 1
+        # Known groups need no evidence.
         if example.group is not None:
             self.has_several |= self.group is not None and self.group != example.group
             self.group = example.group
@@ -262,6 +271,7 @@ class GroupFacts:
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Raise AnnotationsError for a reason against dividing the examples, with a fix; warn of what may be one."""
+        # One split divides no group; a pattern or column of the user is the answer already.
         if len(options.shares) < 2 or not options.finds_groups:
             return
         if fault := self._fault(are_patients):
@@ -271,6 +281,8 @@ class GroupFacts:
         if found is None:
             return
         text = f"{describe(found, self.evidence.level)}; {_EACH}"
+        # A word such as patient is proof enough to refuse; structure alone may be cameras or batches, see
+        # docs/decisions.md.
         if found.is_named:
             raise AnnotationsError(f"--{options.option}: {text}")
         warn(text)
@@ -281,6 +293,7 @@ class GroupFacts:
                 f"{self.grouped} has a group (a patient or the like) and {self.ungrouped} has none, so "
                 f"that it may belong to one in another split; give all of them one, or say --group-pattern; {_EACH}"
             )
+        # DICOM has a field for the patient, which is empty or was removed.
         if are_patients and self.ungrouped and self.count > 1:
             return (
                 f"{self.ungrouped} has no patient id, so that it may be of one patient with a scan in another "
@@ -301,6 +314,7 @@ def _check_undivided_groups(examples: Iterable[SourceExample]) -> Iterator[Sourc
     for example in examples:
         if example.group is not None and example.problem is None:
             other = first.setdefault(example.group, example)
+            # Results of the test split would be too good, see docs/conversion-findings.md.
             if other.split != example.split:
                 raise AnnotationsError(
                     f"a group is divided, such as a patient's: {other.source} is in {other.split}, "
@@ -316,6 +330,7 @@ def _split_by_shares(
     counts = GroupCounts(seed=options.seed)
     spilled: SpillList[SourceExample] = SpillList()
     for example in examples:
+        # Images that are rejected have no share.
         if example.problem is None:
             counts.add(example)
         spilled.add(example)
@@ -386,6 +401,7 @@ def _choose_lists(
         if among := meanings.several(entry):
             named = " and ".join(_sources(examples, among))
             raise AnnotationsError(f"{place}: {entry!r} means several images: {named}; write the path")
+        # An image in train and test is a leak; twice in one list it is a mistake of the same kind.
         if chosen[position] >= 0:
             other = next(one for _, _, one in _entries(lists) if meanings.position_of(one) == position)
             raise AnnotationsError(
@@ -442,6 +458,7 @@ class _Meanings:
                 self._best[name] = rank * _RANK_STEP + position
                 self._several.pop(name, None)
             elif rank == best // _RANK_STEP and len(self._several.get(name, ())) < _MAX_SHOWN:
+                # A message names three images at most.
                 self._several.setdefault(name, [best % _RANK_STEP]).append(position)
 
     def record_ends(self, examples: Iterable[SourceExample]) -> None:
@@ -502,6 +519,7 @@ def _split_by_cases(
     listed, used = list(examples), set()
     for example in listed:
         used |= _case_names(example) if example.split == "train" else set()
+    # Another data set's file would leave all images without a split.
     if unknown := [name for name in chosen if name not in used]:
         raise AnnotationsError(
             f"--nnunet-splits: {', '.join(unknown[:5])}: no such case among the training images; "
@@ -547,6 +565,7 @@ def find_split_lists(files: SourceFiles) -> dict[str, str]:
     stems = set(map(stem_of, images))
     for lists in candidates:
         names = _names_in_lists(files, lists)
+        # Text files called train.txt may hold anything, such as paths of another set.
         if names and (stems.issuperset(map(stem_of, names)) or _mean_one_image_each(names, images)):
             return lists
     return {}

@@ -165,6 +165,7 @@ def advice_for_bytes(head: bytes, path: str) -> str:
         return f"it is compressed: unpack it with {command} {shlex.quote(path)}"
     if kind := next((what for start, what in _FOREIGN_BYTES.items() if head.startswith(start)), None):
         return kind
+    # Excel's "Unicode text" is UTF-16 with a byte order mark.
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         stem, extension = splitext(path)
         words = ["iconv", "-f", "UTF-16", "-t", "UTF-8", path, "-o", f"{stem}_utf8{extension}"]
@@ -174,6 +175,7 @@ def advice_for_bytes(head: bytes, path: str) -> str:
 
 def find_hints(files: ListedFiles, named: str | None = None) -> Iterator[Hint]:
     """Yield a hint of each kind that the files show, or that the annotation file `named` alone shows."""
+    # The user's file is the question; others may belong to another set.
     if named is not None:
         files = _FileSubset(files, [named])  # the folder may contain any number of other files
     others = [path for path in files.sizes() if not is_image_name(path)]
@@ -221,8 +223,10 @@ def layout_hint(
         may_be_classes: whether several folders of images can be classes.
     """
     found = list(find_hints(files, named))
+    # The layout is right, and its own message says what is wrong.
     if any(one.layouts == (own,) for one in found):
         return ""
+    # The files show one layout, and the user named another.
     if others := [one for one in found if own not in one.layouts]:
         return f"; {others[0]}"
     # VOC lists each XML file with its fault.
@@ -273,6 +277,7 @@ def _detect_dataset_json(files: ListedFiles, paths: Sequence[str]) -> Hint | Non
     named = [path for path in paths if basename(path) == "dataset.json"]
     for path, text in read_heads(files, named, ".json"):
         keys = _keys_of_dataset_json(text)
+        # nnU-Net version 2 renamed `modality` to `channel_names`.
         if "channel_names" in keys:
             return hint_of_layout(f"{path} is nnU-Net's", "nnunet")
         # nnU-Net numbers the channel files of an image, the Decathlon has one file with all channels.
@@ -293,6 +298,7 @@ def _keys_of_dataset_json(text: str) -> set[str]:
 def _detect_marks(files: ListedFiles, paths: Sequence[str], extension: str) -> Hint | None:
     for path, text in read_heads(files, paths, extension):
         for what, layout, marks in _MARKS[extension]:
+            # Keys of other tools may appear in comments and texts, so that each tool has marks of its own.
             if all(re.search(mark, text, re.DOTALL) for mark in marks):
                 return hint_of_layout(f"{path} is {what}", layout)
     return None
@@ -327,6 +333,7 @@ def _text_label(text: str) -> tuple[str, str | None] | None:
         line for line in text.splitlines() if line.strip() and not line.startswith(("imagesource", "gsd"))
     ]
     for kind, (layout, form) in _TEXT_LABELS.items():
+        # Five lines: a file may have thousands.
         if lines and all(form.fullmatch(line) for line in lines[:5]):
             return kind, layout
     return None
@@ -336,6 +343,7 @@ def _detect_yolo_yaml(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect data.yaml with the classes and the folders of YOLO, also where the labels are elsewhere or missing."""
     named = [path for path in paths if basename(path).lower() in ("data.yaml", "dataset.yaml")]
     for path, text in read_heads(files, named, ".yaml"):
+        # data.yaml is a usual name; Ultralytics' has names and folders.
         if _YAML_NAMES.search(text) and _YAML_FOLDERS.search(text):
             return hint_of_layout(f"{path} is YOLO's", "yolo")
     return None
@@ -345,6 +353,7 @@ def _detect_wider_face(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect text files with an image path, a count, and as many boxes."""
     for path, text in read_heads(files, [path for path in paths if "bbx" in basename(path)], ".txt"):
         lines = [line.strip() for line in text.splitlines()[:2]]
+        # A path, and the number of boxes that follow.
         if len(lines) == 2 and is_image_name(lines[0]) and lines[1].isdigit():
             return hint_of_layout(f"{path} is WIDER FACE's", "wider")
     return None
@@ -408,10 +417,12 @@ def _foreign_table(path: str, head: _TableHead) -> Hint | None:
         return hint_of_layout(f"{path} is that of Google's AutoML, without a header", "csv")
     if '"imageGcsUri"' in head.line:
         return hint_of_layout(f"{path} is Vertex AI's", "jsonl")
+    # A cell of VIA's CSV holds the shape as JSON.
     if "region_shape_attributes" in head.columns:
         return hint_of_layout(f"{path} is VIA's (VGG Image Annotator)", "via")
     if set(head.columns) == WHEAT_COLUMNS:
         return hint_of_layout(f"{path} is that of Kaggle's wheat", "csv")
+    # Without a class the boxes cannot be read; no guess of one is made.
     if head.lacks_classes:
         what = f"{path} is a table of image_id and bbox without classes"
         fix = "add a column class to it, then take --layout csv and --box-form corner-size"
@@ -440,6 +451,7 @@ def hint_of_dicom(files: ListedFiles, path: str) -> Hint:
     from halofeed.prep.formats.dicom.header_fields import is_single_picture  # takes 0.1 s
     from halofeed.prep.formats.dicom.kinds import SINGLE_PICTURE_ADVICE
 
+    # A radiograph or photograph in DICOM has no position, so that it is no slice of a volume.
     if is_single_picture(files.head(path, HEAD_BYTES)):
         return Hint(
             what=f"{path} is a DICOM picture, no slice", layouts=("dicom",), fix=SINGLE_PICTURE_ADVICE
@@ -454,6 +466,7 @@ def _detect_bids(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
 
 def _detect_volume(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     volume = next((path for path in paths if path.lower().endswith(VOLUME_FILE_EXTENSIONS)), None)
+
     if volume is None or any(_images(files)):  # volumes and pictures together may be anything
         return None
     return Hint(
@@ -485,6 +498,7 @@ def _detect_packed_file(files: ListedFiles, paths: Sequence[str]) -> Hint | None
     for path in paths:
         stem, extension = splitext(path)
         command = UNPACK_COMMANDS.get(extension.lower())
+        # gzip of a picture; .nii.gz is an extension of its own.
         if command and extension_of(stem) and not extension_of(path):
             return Hint(what=f"{path} is a compressed file", fix=unpack_advice(command, path))
     return None
@@ -492,6 +506,7 @@ def _detect_packed_file(files: ListedFiles, paths: Sequence[str]) -> Hint | None
 
 def _detect_foreign_files(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect files that are no pictures, volumes or tables, where there are none of these."""
+    # Beside pictures or volumes, other files are what projects hold.
     if any(extension_of(path) for path in files.sizes()):
         return None
     for path in paths:
@@ -562,6 +577,7 @@ def _content_of_table(files: ListedFiles, text: str) -> str:
     words = {word.lower() for word in re.findall(r"[\w-]+", first)}
     if "filename" not in words:
         return ""
+    # Folders of class names say nothing against boxes.
     if {"xmin", "ymin", "xmax", "ymax"} <= words:
         return "boxes"
     # Class folders may have a list of their files beside them, which says the same.
@@ -573,6 +589,7 @@ def _detect_container(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     if any(_images(files)):  # an archive of the pictures may lie beside them
         return None
     for path in paths:
+        # metadata.parquet names files, and another detector knows it.
         if (kind := container_kind(path)) and basename(path) not in METADATA_NAMES:
             what, layout = _CONTAINERS[kind]
             return hint_of_layout(f"{path} is {what}", layout)

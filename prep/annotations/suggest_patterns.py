@@ -29,13 +29,15 @@ from halofeed.prep.sources.file_names import extension_of, folder_of, is_image_n
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.wording import plural
 
+# The limits are estimates, as those of `pattern_candidates`.
 _TRIED_ON_ALL = 24
+"""Most candidates that are tried on all files; the best one is among the first few."""
 _OPENED = 48
 """Most files to open for one source."""
 _SAMPLES = 3
 """Pairs that are opened for each candidate: reading all would take as long as the conversion."""
 _LEAST_SHARE = 0.5
-"""Least share of images with a label, and of labels with an image."""
+"""Least share of images with a label, and of labels with an image: some sets have labels for a part of their images."""
 _LABEL_WORD = re.compile(
     r"label|mask|seg|annot|(?<![a-z])gt(?![a-z])|truth|lesion|tumou?r|(?<![a-z])roi|contour|matte",
     re.IGNORECASE,
@@ -131,6 +133,7 @@ labels with --image-pattern and --label-pattern: paths with {id} for the part th
     paths = list(iterate_scans(files.sizes()))
     if not paths:
         return "it holds no picture and no volume"
+    # Patterns pair one label with an image, so that these have advice of their own.
     if several := several_labels(files, paths):
         return several
     path = paths[0]
@@ -152,6 +155,7 @@ def several_labels(files: SourceFiles, paths: Sequence[str]) -> str:
         folders[folder_of(folder)][folder].append(path)
     for beside in islice((one for one in folders.values() if len(one) == 2), _SAMPLES):
         (image, *more), labels = sorted(beside.values(), key=len)
+        # One folder has the picture, the other the masks of its objects.
         if not more and len(labels) > 1 and _is_image_of(files, image, labels[:_SAMPLES]):
             return (
                 f"{image} has several label images, {plural(len(labels), 'file')} in {folder_of(labels[0])}, such as "
@@ -188,6 +192,7 @@ class _Tried:
 
     def is_new(self, labels: _Labels) -> bool:
         """Return whether no patterns before gave the same labels, and no accepted ones gave more."""
+        # Candidates differ in placeholders and often give the same pairs.
         if labels in self._labels or sum(map(len, labels.values())) < self._most:
             return False
         self._labels.append(labels)
@@ -263,6 +268,7 @@ class _Trials:
             return 0
         good = [example for example in examples if example.problem is None]
         alone = Counter(example.problem for example in examples if example.problem is not None)
+        # Several labels of one image, or a missing channel, show that the patterns are too wide.
         if not alone.keys() <= {NO_LABEL, NO_IMAGE}:
             return 0
         most_alone = max(alone.values(), default=0)
@@ -273,6 +279,7 @@ class _Trials:
         has_classes = one.layout == "class-masks"
         pair = compile_pair(one.image, one.label, with_class=has_classes)
         found = by_pattern(paths, self._files.root, pair, self._options)
+        # A conversion takes folders of splits too, if no placeholder does.
         if "split" not in pair.image.names:
             found.images = split_by_folder(found.images, self._files.root, self._options.split_folders)
         if has_classes:
@@ -318,6 +325,7 @@ class _Trials:
         )
 
     def _content(self, path: str) -> FileContent | None:
+        # Beyond the limit no file is opened, so that the pair does not count as proven.
         if path not in self._contents and len(self._contents) < _OPENED:
             self._contents[path] = read_content(self._files, path)
         return self._contents.get(path)
@@ -326,9 +334,11 @@ class _Trials:
         of_label, of_image = self._content(label), self._content(image)
         if of_label is None or of_image is None:
             return False
+        # A drawing in colors is a label as well, though no reader takes it as it is.
         if self._any_color:
             of_label = replace(of_label, may_be_label=True)
         found = is_label_of(of_label, of_image)
+        # Two files with few values, such as a mask and a schematic picture: only their names are left.
         if found is None and by_name:
             return len(_LABEL_WORD.findall(label)) > len(_LABEL_WORD.findall(image))
         return bool(found)

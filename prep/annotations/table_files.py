@@ -33,6 +33,7 @@ def table_files(annotations: SourceFiles, annotation_file: str | None, form: str
     extensions = _EXTENSIONS[form]
     below = [path for path in annotations.sizes() if path.lower().endswith(extensions)]
     found = _topmost(below, extensions) or _metadata(below, extensions) or _of_splits(below)
+    # Tables come before containers: metadata.parquet beside shards describes files.
     if found:
         return found
     if containers := container_files(form, annotations):
@@ -68,6 +69,7 @@ def _of_splits(below: list[str]) -> list[str]:
 
 def _no_table_error(annotations: SourceFiles, form: str, below: Sequence[str]) -> AnnotationsError:
     extensions = _EXTENSIONS[form]
+    # Containers are found in any folder, so that "straight in it" does not matter.
     if not extensions:
         return AnnotationsError(
             f"{annotations.root}: no .{_CONTAINER_FORMS[form]} file lies below it; name the folder of such files"

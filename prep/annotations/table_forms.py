@@ -69,6 +69,7 @@ def find_form(files: SourceFiles, name: str, header: Sequence[str]) -> TableForm
     known = {normalize_name(column): column for column in header}
     if "imageGcsUri" in header:
         return TableForm(convert=_vertex_rows)
+    # The `objects` of an image folder of Hugging Face with boxes.
     if "filename" in known and "objects" in known:
         return TableForm(convert=lambda place, row: _hugging_face_rows(place, row, known["objects"]))
     if set(header) == WHEAT_COLUMNS:
@@ -135,6 +136,7 @@ def _keys_of_objects(place: str, objects: Any) -> tuple[str, str]:
     expected = (
         'expected {"bbox": [[x, y, width, height], ...], "category": [...]} with one value for each object'
     )
+    # A dict of single values is one object, or a mistake.
     if not isinstance(objects, dict) or not all(isinstance(one, list) for one in objects.values()):
         raise AnnotationsError(f"{place}: {expected}, got {objects!r:.80}")
     boxes, classes = (
@@ -187,6 +189,7 @@ def _begins_like_google(first: Sequence[str]) -> bool:
 def _picture_cell(cells: Sequence[str]) -> int | None:
     """Return the place of the picture in a row: behind the name of a set, or first; None for another row."""
     for place, cell in enumerate(cells[:2]):
+        # Only the first two cells: classes further on may end like file names.
         if cell.strip().startswith("gs://") or is_image_name(cell.strip()):
             return place if place == 0 or cells[0].strip().lower() in GOOGLE_SETS else None
     return None
@@ -211,8 +214,10 @@ def _google_row(cells: Sequence[str], boxed: bool) -> Row:
 def _google_sides(corners: Sequence[str]) -> list[str]:
     """Return xmin, ymin, xmax and ymax of two or four corners."""
     x, y = corners[0::2], corners[1::2]
+    # Two corners: the cells of the other two are empty.
     if len(corners) == 8 and not any((*corners[2:4], *corners[6:])):
         return [*corners[:2], *corners[4:6]]
+    # Four corners, clockwise from the top left; others are no upright rectangle.
     if len(corners) == 8 and (x[0], x[1], y[0], y[2]) == (x[3], x[2], y[1], y[3]):
         return [x[0], y[0], x[2], y[2]]
     # A text that is no number makes the object a named fault.
@@ -242,6 +247,7 @@ def _vertex_rows(place: str, row: Row) -> Iterator[Row]:
 def _vertex_key(place: str, row: Row) -> str:
     """Return the key of the annotations in a row; "" without any."""
     keys = [key for key in row if key.lower().endswith(("annotation", "annotations")) and row[key]]
+    # Texts and actions in videos have keys of the same form.
     if len(keys) > 1 or not set(keys) <= _VERTEX_KEYS:
         raise AnnotationsError(
             f"{place}: expected one of {', '.join(sorted(_VERTEX_KEYS))}, got {', '.join(keys)}; export boxes or "
@@ -359,6 +365,7 @@ def _are_yes_or_no(rows: Iterable[tuple[int, list[str]]], width: int, places: Se
     found = False
     for _, cells in rows:
         found = True
+        # One other value shows a measure and no class.
         if len(cells) < width or any(cells[place].strip().lower() not in _YES_NO for place in places):
             return False
     return found

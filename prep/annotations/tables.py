@@ -39,6 +39,7 @@ from halofeed.system.wording import plural
 MAX_CACHED_BYTES = 4 << 20
 """Largest table to keep in memory. Its parsed rows take a hundred times as many bytes."""
 _CHUNK_BYTES = 1 << 20
+"""Bytes to read at once."""
 _ATTRIBUTE = "attribute "
 """Start of the names of cells in columns without a known meaning, which no known column has."""
 _NO_HEADER = "the table has no header line; its two columns were taken for filename and class"
@@ -63,6 +64,7 @@ class TableText:
     def __init__(self, files: SourceFiles, name: str, options: LayoutOptions) -> None:
         self.files, self._name = files, name
         self._cached: bytes | None
+        # A container is read once, completely: its rows name ranges of its bytes.
         if (kind := container_kind(name)) != "":
             rows = usable_rows(name, _CONTAINER_ROWS[kind](files, name, options))
             lines = (json.dumps(row, default=lambda value: repr(value)[:80]) for row in rows)
@@ -81,6 +83,7 @@ class TableText:
     @property
     def is_cached(self) -> bool:
         """Return whether the table is small enough to stay in memory."""
+        # The rows of a container are made in memory, and may be more.
         return self._cached is not None and len(self._cached) <= MAX_CACHED_BYTES
 
     def lines(self, newline: str) -> io.TextIOWrapper:
@@ -137,6 +140,7 @@ class _CheckedStream(io.RawIOBase):
         if not self._chunk:
             self._chunk = memoryview(self._stream.read(_CHUNK_BYTES))
             self._digest.update(self._chunk)
+            # At the end: a table that changed between two passes would give boxes to other pictures.
             if not self._chunk:
                 self._check(self._digest.hexdigest())
         size = min(len(buffer), len(self._chunk))
@@ -254,11 +258,13 @@ def read_tables(
         UsageError: no table has a column to ignore.
     """
     read, names = _READERS[form], table_files(annotations, annotation_file, form)
+    # Paths of members are below the folder of their container.
     if images.root != annotations.root and (inside := [name for name in names if is_container(name)]):
         raise AnnotationsError(f"{inside[0]}: the pictures are inside this file; leave --images out")
     try:
         tables = [read(name, TableText(annotations, name, rule.options), rule) for name in names]
     except AnnotationsError as error:
+        # One of several tables may be another project's.
         if len(names) == 1 or container_kind(names[0]):
             raise
         listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
@@ -315,6 +321,7 @@ class _CsvLines:
             if len(cells) > len(header) and not any(cells[len(header) :]):
                 cells = cells[: len(header)]
             fault = None
+            # A cell that is missing or too many shifts the others under wrong columns.
             if len(cells) != len(header):
                 fault = (
                     "row has the wrong number of cells",
@@ -362,6 +369,7 @@ def _find_one_hot(name: str, header: Sequence[str], rule: ColumnRules, lines: _C
 def _infer_header(name: str, cells: Sequence[str], rule: ColumnRules, text: TableText) -> list[str]:
     """Return the columns of a table without a header line, if it has only a file name and a class."""
     is_pair = len(cells) == 2 and is_image_name(cells[0]) and not is_image_name(cells[1])
+    # A file name and one other cell have only one meaning.
     if is_pair and rule.required == ("filename", "class"):
         return ["filename", "class"]
     guessed = _guess_header(cells, rule)
@@ -422,6 +430,7 @@ def _check_columns(name: str, header: Sequence[str], rule: ColumnRules, path: st
         raise AnnotationsError(f"{name}: column {', '.join(twice)} comes twice; {found}")
     mapping = rule.read(name, header)
     missing = [column for column in rule.required if column not in mapping.known]
+    # The columns of a tar file are extensions, so that the words differ.
     if missing == ["class"] and container_kind(name) == "tar":
         raise AnnotationsError(
             f"{name}: no sample has a class; expected KEY.cls, or KEY.json with label or objects, beside KEY.jpg; "
@@ -456,6 +465,7 @@ def _read_jsonl(name: str, text: TableText, rule: ColumnRules) -> Table:
     def entries() -> Iterator[_Entry]:
         with text.lines("\n") as lines:
             for line, written in enumerate(lines, start=1):
+                # Editors end a file with an empty line.
                 if written.isspace():
                     continue
                 try:
@@ -479,6 +489,7 @@ def _json_fix(written: str) -> str:
     """Return what to do about a line that is no JSON."""
     if written.lstrip().startswith(("{'", "{\\'")):
         return "it is written as Python prints a dict: write each line with json.dumps"
+    # json.dump with indent writes one document over several lines.
     if written.strip() in ("[", "{"):
         return "one document over several lines: write each object in a line of its own, without a list around them"
     return "write each line with json.dumps"
@@ -487,6 +498,7 @@ def _json_fix(written: str) -> str:
 def _keys(entries: Iterable[_Entry]) -> list[str]:
     header: dict[str, None] = {}
     for _, entry, _ in entries:
+        # Most lines have no new key.
         if not entry.keys() <= header.keys():
             header.update(dict.fromkeys(entry))
     return list(header)
@@ -561,10 +573,12 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
     """Return a value as text; raise AnnotationsError if the column cannot hold it."""
     if value is None:
         return ""
+    # Text made of a list would be a class of its own for each list.
     if is_text and isinstance(value, dict | list) and not (may_list and isinstance(value, list)):
         kind = "an object" if isinstance(value, dict) else "a list"
         raise AnnotationsError(f"{place}: {column}: expected text or a number, got {kind}")
     text = value.strip() if isinstance(value, str) else json.dumps(value)
+    # Paths and records end texts at NUL.
     if is_text and "\0" in text:
         raise AnnotationsError(f"{place}: {column}: holds a NUL character: {text!r}; remove it")
     return text

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.errors import AnnotationsError, CorruptFileError, SourceError
 from halofeed.prep.annotations import labels
@@ -23,6 +24,7 @@ from halofeed.prep.annotations.container_rows import (
     choose_picture,
     faulty_row,
     numbered_name,
+    only_or_usual,
     picture_row,
 )
 from halofeed.prep.annotations.contract import LayoutOptions, read_required
@@ -37,7 +39,9 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_header, 
 
 _MAX_VALUES = 1_000_000
 _MAX_MASK_PIXELS = 1 << 28
+"""Most pixels of an object's mask, as of a picture of 16,384 x 16,384."""
 _FILE_NAMES = (keys.FILENAME, "file_name", "filename", "id", keys.SOURCE_ID)
+"""Keys of the name of a picture's file, of which the first one with a text is used."""
 _YXYX = "REL_YXYX"
 _EXPECTED = f"expected {keys.ENCODED} of the TF Object Detection API, or {FEATURES} of TFDS beside the file"
 INSTANCE_MASK = "instance_rle"
@@ -62,6 +66,7 @@ class _ClassFeature:
         """Return the classes in one record; None for the number -1, with which TFDS means no label."""
         numbers = [int(one) for one in features.get(self.numbers, ())]
         texts = [_text(one) for one in features.get(self.texts, ())] if self.texts else []
+        # Names count more than numbers, which depend on a label map; some writers leave them empty.
         if texts and all(texts):
             return list(texts)
         return [None if one == -1 else self.names.get(one, str(one)) for one in numbers]
@@ -91,6 +96,15 @@ class _RecordSchema:
     size: Mapping[str, str] = field(default_factory=dict)
     masks: str = ""
 
+    def serves(self, options: LayoutOptions) -> bool:
+        """Return whether the records have what the task reads."""
+        if options.wants_label_images:
+            return self.label_image is not None
+        if options.wants_boxes:
+            return bool(self.boxes)
+        # Without a task the records decide.
+        return options.wants_boxes is None or self.label is not None
+
     def class_names(self) -> tuple[str, ...]:
         """Return the names of the classes in the order of their numbers; () where pictures and objects differ."""
         classes = [one.names for one in (self.label, self.object_label) if one is not None and one.names]
@@ -111,6 +125,7 @@ def tfrecord_rows(files: SourceFiles, name: str, options: LayoutOptions) -> Iter
             features = decode_example(data)
         except CorruptFileError as error:
             raise AnnotationsError(f"{name}: record at byte {offset:,}: {error}; {_EXPECTED}") from error
+        # All records of a file have one schema; optional features may be absent from some.
         if schema is None:
             schema = _schema_of(files, name, features, options)
         row = _row(name, number, (offset + HEADER_BYTES, data), features, schema, options)
@@ -143,6 +158,7 @@ def _records(files: SourceFiles, name: str) -> Iterator[tuple[int, bytes]]:
 def _frame(reader: ContainerReader, place: str, size: int) -> bytes:
     header = reader.read(HEADER_BYTES)
     length = check_header(memoryview(header), place)
+    # Checked before the read, since a damaged length may be petabytes.
     if reader.offset + length + FOOTER_BYTES > size:
         raise CorruptFileError(f"{place}: the file ends inside the record ({length:,} bytes announced)")
     return header + reader.read(length + FOOTER_BYTES)
@@ -159,28 +175,26 @@ def _row(
     written = (_text(features[key][0]) for key in _FILE_NAMES if _is_text(features.get(key)))
     stem = numbered_name(number, next(written, ""))
     try:
-        picture = _member(name, stem, record, features, schema.picture)
-        label = (
-            _member(name, f"{stem}.label", record, features, schema.label_image)
-            if schema.label_image
-            else None
-        )
-        sides = {side: _first(features, key) for side, key in schema.size.items()}
-        known = {side: value for side, value in sides.items() if value is not None}
-        if options.wants_label_images:
-            return picture_row(_groups_in(features, options), picture, label, options)
-        if schema.boxes and options.wants_boxes is not False:
-            return picture_row(
-                {**known, "objects": _objects(features, schema, options), **_groups_in(features, options)},
-                picture,
-                None,
-                options,
-            )
-        found = schema.label.of(features) if schema.label is not None else [None]
-        value = found[0] if len(found) == 1 else [one for one in found if one is not None]
-        return picture_row({"class": value, **_groups_in(features, options)}, picture, None, options)
+        picture, label = _member(name, stem, record, features, schema.picture), None
+        if schema.label_image:
+            label = _member(name, f"{stem}.label", record, features, schema.label_image)
+        columns = {**_columns(features, schema, options), **_groups_in(features, options)}
+        return picture_row(columns, picture, label if options.wants_label_images else None, options)
     except SourceError as error:
         return faulty_row(name, stem, error.reason, error.detail)
+
+
+def _columns(features: Decoded, schema: _RecordSchema, options: LayoutOptions) -> dict[str, Any]:
+    """Return the columns of a record that the task reads: none for label images, else its objects or its class."""
+    sizes = {side: _first(features, key) for side, key in schema.size.items()}
+    # A label image has its classes in its pixels.
+    if options.wants_label_images:
+        return {}
+    if schema.boxes and options.wants_boxes is not False:
+        known = {side: value for side, value in sizes.items() if value is not None}
+        return {**known, "objects": _objects(features, schema, options)}
+    found = schema.label.of(features) if schema.label is not None else [None]
+    return {"class": found[0] if len(found) == 1 else [one for one in found if one is not None]}
 
 
 def _groups_in(features: Decoded, options: LayoutOptions) -> dict[str, str]:
@@ -194,6 +208,7 @@ def _groups_in(features: Decoded, options: LayoutOptions) -> dict[str, str]:
             if _is_text(values):
                 found[key] = _text(values[0])
             elif not isinstance(values, list) and len(values) == 1 and float(values[0]).is_integer():
+                # Ids are whole numbers, also where a writer stored floats.
                 found[key] = str(int(values[0]))
     return found
 
@@ -226,21 +241,17 @@ def _member(name: str, stem: str, record: tuple[int, bytes], features: Decoded, 
 
 def _objects(features: Decoded, schema: _RecordSchema, options: LayoutOptions) -> dict[str, list[Any]]:
     """Return the objects of a record in the form of Hugging Face, with boxes as x, y, width and height."""
-    columns = [np.asarray(features.get(key, ()), np.float64) for key in schema.boxes]
-    if len(columns) == 1:
-        if len(columns[0]) % 4:
-            raise SourceError("annotation", "record has no complete boxes", f"{len(columns[0])} numbers")
-        columns = list(columns[0].reshape(-1, 4).T)
+    ymin, xmin, ymax, xmax = sides = _sides(features, schema)
     classes = schema.object_label.of(features) if schema.object_label is not None else []
-    lengths = {"boxes": {len(one) for one in columns}, "classes": {len(classes)}}
+    lengths = {"boxes": {len(one) for one in sides}, "classes": {len(classes)}}
     if len(set().union(*lengths.values())) != 1:
         detail = ", ".join(f"{'/'.join(map(str, sorted(found)))} {what}" for what, found in lengths.items())
         raise SourceError("annotation", "objects have boxes and classes of other numbers", detail)
-    ymin, xmin, ymax, xmax = columns
     found: dict[str, list[Any]] = {
         "bbox": np.stack([xmin, ymin, xmax - xmin, ymax - ymin], axis=1).tolist(),
         "category": list(classes),
     }
+    # A flag is optional in each record: a writer leaves it out where no object has it.
     for column, key in schema.flags.items():
         values = features.get(key)
         if isinstance(values, np.ndarray) and len(values) == len(classes):
@@ -250,6 +261,17 @@ def _objects(features: Decoded, schema: _RecordSchema, options: LayoutOptions) -
     return found
 
 
+def _sides(features: Decoded, schema: _RecordSchema) -> list[NDArray[np.float64]]:
+    """Return ymin, xmin, ymax and xmax of all objects: four features, or one with four numbers for each object."""
+    columns = [np.asarray(features.get(key, ()), np.float64) for key in schema.boxes]
+    # The Object Detection API has a feature for each side, TFDS one for all.
+    if len(columns) > 1:
+        return columns
+    if len(columns[0]) % 4:
+        raise SourceError("annotation", "record has no complete boxes", f"{len(columns[0])} numbers")
+    return list(columns[0].reshape(-1, 4).T)
+
+
 def _instance_masks(encoded: Any, count: int) -> list[str]:
     """Return the run lengths of the objects' PNG masks, as COCO writes them, in JSON."""
     from PIL import PngImagePlugin
@@ -257,6 +279,7 @@ def _instance_masks(encoded: Any, count: int) -> list[str]:
     from halofeed.prep.formats.picture.image import check_pixel_count
     from halofeed.prep.formats.picture.pillow import decoder_failures, open_with_plugin
 
+    # Masks and boxes belong together by their positions.
     if len(encoded) != count or not isinstance(encoded, list):
         detail = f"{len(encoded)} masks, {count} objects; leave --masks out"
         raise SourceError("annotation", "objects have no masks", detail)
@@ -281,12 +304,14 @@ def _beside(files: SourceFiles, name: str, other: str) -> str:
 
 
 def _schema_of(files: SourceFiles, name: str, features: Decoded, options: LayoutOptions) -> _RecordSchema:
+    # Converting a data set again would resize its pictures twice.
     if keys.KEY_SOURCE in features and keys.TRANSFORM in features:
         folder = posixpath.normpath(posixpath.join(files.root, posixpath.dirname(name)))
         raise AnnotationsError(
             f"{name}: halofeed wrote these records, so this data set is converted already; look at it with "
             f"`halofeed report {folder}`"
         )
+    # A description beside the records is certain, while any writer may use the keys of the Object Detection API.
     if files.size(_beside(files, name, FEATURES)) is not None:
         schema = _tfds_schema(files, name, options)
     elif keys.ENCODED in features:
@@ -294,12 +319,7 @@ def _schema_of(files: SourceFiles, name: str, features: Decoded, options: Layout
     else:
         listed = ", ".join(sorted(features)[:12])
         raise AnnotationsError(f"{name}: the records have the keys {listed}; {_EXPECTED}")
-    lacks_class = options.wants_boxes is False and not options.wants_label_images and schema.label is None
-    if (
-        lacks_class
-        or (options.wants_boxes and not schema.boxes)
-        or (options.wants_label_images and not schema.label_image)
-    ):
+    if not schema.serves(options):
         raise AnnotationsError(
             f"{name}: the records have no annotations for --task {options.task}; leave --task out to take those they "
             "have"
@@ -311,13 +331,14 @@ def _label_map(files: SourceFiles, name: str) -> dict[int, str]:
     """Return the names in the one .pbtxt file beside the records; {} without one."""
     folder = posixpath.dirname(name)
     found = [path for path in files.files_in(folder) if path.endswith(".pbtxt")]
-    usual = [path for path in found if path.endswith(LABEL_MAP)]
-    if len(found) > 1 and len(usual) != 1:
+    if not found:
+        return {}
+    chosen = only_or_usual(found, lambda path: path.endswith(LABEL_MAP))
+    if chosen is None:
         raise AnnotationsError(
             f"{name}: several label maps lie beside it: {', '.join(found[:3])}; keep one there"
         )
-    chosen = [*usual, *found][:1]
-    return {} if not chosen else dict(labels.from_file(chosen[0], read_required(files, chosen[0]), 0).names)
+    return dict(labels.from_file(chosen, read_required(files, chosen), 0).names)
 
 
 def _detection_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _RecordSchema:
@@ -345,6 +366,7 @@ def _has_boxes(files: SourceFiles, name: str) -> bool:
     classified = False
     for _, data in _records(files, name):
         found = decode_example(data, wanted)
+        # The first record with a box decides; pictures without objects may come before it.
         if found.keys() & set(wanted[:5]):
             return True
         classified = classified or bool(found)
@@ -378,12 +400,14 @@ def _tfds_features(
     if not isinstance(document, dict):
         return
     for kind, inner in document.items():
+        # These describe the node; the other key names its kind.
         if kind in ("pythonClassName", "description") or not isinstance(inner, dict):
             continue
         if kind == "featuresDict":
             for name, one in inner.get("features", {}).items():
                 yield from _tfds_features(one, (*parts, name), in_sequence)
         elif kind in ("sequence", "dataset"):
+            # A `dataset` is a sequence of records (RLDS), which is one level deeper as well.
             yield from _tfds_features(inner.get("feature"), parts, in_sequence + 1)
         else:
             yield _TfdsFeature(parts=parts, kind=kind, document=inner, in_sequence=in_sequence)
@@ -396,57 +420,71 @@ def _tfds_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _Reco
     except ValueError as error:
         raise AnnotationsError(f"{described}: not readable as JSON: {error}; copy it anew") from error
     found = list(_tfds_features(document))
-    images = [one.key for one in found if one.kind == "image" and not one.in_sequence]
+    # Pictures in a sequence are frames of a video.
+    images = [one.key for one in _of_kind(found, "image", in_sequence=0)]
     picture, label_image = choose_picture(described, images, options)
-    boxes = [one for one in found if one.kind == "boundingBox" and one.in_sequence == 1]
-    classes = [one for one in found if one.kind == "classLabel"]
-    schema = _RecordSchema(
-        picture=picture,
-        label_image=label_image,
-        label=_tfds_label(files, described, [one for one in classes if not one.in_sequence]),
-    )
+    label = _tfds_label(files, described, _of_kind(found, "classLabel", in_sequence=0))
+    schema = _RecordSchema(picture=picture, label_image=label_image, label=label)
+    boxes = _of_kind(found, "boundingBox", in_sequence=1)
     if not boxes or options.wants_boxes is False:
         return schema
+    box = _tfds_box(described, boxes)
+    # What describes an object lies beside its box: objects/bbox, objects/label, objects/is_crowd.
+    own = [one for one in found if one.parts[:-1] == box.parts[:-1] and one is not box]
+    classes = _of_kind(own, "classLabel", in_sequence=1)
+    others = [one for one in own if one.in_sequence == 1 and one not in classes]
+    names = {one.parts[-1].removeprefix("is_"): one.key for one in others}
+    return replace(
+        schema,
+        boxes=(box.key,),
+        object_label=_tfds_label(files, described, classes),
+        flags={column: names[written] for column, written in _TFDS_FLAGS.items() if written in names},
+    )
+
+
+def _of_kind(found: Sequence[_TfdsFeature], kind: str, in_sequence: int) -> list[_TfdsFeature]:
+    return [one for one in found if (one.kind, one.in_sequence) == (kind, in_sequence)]
+
+
+_TFDS_FLAGS = {
+    "is_crowd": "crowd",
+    **{name: name for name in ("difficult", "truncated", "occluded", "group_of")},
+}
+"""Name in TFDS, without "is_", of each column of flags."""
+
+
+def _tfds_box(described: str, boxes: Sequence[_TfdsFeature]) -> _TfdsFeature:
+    """Return the one feature that is the boxes; raise AnnotationsError for several, or another form of boxes."""
     if len(boxes) > 1:
         listed = ", ".join(one.key for one in boxes)
         raise AnnotationsError(
             f"{described}: several features are boxes: {listed}; write one into the records"
         )
     (box,) = boxes
+    # A description without a form is of a version of TFDS that has this one only.
     if (form := box.document.get("bboxFormat", _YXYX)) != _YXYX:
         raise AnnotationsError(
             f"{described}: {box.key}: expected boxes of the form {_YXYX}, got {form}; write that form"
         )
-    own = [
-        one for one in found if one.in_sequence == 1 and one.parts[:-1] == box.parts[:-1] and one is not box
-    ]
-    names = {one.parts[-1].removeprefix("is_"): one.key for one in own if one.kind != "classLabel"}
-    usual = {"is_crowd": "crowd", "difficult": "difficult", "truncated": "truncated", "occluded": "occluded"}
-    usual |= {"group_of": "group_of"}
-    return replace(
-        schema,
-        boxes=(box.key,),
-        object_label=_tfds_label(files, described, [one for one in own if one.kind == "classLabel"]),
-        flags={column: names[written] for column, written in usual.items() if written in names},
-    )
+    return box
 
 
 def _tfds_label(files: SourceFiles, described: str, classes: Sequence[_TfdsFeature]) -> _ClassFeature | None:
     """Return the one ClassLabel among features, or the one called label, with the names in the file beside."""
-    named = [one for one in classes if one.parts[-1] == "label"]
-    if len(classes) > 1 and len(named) != 1:
+    if not classes:
+        return None
+    chosen = only_or_usual(classes, lambda one: one.parts[-1] == "label")
+    if chosen is None:
         listed = ", ".join(one.key for one in classes)
         raise AnnotationsError(f"{described}: several features are classes: {listed}; call one of them label")
-    chosen = [*named, *classes][:1]
-    if not chosen:
-        return None
-    file_name = "-".join(part.replace("/", ".") for part in chosen[0].parts)
+    file_name = "-".join(part.replace("/", ".") for part in chosen.parts)
     path = _beside(files, described, f"{file_name}.labels.txt")
     names: dict[int, str] = {}
+    # TFDS stores the names of a ClassLabel in FEATURE.labels.txt beside features.json.
     if files.size(path) is not None:
         lines = read_required(files, path).decode("utf-8", "surrogateescape").split("\n")
         names = dict(enumerate(line.strip() for line in lines if line.strip()))
-    return _ClassFeature(numbers=chosen[0].key, names=names)
+    return _ClassFeature(numbers=chosen.key, names=names)
 
 
 def _split_of(files: SourceFiles, name: str) -> str | None:

@@ -48,8 +48,7 @@ def describe_annotations(files: ListedFiles, named: str | None = None) -> Hint |
     Args:
         named: annotation file that the user named, if any; no other file is examined.
     """
-    images = filter(is_image_name, files.sizes())
-    pictures = {name for path in images for name in (basename(path), name_stem(path))}
+    pictures = _names_of_pictures(files)
     paths = [named] if named is not None else [path for path in files.sizes() if not is_image_name(path)]
     # The only document, or the one that the user names, may name pictures by their numbers.
     is_certain = named is not None or sum(path.lower().endswith(_DOCUMENTS) for path in paths) == 1
@@ -60,6 +59,12 @@ def describe_annotations(files: ListedFiles, named: str | None = None) -> Hint |
             if found := describe(path, text, pictures):
                 return found
     return _describe_packed_table(paths)
+
+
+def _names_of_pictures(files: ListedFiles) -> set[str]:
+    """Return the file names of all images, with and without their extensions."""
+    images = filter(is_image_name, files.sizes())
+    return {name for path in images for name in (basename(path), name_stem(path))}
 
 
 def _describe_documents(
@@ -83,6 +88,7 @@ def _describe_document(path: str, text: str) -> Hint | None:
     keys = json_keys(text)
     top = dict.fromkeys(key for key in _JSON_KEY.findall(text) if {key, f"[].{key}"} & keys)
     tool, fix = next((found for key, *found in _OTHER_TOOLS if key in keys), ("JSON", _OTHER_TABLE))
+    # A list of numbers or texts alone says nothing.
     if not top:
         return None
     return Hint(what=f"{path} is {tool} with the keys {shorten_list(list(top)[:12])}", fix=fix)
@@ -126,6 +132,7 @@ def _describe_text(path: str, text: str, pictures: Collection[str]) -> Hint | No
     """
     if path.lower().endswith(".xml"):
         return _describe_xml(path, text) if name_stem(path) in pictures else None
+    # Text files of numbers are labels even where they are called otherwise than the pictures.
     if not path.endswith(".txt") and name_stem(path) not in pictures:
         return None
     rows = [re.split(r"[\s,;]+", line.strip(" ,;")) for line in _first_lines(text)]

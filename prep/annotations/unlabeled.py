@@ -48,6 +48,7 @@ def assign_unlabeled_apart(
         has_unlabeled |= is_unlabeled(example)
         if example.problem is None and example.is_labelled:
             labeled_splits.add(example.split)
+    # All images have a label, or none has one: there is nothing to keep apart.
     if not has_unlabeled or not labeled_splits:
         yield from assign(listed) if by_shares else listed
         return

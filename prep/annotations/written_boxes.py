@@ -15,8 +15,9 @@ from halofeed.prep.sources.example import Box
 
 T = TypeVar("T")
 MIN_BAD_OBJECTS = 10
-"""Fewer unusable objects are slips, whatever their share, unless no object is usable."""
+"""Fewer unusable objects are slips, whatever their share, unless no object is usable (an estimate)."""
 _MIN_ALL_BAD = 3
+"""Fewer objects, all of them unusable, may be slips (an estimate)."""
 BOX_IS_INVERTED = "box is inverted"
 _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _NO_OUTLINE = "object has no segmentation"
@@ -24,9 +25,11 @@ _CORNERS_OF_CIRCLE = 72
 """Corners of the polygon of an ellipse, as VIA exports it."""
 _CORNERS = 4
 _LEAST_NUMBERS = 6
+"""Numbers of a triangle."""
 _ROUNDED_CORNER = 0.03
-"""Share of the sides of the upright box by which corners with few decimals may be off."""
+"""Share of the sides of the upright box by which corners with few decimals may be off (an estimate)."""
 _MOST_ROUNDED = 2.0
+"""Pixels by which the sum of four corners in whole pixels may be off."""
 BOX_IS_ORIENTED = "box is oriented"
 LINE_IS_NO_POLYGON = "polygon has fewer than 3 points"
 SHAPE_IS_NO_BOX = "shape is no box"
@@ -49,6 +52,7 @@ def make_box(label: str, corners: Sequence[float], what: str, **flags: Any) -> B
     annotation: box is inverted (row 3 'hat': x from 5 to 4, y from 0 to 1)
     """
     xmin, ymin, xmax, ymax = corners
+    # Exchanged corners, or x, y, width, height read as corners: which one is unknown.
     if xmax < xmin or ymax < ymin:
         extent = f"x from {xmin:g} to {xmax:g}, y from {ymin:g} to {ymax:g}"
         raise SourceError("annotation", BOX_IS_INVERTED, f"{what} {label!r}: {extent}")
@@ -85,10 +89,12 @@ def rectangle_of(
     >>> box.xmin, box.ymin, box.xmax, box.ymax
     (1.0, -1.0, 3.0, 3.0)
     """
+    # A rectangle is no outline; as a mask it would teach boxes.
     if options.masks and "mask" not in flags:
         raise SourceError("annotation", _NO_OUTLINE, f"{what} is no polygon")
     corners = to_corners(numbers, form if options.box_form == "auto" else options.box_form)
     box = make_box(label, corners, what, **flags)
+    # A half turn gives the same box.
     if not turn % 180:
         return box
     x, y = (box.xmin + box.xmax) / 2, (box.ymin + box.ymax) / 2
@@ -131,6 +137,7 @@ def polygon_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
     >>> box.mask, box.area
     ([[1, 2, 5, 2, 5, 9]], 14.0)
     """
+    # A line has no area.
     if len(numbers) < _LEAST_NUMBERS or len(numbers) % 2:
         raise SourceError("annotation", LINE_IS_NO_POLYGON, f"{what}: {len(numbers) // 2}")
     x, y = numbers[::2], numbers[1::2]
@@ -169,6 +176,7 @@ def usable_parts(polygons: Sequence[Any], what: str, options: LayoutOptions) -> 
             parse_number(value, f"{what} segmentation")
     usable = [polygon for polygon in polygons if len(polygon) >= _LEAST_NUMBERS]
     lost = len(polygons) - len(usable)
+    # An object without one of its parts is another object, if the user wants no changes.
     if not usable or (lost and options.on_bad_object == "reject"):
         raise SourceError("annotation", LINE_IS_NO_POLYGON, f"{what}: {polygons!r:.60}")
     return usable, lost
@@ -238,6 +246,7 @@ def ellipse_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
     cosine, sine = math.cos(angle), math.sin(angle)
     across, down = math.hypot(first * cosine, second * sine), math.hypot(first * sine, second * cosine)
     mask = None
+    # A mask is polygons, so that the rim becomes one.
     if options.masks:
         turns = (2 * math.pi * corner / _CORNERS_OF_CIRCLE for corner in range(_CORNERS_OF_CIRCLE))
         rim = ((first * math.cos(turn), second * math.sin(turn)) for turn in turns)
@@ -277,6 +286,7 @@ def unite_parts(parts: Sequence[T], box_of: Callable[[T], Box], options: LayoutO
         try:
             boxes.append(box_of(part))
         except SourceError as error:
+            # An unreadable number is a fault, unlike a line beside an area.
             if error.reason not in _NO_AREA or options.on_bad_object == "reject":
                 raise
             faults.append(error)
@@ -331,12 +341,14 @@ def parse_number(text: object, what: str) -> float:
     12.5
     """
     try:
+        # float() takes True for 1 and 1_000 for 1000, which no format writes.
         if isinstance(text, bool) or "_" in str(text):
             raise ValueError
         value = float(text)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         comma = "; write a point for the comma" if isinstance(text, str) and _COMMA.fullmatch(text) else ""
         raise SourceError("annotation", "not a number", f"{what} is {text!r:.80}{comma}") from None
+    # NaN compares with nothing, so that no later check would find it.
     if not math.isfinite(value):
         raise SourceError("annotation", "number is not finite", f"{what} is {text!r}")
     return value
@@ -389,6 +401,7 @@ def is_mostly_bad(bad: int, objects: int) -> bool:
 
 def angle_of(value: object, what: str, options: LayoutOptions) -> float:
     """Return the angle by which a box is turned; 0 without one, or if the options ignore the rotation."""
+    # --ignore-columns rotation takes turned boxes as they stand.
     if value in (None, "") or "rotation" in (name.lower() for name in options.ignore_columns):
         return 0.0
     return parse_number(value, f"{what} rotation")
@@ -409,6 +422,7 @@ def declared_size(height: object, width: object) -> tuple[int, int] | None:
     ((480, 640), None, None)
     """
     sides = [0.0 if side is None or side == "" else parse_number(side, "size") for side in (height, width)]
+    # Half a pixel shows that the size is of something else.
     if min(sides) < 0 or any(side != int(side) for side in sides):
         raise SourceError("annotation", "size is not whole pixels", f"height {height}, width {width}")
     return (int(sides[0]), int(sides[1])) if min(sides) > 0 else None

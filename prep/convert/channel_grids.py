@@ -34,6 +34,7 @@ def plan_channel(canonical: Grid, scan: Scan, rule: str, tolerance_voxels: float
     """
     grid = plan_canonical(scan.grid).target
     offset, apart = offset_between(canonical, grid)
+    # Programs round affines to float32, so that equal grids differ in the last digits.
     if offset <= tolerance_voxels:
         return None
     if rule == "resample":
@@ -62,12 +63,14 @@ def bring_channel(plan: VolumePlan | None, scan: Scan, voxels: Voxels) -> tuple[
     file = scan.files[0] if scan.files else ""
     covered = apply_mask(plan, np.broadcast_to(np.uint8(1), plan.source.shape))
     uncovered = 1 - float(np.count_nonzero(covered)) / covered.size
+    # A shift that leaves nothing in common is no registration.
     if uncovered == 1:
         detail = f"{file}; it is another patient's, or its affine was lost: correct the pair or the file"
         raise SourceError("geometry", "channel lies outside of the first", detail)
     filled = [apply_image(plan, values[..., at], _least(values[..., at])) for at in range(values.shape[3])]
     finding = Finding.corrected(FindingName.CHANNEL_ON_ANOTHER_GRID, "resampled, linear")
     image = filled[0][..., None] if len(filled) == 1 else np.stack(filled, axis=3)
+    # A margin of less than 1 % shows no organ.
     if uncovered <= NOTED_SHARE:
         return image, (finding,)
     beyond = Finding.noted(FindingName.CHANNEL_SMALLER, f"{uncovered:.1%} of the first scan")

@@ -136,6 +136,7 @@ def open_clip_labels(
     folders = dict(reference.mask_members)
     masks: dict[str, _Mask] = {}
     for path in reference.mask_paths:
+        # A mask is a folder of files, one for each frame, or one animation.
         if frames := folders.get(path):
             _check_names(natural_order(frames), natural_order(reference.members))
             _check_count(path, len(frames), clip)
@@ -151,6 +152,7 @@ def open_clip_labels(
 
 
 def _check_count(path: str, masks: int, clip: Clip) -> None:
+    # A mask more or less shifts all that follow it.
     if masks != clip.frames:
         detail = (
             f"{path}: {plural(masks, 'mask')}, {plural(clip.frames, 'frame')}; each frame takes one mask "
@@ -167,28 +169,34 @@ def _check_names(masks: Sequence[str], frames: Sequence[str]) -> None:
     if not frames:
         return
     named = [(_stem(frame), _stem(mask)) for frame, mask in zip(frames, masks, strict=False)]
-    if len(masks) == len(frames) and (
-        all(mask.startswith(frame) and not mask[len(frame) :][:1].isdigit() for frame, mask in named)
-        or all((numbers := _numbers(frame)) and numbers == _numbers(mask) for frame, mask in named)
-    ):
+    if len(masks) == len(frames) and (all(map(_extends_name, named)) or all(map(_has_numbers, named))):
         return
-    of_masks = {_numbers(_stem(mask)) for mask in masks}
-    if len(masks) < len(frames) and (
-        lone := next((one for one in frames if _numbers(_stem(one)) not in of_masks), None)
-    ):
-        detail = (
-            f"{plural(len(masks), 'mask')}, {plural(len(frames), 'frame')}, and none for {lone!r}; "
-            "leave out frames without one"
-        )
+    in_numbers = f"{plural(len(masks), 'mask')}, {plural(len(frames), 'frame')}"
+    if len(masks) < len(frames) and (lone := _find_lone_frame(masks, frames)):
+        detail = f"{in_numbers}, and none for {lone!r}; leave out frames without one"
         raise SourceError("annotation", "masks are not as many as frames", detail)
-    frame, mask = next(
-        (pair for pair in named if _numbers(pair[0]) != _numbers(pair[1])), next(iter(named), ("", ""))
-    )
-    detail = (
-        f"{plural(len(masks), 'mask')}, {plural(len(frames), 'frame')}; beside frame {frame!r} stands mask "
-        f"{mask!r}; give each mask its frame's name"
-    )
+    first = next(iter(named), ("", ""))
+    frame, mask = next((pair for pair in named if _numbers(pair[0]) != _numbers(pair[1])), first)
+    detail = f"{in_numbers}; beside frame {frame!r} stands mask {mask!r}; give each mask its frame's name"
     raise SourceError("annotation", "names of masks are not those of frames", detail)
+
+
+def _extends_name(pair: tuple[str, str]) -> bool:
+    """Return whether a mask has the name of its frame and a suffix that is no further digit: 1_L, and not 10, of 1."""
+    frame, mask = pair
+    return mask.startswith(frame) and not mask[len(frame) :][:1].isdigit()
+
+
+def _has_numbers(pair: tuple[str, str]) -> bool:
+    """Return whether a mask has the numbers of its frame, of which there is at least one."""
+    numbers = _numbers(pair[0])
+    return bool(numbers) and numbers == _numbers(pair[1])
+
+
+def _find_lone_frame(masks: Sequence[str], frames: Sequence[str]) -> str | None:
+    """Return the first frame whose numbers no mask has."""
+    of_masks = {_numbers(_stem(mask)) for mask in masks}
+    return next((one for one in frames if _numbers(_stem(one)) not in of_masks), None)
 
 
 def _stem(path: str) -> str:
@@ -234,21 +242,32 @@ def _open_animation(
             "mask of a clip is no animation without loss",
             f"{begins}; read are animated PNG, GIF and lossless WebP; {_CURE}",
         )
-    if name == "webp" and any(
-        kind == b"VP8 " or (kind == b"ANMF" and bytes(payload[16:20]) != b"VP8L")
-        for kind, payload in riff_chunks(data)
-    ):
+    if name == "webp" and _is_lossy_webp(data):
         raise decode_error("mask is stored with loss", f"{path} is a lossy WebP file; {_CURE}")
     take = _numbers_of_png(data, labels) if name == "png" else _gray_values
     opened = open_animation(data, name, options, take)
     _check_count(path, opened.frames, clip)
+    # Programs that write masks leave the durations at 0, which states no times.
     if any(READERS[name][0](data).durations_ms):
         _check_times(path, opened, clip)
     return _Mask(decode=opened.decode, held_bytes=opened.held_bytes)
 
 
+def _is_lossy_webp(data: bytes) -> bool:
+    """Return whether a picture of a WebP file is lossy.
+
+    The chunk "VP8 " is lossy, and "VP8L" lossless. A frame's chunk begins behind the 16 bytes of the frame's header
+    (RFC 9649, sections 2.5, 2.6 and 2.7.1.1).
+    """
+    return any(
+        kind == b"VP8 " or (kind == b"ANMF" and bytes(payload[16:20]) != b"VP8L")
+        for kind, payload in riff_chunks(data)
+    )
+
+
 def _check_times(path: str, mask: Clip, clip: Clip) -> None:
     """Refuse an animation whose masks have other durations than the clip's frames."""
+    # Folders of frames state no times.
     if mask.times_s is None or clip.times_s is None:
         return
     expected, found = np.diff(clip.times_s), np.diff(mask.times_s)
@@ -276,9 +295,11 @@ def _numbers_of_png(data: bytes, labels: LabelMap) -> Callable[[Image.Image, Rea
 def _gray_values(image: Image.Image, options: ReadOptions) -> ClipLabel:
     """Return the gray values of a composed frame of a GIF or WebP file, whose palette may change between frames."""
     colors = np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB"))
+    # A transparent pixel shows what an earlier frame or the viewer has there.
     if (colors[..., 3:] < 255).any():
         raise decode_error("mask has transparent pixels", f"which are of no class; {_CURE}")
     gray = colors[..., 0]
+    # GIF and WebP store colors, and the index of a color is the encoder's choice.
     if (colors[..., 1:3] != gray[..., None]).any():
         raise decode_error(
             "mask is in color",
@@ -310,27 +331,15 @@ class ClipConverter:
         """Return a record for each window of one source; raise SourceError where it cannot be converted."""
         recipe, reserve = self.recipe, reserve or self.recipe.reserve_alone()
         levels: list[Levels] = []
-        stored = {"channels": 3, "dtype": "uint8", "may_be_uint16": False}
-        picture = copy_options(ReadOptions, recipe, background=recipe.backdrop(), **stored)
-        options = FrameOptions(
-            picture=picture,
-            frame_rate=recipe.folder_frame_rate,
-            incomplete=recipe.incomplete_clips,
-            refuse_turned=reference.is_labelled and recipe.annotation_grid != "displayed",
-            reserve=reserve,
-            note_levels=levels.append,
-        )
+        options = self._frame_options(reference, reserve, levels)
         clip = open_clip(files, reference.source, reference.members, options)
         masks = open_clip_labels(recipe, self.labels, reference, files, clip, options)
         chosen = choose_frames(clip.frames, clip.times_s, recipe.frame_choice())
         plan = plan_of(recipe, (clip.height, clip.width))
-        shape = (*plan.output_size, recipe.channels)
-        has_label = task_named(self.task).has_label_image
-        label_bytes = np.dtype(self.labels.dtype).itemsize if has_label else 0
-        stored_bytes = int(np.prod(plan.output_size)) * (recipe.channels + label_bytes)
-        stored_bytes *= recipe.frame_choice().frames * len(chosen.windows)
+        stored_bytes = self._stored_bytes(plan, len(chosen.windows))
         reserve(clip.held_bytes + masks.held_bytes + 2 * clip.frame_bytes + stored_bytes)
         padding = recipe.padding()
+        shape = (*plan.output_size, recipe.channels)
         read = [np.empty((len(window), *shape), np.uint8) for window in chosen.windows]
         _fill(
             read,
@@ -338,31 +347,13 @@ class ClipConverter:
             clip.read,
             lambda pixels: resize_image(pixels, plan, recipe.interpolation, padding),
         )
-        labels: list[NDArray[Any] | None] = [None] * len(read)
-        if has_label:
-            filled = [np.zeros(frames.shape[:-1], self.labels.dtype) for frames in read]
-            if reference.is_labelled:
-                ignored, dtype = self.labels.stored_ignore or 0, self.labels.dtype
-                _fill(
-                    filled,
-                    chosen.windows,
-                    masks.read,
-                    lambda values: resize_mask(values.astype(dtype), plan, ignored),
-                )
-            labels = [*filled]
+        labels = self._read_labels(reference, masks, chosen.windows, plan)
         repeated = ("shorter than a window: its last frame is repeated",) * bool(chosen.repeated)
         findings = (*clip.findings, *repeated, *masks.findings())
         reference = replace(reference, notes=(*reference.notes, *findings))
         shown = recipe.frame_choice().frames - chosen.repeated // len(read)
         times_s = np.full(clip.frames, -1.0) if clip.times_s is None else clip.times_s
-        known = masks.classes - {self.labels.stored_ignore}
-        rows, columns = plan.resized_size
-        unpadded = [frames[:, :rows, :columns] for frames in read]
-        ledger = _clip_ledger(reference, unpadded, labels, levels, known)
-        if reference.is_labelled and self.labels.is_open and has_label:
-            for label in filled:
-                counts = {value: count for value, count in count_labels(label).items() if value in known}
-                add_instances(ledger, label, counts, reference.source)
+        ledger = self._count_source(reference, read, labels, plan, levels, masks)
         return tuple(
             self._record(
                 reference,
@@ -376,6 +367,76 @@ class ClipConverter:
             )
             for number, (window, frames, label) in enumerate(zip(chosen.windows, read, labels, strict=True))
         )
+
+    @property
+    def _has_label(self) -> bool:
+        """True if records have a class for each pixel."""
+        return task_named(self.task).has_label_image
+
+    def _frame_options(
+        self, reference: SourceExample, reserve: ReserveMemory, levels: list[Levels]
+    ) -> FrameOptions:
+        """Return the options for reading the frames; the levels of each 16-bit frame are added to `levels`."""
+        recipe = self.recipe
+        stored = {"channels": 3, "dtype": "uint8", "may_be_uint16": False}
+        picture = copy_options(ReadOptions, recipe, background=recipe.backdrop(), **stored)
+        return FrameOptions(
+            picture=picture,
+            frame_rate=recipe.folder_frame_rate,
+            incomplete=recipe.incomplete_clips,
+            # Masks of a turned clip may be drawn as stored or as displayed, which no size of a square proves.
+            refuse_turned=reference.is_labelled and recipe.annotation_grid != "displayed",
+            reserve=reserve,
+            note_levels=levels.append,
+        )
+
+    def _stored_bytes(self, plan: ResizePlan, windows: int) -> int:
+        """Return the bytes of the frames and masks of all windows."""
+        label_bytes = np.dtype(self.labels.dtype).itemsize if self._has_label else 0
+        frame_bytes = int(np.prod(plan.output_size)) * (self.recipe.channels + label_bytes)
+        return frame_bytes * self.recipe.frame_choice().frames * windows
+
+    def _read_labels(
+        self,
+        reference: SourceExample,
+        masks: ClipLabels,
+        windows: Sequence[NDArray[np.int64]],
+        plan: ResizePlan,
+    ) -> Sequence[NDArray[Any] | None]:
+        """Return the masks [frame, height, width] of each window: zeros without masks, None for other tasks."""
+        # Records of classification have no masks.
+        if not self._has_label:
+            return [None] * len(windows)
+        ignored, dtype = self.labels.stored_ignore or 0, self.labels.dtype
+        filled = [np.zeros((len(window), *plan.output_size), dtype) for window in windows]
+        if reference.is_labelled:
+            _fill(
+                filled, windows, masks.read, lambda values: resize_mask(values.astype(dtype), plan, ignored)
+            )
+        return filled
+
+    def _count_source(
+        self,
+        reference: SourceExample,
+        windows: Sequence[Frames],
+        labels: Sequence[NDArray[Any] | None],
+        plan: ResizePlan,
+        levels: Sequence[Levels],
+        masks: ClipLabels,
+    ) -> LedgerCounter:
+        """Return what the conversion did to the information of a clip, for the first of its records."""
+        known = masks.classes - {self.labels.stored_ignore}
+        rows, columns = plan.resized_size
+        ledger = _clip_ledger(
+            reference, [frames[:, :rows, :columns] for frames in windows], labels, levels, known
+        )
+        if reference.is_labelled and self.labels.is_open:
+            for label in labels:
+                if label is not None:
+                    found = count_labels(label).items()
+                    counts = {value: count for value, count in found if value in known}
+                    add_instances(ledger, label, counts, reference.source)
+        return ledger
 
     def _record(
         self,
@@ -448,6 +509,7 @@ def _clip_ledger(
         add_levels(ledger, worst, source)
     flat = [is_flat(frames) for frames in windows]
     ledger.count("one_value_records", sum(flat), source_name(source))
+    # Frames of one value that have one in the source too lost nothing.
     if all(flat) and worst is not None and worst.before > 1:
         ledger.count("flattened_records", 1, f"{source_name(source)}: {worst.text()}")
     if reference.is_labelled:

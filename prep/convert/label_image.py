@@ -105,44 +105,18 @@ def read_label_image(
     Raises:
         SourceError: the image has another or a lossy format, color, several pages or too many pixels, or is damaged.
     """
-    opener = next((one for begins, one in _OPENERS if data.startswith(begins)), None)
-    if opener is None:
-        kind = (
-            "it is a JPEG, which is stored with loss"
-            if data.startswith(b"\xff\xd8")
-            else "not a PNG, TIFF, BMP or GIF"
-        )
-        raise decode_error(
-            "label image is not a PNG", f"{kind}: begins with {data[:8].hex(' ') or 'nothing'}; {_CURE}"
-        )
-    header = read_png_header(data) if data.startswith(PNG_SIGNATURE) else None
-    with decoder_failures():
-        image = open_with_plugin(opener, data)
-    size = (image.height, image.width)
-    check_pixel_count(size, max_pixels, " in the label")
-    if header is None:
-        _check_sound(image)
-    in_color = image.mode in _COLORS
-    if not in_color:
-        check_mode(image.mode)
-    dtype = np.dtype(np.uint8 if in_color else _DEPTHS[image.mode])
-    bands = len(image.getbands())
-    pillow_bytes = {"I": 4, "I;16": 2}.get(image.mode, 4 if in_color else 1)
-    planned = estimate_decoding(size, bands, dtype.itemsize, pillow_bytes=pillow_bytes)
-    reserve(len(data) + planned.peak_bytes)
+    image, header = _open_label(data, max_pixels)
+    dtype = np.dtype(np.uint8 if image.mode in _COLORS else _DEPTHS[image.mode])
+    reserve(len(data) + _decoding_bytes(image, dtype))
     with decoder_failures():
         image.load()
         by_table = _table_decoder(image, labels) if decode_colors is None and labels is not None else None
-        shown = image.convert("RGB") if (decode_colors or by_table) and image.mode == "P" else image
-        in_color = shown.mode in _COLORS  # known for a GIF only after loading
-        bands = len(shown.getbands())
-
-        def take(part: Image.Image) -> NDArray[Any]:
-            return np.asarray(part).astype(dtype).reshape(part.height, part.width, bands)
-
-        values = copy_pixels(shown, take, bands, dtype.name)
-    if in_color:
-        return _of_color(values, shown.mode, header, decode_colors or by_table)
+        decode = decode_colors or by_table
+        shown = image.convert("RGB") if decode and image.mode == "P" else image
+        values = _copy_values(shown, dtype)
+    # The mode of a GIF is known only after loading.
+    if shown.mode in _COLORS:
+        return _of_color(values, shown.mode, header, decode)
     if decode_colors:
         detail = (
             f"mode {image.mode}, and a panoptic file needs red, green and blue; "
@@ -152,6 +126,44 @@ def read_label_image(
     if header is None:
         return classes_of_gray(_by_palette(values[..., 0], image), _form_of_mode(image.mode), labels)
     return classes_of_gray(class_indices(values[..., 0], header), png_form(data, header), labels)
+
+
+def _open_label(data: bytes, max_pixels: int) -> tuple[Image.Image, PngHeader | None]:
+    """Open a label image without decoding its pixels; return it with the header of a PNG."""
+    opener = next((one for begins, one in _OPENERS if data.startswith(begins)), None)
+    if opener is None:
+        is_jpeg = data.startswith(b"\xff\xd8")
+        kind = "it is a JPEG, which is stored with loss" if is_jpeg else "not a PNG, TIFF, BMP or GIF"
+        begins = data[:8].hex(" ") or "nothing"
+        raise decode_error("label image is not a PNG", f"{kind}: begins with {begins}; {_CURE}")
+    header = read_png_header(data) if data.startswith(PNG_SIGNATURE) else None
+    with decoder_failures():
+        image = open_with_plugin(opener, data)
+    check_pixel_count((image.height, image.width), max_pixels, " in the label")
+    if header is None:
+        _check_sound(image)
+    if image.mode not in _COLORS:
+        check_mode(image.mode)
+    return image, header
+
+
+def _decoding_bytes(image: Image.Image, dtype: np.dtype[Any]) -> int:
+    """Return the peak memory of decoding an opened image into values of a dtype."""
+    # Pillow holds a pixel in 4 bytes unless it is of one band of 8 bits, or of "I;16".
+    in_color = image.mode in _COLORS
+    pillow_bytes = {"I": 4, "I;16": 2}.get(image.mode, 4 if in_color else 1)
+    size, bands = (image.height, image.width), len(image.getbands())
+    return estimate_decoding(size, bands, dtype.itemsize, pillow_bytes=pillow_bytes).peak_bytes
+
+
+def _copy_values(image: Image.Image, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the values [height, width, band] of a loaded image."""
+    bands = len(image.getbands())
+
+    def take(part: Image.Image) -> NDArray[Any]:
+        return np.asarray(part).astype(dtype).reshape(part.height, part.width, bands)
+
+    return copy_pixels(image, take, bands, dtype.name)
 
 
 def gray_form(data: bytes) -> GrayForm | None:
@@ -183,8 +195,10 @@ def classes_of_gray(stored: NDArray[Any], form: GrayForm | None, labels: LabelMa
     """
     if form is None or labels is None:
         return stored
+    # Planning compared all label images, and their gray values are the classes.
     if labels.shown_bits:
         return form.shown(stored, labels.shown_bits)
+    # Mixed forms, such as masks of 1 and of 8 bits, would give one class two values.
     if is_other_form(form, stored, labels.forms):
         stores = ", ".join(map(str, np.unique(stored)[:5]))
         shows = ", ".join(map(str, np.unique(form.shown(stored, 8))[:5]))
@@ -204,6 +218,7 @@ def _table_decoder(image: Image.Image, labels: LabelMap) -> DecodeColors | None:
         indices = np.unique(np.asarray(image)).tolist()
         used = {index: int(codes[index]) for index in indices if index < len(codes)}
         named = {index: numbers[code] for index, code in used.items() if code in numbers}
+        # Every index that a color of the table has is the table's number for it.
         if len(named) < len(used) and all(index == value for index, value in named.items()):
             return None  # its own numbers are those of the table, or it has other colors
     elif image.mode not in _COLORS:
@@ -213,6 +228,7 @@ def _table_decoder(image: Image.Image, labels: LabelMap) -> DecodeColors | None:
 
 def _check_sound(image: Image.Image) -> None:
     """Refuse a TIFF, BMP or GIF that is lossy, rotated or inverted, or has several pages."""
+    # The classes of further pages would be lost.
     if getattr(image, "n_frames", 1) > 1:
         raise decode_error("label image holds several pictures", f"{image.n_frames}; {_STACK_CURE}")  # type: ignore[attr-defined]
     if image.format != "TIFF":
@@ -222,6 +238,8 @@ def _check_sound(image: Image.Image) -> None:
         raise decode_error("label image is stored with loss", f"TIFF with compression {compression}; {_CURE}")
     tags = image.tag_v2  # type: ignore[attr-defined]
     bits = tags.get(258, (1,))
+    # TIFF 6.0: Orientation (274), white is 0 in PhotometricInterpretation (262), BitsPerSample (258). Pillow inverts
+    # and scales such values, so that they are no longer those which the file stores.
     if tags.get(274, 1) != 1 or tags.get(262) == 0 or any(bit not in (1, 8, 16, 32) for bit in bits):
         detail = "TIFF that is turned, whose white is 0, or of 2, 4 or 12 bits"
         raise decode_error("label image is ambiguous", f"{detail}; {_CURE}")
@@ -235,6 +253,7 @@ def _of_color(
     """Return the classes of opaque color [height, width, band], or its gray values if all bands are equal."""
     gray = values[..., 0]
     colors = 1 if mode == "LA" else 3
+    # Pillow reduces 16-bit color to 8 bits, so that two colors may become one.
     if header is not None and header.depth == 16:
         raise decode_error("label image is in color", f"16 bits a color; {_CURE}")
     if values.shape[2] > colors and (values[..., colors] != 255).any():
@@ -249,6 +268,7 @@ def _of_color(
 
 def _by_palette(indices: NDArray[Any], image: Image.Image) -> NDArray[Any]:
     """Return the classes of a TIFF, BMP or GIF: its values, or those of a gray palette, which a GIF requires."""
+    # Without a palette, the stored numbers are gray values.
     if image.mode != "P":
         return indices
     palette = np.zeros((256, 3), np.uint8)
@@ -311,6 +331,7 @@ def label_on_grid(
     Raises:
         SourceError: the label has neither the stored nor the displayed size.
     """
+    # The label image was drawn on the stored picture, so the EXIF orientation of the picture applies to it.
     if orientation != 1:
         labels = apply_orientation(labels[..., None], orientation)[..., 0]
     if labels.shape != displayed_size(image.orientation, image.stored_size):
@@ -334,22 +355,18 @@ def check_drawn(planes: NDArray[Any], path: str) -> None:
     pixels: Counter[int] = Counter()
     single: Counter[int] = Counter()
     for plane in planes:
-        values, counts = np.unique(plane, return_counts=True)
-        if len(values) <= MOST_SINGLE and len(planes) == 1:
+        counts = _count_pixels(plane)
+        # Few values are checked in a moment: no picture with them can be refused.
+        if len(counts) <= MOST_SINGLE and len(planes) == 1:
             return
-        pixels.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
-        padded = np.pad(plane.astype(np.int64), 1, constant_values=-1)
-        height, width = plane.shape
-        alike = np.zeros(plane.shape, np.uint8)
-        for down, right in product(range(3), range(3)):
-            alike += padded[down : down + height, right : right + width] == plane
-        values, counts = np.unique(plane[alike <= 3], return_counts=True)  # a pixel equals itself
-        single.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        pixels.update(counts)
+        single.update(_count_pixels(plane[_count_alike(plane) <= 3]))  # a pixel equals itself
     scattered = sorted(value for value, count in pixels.items() if value and single[value] > 0.9 * count)
-    drawn = sorted(value for value in pixels if value and value not in scattered)
+    drawn = sorted(pixels.keys() - {0, *scattered})
     if len(scattered) < MOST_SINGLE or len(scattered) <= len(drawn):
         return
-    least = sum(count for value, count in pixels.items() if value) / 20
+    # Blending of two classes may hit a third one, which has few pixels then.
+    least = (pixels.total() - pixels[0]) / 20
     keep = ",".join(str(value) for value in drawn[:20] if pixels[value] >= least) or "1"
     detail = (
         f"{path}: {len(scattered)} of its values ({', '.join(map(str, scattered[:5]))}, ...) are of single pixels, as "
@@ -359,8 +376,25 @@ def check_drawn(planes: NDArray[Any], path: str) -> None:
     raise SourceError("annotation", "label holds values that nobody drew", detail)
 
 
+def _count_pixels(values: NDArray[Any]) -> dict[int, int]:
+    """Return the number of pixels of each value."""
+    found, counts = np.unique(values, return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def _count_alike(plane: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return for each pixel [height, width] how many of it and its eight neighbors have its value."""
+    padded = np.pad(plane.astype(np.int64), 1, constant_values=-1)
+    height, width = plane.shape
+    alike = np.zeros(plane.shape, np.uint8)
+    for down, right in product(range(3), range(3)):
+        alike += padded[down : down + height, right : right + width] == plane
+    return alike
+
+
 def renumber(values: NDArray[Any], ids: Mapping[int, int], dtype: str) -> NDArray[Any]:
     """Return the values of a label image or volume as ids; `ids` has one for each value."""
+    # Most labels hold the ids already; then no copy is made.
     if all(value == identity for value, identity in ids.items()):
         return values
     numbers = sorted(ids)

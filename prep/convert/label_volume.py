@@ -141,6 +141,7 @@ class LabelReader:
 
     def _open(self, path: str) -> MaskScan:
         members = dict(self.reference.mask_members).get(path, ())
+        # A label of several files: a picture for each slice (CHAOS), or DICOM slices (3D-IRCADb).
         if members and is_image_name(members[0]):
             return self._open_pictures(path, members)
         return open_mask(self.files, path, self.grid, self.options, members)
@@ -151,6 +152,7 @@ class LabelReader:
         A picture belongs to the slice of the same name. Without such names, both are taken in order of their names if
         the slices lie in that order.
         """
+        # One more or less would shift all that follow it.
         if len(members) != len(self.slices):
             detail = (
                 f"{plural(len(members), 'picture')} in {path}, {plural(len(self.slices), 'slice')} in "
@@ -161,6 +163,7 @@ class LabelReader:
         by_name = {stem_of(member): member for member in members}
         picture_of = dict(zip(slices, pictures, strict=True))
         findings: tuple[Finding, ...] = ()
+        # Names are a better proof than the order, which sorting by name may not give.
         if by_name.keys() == {stem_of(one) for one in slices}:
             picture_of = {one: by_name[stem_of(one)] for one in slices}
         elif tuple(slices) in (self.slices, self.slices[::-1]):
@@ -180,6 +183,7 @@ class LabelReader:
                     decoder_of(self.recipe.label_coding()),
                     self.label_map,
                 )
+                # Resizing a label picture would be a guess about its origin.
                 if plane.shape != self.grid.shape[1:]:
                     detail = f"{picture_of[path]}: {plane.shape}, the slice has {self.grid.shape[1:]}"
                     raise SourceError("annotation", "label picture has another size than its slice", detail)
@@ -243,6 +247,7 @@ class LabelReader:
         """Refuse a class mask whose file contains the name of another class of the data set."""
         own = {normalize_class_name(one) for one in mask.names.values()} if mask.values else set()
         others = {normalize_class_name(one) for one in self.label_map.ids} - {normalize_class_name(name)}
+        # NRRD and NIfTI may name the class themselves; the file's name says another one.
         if own and own <= others:
             listed = ", ".join(map(repr, mask.names.values()))
             detail = f"it is the mask of {name!r} by its file's name, and names {listed} itself; rename one of them"
@@ -263,21 +268,29 @@ class LabelReader:
             number: choice.target(name, mask.values.get(number)) or name
             for number, name in mask.names.items()
         }
-        if mask.values:
-            ids = self._ids_of_named_values(mask, targets)
-        else:
-            ids = _ids_of_names(targets, label_map, sets=self._as_sets)
+        ids = self._ids_of_targets(mask, targets)
         # `MaskScan.read_classes` takes the id of voxels to ignore under the number 0.
         stored_ignore = label_map.stored_ignore
         ignored = {0: stored_ignore} if stored_ignore is not None and mask.values else {}
         stored, overlapped = mask.read_classes({**ids, **ignored}, self._overlap)
         values, findings = self._align(mask, stored)
-        present = [identity for identity in _distinct_values(values) if identity != label_map.stored_ignore]
-        if self._as_sets:
-            present = [one for one in dict.fromkeys(ids.values()) if any(one & union for union in present)]
+        present = self._present_ids(values, ids)
         _check_known({ids[number]: name for number, name in targets.items()}, present, label_map)
         names = targets.values() if label_map.by_names or not mask.values else None
         return values, [*mask.findings, *findings], overlapped, names
+
+    def _ids_of_targets(self, mask: MaskScan, targets: Mapping[int, str]) -> dict[int, int]:
+        """Return the id or set of each number of a file: by value too if the file has values beside its names."""
+        if mask.values:
+            return self._ids_of_named_values(mask, targets)
+        return _ids_of_names(targets, self.label_map, sets=self._as_sets)
+
+    def _present_ids(self, values: Voxels, ids: Mapping[int, int]) -> list[int]:
+        """Return the ids or sets of single classes in a label, without the one to ignore."""
+        present = [one for one in _distinct_values(values) if one != self.label_map.stored_ignore]
+        if not self._as_sets:
+            return present
+        return [one for one in dict.fromkeys(ids.values()) if any(one & union for union in present)]
 
     def _read_values(self, mask: MaskScan, path: str) -> tuple[Voxels, list[Finding]]:
         """Return the ids and findings of a file whose values have no names."""
@@ -290,10 +303,12 @@ class LabelReader:
                 *findings,
                 Finding.corrected(FindingName.OBJECTS_BY_CLASS, f"{len(classes) - 1} objects"),
             )
+        # With a label map, unknown values are refused one by one; an ignore label is often drawn as a thin border.
         if label_map.is_open and label_map.ignore is None and len(present) > MOST_SINGLE:
             check_drawn(_sample_planes(values), path)
         ids = label_map.sets_of_values(present) if self._as_sets else label_map.ids_of_values(present)
         found = [*mask.findings, *findings]
+        # --classes and --map-classes remove classes on purpose; the report names them, in case one was forgotten.
         if left_out := [value for value, identity in ids.items() if value and not identity]:
             listed = f"values {', '.join(map(str, left_out[:20]))}"
             found.append(Finding.noted(FindingName.CLASSES_LEFT_OUT, listed))
@@ -313,13 +328,9 @@ class LabelReader:
         document_path = f"{path.removesuffix(extension_of(path))}.json"
         if not path.lower().endswith(VOLUME_FILE_EXTENSIONS) or self.files.size(document_path) is None:
             return {}
-        document = parse_json_document(
-            read_limited(self.files, document_path, "document of a label", _MOST_BYTES)
-        )
-        instances = document.get("instances") if isinstance(document, dict) else None
-        if not isinstance(instances, dict) or not all(
-            type(one) is int and one >= 0 for one in instances.values()
-        ):
+        instances = _instances_of(read_limited(self.files, document_path, "document of a label", _MOST_BYTES))
+        # dcm2niix writes CASE.json too, with fields of the header.
+        if instances is None:
             return {}
         classes = {0: 0, **{int(key): one + 1 for key, one in instances.items() if key.isdecimal()}}
         if unknown := [value for value in present if value not in classes]:
@@ -341,15 +352,12 @@ class LabelReader:
                 continue
             by_value = label_map.id_of_value(value)
             by_name = label_map.ids.get(name, known.get(normalize_class_name(name)))
-            if by_value and (by_name == by_value or (by_name is None and not label_map.by_names)):
+            # Of a data set with classes by value, a name in the file is a second statement about the value.
+            is_confirmed = by_name == by_value or (by_name is None and not label_map.by_names)
+            if by_value and is_confirmed:
                 ids[number] = label_map.set_of(by_value) if self._as_sets else by_value
             elif by_name != by_value and not label_map.by_names:
-                known_as = label_map.names.get(by_value or -1, "no class")
-                detail = (
-                    f"value {value} is {name!r} in the file, and {known_as!r} in the data set; --label-map with a file "
-                    "of the names reads this one by its names"
-                )
-                raise SourceError("annotation", "names and values of the label disagree", detail)
+                raise _names_disagree(label_map, name, value, by_value)
         return ids
 
     def _align(self, mask: MaskScan, stored: Voxels) -> tuple[Voxels, tuple[Finding, ...]]:
@@ -363,6 +371,7 @@ class LabelReader:
             fix = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
             if same_shape and not _may_be_taken_by_voxels(mask.grid, self.grid):
                 fix = "its axes run otherwise than the image's; --mask-grid resample takes it where its affine puts it"
+            # A mask of the scan's shape may have lost its affine; one of another shape was drawn on another grid.
             if self.recipe.mask_grid == "resample":
                 return _resample(turned.target, values, self.canonical, fix)
             if self.recipe.mask_grid == "voxels" and same_shape:
@@ -377,18 +386,39 @@ class LabelReader:
         return values, (Finding.noted(FindingName.MASK_SLIGHTLY_OFF, detail),)
 
 
+def _names_disagree(label_map: LabelMap, name: str, value: int, by_value: int | None) -> SourceError:
+    """Return the error for a value with another name in the file than in the data set."""
+    known_as = label_map.names.get(by_value or -1, "no class")
+    detail = (
+        f"value {value} is {name!r} in the file, and {known_as!r} in the data set; --label-map with a file "
+        "of the names reads this one by its names"
+    )
+    return SourceError("annotation", "names and values of the label disagree", detail)
+
+
+def _instances_of(data: bytes) -> dict[str, int] | None:
+    """Return the class of each object in a document of nnDetection; None if it is another document."""
+    document = parse_json_document(data)
+    instances = document.get("instances") if isinstance(document, dict) else None
+    if not isinstance(instances, dict):
+        return None
+    return instances if all(type(one) is int and one >= 0 for one in instances.values()) else None
+
+
 def _find_unnamed_classes(
     recipe: Recipe, label_map: LabelMap, named: Iterable[Iterable[str] | None]
 ) -> list[Finding]:
     """Return a finding for classes that no file names, if all files have names; --missing-classes may refuse them."""
     found: set[str] = set()
     for names in named:
+        # A file without names does not say which classes it lacks.
         if names is None:
             return []
         found.update(names)
     wanted = [name for identity, name in sorted(label_map.names.items()) if identity]
     absent = [name for name in wanted if name not in found]
     listed = ", ".join(absent[:20]) + (" ..." if len(absent) > 20 else "")
+    # A scan without some organs is usual; one without any class is mostly paired with a wrong label.
     if absent and len(absent) == len(wanted) and recipe.missing_classes == "refuse":
         fix = "--missing-classes empty takes the scan as one without them"
         raise SourceError("annotation", "label has none of the classes", f"{listed}; {fix}")
@@ -427,6 +457,7 @@ def _check_known(names: Mapping[int, str], present: Iterable[int], label_map: La
             f"{', '.join(map(repr, unknown))}; known are {known}; --map-classes '{unknown[0]}=background' leaves it "
             "out",
         )
+    # A class with the id 0 would silently become background.
     if lost:
         detail = f"{', '.join(map(repr, lost))} is 0"
         raise SourceError("annotation", "class of the mask has the background's id", detail)
@@ -446,6 +477,7 @@ def _resample(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Vox
     """Resample a mask to its scan's grid; refuse one that lies completely outside, with `fix` as the detail."""
     onto = plan_onto(source, target)
     on_scan = apply_mask(onto, values)
+    # A label that leaves nothing on its scan belongs to another one, or its affine was lost.
     if values.any() and not on_scan.any():
         raise SourceError("geometry", "mask lies outside of its image", fix)
     finding = Finding.corrected(FindingName.MASK_ON_ANOTHER_GRID, "resampled, nearest voxel")

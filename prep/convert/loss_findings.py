@@ -124,6 +124,7 @@ class LossRule:
     def finding(self, converted: Converted) -> LossFinding | None:
         """Return the finding, or None where the loss is smaller."""
         count, of = self.counted(converted)
+        # Each rule has the share that sound data sets reach; see the comments of `LOSS_RULES`.
         if not count or count < self.from_share * of:
             return None
         example = converted.ledger.examples.get(self.example, "")
@@ -186,18 +187,28 @@ def _whole(low: float, high: float) -> str:
 
 def _keep_values(converted: Converted) -> str:
     """Return the options that keep the values of the sources apart."""
-    recipe, ledger = converted.recipe, converted.ledger
     if converted.kind == "clip":
+        # Frames are stored with 8 bits (`CLIP_RULES`).
         return "save the frames with their values scaled to all 16 bits, 0 to 65535, or to 8 bits, 0 to 255"
-    if converted.kind == "picture":
-        if not ledger.count("level_records"):
-            return _larger_shape(converted)
-        png = " --encoding png" if recipe.get("encoding") == "jpeg" else ""
-        bits = " in place of --sample-bits" if recipe.get("sample_bits") else ""
-        return f"keep the values with --dtype uint16{png}{bits}"
+    return _keep_picture_values(converted) if converted.kind == "picture" else _keep_scan_values(converted)
+
+
+def _keep_picture_values(converted: Converted) -> str:
+    recipe, ledger = converted.recipe, converted.ledger
+    # Without 16-bit sources, what flattens a picture is its size.
+    if not ledger.count("level_records"):
+        return _larger_shape(converted)
+    png = " --encoding png" if recipe.get("encoding") == "jpeg" else ""
+    bits = " in place of --sample-bits" if recipe.get("sample_bits") else ""
+    return f"keep the values with --dtype uint16{png}{bits}"
+
+
+def _keep_scan_values(converted: Converted) -> str:
+    recipe, ledger = converted.recipe, converted.ledger
     low, high = ledger.ranges.get("values_before", (0.0, 0.0))
     if recipe.get("window_percentiles"):
         return "take --window-percentiles 0,100, or --dtype float32 without them"
+    # bfloat16 has 8 significant bits.
     if recipe.get("dtype") == "bfloat16":
         return "take --dtype float32"
     if not (recipe.get("window") or recipe.get("window_hu")) or low >= high:
@@ -216,26 +227,28 @@ _WANTED_SIDE: Final = 8
 def _larger_shape(converted: Converted) -> str:
     """Return options for larger records: the median object gets `_WANTED_SIDE` pixels, at most those of its source."""
     recipe, ledger = converted.recipe, converted.ledger
+    names = {"keep-aspect": ("min_dimension", "max_dimension"), "none": ()}.get(
+        str(recipe.get("resize")), ("height", "width")
+    )
+    if not names:
+        return "leave the pictures out whose objects are that small"
     sides = ledger.median("object_sides_after") or 0.5
-    sources = [
-        max(map(int, size.split("x"))) for size in converted.statistics.source_sizes or {"0x0": 0}
-    ] or [0]
     # Labels and keypoints are kept for certain at the size of the sources.
     factor = _WANTED_SIDE / sides if ledger.count("objects") else math.inf
-    largest = max(sources) or 1 << 12
+    largest = _largest_source_side(converted) or 1 << 12
 
     def larger(name: str) -> int:
         side = int(recipe.get(name) or 300)
         return max(side + 1, largest if math.isinf(factor) else min(math.ceil(side * factor), largest))
 
-    if recipe.get("resize") == "keep-aspect":
-        names = ("min_dimension", "max_dimension")
-    elif recipe.get("resize") == "none":
-        return "leave the pictures out whose objects are that small"
-    else:
-        names = ("height", "width")
     listed = " ".join(f"--{name.replace('_', '-')} {larger(name)}" for name in names)
     return f"take larger records, such as {listed}, or cut the pictures into parts before the conversion"
+
+
+def _largest_source_side(converted: Converted) -> int:
+    """Return the longest side of all source pictures; 0 if no size is known."""
+    sizes = converted.statistics.source_sizes or ()
+    return max((int(side) for size in sizes for side in size.split("x")), default=0)
 
 
 def _keep_structures(converted: Converted) -> str:
@@ -249,6 +262,7 @@ def _keep_structures(converted: Converted) -> str:
         )
         finer = ",".join(f"{side:g}" for side in finest)
         return f"take a finer spacing, such as --spacing-mm {finer} (that of the sources), with --fit tiles"
+    # Tiles lose nothing at their borders, so that the interpolation removed the structure.
     if recipe.get("fit") == "tiles":
         return "take --mask-interpolation nearest"
     return "take --fit tiles, a larger --depth, --height and --width, or --center label"
@@ -649,8 +663,10 @@ def cure_of_cuts(recipe: Mapping[str, Any], *, has_labels: bool) -> str:
         f"coarser than {','.join(f'{side:g}' for side in spacing)}" if spacing else "coarser than the scans'"
     )
     cures = [f"a larger --depth, --height and --width, a --spacing-mm {coarser}"]
+    # Tiles cover the whole scan, whatever their shape is.
     if recipe["fit"] != "tiles":
         cures.append("--fit tiles")
+    # Stretched records and tiles have no center to choose.
     if has_labels and recipe["center"] != "label" and recipe["fit"] == "crop-or-pad":
         cures.append("--center label")
     return f"take {', '.join(cures[:-1])}, or {cures[-1]}" if len(cures) > 1 else f"take {cures[0]}"

@@ -93,6 +93,7 @@ def add_picture(
     if not is_flat(stored):
         return
     ledger.count("one_value_records", 1, source_name(name))
+    # A source of one value, such as an empty scan, lost nothing.
     if (levels is not None and levels.before > 1) or not is_flat(source):
         text = levels.text() if levels is not None else "several values become 1"
         ledger.count("flattened_records", 1, f"{source_name(name)}: {text}")
@@ -142,6 +143,7 @@ def _add_part_levels(
     ledger: LedgerCounter, part: NDArray[Any], options: ReadOptions, name: str, source: str
 ) -> None:
     levels = levels_of(part, options) if part.size else None
+    # A box beyond the picture shows no sample.
     if levels is None:
         return
     ledger.count("level_objects")
@@ -167,10 +169,27 @@ def add_objects(
     """
     if not boxes:
         return
-    tiny = shrunk = 0
-    first_tiny = first_small = ""
+    tiny, small = _add_sides(ledger, stored, scale)
+    first_tiny, first_small = (_shrunk(name, *one[0]) if one else "" for one in (tiny, small))
+    for box in boxes:
+        if box.is_crowd or box.difficult or box.group_of:
+            for flag, counted in FLAGS.items():
+                ledger.count(counted, getattr(box, flag), source_name(name))
+    ledger.count("objects", len(boxes))
+    ledger.count("object_records")
+    ledger.count("tiny_objects", len(tiny), first_tiny)
+    ledger.count("small_objects", len(small), first_small)
+    ledger.count("tiny_object_records", len(tiny) == len(boxes), first_tiny)
+    ledger.count("crowd_only_records", all(box.is_crowd for box in boxes), source_name(name))
+
+
+def _add_sides(
+    ledger: LedgerCounter, stored: NDArray[np.float64], scale: tuple[float, float]
+) -> tuple[list[Sizes], list[Sizes]]:
+    """Add the shorter side of each object; return the sizes of those that became tiny, and of those that shrank."""
+    tiny, small = [], []
     sides_before, sides_after = map(ledger.sizes, ("object_sides_before", "object_sides_after"))
-    for box, (ymin, xmin, ymax, xmax) in zip(boxes, stored.tolist(), strict=True):
+    for ymin, xmin, ymax, xmax in stored.tolist():
         height, width = ymax - ymin, xmax - xmin
         before = min(height / scale[0], width / scale[1])
         after = min(height, width)
@@ -178,21 +197,14 @@ def add_objects(
         sides_after[bin_size(after + _ROUNDING)] += 1
         # An object that was as small in its source lost nothing.
         if after + _ROUNDING < 2 * LEAST_SIDE and before >= 2 * after:
-            sizes = (width / scale[1], height / scale[0]), (width, height)
-            shrunk += 1
-            first_small = first_small or _shrunk(name, *sizes)
+            small.append(((width / scale[1], height / scale[0]), (width, height)))
             if after + _ROUNDING < LEAST_SIDE:
-                tiny += 1
-                first_tiny = first_tiny or _shrunk(name, *sizes)
-        if box.is_crowd or box.difficult or box.group_of:
-            for flag, counted in FLAGS.items():
-                ledger.count(counted, getattr(box, flag), source_name(name))
-    ledger.count("objects", len(boxes))
-    ledger.count("object_records")
-    ledger.count("tiny_objects", tiny, first_tiny)
-    ledger.count("small_objects", shrunk, first_small)
-    ledger.count("tiny_object_records", tiny == len(boxes), first_tiny)
-    ledger.count("crowd_only_records", all(box.is_crowd for box in boxes), source_name(name))
+                tiny.append(small[-1])
+    return tiny, small
+
+
+Sizes = tuple[tuple[float, float], tuple[float, float]]
+"""Width and height of an object before and after resizing."""
 
 
 def _shrunk(name: str, before: tuple[float, float], after: tuple[float, float]) -> str:
@@ -210,6 +222,7 @@ def add_keypoints(ledger: LedgerCounter, boxes: Sequence[Box], scale: tuple[floa
     """
     for box in boxes:
         points = [(point.y, point.x) for point in box.keypoints if point.visibility > 0]
+        # One point, or several at one place, are one pixel in any record.
         if len(set(points)) < 2:
             continue
         ledger.count("keypoint_objects")
@@ -235,6 +248,7 @@ def add_classes(ledger: LedgerCounter, before: Collection[int], after: Collectio
     if lost:
         listed = ", ".join(map(str, lost[:10]))
         ledger.count("vanished_structures", len(lost), f"{source_name(name)}: class {listed}")
+    # A label without any class trains its source as background.
     if len(lost) == len(known):
         ledger.count("emptied_label_records", 1, source_name(name))
 
@@ -269,12 +283,10 @@ def add_instances(
     ledger.count("valued_records")
     ledger.bin("values_in_label", values[-1])
     many = len(values) > _MANY
+    # Of many objects, some may have been removed after they were numbered.
     if len(values) < (_COUNTED_UP if many else 1) * values[-1]:
         return
-    planes = label[None] if label.ndim == 2 else label
-    while planes.size > _MOST_LINKED[label.ndim]:
-        planes = planes[:: 2 if len(planes) > 8 else 1, ::2, ::2]
-    planes = np.ascontiguousarray(planes)
+    planes = _shrink_to_link(label)
     # Evenly spaced values of many: each takes a pass over the label.
     if any(_regions(planes == value) > 1 for value in values[:: -(-len(values) // _MOST_LINKED_VALUES)]):
         return
@@ -287,6 +299,14 @@ def add_instances(
         # A few cut objects at the edge do not decide about many.
         few = len(sizes) // 10 if many else 0
         ledger.count("alike_records", sizes[-1 - few] <= _ALIKE * sizes[few])
+
+
+def _shrink_to_link(label: NDArray[Any]) -> NDArray[Any]:
+    """Return every second voxel of a label [depth, height, width], as often as needed to link its regions quickly."""
+    planes = label[None] if label.ndim == 2 else label
+    while planes.size > _MOST_LINKED[label.ndim]:
+        planes = planes[:: 2 if len(planes) > 8 else 1, ::2, ::2]
+    return np.ascontiguousarray(planes)
 
 
 def _regions(planes: NDArray[np.bool_]) -> int:
@@ -335,6 +355,7 @@ def add_scan_values(
     worst = max(found, key=lambda levels: (levels.is_flat, levels.loss))
     add_levels(ledger, worst, name)
     narrow = min(found, key=lambda levels: levels.inside)
+    # A scan of two values is a mask, whose values any window may leave out.
     if narrow.inside < LEAST_INSIDE and narrow.before > 2:
         text = f"{narrow.inside:.2%} of the values above the background, up to {narrow.high:g}, are in the window"
         ledger.count("outside_window_records", 1, f"{source_name(name)}: {text}")
@@ -362,10 +383,12 @@ def add_saturation(
     ends = plan.stored(plan.window.low), plan.stored(plan.window.high)
     if body.total:
         ledger.bin("saturated_percents", round(100 * max(_share_of(body, end) for end in ends)))
+    # A handful of voxels may be bone or air by chance.
     if labeled.total < FEW_VOXELS:
         return
     ledger.count("windowed_label_records")
     low, high = (_share_of(labeled, end) for end in ends)
+    # A structure that is one value in the source too lost nothing.
     if max(low, high) > _SATURATED and levels.before > 1:
         side = f"above {plan.window.high:g}" if high > low else f"below {plan.window.low:g}"
         text = f"{max(low, high):.0%} of the labeled voxels lie {side}, an end of the window"

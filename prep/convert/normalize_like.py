@@ -27,6 +27,7 @@ def foreground_scheme(manifest: Manifest, split: str) -> tuple[IntensityWindow, 
     """
     counts = ValueCounts.from_json((manifest.split(split).statistics.intensities or Intensities()).foreground)
     ends = [percentile(counts, percent) for percent in PERCENTILES] if counts.total else [0.0, 0.0]
+    # A deviation of 0 cannot divide.
     if ends[0] >= ends[1]:
         raise UsageError(
             f"{manifest.name} {manifest.version}, split {split}: no labeled voxels whose values differ; its statistics "
@@ -53,6 +54,7 @@ def normalized_like(recipe: Recipe, manifest: Manifest, split: str = "train") ->
             "--window-percentiles and --normalize out"
         )
     before = Recipe.from_json(manifest.recipe)
+    # The counts of clipped or scaled values have lost the percentiles of the scans.
     if before.normalize or before.window_percentiles or before.fixed_window():
         raise UsageError(
             f"--normalize-like: {manifest.name} {manifest.version} has a window or is normalized, so its statistics "

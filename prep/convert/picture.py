@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -75,6 +75,7 @@ def picture_bytes(
         footprint.pixel_bytes + working + output_bytes * moved,
         output_bytes + round(output_bytes * _ENCODED[recipe.encoding]),
     ]
+    # The label image is resized while the encoded picture is held.
     if label_bytes:
         encoded = 0 if recipe.encoding == "raw" else 3
         label = label_bytes // max(1, plan.source_size[0] * plan.source_size[1])
@@ -167,10 +168,6 @@ class PictureConverter:
         image = read_image(data, self._read_options, needed, reserve_decoding, inspect)
         plan = plan_of(recipe, displayed_size(image.orientation, image.stored_size))
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)
-        warnings = (*reference.notes, *([warning] if warning and reference.boxes else []))
-        if FIRST_OF_SEVERAL in image.notes:
-            warnings = (*warnings, SEVERAL_PICTURES)
-        warnings += tuple(note for note in _WARNINGS if note in image.notes)
         keeps_file = _keeps_file(recipe, image, plan)
         pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
         ledger.count("sources")
@@ -179,10 +176,8 @@ class PictureConverter:
         shown = pixels[: plan.resized_size[0], : plan.resized_size[1]]
         add_picture(ledger, shown, image.pixels, image.levels, reference.source)
         image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # frees the pixels
-        if keeps_file:
-            encoded: bytes | memoryview = without_metadata(data)
-        else:
-            encoded = ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
+        # Encoding a JPEG again would lose a little of it.
+        encoded = without_metadata(data) if keeps_file else _encode(recipe, pixels)
         features: dict[str, Value] = {
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),
@@ -198,7 +193,7 @@ class PictureConverter:
             labels=[],
             boxes=None,
             notes=tuple(note for note in image.notes if note not in _WARNINGS),
-            warnings=warnings,
+            warnings=(*reference.notes, *_picture_warnings(image, warning if reference.boxes else None)),
             ledger=ledger,
         )
         picture = AnnotatedPicture(
@@ -214,6 +209,20 @@ class PictureConverter:
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
         return Record.of(reference, features, facts, bad_objects)
+
+
+def _picture_warnings(image: DecodedImage, about_boxes: str | None) -> Iterator[str]:
+    """Yield the warnings about the grid of the boxes, and about guesses of the decoder."""
+    # The grid of the annotations matters for boxes; label images have a size that shows theirs.
+    if about_boxes:
+        yield about_boxes
+    if FIRST_OF_SEVERAL in image.notes:
+        yield SEVERAL_PICTURES
+    yield from (note for note in _WARNINGS if note in image.notes)
+
+
+def _encode(recipe: Recipe, pixels: NDArray[Any]) -> bytes | memoryview:
+    return ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
 
 
 def _keeps_file(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> bool:

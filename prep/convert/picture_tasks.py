@@ -109,19 +109,28 @@ def annotated_orientation(
         raise SourceError("annotation", "declared size is not the picture's", detail)
     if image.orientation == 1:
         return 1, None
-    proven = None
-    if declared is not None and stored != displayed:
-        proven = "stored" if declared == stored else "displayed"
+    proven = _proven_grid(declared, stored, displayed)
     turns = {"stored": image.orientation, "displayed": 1}
     if grid is not None:
         return turns[grid], _CONTRADICTED if proven not in (None, grid) else None
     return turns[proven or "stored"], None if proven else _UNPROVEN
 
 
+def _proven_grid(
+    declared: tuple[int, int] | None, stored: tuple[int, int], displayed: tuple[int, int]
+) -> str | None:
+    """Return the grid that a declared (height, width) proves, "stored" or "displayed"; None if it proves none."""
+    # Squares, half turns and mirrors have one size in both grids.
+    if declared is None or stored == displayed:
+        return None
+    return "stored" if declared == stored else "displayed"
+
+
 def label_orientation(size: tuple[int, int], image: DecodedImage, grid: str | None) -> tuple[int, str | None]:
     """Return the same for a label image of this (height, width), whose size overrides every option."""
     stored = image.stored_size
     displayed = displayed_size(image.orientation, stored)
+    # A label image of one of two different sizes has the grid of that size.
     if size == displayed != stored:
         return 1, None
     if size == stored != displayed or size not in (stored, displayed):
@@ -180,30 +189,8 @@ def add_label_image(picture: AnnotatedPicture, features: dict[str, Value], facts
 def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: PictureFacts) -> BadObjects:
     """Add the features of the objects that the recipe's rules for boxes keep."""
     recipe, reference, labels = picture.recipe, picture.reference, picture.labels
-    plan, orientation = picture.plan, picture.orientation
-    boxes = reference.boxes or ()
-    unflagged: dict[str, Any] = {
-        flag: False
-        for flag, policy in (("is_crowd", recipe.boxes_crowd), ("difficult", recipe.boxes_difficult))
-        if policy == "objects"
-    }
-    if unflagged:
-        boxes = tuple(dataclasses.replace(box, **unflagged) for box in boxes)
-    boxes = _in_pixels(boxes, reference, orientation, plan.source_size)
-    placed = place_annotated_boxes(
-        corners_of_boxes(boxes),
-        np.array([np.nan if (area := _area_of(box)) is None else area for box in boxes], np.float64),
-        np.array([box.is_crowd for box in boxes], bool),
-        np.array([box.difficult for box in boxes], bool),
-        plan,
-        orientation,
-        BoxPolicy(
-            outside=recipe.boxes_outside,
-            zero_area=recipe.boxes_zero_area,
-            crowd=recipe.boxes_crowd,
-            difficult=recipe.boxes_difficult,
-        ),
-    )
+    boxes = _boxes_to_place(picture)
+    placed = _place(boxes, picture)
     bad_objects = list(reference.bad_objects)
     if recipe.masks:
         placed, masks, undrawn = _draw_masks(picture, boxes, placed, facts)
@@ -219,33 +206,71 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
         features[key] = np.array([getattr(box, name) for box in kept], np.int64)
     features.update(_kept_features(kept, recipe.keep))
     if "keypoints" in recipe.keep:
-        points, leave = keypoint_features([box.keypoints for box in kept], plan, orientation)
-        add_keypoints(facts.ledger, kept, _scale(plan, orientation), reference.source)
-        features.update(points)
-        facts.warnings += (KEYPOINTS_OUTSIDE,) if leave else ()
+        _add_keypoint_features(picture, kept, features, facts)
     facts.labels.extend(ids)
-    sides = np.array(plan.output_size * 2)
-    add_objects(facts.ledger, kept, placed.boxes * sides, _scale(plan, 1), reference.source)
+    sides = np.array(picture.plan.output_size * 2)
+    add_objects(facts.ledger, kept, placed.boxes * sides, _scale(picture.plan, 1), reference.source)
     facts.boxes = len(kept)
     unusable = _count_unusable(bad_objects, placed.counts, recipe)
     facts.ledger.count("emptied_object_records", unusable > 0 and not kept, source_name(reference.source))
-    reasons = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
-    changed = {
-        "oriented, made upright": sum(box.turned_share is not None for box in kept),
-        "with parts left out": sum(box.lost_parts > 0 for box in kept),
-    }
-    facts.box_counts = {
-        **placed.counts,
-        **reasons,
-        **{what: count for what, count in changed.items() if count},
-    }
+    facts.box_counts = {**placed.counts, **_count_changes(bad_objects, kept)}
     empty = [(ZERO_AREA, _described(index, boxes[index])) for index in placed.zero_area]
     return (*bad_objects, *empty)
+
+
+def _boxes_to_place(picture: AnnotatedPicture) -> tuple[Box, ...]:
+    """Return the boxes of a picture in pixels of the annotated grid, without the flags that the recipe ignores."""
+    recipe, reference = picture.recipe, picture.reference
+    policies = {"is_crowd": recipe.boxes_crowd, "difficult": recipe.boxes_difficult}
+    unflagged: dict[str, Any] = {flag: False for flag, policy in policies.items() if policy == "objects"}
+    boxes = reference.boxes or ()
+    if unflagged:
+        boxes = tuple(dataclasses.replace(box, **unflagged) for box in boxes)
+    return _in_pixels(boxes, reference, picture.orientation, picture.plan.source_size)
+
+
+def _place(boxes: Sequence[Box], picture: AnnotatedPicture) -> PlacedBoxes:
+    """Return the boxes on the stored grid, after the recipe's rules for unwanted ones."""
+    recipe, areas = picture.recipe, map(_area_of, boxes)
+    return place_annotated_boxes(
+        corners_of_boxes(boxes),
+        np.array([np.nan if area is None else area for area in areas], np.float64),
+        np.array([box.is_crowd for box in boxes], bool),
+        np.array([box.difficult for box in boxes], bool),
+        picture.plan,
+        picture.orientation,
+        BoxPolicy(
+            outside=recipe.boxes_outside,
+            zero_area=recipe.boxes_zero_area,
+            crowd=recipe.boxes_crowd,
+            difficult=recipe.boxes_difficult,
+        ),
+    )
+
+
+def _add_keypoint_features(
+    picture: AnnotatedPicture, boxes: Sequence[Box], features: dict[str, Value], facts: PictureFacts
+) -> None:
+    """Add the keypoints of the kept objects."""
+    plan, orientation = picture.plan, picture.orientation
+    points, leave = keypoint_features([box.keypoints for box in boxes], plan, orientation)
+    add_keypoints(facts.ledger, boxes, _scale(plan, orientation), picture.reference.source)
+    features.update(points)
+    facts.warnings += (KEYPOINTS_OUTSIDE,) if leave else ()
+
+
+def _count_changes(bad_objects: Sequence[tuple[str, str]], boxes: Sequence[Box]) -> dict[str, int]:
+    """Return the numbers of objects that were dropped by reason, and of kept ones that were changed; none is 0."""
+    counts = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
+    counts["oriented, made upright"] += sum(box.turned_share is not None for box in boxes)
+    counts["with parts left out"] += sum(box.lost_parts > 0 for box in boxes)
+    return {what: count for what, count in counts.items() if count}
 
 
 def _count_unusable(bad_objects: Sequence[tuple[str, str]], counts: Mapping[str, int], recipe: Recipe) -> int:
     """Return the number of objects that were dropped because of their faults, and not because the user chose so."""
     faulty = sum(reason != BOX_IS_ORIENTED or recipe.oriented_boxes != "drop" for reason, _ in bad_objects)
+    # With another policy, boxes beyond the picture are dropped because the user chose so.
     outside = counts["dropped outside"] if recipe.boxes_outside == "clip" else 0
     return faulty + outside + counts["dropped zero area"]
 
@@ -281,6 +306,7 @@ def add_samples(
         grid: as in `AnnotatedPicture`.
         options: conversion of the samples.
     """
+    # Turned pictures are left out of this statistic, which compares pixel by pixel.
     if label is not None and image.orientation == 1 and label.shape == image.pixels.shape[:2]:
         add_label_levels(ledger, image.pixels, label, options, reference.source)
     if not reference.boxes:
@@ -299,6 +325,7 @@ def _scale(plan: ResizePlan, orientation: int) -> tuple[float, float]:
     height, width = (
         after / before for after, before in zip(plan.resized_size, plan.source_size, strict=True)
     )
+    # EXIF orientations from 5 on exchange the sides (CIPA DC-008, Orientation).
     return (width, height) if orientation >= 5 else (height, width)
 
 

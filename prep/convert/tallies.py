@@ -79,6 +79,7 @@ def _add_labels(counts: NDArray[np.int64], flat: NDArray[Any]) -> None:
     words = flat[: len(flat) // each * each].view(np.uint64)
     rest = flat[len(words) * each :]
     changes = np.flatnonzero(words[1:] != words[:-1])
+    # Where classes are large, runs are few; noise, such as numbers of instances, is counted value by value.
     if len(words) and len(changes) < len(words) // 4:
         ends = np.append(changes, len(words) - 1)
         lengths = np.diff(ends, prepend=-1)
@@ -166,6 +167,7 @@ class PictureTally:
         counts["notes"].update(facts.notes)
         counts["warnings"].update(facts.warnings)
         counts["label_voxels"].update(facts.label_voxels)
+        # None: the task has no label images; False: this picture has none.
         if facts.labelled is not None:
             self._labelled = (self._labelled or 0) + facts.labelled
         if facts.boxes is not None:
@@ -269,20 +271,8 @@ def measure_coverage(
         labels = labels.astype(np.uint16)
     voxel_mm3 = abs(float(np.linalg.det(grid.affine[:3, :3])))
     shares = _shares(grid.shape, plans)
-    total: Mapping[int, float] = {}
-    shown: Mapping[int, float] = {}
-    if shares is None:
-        step = _sampling_step(math.prod(grid.shape))
-        sampled = np.stack(np.meshgrid(*(np.arange(0, side, step) for side in grid.shape), indexing="ij"), -1)
-        kept = float(_inside(sampled.reshape(-1, 3), plans).mean())
-        if labels is not None:
-            total = count_labels(labels)
-            lost = _count_lost(labels, plans)
-            shown = {value: count - lost[value] for value, count in total.items()}
-    else:
-        kept = math.prod(float(share.mean()) for share in shares)
-        if labels is not None:
-            total, shown = _count_shown(labels, shares)
+    kept = _kept_share(grid, plans, shares)
+    total, shown = ({}, {}) if labels is None else _count_classes(labels, plans, shares)
     if channels:
         total, shown = count_set_members(total, channels), count_set_members(shown, channels)
     scan_mm3 = math.prod(grid.shape) * voxel_mm3
@@ -298,6 +288,27 @@ def measure_coverage(
     )
 
 
+def _kept_share(
+    grid: Grid, plans: Sequence[VolumePlan], shares: Sequence[NDArray[np.float64]] | None
+) -> float:
+    """Return the share of a grid's voxels that records show; from evenly spaced ones where axes have no shares."""
+    if shares is not None:
+        return math.prod(float(share.mean()) for share in shares)
+    step = _sampling_step(math.prod(grid.shape))
+    sampled = np.stack(np.meshgrid(*(np.arange(0, side, step) for side in grid.shape), indexing="ij"), -1)
+    return float(_inside(sampled.reshape(-1, 3), plans).mean())
+
+
+def _count_classes(
+    labels: NDArray[Any], plans: Sequence[VolumePlan], shares: Sequence[NDArray[np.float64]] | None
+) -> tuple[Mapping[int, float], Mapping[int, float]]:
+    """Return the voxels of each class, and those that records show."""
+    if shares is not None:
+        return _count_shown(labels, shares)
+    total, lost = count_labels(labels), _count_lost(labels, plans)
+    return total, {value: count - lost[value] for value, count in total.items()}
+
+
 def _body_cut_share(
     image: NDArray[Any], shares: Sequence[NDArray[np.float64]] | None, plans: Sequence[VolumePlan]
 ) -> float:
@@ -309,6 +320,7 @@ def _body_cut_share(
     sample = image[::step, ::step, ::step]
     is_ct = float(sample.min()) <= CT_FOREGROUND_HU
     body = sample > (CT_FOREGROUND_HU if is_ct else float(sample.mean(dtype=np.float64)))
+    # A scan of one value has no body.
     if not body.any():
         return 0.0
     if shares is None:
@@ -372,6 +384,7 @@ def _count_lost(labels: NDArray[Any], plans: Sequence[VolumePlan]) -> Counter[in
         rows, columns = np.nonzero(plane)
         points = np.stack([np.full(len(rows), depth), rows, columns], 1)
         outside = ~_inside(points, plans)
+        # Most slices of a record are shown completely.
         if outside.any():
             lost.update(plane[rows[outside], columns[outside]].tolist())
     return lost

@@ -9,7 +9,7 @@ All steps are planned on grids before a voxel is moved, and one plan samples the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.channel_grids import bring_channel, plan_channel, resampled_bytes
-from halofeed.prep.convert.label_volume import LabelReader
+from halofeed.prep.convert.label_volume import LabelReader, ScanLabels
 from halofeed.prep.convert.losses import (
     FEW_VOXELS,
     add_classes,
@@ -44,9 +44,10 @@ from halofeed.prep.convert.tallies import (
     measure_coverage,
     shown_by,
 )
+from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volumes import open_scan
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
-from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, Scan, VolumeShape
+from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, Scan, ScanIdentity, VolumeShape
 from halofeed.prep.geometry.volume import (
     AxisView,
     VolumePlan,
@@ -85,6 +86,7 @@ from halofeed.prep.voxels.label_volumes import (
     plan_foreground_crop,
     transform_box,
 )
+from halofeed.prep.voxels.levels import Levels
 from halofeed.prep.voxels.resample import apply_image, apply_mask, apply_sets
 from halofeed.schemas import keys
 from halofeed.schemas.fields import count_set_members
@@ -143,32 +145,44 @@ def conversion_bytes(
     sampled, chain, count = _targets(recipe, grid)
     target = chain[-1]
     record = target * (channels * stored + label_item_bytes)
+    # All tiles are held until the last one, and the scan is held for all of them.
     before = (count - 1) * record
     kept = image + labels if count > 1 else 0
-    moved = max(first + second for first, second in pairwise([0, *chain]))
-    if _keeps_voxels(recipe, canonical, scans, sampled):
-        moved = 0
+    moved = 0 if _keeps_voxels(recipe, canonical, scans, sampled) else _largest_pair(chain)
     # Sampling an oblique grid first copies the source into the order of its axes.
     ordered = voxels if sampled == OBLIQUE_PLANE else 0
-    reading = held_bytes(scans) + sum(scan.read_bytes for scan in scans)
-    # Channels of several files are concatenated; values that fit into fewer bytes are narrowed.
-    again = image if len(scans) > 1 else image // 2 if item == 4 else 0
-    keeps_values = (
-        recipe.dtype == "int16" == scans[0].dtype and len(scans) == 1 and recipe.fixed_window() is None
-    )
+    stored_beside = stored if _keeps_values(recipe, scans) else item + stored
     stages = [
-        reading + labels + again,
+        _reading_bytes(scans, image, item) + labels,
         image + labels + before + (moved + ordered) * item + target * (channels - 1) * item,
-        kept + labels + before + target * channels * (stored if keeps_values else item + stored),
+        kept + labels + before + target * channels * stored_beside,
         kept + labels + before + target * channels * stored + (moved + ordered) * label_item_bytes,
         kept + before + record,
     ]
+    # `VolumeConverter._stores_first`: the scan is stored before it is moved.
     if recipe.fixed_window() is not None and stored <= 2 and item <= 2:
         stages.append(image + labels + voxels * channels * stored)
-    in_floats = item == 4 or stored == 4 or recipe.dtype == "bfloat16"
-    planes = max(sampled, COMPUTED_PLANE if in_floats else MOVED_PLANE)
-    planes *= max(_plane(grid.shape), _plane((recipe.depth or 1, recipe.height, recipe.width)))
-    return max(stages) + planes + BESIDES
+    in_floats = 4 in (item, stored) or recipe.dtype == "bfloat16"
+    plane_bytes = max(sampled, COMPUTED_PLANE if in_floats else MOVED_PLANE)
+    largest_plane = max(_plane(grid.shape), _plane((recipe.depth or 1, recipe.height, recipe.width)))
+    return max(stages) + plane_bytes * largest_plane + BESIDES
+
+
+def _reading_bytes(scans: Sequence[Scan], image: int, item: int) -> int:
+    """Return the bytes held while the scans are read into an image of some bytes, with `item` bytes for a voxel."""
+    # Channels of several files are concatenated; values that fit into fewer bytes are narrowed.
+    again = image if len(scans) > 1 else image // 2 if item == 4 else 0
+    return held_bytes(scans) + sum(scan.read_bytes for scan in scans) + again
+
+
+def _largest_pair(chain: Sequence[int]) -> int:
+    """Return the most voxels of an array and the one that is made of it; the first one is made of the scan itself."""
+    return max(first + second for first, second in pairwise([0, *chain]))
+
+
+def _keeps_values(recipe: Recipe, scans: Sequence[Scan]) -> bool:
+    """Return whether the record's values are those of the scan, so that storing them makes no copy."""
+    return recipe.dtype == "int16" == scans[0].dtype and len(scans) == 1 and recipe.fixed_window() is None
 
 
 def _keeps_voxels(recipe: Recipe, canonical: VolumePlan, scans: Sequence[Scan], sampled: int) -> bool:
@@ -222,6 +236,57 @@ _NARROW_RANGE = 16
 """Range of fractional values below which rounding to integers would flatten a channel."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _OpenedScans:
+    """The scans of one source, opened and not yet read.
+
+    Args:
+        scans: the first channel, or several of one file, and the further channels.
+        canonical: plan to the canonical order of axes of the first one.
+        plans: plans of the further channels, see `plan_channel`.
+    """
+
+    scans: Sequence[Scan]
+    canonical: VolumePlan
+    plans: Sequence[VolumePlan | None]
+
+    @property
+    def may_be_ct(self) -> bool:
+        """True unless a file states another modality."""
+        return all(one.modality in (None, "", "CT") for one in self.scans)
+
+    @property
+    def origin(self) -> ScanIdentity | None:
+        """Identity of all scans together; None unless all are DICOM series."""
+        origins = [scan.origin for scan in self.scans if scan.origin is not None]
+        return reduce(or_, origins) if len(origins) == len(self.scans) else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _ScanFacts:
+    """Facts that all records of one scan share.
+
+    Args:
+        reference: the source example.
+        source: the scan, without its voxels.
+        values: plan of the values of each channel.
+        least: smallest value of the scan.
+        findings: findings about the scan and its labels.
+        sized: shape of the scan before the static shape.
+        coverage: what the records leave out.
+        ledger: losses of the conversion.
+    """
+
+    reference: SourceExample
+    source: Scan
+    values: Sequence[IntensityPlan]
+    least: float
+    findings: tuple[Finding, ...]
+    sized: VolumeShape
+    coverage: Coverage
+    ledger: LedgerCounter
+
+
 @dataclass(frozen=True, kw_only=True)
 class VolumeConverter:
     """Converter of scans into records, for one recipe and one label map."""
@@ -246,81 +311,174 @@ class VolumeConverter:
         """
         reserve = reserve or self.recipe.reserve_alone()
         options = self.recipe.scan_options(reserve)
+        opened = self._open(reference, files, options)
+        in_hu = self.recipe.windows_hounsfield_units()
+        if in_hu:
+            check_declared(opened.scans)
+        self._reserve(opened, reference, reserve)
+        labels = self._read_labels(opened, reference, files, options)
+        image, moved = self._read_image(opened.scans, opened.plans)
+        assumed = check_values_are_hu(opened.scans, image, self.recipe.fixed_window()) if in_hu else ()
+        names, canonical = _channel_names(opened.scans), opened.canonical.target
+        needs_unit = opened.may_be_ct and not in_hu
+        # This drops the functions that read, and with them the bytes of the files.
+        scan = replace(opened.scans[0], read=_is_read)
+        del opened
+        least = float(in_memory_order(image)[0].min())
+        values = self._plan_values(image, least)
+        rounded = _check_rounding(image, values, names)
+        known = self._known(None if labels is None else labels.values)
+        sized, parts = self._plan(canonical, image, known)
+        part_plans = [part.plan for part in parts]
+        coverage = measure_coverage(canonical, part_plans, known, self._channels, image=image[..., 0])
+        ledger = LedgerCounter()
+        levels = self._count_source(ledger, image, values, reference, needs_unit=needs_unit)
+        if known is not None:
+            self._count_instances(ledger, known, coverage, reference)
+        del known
+        noted = (*(labels.findings if labels else ()), *assumed, *rounded, *coverage.findings())
+        shared = _ScanFacts(
+            reference=reference,
+            source=scan,
+            values=values,
+            least=least,
+            findings=(*scan.findings, *moved, *noted),
+            sized=sized,
+            coverage=coverage,
+            ledger=ledger,
+        )
+        # `_move_parts` empties these lists, so that it can reuse or free the arrays.
+        images, masks = [image], [] if labels is None else [labels.values]
+        del image, labels
+        return self._convert_parts(parts, images, masks, shared, levels)
+
+    def _open(self, reference: SourceExample, files: SourceFiles, options: ScanOptions) -> _OpenedScans:
+        """Open the scans of a source, and plan the way of the further channels to the grid of the first one."""
         scan = open_scan(
             files, reference.source, reference.slices or reference.members, options, reference.volume
         )
         members = dict(reference.mask_members)
-        channels = (open_scan(files, path, members.get(path, ()), options) for path in reference.channels)
-        scans = [scan, *channels]
+        channels = [open_scan(files, path, members.get(path, ()), options) for path in reference.channels]
         canonical = plan_canonical(scan.grid)
         plans = [
             plan_channel(canonical.target, channel, self.recipe.channel_grid, self.recipe.mask_grid_tolerance)
-            for channel in scans[1:]
+            for channel in channels
         ]
-        in_hu = self.recipe.windows_hounsfield_units()
-        if in_hu:
-            check_declared(scans)
+        return _OpenedScans(scans=[scan, *channels], canonical=canonical, plans=plans)
+
+    def _reserve(self, opened: _OpenedScans, reference: SourceExample, reserve: ReserveMemory) -> None:
+        """Reserve the memory of the conversion."""
         has_labels = bool(reference.masks or reference.class_masks)
         label_dtype = np.dtype(self.labels.stored_dtype(sets=bool(self._channels)))
-        needed = conversion_bytes(self.recipe, canonical, scans, label_dtype.itemsize * has_labels)
-        reserve(needed + resampled_bytes(plans, scans[1:]))
-        origins = [scan.origin for scan in scans if scan.origin is not None]
-        origin = reduce(or_, origins) if len(origins) == len(scans) else None
-        several = len(reference.masks) + len(reference.class_masks) > 1
-        labels = LabelReader(
+        scans = opened.scans
+        needed = conversion_bytes(self.recipe, opened.canonical, scans, label_dtype.itemsize * has_labels)
+        reserve(needed + resampled_bytes(opened.plans, scans[1:]))
+
+    def _read_labels(
+        self, opened: _OpenedScans, reference: SourceExample, files: SourceFiles, options: ScanOptions
+    ) -> ScanLabels | None:
+        """Return the labels of the scans; None without any."""
+        scan, several = opened.scans[0], len(reference.masks) + len(reference.class_masks) > 1
+        return LabelReader(
             recipe=self.recipe,
             label_map=self.labels,
             reference=reference,
             files=files,
             grid=scan.grid,
-            canonical=canonical.target,
-            reserve_mask=lambda mask, merged: reserve(
-                label_bytes(scans, scan.grid, mask, merged, several=several)
+            canonical=opened.canonical.target,
+            reserve_mask=lambda mask, merged: options.reserve(
+                label_bytes(opened.scans, scan.grid, mask, merged, several=several)
             ),
             options=replace(
                 options,
-                origin=origin,
+                origin=opened.origin,
                 ignored_values=self.labels.ignored_values,
                 negative_values=self.labels.negative_values,
             ),
             slices=scan.slices,
         ).read()
-        image, moved = self._read_image(scans, plans)
-        assumed = check_values_are_hu(scans, image, self.recipe.fixed_window()) if in_hu else ()
-        names = _channel_names(scans)
-        may_be_ct = all(one.modality in (None, "", "CT") for one in scans)
-        # This drops the functions that read, and with them the bytes of the files.
-        scan, scans = replace(scan, read=_is_read), []
-        least = float(in_memory_order(image)[0].min())
-        values = self._plan_values(image, least)
-        rounded = _check_rounding(image, values, names)
-        known = self._known(None if labels is None else labels.values)
-        sized, parts = self._plan(canonical.target, image, known)
-        part_plans = [part.plan for part in parts]
-        coverage = measure_coverage(canonical.target, part_plans, known, self._channels, image=image[..., 0])
-        ledger = LedgerCounter()
+
+    def _count_source(
+        self,
+        ledger: LedgerCounter,
+        image: Voxels,
+        values: Sequence[IntensityPlan],
+        reference: SourceExample,
+        *,
+        needs_unit: bool,
+    ) -> tuple[Levels, ...]:
+        """Count what the conversion does to the values of a scan; return the levels of each channel.
+
+        Args:
+            needs_unit: whether nothing has shown yet if the values are Hounsfield units.
+        """
         ledger.count("sources")
         levels = add_scan_values(ledger, image, values, reference.source)
-        if may_be_ct and not in_hu and not self.recipe.scales_each_scan():
+        # A scan that is scaled by its own values may have any unit.
+        if needs_unit and not self.recipe.scales_each_scan():
             add_units(ledger, image, reference.source)
-        if known is not None and self.labels.is_open and not self._channels:
+        return levels
+
+    def _count_instances(
+        self, ledger: LedgerCounter, known: Voxels, coverage: Coverage, reference: SourceExample
+    ) -> None:
+        """Count whether the values of a label may number objects; names of classes, or sets, show that they do not."""
+        if self.labels.is_open and not self._channels:
             add_instances(ledger, known, coverage.class_mm3, reference.source)
+
+    def _convert_parts(
+        self,
+        parts: Sequence[VolumeTile],
+        images: list[Voxels],
+        masks: list[Voxels],
+        shared: _ScanFacts,
+        levels: Sequence[Levels],
+    ) -> tuple[Record, ...]:
+        """Return the record of each part, and count what the parts together lost.
+
+        Args:
+            parts: plan of each record.
+            images: the scan, [depth, height, width, channel]. The list is emptied.
+            masks: its labels; [] without any. The list is emptied.
+            shared: what all records share.
+            levels: levels of each channel.
+        """
+        source, ledger, coverage = shared.reference.source, shared.ledger, shared.coverage
         flat = {at for at, one in enumerate(levels) if one.is_flat}
         shown: set[int] = set()
-        del known
-        noted = (*(labels.findings if labels else ()), *assumed, *rounded, *coverage.findings())
-        findings = (*scan.findings, *moved, *noted)
-        fill = float(self.recipe.pad_value[0]) if self.recipe.pad_value else least
-        stored_first = self._stores_first(parts, image, values)
-        if stored_first:
-            # Voxels that are only moved can be stored first: one pass for all tiles, and fewer bytes to move.
-            image = _store(image, values)
-            fill = values[0].stored(fill)
-        # The last part empties these lists, so that it can reuse or free the arrays.
-        images, masks = [image], [] if labels is None else [labels.values]
-        del image, labels
         records: list[Record] = []
         labeled: list[ValueCounts] = []
+        for part, stored, classes in self._move_parts(parts, images, masks, shared):
+            records.append(self._record(part=part, image=stored, labels=classes, shared=shared))
+            facts = records[-1].facts
+            labeled.append(self._count_labeled(facts, stored, classes))
+            shown.update(facts.label_voxels)
+            add_structure_sizes(
+                ledger, "after", (count for value, count in facts.label_voxels.items() if value)
+            )
+            flat &= flat_channels(stored, flat)
+            is_flat = facts.levels <= 2 and bool(flat_channels(stored, {0}))
+            ledger.count("one_value_records", is_flat, source_name(source))
+        body = merge_counts(record.facts.body for record in records)
+        add_saturation(ledger, shared.values[0], body, merge_counts(labeled), levels[0], source)
+        if flat:
+            ledger.count("flattened_records", 1, f"{source_name(source)}: {levels[min(flat)].text()}")
+        voxel_mm3 = abs(float(np.linalg.det(parts[0].plan.source.affine[:3, :3])))
+        add_structure_sizes(ledger, "before", (mm3 / voxel_mm3 for mm3 in coverage.class_mm3.values()))
+        add_classes(ledger, coverage.class_mm3, shown, source)
+        return tuple(records)
+
+    def _move_parts(
+        self, parts: Sequence[VolumeTile], images: list[Voxels], masks: list[Voxels], shared: _ScanFacts
+    ) -> Iterator[tuple[VolumeTile, Voxels, Voxels | None]]:
+        """Yield each part with its stored voxels and its class ids; None without labels. This empties both lists."""
+        values = shared.values
+        fill = float(self.recipe.pad_value[0]) if self.recipe.pad_value else shared.least
+        stored_first = self._stores_first(parts, images[0], values)
+        if stored_first:
+            # Voxels that are only moved can be stored first: one pass for all tiles, and fewer bytes to move.
+            images.append(_store(images.pop(), values))
+            fill = values[0].stored(fill)
         for part in parts:
             last = part is parts[-1]
             stored = apply_image(part.plan, images.pop() if last else images[0], fill, spare=last)
@@ -329,44 +487,14 @@ class VolumeConverter:
             classes = None
             if masks:
                 classes = self._moved(part.plan, masks.pop() if last else masks[0], spare=last)
-            records.append(
-                self._record(
-                    reference=reference,
-                    part=part,
-                    image=stored,
-                    labels=classes,
-                    least=values[0].stored(least),
-                    values=values,
-                    source=scan,
-                    findings=findings,
-                    sized=sized,
-                    coverage=coverage,
-                    ledger=ledger,
-                )
-            )
-            facts = records[-1].facts
-            labeled.append(facts.foreground)
-            if facts.foreground.total < FEW_VOXELS <= facts.foreground_voxels:
-                # Every eighth row hardly meets a small structure.
-                labeled[-1] = count_intensities(
-                    as_numbers(stored[..., 0], self.recipe.dtype), mask=self._known(classes)
-                )
-            shown.update(facts.label_voxels)
-            add_structure_sizes(
-                ledger, "after", (count for value, count in facts.label_voxels.items() if value)
-            )
-            flat &= flat_channels(stored, flat)
-            is_flat = facts.levels <= 2 and bool(flat_channels(stored, {0}))
-            ledger.count("one_value_records", is_flat, source_name(reference.source))
-        body = merge_counts(record.facts.body for record in records)
-        add_saturation(ledger, values[0], body, merge_counts(labeled), levels[0], reference.source)
-        if flat:
-            text = levels[min(flat)].text()
-            ledger.count("flattened_records", 1, f"{source_name(reference.source)}: {text}")
-        voxel_mm3 = abs(float(np.linalg.det(canonical.target.affine[:3, :3])))
-        add_structure_sizes(ledger, "before", (mm3 / voxel_mm3 for mm3 in coverage.class_mm3.values()))
-        add_classes(ledger, coverage.class_mm3, shown, reference.source)
-        return tuple(records)
+            yield part, stored, classes
+
+    def _count_labeled(self, facts: VolumeFacts, stored: Voxels, classes: Voxels | None) -> ValueCounts:
+        """Return the counts of the values of labeled voxels."""
+        # Every eighth row hardly meets a small structure.
+        if facts.foreground.total < FEW_VOXELS <= facts.foreground_voxels:
+            return count_intensities(as_numbers(stored[..., 0], self.recipe.dtype), mask=self._known(classes))
+        return facts.foreground
 
     @property
     def _channels(self) -> tuple[int, ...]:
@@ -415,7 +543,6 @@ class VolumeConverter:
     def _plan(self, grid: Grid, image: Voxels, labels: Voxels | None) -> tuple[VolumeShape, list[VolumeTile]]:
         """Return a scan's shape before the static shape, and the plan of each tile from its canonical grid."""
         recipe = self.recipe
-        shape = (recipe.depth or 1, recipe.height, recipe.width)
         kernels: dict[str, Any] = {
             "image_kernel": recipe.interpolation,
             "mask_kernel": recipe.mask_interpolation,
@@ -428,18 +555,27 @@ class VolumeConverter:
         if recipe.crop_foreground or recipe.center == "foreground":
             box = transform_box(plan, foreground_box(image, _threshold(image)))
         if recipe.crop_foreground:
+            # What is left has the foreground in its center already.
             crop = plan_foreground_crop(plan.target, box)
             plan, box = join_plans([plan, crop]), None
         if recipe.center == "label" and labels is not None:
             box = transform_box(plan, label_box(labels))
+        tiles = self._fit(plan.target, None if box is None else box.center, kernels)
+        return plan.target.shape, [replace(tile, plan=join_plans([plan, tile.plan])) for tile in tiles]
+
+    def _fit(
+        self, grid: Grid, center: tuple[float, ...] | None, kernels: Mapping[str, Any]
+    ) -> Sequence[VolumeTile]:
+        """Return the plan of each record from a grid, by --fit."""
+        recipe = self.recipe
+        shape = (recipe.depth or 1, recipe.height, recipe.width)
         if recipe.fit == "tiles":
-            tiles = plan_tiles(plan.target, shape, recipe.overlap())
-            return plan.target.shape, [replace(tile, plan=join_plans([plan, tile.plan])) for tile in tiles]
+            return plan_tiles(grid, shape, recipe.overlap())
         if recipe.fit == "stretch":
-            last = plan_stretch(plan.target, shape, **kernels)
+            plan = plan_stretch(grid, shape, **kernels)
         else:
-            last = plan_crop_or_pad(plan.target, shape, None if box is None else box.center)
-        return plan.target.shape, [VolumeTile(number=0, origin=(0, 0, 0), plan=join_plans([plan, last]))]
+            plan = plan_crop_or_pad(grid, shape, center)
+        return [VolumeTile(number=0, origin=(0, 0, 0), plan=plan)]
 
     def _plan_values(self, image: Voxels, least: float) -> list[IntensityPlan]:
         """Return the plan of the values of each channel."""
@@ -473,21 +609,9 @@ class VolumeConverter:
         )
 
     def _record(
-        self,
-        *,
-        reference: SourceExample,
-        part: VolumeTile,
-        image: Voxels,
-        labels: Voxels | None,
-        least: float,
-        values: Sequence[IntensityPlan],
-        source: Scan,
-        findings: tuple[Finding, ...],
-        sized: VolumeShape,
-        coverage: Coverage,
-        ledger: LedgerCounter,
+        self, *, part: VolumeTile, image: Voxels, labels: Voxels | None, shared: _ScanFacts
     ) -> Record:
-        grid, upright = part.plan.target, part.plan.source
+        grid, upright, source = part.plan.target, part.plan.source, shared.source
         extent = tuple(zip(*shown_by(part.plan), strict=True))
         label_dtype = self.labels.stored_dtype(sets=bool(self._channels))
         stored_labels = (
@@ -511,10 +635,11 @@ class VolumeConverter:
             keys.TILE_ORIGIN: np.array(part.origin),
         }
         if self.recipe.scales_each_scan():
-            slopes, intercepts = zip(*(plan.scale for plan in values), strict=True)
+            slopes, intercepts = zip(*(plan.scale for plan in shared.values), strict=True)
             features[keys.INTENSITY_SCALE] = np.array(slopes, np.float32)
             features[keys.INTENSITY_OFFSET] = np.array(intercepts, np.float32)
         known = self._known(None if labels is None else stored_labels)
+        least = shared.values[0].stored(shared.least)
         body, foreground = count_values(image, self.recipe.dtype, known, least)
         counted = {} if labels is None else count_labels(stored_labels)
         counted = {value: count for value, count in counted.items() if value != self.labels.stored_ignore}
@@ -529,12 +654,12 @@ class VolumeConverter:
             first_of_scan=part.number == 0,
             source=upright,
             modality=source.modality,
-            findings=findings,
-            sized=sized,
-            coverage=coverage,
-            ledger=ledger,
+            findings=shared.findings,
+            sized=shared.sized,
+            coverage=shared.coverage,
+            ledger=shared.ledger,
         )
-        return Record.of(reference, features, facts, number=part.number)
+        return Record.of(shared.reference, features, facts, number=part.number)
 
 
 def _store(image: Voxels, values: Sequence[IntensityPlan]) -> Voxels:
@@ -576,9 +701,8 @@ def _check_rounding(
             several channels in one window, which may not suit each of them.
     """
     store, window = values[0].store, values[0].window
-    if image.dtype.kind != "f" or not (
-        store == "int16" or (store == "uint8" and len(set(values)) == 1 < len(names))
-    ):
+    shares_window = store == "uint8" and len(set(values)) == 1 < len(names)
+    if image.dtype.kind != "f" or not (store == "int16" or shares_window):
         return ()
     found: tuple[Finding, ...] = ()
     for at, name in enumerate(names):
@@ -587,19 +711,24 @@ def _check_rounding(
             continue
         least, most = float(channel.min()), float(channel.max())
         detail = f"values{name} run from {least:g} to {most:g}"
+        # Normalized images have values of -3 to 3, or 0 to 1, of which rounding leaves a few.
         is_narrow = store == "int16" and most - least < _NARROW_RANGE
         if is_narrow or values[at % len(values)].rounding_loss(channel) > LARGEST_ROUNDING_LOSS:
-            fix = "take --dtype float32"
-            if window is None:
-                fix += ", or --window-percentiles 0.5,99.5 without --dtype"
-            elif store == "uint8":
-                fix = (
-                    "take --window-percentiles 0.5,99.5 in place of the window, or --dtype float32 without it"
-                )
-            raise SourceError("intensity", "whole numbers would flatten the values", f"{detail}; {fix}")
+            raise _flattened(values[0], detail)
         if window is None:
             found = (Finding.corrected(FindingName.FRACTIONS_ROUNDED, detail),)
     return found
+
+
+def _flattened(plan: IntensityPlan, detail: str) -> SourceError:
+    """Return the error for values that rounding would flatten, with the option that keeps them."""
+    if plan.window is None:
+        fix = "take --dtype float32, or --window-percentiles 0.5,99.5 without --dtype"
+    elif plan.store == "uint8":
+        fix = "take --window-percentiles 0.5,99.5 in place of the window, or --dtype float32 without it"
+    else:
+        fix = "take --dtype float32"
+    return SourceError("intensity", "whole numbers would flatten the values", f"{detail}; {fix}")
 
 
 def _is_read() -> Voxels:

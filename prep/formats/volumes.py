@@ -144,7 +144,7 @@ def open_scan(
     options = options or ScanOptions()
     if members:
         return FORMATS["dicom"].open_scan(files, path, members, options, volume)
-    if below := _files_below(files, path):
+    if below := _files_below(files, path):  # only a DICOM series is a folder
         return FORMATS["dicom"].open_scan(files, path, below, options, volume)
     return _open(files, path, lambda entry: entry.open_scan(files, path, (), options, None))
 
@@ -186,12 +186,14 @@ def _open(files: SourceFiles, path: str, opener: Callable[[VolumeFormat], T]) ->
     try:
         return opener(FORMATS[name])
     except SourceError as error:
-        if error.stage == "read":
+        if error.stage == "read":  # the file is missing, so it has no first bytes
             raise
         start = files.head(path, DETECTION_BYTES)
+        # A pointer of Git LFS or DVC has the name of the file that was not fetched.
         if (pointer := pointer_kind(start)) is not None:
             raise SourceError("read", "file was not downloaded", f"it is {pointer}") from None
         detected = _format_by_content(start)
+        # Another format under a wrong name is read; a damaged file of the named format keeps its error.
         if detected in (None, name):
             raise
         return opener(FORMATS[detected])

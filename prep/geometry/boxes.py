@@ -151,6 +151,7 @@ def place_annotated_boxes(
     dropped = {}
     for reason, applies in reasons.items():
         removed = remaining & applies
+        # "fail" concerns boxes that no earlier reason has dropped.
         if removed.any() and policy.zero_area == "fail" and reason == "dropped zero area":
             _fail("box has zero area", source_boxes, removed, file_size)
         if removed.any() and policy.outside == "fail" and reason == "dropped outside":
@@ -243,6 +244,7 @@ def crop_boxes(
     if not 0 <= minimum_visible <= 1:
         raise UsageError(f"minimum_visible: expected a share from 0 to 1, got {minimum_visible}")
     frame = np.asarray(window, np.float64)
+    # A window without area would divide by 0.
     if not (frame[..., 2:] > 0).all():
         raise UsageError(f"window: expected a height and width above 0, got {frame.tolist()}")
     wide = boxes.astype(np.float64)

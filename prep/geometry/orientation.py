@@ -68,6 +68,7 @@ def plan_canonical(grid: Grid) -> VolumePlan:
 
 
 def _plan_turn(grid: Grid, order: VolumeShape, direction: VolumeShape) -> VolumePlan:
+    # The volume is canonical already.
     if order == (0, 1, 2) and direction == (1, 1, 1):
         return plan_nothing(grid)
     shape = triple([grid.shape[axis] for axis in order])
@@ -84,6 +85,7 @@ def _cosines(grid: Grid) -> NDArray[np.float64]:
     linear = grid.affine[:3, :3]
     lengths = np.linalg.norm(linear, axis=0)
     cosines = linear / np.where(lengths > 0, lengths, 1)
+    # An affine of zeros, or with two parallel columns, places no voxel.
     if abs(np.linalg.det(cosines)) < 1e-6:
         listed = ", ".join(f"{length:.4g}" for length in lengths)
         detail = f"the voxel axes, {listed} mm long, lie in a plane"
@@ -105,6 +107,7 @@ def plan_orthogonal(grid: Grid) -> VolumePlan:
     linear interpolation; masks use the nearest voxel. Voxels outside all slices get the fill value. If two pairs of
     axes are orthogonal, as with a gantry tilt, height and width are the slice.
     """
+    # Resampling blurs, so that a grid which is orthogonal but for rounding stays.
     if shear_cosine(grid) <= SHEAR_COSINE:
         return plan_nothing(grid)
     cosines, linear = _cosines(grid), grid.affine[:3, :3]
@@ -153,6 +156,7 @@ def plan_onto(source: Grid, target: Grid, *, antialias: bool = False) -> VolumeP
         ratios = np.diag(inner)[:3]
         sizes = np.array(target.shape)
         start = np.rint(inner[:3, 3])
+        # Voxels that coincide are copied, so that a mask on a crop of its scan keeps every value.
         if (np.abs(ratios - 1) * sizes + np.abs(inner[:3, 3] - start) <= SAME_VOXEL).all():
             last = plan_window(turn.target, triple(start.tolist()), target.shape)
         else:
@@ -167,10 +171,12 @@ def _turn_of(source: Grid, shape: VolumeShape, matrix: NDArray[np.float64]) -> V
     """Return the permutation that aligns each source axis with one target axis, or None if there is none."""
     linear = matrix[:3, :3]
     order = triple(np.abs(linear).argmax(axis=0).tolist())
+    # Two axes that lie along one axis are oblique: no turn aligns them.
     if sorted(order) != [0, 1, 2]:
         return None
     rest = np.abs(linear) * np.array(shape)
     rest[order, range(3)] = 0
+    # Over the length of the volume, the axes may deviate by a fraction of a voxel.
     if rest.max() > SAME_VOXEL:
         return None
     return _plan_turn(
@@ -214,6 +220,7 @@ def tolerance_for(offset: float) -> str:
     >>> tolerance_for(0.2345), tolerance_for(0.5)
     ('; --mask-grid-tolerance 0.24 accepts it', '')
     """
+    # At half a voxel, the nearest voxel is another one.
     if offset > MAX_GRID_TOLERANCE_VOXELS - 0.01:
         return ""
     return f"; --mask-grid-tolerance {math.ceil(100 * offset) / 100:g} accepts it"
@@ -221,6 +228,7 @@ def tolerance_for(offset: float) -> str:
 
 def offset_between(first: Grid, second: Grid) -> tuple[float, str]:
     """Return the offset of two grids along an axis, in voxels, and text about it; infinity for different shapes."""
+    # Voxels of other shapes do not correspond, whatever the affines are.
     if first.shape != second.shape:
         return math.inf, ""
     offset = distance_voxels(first, second)

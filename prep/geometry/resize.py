@@ -109,6 +109,7 @@ def plan_keep_aspect(source_size: Size, min_dimension: int, max_dimension: int, 
     if min(source_size) < 1:
         raise UsageError(f"source_size: expected sides of at least 1 pixel, got {source_size}")
     height, width = (int(side) for side in keep_aspect_sizes(*source_size, min_dimension, max_dimension))
+    # float32 rounding gives 0 for the shorter side, where the Object Detection API fails inside TensorFlow.
     if min(height, width) < 1:
         raise SourceError(
             "resize",
@@ -152,6 +153,7 @@ def stored_to_displayed(plan: ResizePlan) -> PixelAffine:
 def displayed_size(orientation: int, file_size: Size) -> Size:
     """Return the size after an EXIF orientation; 5 to 8 swap the sides. The function is its own inverse."""
     _check_orientation(orientation)
+    # EXIF 2.3, Orientation: 5 to 8 exchange rows and columns.
     return (file_size[1], file_size[0]) if orientation >= 5 else file_size
 
 
@@ -224,6 +226,7 @@ def apply_to_boxes(affine: PixelAffine, boxes: npt.ArrayLike) -> npt.NDArray[np.
         UsageError: the affine shears, or rotates by other than a quarter turn.
     """
     matrix = _matrix(affine)
+    # The box around a sheared box is larger than what was drawn.
     if not (matrix[0, 1] == matrix[1, 0] == 0 or matrix[0, 0] == matrix[1, 1] == 0):
         raise UsageError(
             f"affine {matrix.reshape(6).tolist()} shears; boxes only follow scales and quarter turns"

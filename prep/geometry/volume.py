@@ -165,6 +165,7 @@ def join_plans(plans: Sequence[VolumePlan]) -> VolumePlan:
     steps: list[AxisView | Resample] = []
     for step in (step for plan in plans for step in plan.steps):
         previous = steps[-1] if steps else None
+        # Two views are one view, which is copied once.
         if isinstance(step, AxisView) and isinstance(previous, AxisView):
             steps[-1] = _join(previous, step)
         else:
@@ -187,6 +188,7 @@ def _join(first: AxisView, second: AxisView) -> AxisView:
         start.append(first.first[middle] + first.direction[middle] * second.first[axis])
         low, high = first.inside[middle]
         origin = second.first[axis]
+        # A reversed axis counts the unpadded range from its other end.
         if second.direction[axis] > 0:
             low, high = low - origin, high - origin
         else:
@@ -265,6 +267,7 @@ def plan_resample(
         raise UsageError(f"spacing_mm: expected three numbers above 0, got {spacing_mm}")
     ratios, shape = [], []
     for size, old, new in zip(grid.shape, grid.spacing_mm, spacing_mm, strict=True):
+        # Spacings that differ by rounding in the file would resample a whole scan by nothing.
         same = abs(new / old - 1) * size < SAME_SPACING_VOXELS
         ratios.append(1.0 if same else new / old)
         shape.append(size if same else max(1, int(np.floor(round(size * old / new, 4) + 0.5))))
@@ -299,6 +302,7 @@ def _plan_axes(
     known_kernel(image_kernel)
     if mask_kernel not in MASK_KERNELS:
         raise UsageError(f"mask kernel {mask_kernel!r} is not known; choose from {', '.join(MASK_KERNELS)}")
+    # A step that changes nothing would cost a copy of the volume.
     if shape == grid.shape and all(ratio == 1 for ratio in ratios):
         return plan_nothing(grid)
     matrix = np.diag([*ratios, 1.0])
@@ -326,6 +330,7 @@ def _low_resolution_axis(old: Sequence[float], new: Sequence[float], slice_wise:
     for spacing in (old, new):
         largest = max(spacing)
         axes = [axis for axis in range(3) if spacing[axis] > largest * (1 - 1e-4)]
+        # nnU-Net's rule (`get_lowres_axis`, ANISO_THRESHOLD): the spacing before resampling decides, else that after.
         if slice_wise == "always":
             return axes[0]
         if largest / min(spacing) > ANISOTROPY * (1 + 1e-4):
@@ -363,10 +368,12 @@ def plan_crop_or_pad(grid: Grid, shape: VolumeShape, center: ArrayLike | None = 
 
 def plan_window(grid: Grid, start: VolumeShape, shape: VolumeShape) -> VolumePlan:
     """Plan the window of `shape` that starts at voxel `start`; voxels outside the volume are padding."""
+    # Most scans of a fixed protocol have the record's shape already.
     if start == (0, 0, 0) and shape == grid.shape:
         return plan_nothing(grid)
     inside = []
     for origin, new, old in zip(start, shape, grid.shape, strict=True):
+        # What lies before voxel 0 or after the last one is padding.
         low, high = max(0, -origin), min(new, old - origin)
         inside.append((low, high) if low < high else (0, 0))
     return plan_volume_step(grid, AxisView(shape=shape, first=start, inside=tuple(inside)))

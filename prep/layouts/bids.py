@@ -109,12 +109,12 @@ class _BidsFile:
 
     @property
     def has_label_name(self) -> bool:
-        """Whether it is a label volume or the mask of a class (BIDS Derivatives, "Imaging", "Segmentations")."""
+        """Return whether it is a label volume or the mask of a class (BIDS Derivatives, "Imaging", "Segmentations")."""
         return self.suffix == "dseg" or self.class_name is not None
 
     @property
     def has_image_name(self) -> bool:
-        """Whether it is an image as acquired; preprocessed images in derivatives are taken by a pattern only."""
+        """Return whether it is an image as acquired; preprocessed images in derivatives are taken by a pattern only."""
         return not self.is_derived and self.suffix not in _NO_IMAGES
 
     @property
@@ -125,7 +125,7 @@ class _BidsFile:
     def data_set(self) -> str:
         """Folder of the data set; rawdata and derivatives may lie side by side in it."""
         folders = self.place.split("/") if self.place else []
-        # BIDS, "Storage of raw and derived datasets": ds/rawdata/sub-01 and ds/derivatives/x/sub-01 are one data set.
+        # BIDS, "Source vs. raw vs. derived data": ds/rawdata/sub-01 and ds/derivatives/x/sub-01 are one data set.
         end = folders.index("derivatives") if self.is_derived else len(folders)
         return "/".join(folders[: end - 1 if end and folders[end - 1] == "rawdata" else end])
 
@@ -135,7 +135,7 @@ class _BidsFile:
 
 
 class _Role(Enum):
-    """What a file with a BIDS name is for this conversion."""
+    """Use of a file with a BIDS name in a conversion."""
 
     IMAGE = "image"
     LABEL = "label"
@@ -199,6 +199,7 @@ def list_references(
     """
     found = _find(images, annotation_file, options)
     labels = _labels_of_cases(found, images.root, options)
+    # Without labels a scan is for prediction, which the user must ask for.
     if (
         not labels
         and options.missing_masks == "refuse"
@@ -209,6 +210,7 @@ def list_references(
             "--missing-masks prediction"
         )
     cases = found.images
+    # --split-shares and --split-lists replace the table's splits.
     if options.source_splits:
         cases = _split_by_participants(cases, images)
     yield from sort_examples([*pair_up(cases, labels, options.missing_masks), *found.left_out])
@@ -226,6 +228,7 @@ def label_values(
         AnnotationsError: tables of two labels differ.
     """
     found = _find(images, annotation_file, options)
+    # Masks of classes are numbered here; they hold 0 and 1 themselves.
     if names := [label.class_name for label in found.masks if label.class_name]:
         return class_values(target_classes(names, images.root, options), options)
     named: dict[str, Mapping[int, str]] = {}
@@ -274,6 +277,7 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
     by_role = _sort(images, found, options)
     labels, elsewhere = by_role[_Role.LABEL], by_role[_Role.ELSEWHERE]
     _check_one_data_set([*labels, *elsewhere, *by_role[_Role.IMAGE]], images.root)
+    # The folder of a subject, or a set of func and dwi alone.
     if not by_role[_Role.IMAGE]:
         raise AnnotationsError(_no_image_message(images, elsewhere, options.image_pattern))
     scans = _by_case(by_role[_Role.IMAGE])
@@ -286,6 +290,7 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
 
 def _role_of(file: _BidsFile, image_pattern: Pattern | None, label_pattern: Pattern | None) -> _Role:
     """Return the role of a file: the user's patterns decide before its name."""
+    # Labels first: with a pattern for each, a file that fits both is a label, or its image would be one.
     if file.has_label_name if label_pattern is None else _matches(label_pattern, file):
         return _Role.LABEL
     if file.has_image_name if image_pattern is None else _matches(image_pattern, file):
@@ -359,6 +364,7 @@ def _read_name(path: str) -> tuple[_BidsFile | None, Problem | None]:
     match = _NAME.fullmatch(stem_of(path))
     folders = path.split("/")[:-1]
     at = next((at for at, folder in enumerate(folders) if folder.startswith("sub-")), None)
+    # BIDS, "Source vs. raw vs. derived data": names in sourcedata are free, even if they look like BIDS.
     if match is None or at is None or _OTHER_FOLDERS.intersection(folders[:at]):
         return None, None
     entities = [part.split("-") for part in (match["entities"] + match["more"]).split("_") if part]
@@ -412,6 +418,7 @@ def _patterns_of_pair(path: str, stems: Mapping[str, str]) -> tuple[tuple[str, .
         name = name.rpartition("_")[0]
     image, extension = stems.get(name, ""), extension_of(path)
     whole = image.removesuffix(extension)
+    # A pattern needs one text that the paths of both files contain.
     if not image or whole == image or whole not in path:
         return (), ""
     patterns = ("--image-pattern", f"{{id}}{extension}", "--label-pattern", path.replace(whole, "{id}"))
@@ -462,6 +469,7 @@ def _label_advice(pattern: str) -> str:
 
 def _check_one_data_set(files: Sequence[_BidsFile], root: str) -> None:
     folders = sorted({file.data_set for file in files})
+    # sub-01 of two data sets are two people, who would be one group.
     if len(folders) > 1:
         listed = ", ".join(folder or "." for folder in folders[:_MOST_LISTED])
         outermost = "" if folders[0] else "; for that of ., move the others out of it"
@@ -491,6 +499,7 @@ def _join(
         chosen[case] = [file for file in files if file.path in channel_of]
         ambiguous[case] = _several_images(channels, may_be_labels.get(case, ()))
         for file in files:
+            # Sessions often have FLAIR and others beside the channels.
             if file.path not in channel_of and not options.channel_order:
                 found.leave_out(file.path, other)
                 continue
@@ -535,6 +544,7 @@ def _common_suffixes(
     # The grid of a label is that of the image in its name, so other suffixes would need to be resampled.
     if drawn_on and drawn_on <= counts.keys():
         return tuple(sorted(drawn_on))
+    # Every image has the same channels, so a suffix that some sessions lack is none.
     if common := [suffix for suffix, count in counts.items() if count == len(scans)]:
         return tuple(sorted(common))
     listed = ", ".join(f"{suffix} in {count}" for suffix, count in counts.most_common(20))
@@ -629,6 +639,7 @@ def _check_one_kind(labels: Sequence[_BidsFile], root: str) -> None:
     """Refuse labels of several pipelines, and label volumes beside masks of classes."""
     for label in labels:
         first = labels[0]
+        # Values of two pipelines may have other meanings, and masks have none.
         if label.place != first.place or bool(label.class_name) != bool(first.class_name):
             what = "lie in several folders" if label.place != first.place else "are of two kinds"
             name = "label-*_mask" if first.class_name else first.suffix
@@ -673,7 +684,7 @@ def _split_by_participants(
     """Return the images with the splits of the column `split` in participants.tsv, if it has one."""
     first, _ = _read_name(cases[0][1].source)
     # BIDS, "Participants file": it is in the folder of the subjects. Images from derivatives have that of their raw
-    # data set, which may be in rawdata/ ("Storage of raw and derived datasets").
+    # data set, which may be in rawdata/ ("Source vs. raw vs. derived data").
     folders = (first.place, f"{first.data_set}/rawdata", first.data_set) if first else ()
     paths = [f"{folder}/participants.tsv".lstrip("/") for folder in folders]
     path = next((path for path in paths if images.size(path) is not None), None)
@@ -700,6 +711,7 @@ def _splits_of_subjects(path: str, images: SourceFiles) -> dict[str, str]:
             return {}
         split = (row["split"] or "").strip()
         subject = f"sub-{(row.get('participant_id') or '').strip().removeprefix('sub-')}"
+        # A subject with several rows, such as one a session, must be in one split.
         if splits.setdefault(subject, split) != split:
             raise AnnotationsError(
                 f"{path}: {subject} has the splits {splits[subject]!r} and {split!r}; keep one"

@@ -27,13 +27,15 @@ _LEFT_OUT = "DontCare regions are left out; objects in them have no label"
 
 
 def _read_kitti(path: str, data: bytes) -> list[FilePicture] | None:
+    # Folders of other text files lie beside label_2, such as calib, so a file is KITTI's by its folder or its rows.
+    is_label_folder = _FOLDER.search(path) is not None
     try:
         rows = [line.split() for line in data.decode("utf-8-sig").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        if not _FOLDER.search(path):
+        if not is_label_folder:
             return None
         raise SourceError("annotation", "label file is no text", str(error)) from error
-    if not _FOLDER.search(path) and not any(len(row) in (_KITTI_VALUES, _KITTI_VALUES + 1) for row in rows):
+    if not is_label_folder and not any(len(row) in (_KITTI_VALUES, _KITTI_VALUES + 1) for row in rows):
         return None
     stem = _FOLDER.sub(r"\1image", posixpath.splitext(path)[0])
     notes = (_LEFT_OUT,) if any(row[0] == _DONT_CARE for row in rows) else ()
@@ -41,12 +43,14 @@ def _read_kitti(path: str, data: bytes) -> list[FilePicture] | None:
 
 
 def _box_of_kitti(row: Sequence[str], what: str, options: LayoutOptions) -> Box | None:
+    # KITTI's readme: 15 columns; results for its evaluation have a score as the 16th.
     if len(row) != _KITTI_VALUES:
         has_score = len(row) == _KITTI_VALUES + 1
         more = "; a sixteenth is a score: these are predictions, remove it" if has_score else ""
         detail = f"{what}: {plural(len(row), 'value')}, expected {_KITTI_VALUES}{more}"
         raise SourceError("annotation", "row is no object", detail)
     truncated, occluded, _, *sides = numbers_of(row[1:8], what)
+    # KITTI's readme: DontCare denotes regions in which objects have not been labeled.
     if row[0] == _DONT_CARE:
         return None
     # Occlusion: 0 is visible, 1 partly and 2 largely occluded, 3 unknown.
@@ -79,6 +83,7 @@ _UNREAD = "blur, expression, illumination and pose of faces are not read; invali
 
 def _read_wider(path: str, data: bytes) -> Iterator[FilePicture] | None:
     lines = [line.strip() for line in data.decode("utf-8-sig", "replace").splitlines()]
+    # Text files have no mark of their format; the first two lines are the form of WIDER's.
     if len(lines) < 2 or not is_image_name(lines[0]) or not lines[1].isdecimal():
         return None
     split = split_in_file_name(path) or ""
@@ -89,20 +94,28 @@ def _wider_pictures(lines: Sequence[str], folders: tuple[str, ...]) -> Iterator[
     place = 0
     while place < len(lines):
         name, count = lines[place], "".join(lines[place + 1 : place + 2])
+        # A lost line would shift all further pictures, so the file ends here.
         if not is_image_name(name) or not count.isdecimal():
             detail = f"line {place + 1}: expected the path of a picture and the number of its faces, got {name[:60]!r}"
             raise SourceError("annotation", "lines are no list of faces", detail)
         place += 2
         rows = [line.split() for line in lines[place : place + int(count)]]
         place += len(rows)
+        # A cut file: the last picture would have fewer faces than it shows.
         if len(rows) < int(count) or any(len(row) != _WIDER_VALUES for row in rows):
             detail = f"line {place}: {name} has {count} faces with {_WIDER_VALUES} values each"
             raise SourceError("annotation", "lines are no list of faces", detail)
-        if not rows and "".join(lines[place : place + 1]).split() == ["0"] * _WIDER_VALUES:
-            place += 1  # a picture without faces has one line of zeros
         yield FilePicture(name=name, folders=folders, objects=rows, notes=(_UNREAD,) if rows else ())
-        while place < len(lines) and not lines[place]:
-            place += 1
+        place = _next_picture(lines, place, has_faces=bool(rows))
+
+
+def _next_picture(lines: Sequence[str], place: int, *, has_faces: bool) -> int:
+    """Return the line of the next picture. One without faces has a line of zeros; files may end with blank lines."""
+    if not has_faces and "".join(lines[place : place + 1]).split() == ["0"] * _WIDER_VALUES:
+        place += 1
+    while place < len(lines) and not lines[place]:
+        place += 1
+    return place
 
 
 def _box_of_face(row: Sequence[str], what: str, options: LayoutOptions) -> Box:

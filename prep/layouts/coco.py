@@ -56,7 +56,7 @@ _KNOWN_KEYS = frozenset(
 _IMAGE_KEYS = frozenset(("id", "file_name", "height", "width"))
 """Keys of an image entry that the reader uses; the others may name its group."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
-# COCO's key is iscrowd; LVIS, Objects365 and scripts have other spellings, such as is_crowd.
+# COCO's key is iscrowd; converters also write is_crowd, isCrowd and crowd.
 _CROWD = ("iscrowd", "crowd")
 _FLAGS = {0: False, 1: True}
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
@@ -85,6 +85,7 @@ def list_references(
     )
     index = ImageIndex(images, annotations.root)
     named = _match_images(documents, index)
+    # All images are missing: a wrong folder, which one message tells better than a problem of each image.
     if named.of_entry and not named.paths:
         index.check_any_image(documents[0].file)
     _check_occluded(documents, options)
@@ -101,10 +102,12 @@ def list_references(
         for document in documents:
             examples = list(_object_examples(document, named, options, skeletons))
             listed += resolve_boxes(examples, images, options, document.file)
+    # Keys are unique in a data set, and these ids are not.
     if _ids_restart(documents):
         listed = [replace(example, key=example.source) for example in listed]
     listed = _check_sources(listed)
     used = {example.source: example.split for example in listed if example.source in named.paths}
+    # The PNGs of a panoptic file are images by their names, and no pictures without an annotation.
     used |= dict.fromkeys(named.label_images, "train")
     listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
     yield from sort_examples(note_similar_classes(listed))
@@ -119,6 +122,7 @@ def _ids_restart(documents: Sequence[InstancesFile]) -> bool:
 def _check_occluded(documents: Sequence[InstancesFile], options: LayoutOptions) -> None:
     """Raise AnnotationsError if occlusion is to be kept and no file has it: COCO itself has no such key."""
     annotations = (one for document in documents for one in document.annotations)
+    # COCO has no such key; CVAT and halofeed's exports write it.
     if "occluded" in options.keep and not any(
         "occluded" in one or "attributes" in one for one in annotations
     ):
@@ -200,16 +204,19 @@ def _are_of_classes(documents: Sequence[InstancesFile], options: LayoutOptions) 
     """Return whether the files give classes of images; raise AnnotationsError if the task needs something else."""
     of_classes = next((one for one in documents if one.classes_only), None)
     of_objects = next((one for one in documents if one.annotations and not one.classes_only), None)
+    # A record has a class or boxes, so one conversion cannot take both.
     if of_classes and of_objects:
         raise AnnotationsError(
             f"{of_classes.file} has classes of images, and {of_objects.file} has objects; name one of the two with "
             "--source"
         )
+    # iNaturalist's files look like instances files, and have neither bbox nor segmentation.
     if of_classes and options.wants_boxes:
         raise AnnotationsError(
             f"{of_classes.file}: its annotations have no boxes and no outlines, and give each image a class: take "
             "--task classification"
         )
+    # Classes of objects are no classes of their pictures, of which one may show several.
     if options.task == "classification" and not of_classes:
         raise AnnotationsError(
             f"{documents[0].file}: its annotations are objects, and no classes of images: take --task detection"
@@ -226,6 +233,7 @@ def _classified_images(
         example = _entry_example(document, entry, named, options)
         numbers = dict.fromkeys(one["category_id"] for one in by_image[normalize_id(entry["id"])])
         unknown = [one for one in numbers if one not in document.names_by_id]
+        # Without the class the image would count as one of none of the others.
         if unknown and example.problem is None:
             detail = f"category_id {unknown[0]!r} is no category of {document.file}"
             example = replace(example, problem=("annotation", "image has no class", detail))
@@ -321,6 +329,7 @@ def _segment_values(
         if not isinstance(identity, int) or not 0 < identity <= _LARGEST_SEGMENT or identity in found:
             detail = f"{identity!r}; expected different whole numbers from 1 to {_LARGEST_SEGMENT}"
             raise SourceError("annotation", "segment id is invalid or comes twice", detail)
+        # A segment without a class would be background.
         if category not in value_of_category:
             detail = f"segment {identity}: category_id {category!r} is no category of the file"
             raise SourceError("annotation", "object has no class", detail)
@@ -411,6 +420,7 @@ def _refuse_lost_annotations(
     """
     lost, count = sum(map(len, orphans.values())), len(document.annotations)
     bare = sum(not annotations for annotations in by_image.values())
+    # Single orphans are slips. Many, with images that lack objects, mean that image_id has other ids than images.
     if lost and (lost == count or (is_mostly_bad(lost, count) and 2 * bare >= len(by_image))):
         raise AnnotationsError(
             f"{document.file}: {lost} of {count} annotations belong to no image, the first has image_id "
@@ -422,6 +432,7 @@ def _refuse_lost_annotations(
 def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: LayoutOptions) -> Box:
     what = f"annotation {annotation.get('id')}"
     bbox = _four_numbers(annotation.get("bbox"), what)
+    # Few such annotations: of many, `_refuse_lost_categories` says that categories lacks entries.
     if annotation["category_id"] not in names_by_id:
         detail = f"{what}: category_id {annotation['category_id']!r} is no category of the file"
         raise SourceError("annotation", "object has no class", detail)
@@ -475,6 +486,7 @@ def _flag(annotation: Mapping[str, Any], name: str, what: str) -> bool:
 
 def _mask(segmentation: Any, what: str, options: LayoutOptions) -> tuple[Any, int]:
     """Return the polygons or the run-length code of a segmentation, and the number of polygons that are left out."""
+    # With --masks, an object without a mask would be background in the mask of its image.
     if segmentation is None or segmentation == []:
         raise SourceError("annotation", "object has no segmentation", what)
     if isinstance(segmentation, dict):
@@ -496,6 +508,7 @@ def _check_sources(listed: Sequence[SourceExample]) -> list[SourceExample]:
     checked = []
     for example in listed:
         other = first.setdefault(example.source, example)
+        # An image in train and in val would be evaluated on what it was trained on.
         if other.split != example.split and other.problem is None and example.problem is None:
             raise AnnotationsError(
                 f"{example.source}: lies in two splits, {other.split} and {example.split}; an image has one split"
@@ -520,6 +533,7 @@ def _unread_keys(document: InstancesFile, options: LayoutOptions) -> tuple[str, 
     # By spelling first: a file has millions of keys, and few spellings.
     spellings = {key for one in document.annotations for key in one} - read
     unread = sorted(key for key in spellings if normalize_name(key) not in ignored)
+    # A bbox may be a placeholder beside rbox or polygon; the user says which counts.
     if geometry := [key for key in unread if key not in _NO_OUTLINE and is_geometry(key)]:
         raise AnnotationsError(
             f"{document.file}: annotations have {', '.join(geometry)}, which would not be read and may hold boxes or "
@@ -548,6 +562,7 @@ def _check_bbox_mode(document: InstancesFile, options: LayoutOptions) -> None:
 def _crowd_of(annotation: Mapping[str, Any]) -> Any:
     """Return the written flag that marks an object as a crowd; 0 if there is none."""
     written = annotation.get("iscrowd")
+    # The exact key counts where a file has several spellings.
     if written is None:
         written = next((value for key, value in annotation.items() if normalize_name(key) in _CROWD), None)
     return 0 if written is None else written
@@ -559,6 +574,7 @@ def _check_form(document: InstancesFile, options: LayoutOptions) -> None:
     Scripts write corners into COCO files by mistake. A file of corners has boxes that leave their image when they are
     read as a corner and a size; one box that does not fit as corners proves COCO's form.
     """
+    # The user has said what bbox has.
     if options.box_form != "auto":
         return
     boxes = outside = 0
@@ -568,6 +584,7 @@ def _check_form(document: InstancesFile, options: LayoutOptions) -> None:
             return
         boxes += 1
         outside += x + third > width + 1 or y + fourth > height + 1
+    # Small boxes near the upper left fit both ways; a third outside is too many for slips.
     if boxes and 3 * outside >= boxes:
         raise AnnotationsError(
             f"{document.file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as "
@@ -582,6 +599,7 @@ def _boxes_with_sizes(document: InstancesFile) -> Iterator[tuple[float, float, l
     }
     for one in document.annotations:
         box, size = one.get("bbox"), sizes.get(normalize_id(one.get("image_id")), (None, None))
+        # Without the size of its image nothing tells whether a box leaves it.
         if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
             continue
         # JSON integers may be too large for a float.
@@ -633,6 +651,7 @@ def _keypoint_names(file: str, category: Mapping[str, Any]) -> tuple[str, ...]:
     names, what = category.get("keypoints") or [], f"{file}: keypoints of category {category.get('name')!r}"
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise AnnotationsError(f"{what}: expected a list of names, got {names!r:.80}")
+    # Records keep keypoints by name.
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise AnnotationsError(f"{what}: {twice[0]!r} comes twice; give each its own name")
     return tuple(names)
@@ -643,12 +662,14 @@ def _skeletons_of(documents: Sequence[InstancesFile]) -> _Skeletons:
     by_category: dict[int, tuple[str, ...]] = {}
     for document in documents:
         for identity, names in _named_keypoints(document.file, document.categories).items():
+            # Keypoints have one length and order for all objects (docs/decisions.md).
             if by_category.setdefault(identity, names) != names:
                 raise AnnotationsError(
                     f"{document.file}: keypoints of category {identity} have other names than in a file before; "
                     "convert the files one by one, or make their categories agree"
                 )
         _refuse_nameless_keypoints(document)
+    # A typed field that no annotation has would silently keep nothing.
     if not any(one.get("keypoints") for document in documents for one in document.annotations):
         raise AnnotationsError(f"{documents[0].file}: --keep keypoints: no annotation says it; leave it out")
     each = dict.fromkeys(name for identity in sorted(by_category) for name in by_category[identity])
@@ -693,6 +714,7 @@ def _keypoints_of(annotation: Mapping[str, Any], skeletons: _Skeletons, what: st
     """Return a point for each of `skeletons.names`; missing points are unlabeled, at (0, 0)."""
     own = skeletons.by_category.get(annotation["category_id"], ())
     written = annotation.get("keypoints") or []
+    # COCO's data format: keypoints is a list of length 3k, x, y and v for each of the category's k names.
     if not isinstance(written, list) or (written and own and len(written) != 3 * len(own)):
         got = f"{len(written)} numbers" if isinstance(written, list) else repr(written)[:60]
         detail = f"{what}: {got} for {plural(len(own), 'name')}"
@@ -707,6 +729,7 @@ def _keypoints_of(annotation: Mapping[str, Any], skeletons: _Skeletons, what: st
 def _keypoint(name: str, triple: tuple[Any, Any, Any], shift: float, what: str) -> Keypoint:
     """Return the point of an x, a y and a visibility: 0 is not labeled, 1 labeled and not visible, 2 visible."""
     x, y, visibility = triple
+    # COCO's data format defines v as 0, 1 and 2.
     if visibility not in (0, 1, 2):
         detail = f"{what} {name}: {visibility!r}"
         raise SourceError("annotation", "visibility of a keypoint is not 0, 1 or 2", detail)
@@ -721,6 +744,7 @@ def _notes_of(annotations: Sequence[Mapping[str, Any]], skeletons: _Skeletons) -
     """Return notes for the user about the keypoints of one image."""
     placed = other = False
     for annotation in annotations:
+        # Categories without keypoints have lists of zeros at most.
         if annotation["category_id"] not in skeletons.by_category:
             continue
         triples = _triples(annotation.get("keypoints"))

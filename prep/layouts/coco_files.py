@@ -91,6 +91,7 @@ def _instance_files(
     annotations: SourceFiles, annotation_file: str | None, *, label_images: bool
 ) -> list[str]:
     """Return the files with objects or with label images: the named one, or those found by their names."""
+    # A named file may have any name.
     if annotation_file is not None:
         return [annotation_file]
     found = [path for path in annotations.sizes() if path.lower().endswith(".json")]
@@ -134,11 +135,13 @@ def _with_box(entry: dict[str, Any]) -> dict[str, Any]:
 
     Some tools, such as kwcoco's, write outlines alone. pycocotools computes boxes of outlines too.
     """
+    # json.loads calls this for every object of a file, so images and categories pass through unchanged.
     if entry.get("segmentation") and not entry.get("bbox") and (box := _box_of(entry["segmentation"])):
         entry["bbox"], entry[_FROM_OUTLINE] = box, True
         outline = entry["segmentation"]
         if isinstance(outline, list):  # `_box_of` took only polygons of numbers
             polygons = [part for part in outline if isinstance(part, list) and len(part) >= 6]
+            # COCO's area is that of the outline, by which its evaluation divides small from large objects.
             if entry.get("area") is None:
                 entry["area"] = sum(map(polygon_area, polygons))
             # The upright box of a turned rectangle is too large; --oriented-boxes says what to do with it.
@@ -153,6 +156,7 @@ def _box_of(outline: Any) -> list[float] | None:
     >>> _box_of([[10, 20, 50, 20, 50, 60]]), _box_of([[1, 2]]), _box_of([["a"] * 6])
     ([10, 20, 40, 40], None, None)
     """
+    # Run lengths: COCO's data format for crowds, and the output of most models.
     if isinstance(outline, dict):
         from halofeed.prep.voxels.masks import run_length_box
 
@@ -165,6 +169,7 @@ def _box_of(outline: Any) -> list[float] | None:
 
 def _box_of_polygons(outline: Sequence[Any]) -> list[float] | None:
     """Return the x, y, width and height around polygons; None without one, or if a side is no number."""
+    # A polygon has at least three points; pycocotools takes shorter lists for boxes.
     parts = [part for part in outline if isinstance(part, list) and len(part) >= 6 and len(part) % 2 == 0]
     across = [value for part in parts for value in part[::2]]
     down = [value for part in parts for value in part[1::2]]
@@ -180,6 +185,7 @@ def _is_finite(value: Any) -> bool:
 def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
     """Remove the outline of an object, which is most of its content, and return the object with its box."""
     entry = _with_box(entry)
+    # True keeps the fact that there was one, which makes it an object (`is_class_alone`).
     if entry.get("segmentation"):
         entry["segmentation"] = True
     return entry
@@ -261,10 +267,12 @@ def _is_panoptic(
 ) -> bool:
     """Return whether a file is panoptic; raise AnnotationsError if it cannot serve the task."""
     is_panoptic = any("segments_info" in one for one in annotations)
+    # Masks of objects would have to be cut from the PNG, which --task segmentation stores whole.
     if is_panoptic and outlines:
         raise AnnotationsError(
             f"{name}: a panoptic file, whose masks are pictures: take --task segmentation in place of --masks"
         )
+    # Instances may overlap and leave pixels without a class, so they make no label image.
     if label_images and not is_panoptic:
         raise AnnotationsError(
             f"{name}: segmentation takes a panoptic file, whose annotations have segments_info; this one has objects: "
@@ -284,6 +292,7 @@ def _label_images(annotations: Sequence[Mapping[str, Any]]) -> dict[int | str | 
 
 def _check_any_place(name: str, annotations: Sequence[Mapping[str, Any]]) -> None:
     """Raise AnnotationsError for annotations of another kind, such as captions, which have neither box nor class."""
+    # captions_val2017.json has the same lists but categories.
     if annotations and not is_of_classes(annotations) and not any("bbox" in one for one in annotations):
         keys = ", ".join(sorted(annotations[0]))
         raise AnnotationsError(
@@ -345,6 +354,7 @@ def _segments_as_objects(name: str, lists: Lists, *, things_only: bool) -> Lists
 def _ids_of_stuff(name: str, categories: Sequence[Mapping[str, Any]]) -> set[str]:
     """Return the ids, as written, of the categories that are no things: COCO's panoptic format marks them isthing 0."""
     for one in categories:
+        # Without it, sky would become an object with a box.
         if one.get("isthing") not in (0, 1):
             raise AnnotationsError(
                 f"{name}: category {one.get('name')!r}: expected isthing 0 or 1, got {one.get('isthing')!r}; add it: "
@@ -381,11 +391,13 @@ def _valid_images(
     for place, written in enumerate(entries):
         entry = _with_file_name(written)
         identity, file_name = normalize_id(entry.get("id")), entry.get("file_name")
+        # Annotations point to ids, and pictures are found by names: an entry needs both.
         if identity is None or not isinstance(file_name, str):
             detail = f"expected a whole number or a text, and a file name; got {entry!r:.100}"
             faulty.append((f"{name}#images[{place}]", "image entry has no id or no file_name", detail))
         else:
             by_id.setdefault(identity, {}).setdefault(file_name, entry)
+    # A fault of every entry is one of the file's form.
     if faulty and not by_id:
         raise AnnotationsError(f"{name}: each image needs an id and a file_name; {faulty[0][2]}")
     valid: list[dict[str, Any]] = []
@@ -423,6 +435,7 @@ def _refuse_lost_categories(
         if one["category_id"] not in names_by_id
     ]
     many = len(lost) >= MIN_BAD_OBJECTS and len(lost) > _SHARE_LOST * len(annotations)
+    # See _SHARE_LOST: dropping a class's objects would make background of them.
     if lost and (many or len(lost) == len(annotations)):
         raise AnnotationsError(
             f"{name}: annotation {lost[0][0]} has category_id {lost[0][1]!r}, which is no "
@@ -443,6 +456,7 @@ def _names_by_id(
             identity, label = normalize_id(category.get("id")), category.get("name")
             if (identity in used) is not in_use or (identity, label) in names_by_id.items():
                 continue
+            # COCO's category ids are integers; texts would be sorted in another order.
             if not isinstance(identity, int) or not isinstance(label, str):
                 fault = "needs an integer id and a name"
             elif identity in names_by_id or label in names_by_id.values():
@@ -461,6 +475,7 @@ def category_names(documents: Sequence[InstancesFile]) -> tuple[str, ...]:
     for document in documents:
         for identity in document.used:
             label = document.names_by_id[identity]
+            # Files of one set share their categories; train.json and val.json that count their own differ here.
             if names_by_id.setdefault(identity, label) != label:
                 raise AnnotationsError(
                     f"{document.file}: category {identity} is {label!r}, and {names_by_id[identity]!r} in a file "
@@ -468,6 +483,7 @@ def category_names(documents: Sequence[InstancesFile]) -> tuple[str, ...]:
                 )
     for document in documents:
         for identity, label in document.names_by_id.items():
+            # Unused categories keep their place, so that class ids do not depend on which objects a subset has.
             if label not in names_by_id.values():
                 names_by_id.setdefault(identity, label)
     return tuple(dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id)))
@@ -484,8 +500,10 @@ def normalize_id(value: object) -> int | str | None:
     >>> normalize_id(True), normalize_id(1.5)
     (None, None)
     """
+    # From pandas, see above.
     if isinstance(value, float) and value.is_integer():
         return int(value)
+    # "01" is another id than "1": file names such as COCO's have leading zeros.
     if isinstance(value, str) and len(value) < _MAX_DIGITS and value.isdecimal() and str(int(value)) == value:
         return int(value)
     return value if isinstance(value, int | str) and not isinstance(value, bool) else None

@@ -13,8 +13,9 @@ The rules are those of CVAT (docs.cvat.ai/docs/dataset_management/formats/format
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from operator import itemgetter
 from typing import Any
 from xml.etree import ElementTree
 
@@ -48,6 +49,7 @@ _GAP = SourceError("annotation", "track has no box on a frame", _AGAIN)
 
 def _read(path: str, data: bytes) -> Iterator[FilePicture] | None:
     root = parse_xml_document(data)
+    # The name of the root alone is too common.
     if root.tag != "annotations" or (root.find("image") is None and root.find("track") is None):
         return None
     return chain(_images(root), _frames(root, path))
@@ -68,28 +70,23 @@ def _images(root: ElementTree.Element) -> Iterator[FilePicture]:
 
 def _frames(root: ElementTree.Element, path: str) -> Iterator[FilePicture]:
     """Yield the frames of all tracks, and the others of the video if the file says how many it has."""
+    _refuse_several_tasks(root)
+    ranges, missing = dict(_ranges(root)), 0
     frames: dict[tuple[str, int], list[Any]] = {}
     gaps: set[tuple[str, int]] = set()
-    tasks: dict[str, str | None] = {}
-    ranges, missing = dict(_ranges(root)), 0
     for track in root.iterfind("track"):
-        subset, task = track.get("subset", ""), track.get("task_id")
-        if tasks.setdefault(subset, task) != task:
-            detail = "several tasks of the project number their frames alike; export them one by one"
-            raise SourceError("annotation", "frames of several tasks have one name", detail)
-        step = ranges.get(subset, range(1)).step
-        own = (one for one in track if one.tag != "track")  # those of a skeleton's points are inside
-        entries = sorted((_frame(one), place, one) for place, one in enumerate(own))
-        for (frame, _, shape), (following, *_) in zip(entries, [*entries[1:], (-1, 0, None)], strict=True):
+        subset = track.get("subset", "")
+        entries = _entries_of_track(track)
+        for frame, shape in entries:
             frames.setdefault((subset, frame), []).append((track.get("label"), shape))
-            if shape.get("outside") != "1" and shape.tag != "skeleton":
-                between = range(frame + step, following, step)
-                missing += len(between)
-                if missing > _MAX_FRAMES:
-                    raise _GAP
-                gaps.update((subset, one) for one in between)
-    empty = {(subset, frame) for subset, numbers in ranges.items() for frame in numbers} if frames else set()
-    for key in sorted(empty | gaps | frames.keys()):
+        for between in _gaps_of_track(entries, ranges.get(subset, range(1)).step):
+            missing += len(between)
+            if missing > _MAX_FRAMES:  # before the frames are listed: numbers in a file cost nothing
+                raise _GAP
+            gaps.update((subset, one) for one in between)
+    empty = ((subset, frame) for subset, numbers in ranges.items() for frame in numbers)
+    # Without any track, the file is one of images.
+    for key in sorted(gaps.union(frames, empty)) if frames else ():
         yield FilePicture(
             name="",
             stem=f"frame_{key[1]:06d}",
@@ -101,13 +98,42 @@ def _frames(root: ElementTree.Element, path: str) -> Iterator[FilePicture]:
         )
 
 
+def _refuse_several_tasks(root: ElementTree.Element) -> None:
+    """Raise SourceError if a project has several video tasks in one subset, each of which counts its frames from 0."""
+    tasks: dict[str, str | None] = {}
+    for track in root.iterfind("track"):
+        # Frame 7 of two videos would be one picture's name.
+        if tasks.setdefault(track.get("subset", ""), track.get("task_id")) != track.get("task_id"):
+            detail = "several tasks of the project number their frames alike; export them one by one"
+            raise SourceError("annotation", "frames of several tasks have one name", detail)
+
+
+def _entries_of_track(track: ElementTree.Element) -> list[tuple[int, ElementTree.Element]]:
+    """Return the frame and the shape of each entry of a track, in the order of the frames."""
+    own = (one for one in track if one.tag != "track")  # those of a skeleton's points are inside
+    return sorted(((_frame(one), one) for one in own), key=itemgetter(0))
+
+
+def _gaps_of_track(entries: Sequence[tuple[int, ElementTree.Element]], step: int) -> Iterator[range]:
+    """Yield the frames between two entries of a track whose shape is visible at the first one.
+
+    CVAT's export writes the box of every frame, and `outside="1"` where a shape disappears. A gap means that only key
+    frames were written, which do not tell the boxes between them.
+    """
+    for (frame, shape), (following, _) in pairwise(entries):
+        if shape.get("outside") != "1" and shape.tag != "skeleton":
+            yield range(frame + step, following, step)
+
+
 def _of_subset(subset: str) -> dict[str, Any]:
+    # `default` has the images of a project for which no subset was chosen.
     folders = (f"images/{subset}", subset) if subset else ()
     return {"folders": folders, "split": "" if subset == "default" else subset}
 
 
 def _frame(shape: ElementTree.Element) -> int:
     text = shape.get("frame", "")
+    # int() raises ValueError above 4,300 digits, and no task has so many frames.
     if not text.isdecimal() or len(text) > len(str(_MAX_FRAMES)):
         raise SourceError("annotation", "frame is no number", f"a shape of a track has frame {text!r:.40}")
     return int(text)
@@ -117,17 +143,26 @@ def _ranges(root: ElementTree.Element) -> Iterator[tuple[str, range]]:
     """Yield the subset and the frames of each video task in the file's description."""
     for place in ("task", "job", "project/tasks/task"):
         for task in root.iterfind(f"meta/{place}"):
-            first, last = (task.findtext(name, "") for name in ("start_frame", "stop_frame"))
-            step = task.findtext("frame_filter", "").rpartition("step=")[2].strip() or "1"
-            if all(one.isdecimal() and int(one[:9]) < _MAX_FRAMES for one in (first, last, step)) and int(
-                step
-            ):
+            frames = _range_of(task)
+            # Without its first and last frame, nothing tells which frames are empty.
+            if frames is not None:
                 subset = (task.findtext("subset") or "default") if place.startswith("project") else ""
-                yield subset, range(int(first), int(last) + 1, int(step))
+                yield subset, frames
+
+
+def _range_of(task: ElementTree.Element) -> range | None:
+    """Return the frames of a task, from its first to its last in steps of its frame_filter; None without them."""
+    first, last = (task.findtext(name, "") for name in ("start_frame", "stop_frame"))
+    step = task.findtext("frame_filter", "").rpartition("step=")[2].strip() or "1"
+    # Damaged or absent numbers say nothing; a million frames are more than any task has.
+    if not all(one.isdecimal() and int(one[:9]) < _MAX_FRAMES for one in (first, last, step)):
+        return None
+    return range(int(first), int(last) + 1, int(step)) if int(step) else None
 
 
 def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options: LayoutOptions) -> Box | None:
     name, shape = written
+    # A track's shape is not visible on this frame, where CVAT repeats its last box.
     if shape.get("outside") == "1":
         return None
     label, kind, flags = class_of(name, what), str(shape.tag), _flags(shape)
@@ -135,9 +170,11 @@ def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options:
     if kind == "polygon":
         points = points_of([pair.split(",") for pair in shape.get("points", "").split(";")], what)
         return polygon_of(label, points, what, options, **flags)
+    # See the docstring: points, lines, cuboids and skeletons have no box.
     if kind not in _SIDES:
         raise no_box(kind, what)
     numbers = numbers_of((shape.get(side) for side in _SIDES[kind]), what)
+    # CVAT turns ellipses about their center, and its export to COCO writes the box around them.
     if kind == "ellipse":
         (angle,) = numbers_of([shape.get("rotation") or 0], what)
         return ellipse_of(label, [*numbers, math.radians(angle)], what, options, **flags)

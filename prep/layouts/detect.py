@@ -85,6 +85,7 @@ def detect_layout(
     if (shown := _by_content(hints, annotations.root)) is not None:
         return shown
     extension = (annotation_file or "").rpartition(".")[2].lower()
+    # Its header gave no hint, as that of a table of masks; the layout's own message tells what it lacks.
     if extension in _TABLES:
         return DetectedLayout(name=extension, reason=f"{annotation_file} is a table by its name")
     candidates = next((hint.layouts for hint in hints if hint.layouts), None)
@@ -96,6 +97,7 @@ def _by_content(hints: Sequence[Hint], root: str) -> DetectedLayout | None:
     certain = {hint.layouts[0]: hint for hint in reversed(hints) if len(hint.layouts) == 1}
     # A table beside the files of a tool is usually made from them.
     certain = {name: hint for name, hint in certain.items() if name not in _TABLES} or certain
+    # One folder with the exports of two tools: either would be a guess.
     if len(certain) > 1:
         raise AnnotationsError(
             f"{root}: files of several layouts: {'; '.join(hint.what for hint in certain.values())}. "
@@ -116,6 +118,7 @@ def _metadata_layout(annotations: SourceFiles) -> tuple[str, ...]:
     Their contents gave no hint, so they have no classes: captions, such as those of ImageFolder's documentation.
     """
     tables = {basename(path) for path in annotations.sizes()} & set(METADATA_NAMES)
+    # Without them no table is a candidate: any folder may hold a CSV file of something else.
     if not tables:
         return ()
     return ("csv" if any(name.endswith(".csv") for name in tables) else "jsonl",)
@@ -126,8 +129,10 @@ def _by_listing(source: _Source, candidates: Sequence[str], hints: Sequence[Hint
     _check_options(source.options_of, candidates)
     trials = [_try_layout(source, name) for name in candidates]
     fitting = {trial.name: trial for trial in trials if trial.fits}
+    # images/ and labels/ are two class folders too, by their names.
     if len(fitting) > 1 and "folders" in fitting and _explains(source, fitting):
         del fitting["folders"]
+    # Two readings of the names that both give labels: either would be a guess.
     if len(fitting) > 1:
         found = "; ".join(f"{name}: {trial.reason}" for name, trial in fitting.items())
         raise AnnotationsError(
@@ -139,6 +144,7 @@ def _by_listing(source: _Source, candidates: Sequence[str], hints: Sequence[Hint
     # A hint without a layout names a format that no layout reads; listings would only tell that they failed.
     if hints and not hints[0].layouts:
         raise AnnotationsError(f"{source.annotations.root}: {hints[0]}")
+    # A table without a usual header may still be read by its layout, which tries more spellings.
     tables = () if hints else _suggest_tables(source)
     if tables and "--task" not in tables[0].words:
         name = option_values(tables[0].words)["--layout"]
@@ -148,7 +154,7 @@ def _by_listing(source: _Source, candidates: Sequence[str], hints: Sequence[Hint
 
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
-    """Whether a layout fits by its listing, and why, or why not."""
+    """Result of listing a source by a layout, with the reason why it fits or not."""
 
     name: str
     fits: bool
@@ -168,6 +174,7 @@ def _try_layout(source: _Source, name: str) -> _Trial:
         return _Trial(name=name, fits=False, reason=doubt)
     count = sum(one.has_annotation for one in good)
     found = f"labels for {count:,} of {len(listed):,} inputs"
+    # Half, since sets have images without labels; see _SHARES for folders.
     if count >= _SHARES.get(name, 0.5) * len(listed) > 0:
         return _Trial(name=name, fits=True, reason=f"it finds {found}")
     return _Trial(name=name, fits=False, reason=f"{found}; without labels: --layout {name}")
@@ -179,6 +186,7 @@ def _doubt_folders(source: _Source, good: Sequence[SourceExample], options: Layo
     # Any folder with pictures would be a class, so one class shows nothing.
     if len(by_class) == 1:
         return f"all images have one class, {next(iter(by_class))!r}"
+    # The user's --folders-are-classes ends all doubts.
     if not by_class or options.folders_are_classes:
         return None
     notes = [note for one in good for note in one.notes if MAY_SHOW_ONE_THING in note]
@@ -192,6 +200,7 @@ def _no_layout_message(
 ) -> str:
     """Return the message for a source that no layout fits, with what was tried and what to say."""
     images, root = source.images, source.annotations.root
+    # Names without an extension are no pictures, and DICOM files would have given a hint.
     if not any(extension_of(path) for path in images.sizes()):
         return (
             f"{images.root}: no picture, volume or video lies below it{_others(images)}; name the folder that holds "
@@ -220,6 +229,7 @@ def _suggest_pairs(source: _Source) -> tuple[Suggestion, ...]:
         options = source.options_of("pairs")
     except UsageError:
         return ()
+    # The user has said what the source is for, or has patterns, which failed.
     if options.task not in (None, "segmentation") or options.image_pattern or options.label_pattern:
         return ()
     return suggest_patterns(source.images, options)
@@ -274,6 +284,7 @@ def _check_options(options_of: Callable[[str], LayoutOptions], layouts: Sequence
             options_of(name)
         except UsageError as error:
             problems.append(error)
+    # Otherwise the option fits one layout, and its message belongs to the others only.
     if len(problems) == len(layouts) and len(set(map(str, problems))) == 1:
         raise problems[0]
 
@@ -402,6 +413,7 @@ def _kinds_inside(by_class: Mapping[str, Sequence[str]]) -> str | None:
     for name, paths in by_class.items():
         below = [path.split("/")[path.split("/").index(name) + 1 : -1] for path in paths]
         inside = sorted({folders[0] for folders in below if folders})
+        # Kinds of a class, such as cat/black and cat/white, are no such names.
         if len(inside) > 1 and all(map(_is_kind, inside)):
             first, last = inside[:2]
             return (
@@ -425,15 +437,13 @@ def _continued_numbers(by_class: Mapping[str, Sequence[str]]) -> str | None:
     stems = {name: [splitext(basename(path))[0] for path in paths] for name, paths in by_class.items()}
     if all(_are_digests(name, found) for name, found in stems.items()):
         return f"the names of the files begin with those of their folders, as {next(iter(stems))} does"
+    # Names of classes are words, so numbers in their files mean nothing.
     if not all(map(str.isdecimal, stems)):
         return None
     ordered = sorted(stems, key=int)
-    numbers = [_last_numbers(stems[name]) for name in ordered]
-    if not _are_chunks([len(found) for found in numbers]):
+    if not _are_chunks([_last_numbers(stems[name]) for name in ordered]):
         return None
-    if all(max(one) < min(following) for one, following in pairwise(numbers)):
-        return f"the numbers of the files continue from {ordered[0]} to {ordered[1]}"
-    return None
+    return f"the numbers of the files continue from {ordered[0]} to {ordered[1]}"
 
 
 def _are_digests(folder: str, stems: Iterable[str]) -> bool:
@@ -441,6 +451,7 @@ def _are_digests(folder: str, stems: Iterable[str]) -> bool:
 
     Sets are stored so to keep folders small: 0/0000059611c7d079.jpg.
     """
+    # More digits would be a class, such as the year 2019.
     if not re.fullmatch("[0-9a-f]{1,3}", folder):
         return False
     return all(re.fullmatch(f"{folder}[0-9a-f]{{8,}}", stem) for stem in stems)
@@ -451,15 +462,17 @@ def _last_numbers(stems: Iterable[str]) -> list[int]:
     return [int(found[-1]) for stem in stems if (found := re.findall(r"\d+", stem))]
 
 
-def _are_chunks(sizes: Sequence[int]) -> bool:
-    """Return whether folders have as many files as each chunk of a list: all equally many, and the last at most so.
+def _are_chunks(numbers: Sequence[Sequence[int]]) -> bool:
+    """Return whether folders hold the chunks of one list: equally many files, the last at most so, numbers that rise.
 
     Folders of one file each show nothing: 0/1.jpg and 1/2.jpg may be classes.
     """
-    if len(sizes) < 2:
+    if len(numbers) < 2:
         return False
-    *full, last = sizes
-    return len(set(full)) == 1 and full[0] > 1 and 0 < last <= full[0]
+    *full, last = map(len, numbers)
+    if len(set(full)) > 1 or full[0] < 2 or not 0 < last <= full[0]:
+        return False
+    return all(max(one) < min(following) for one, following in pairwise(numbers))
 
 
 def _telling_list(files: SourceFiles, by_class: Mapping[str, Sequence[str]]) -> str | None:
@@ -480,10 +493,12 @@ def _telling_table(
     for file, text in read_heads(files, files.sizes(), *_LISTS):
         for line in text.splitlines()[:_MAX_ROWS]:
             cells, found = _split_row(line, file, by_name)
+            # A row of two pictures is a pair, which says nothing of either.
             if len(found) == 1:
                 said = ["" if basename(cell) == basename(found[0]) else cell for cell in cells]
                 rows.setdefault(len(cells), []).append((file, found[0], classes[found[0]], said))
     for same in rows.values():
+        # One row may be a sentence.
         if (told := _columns_beside_classes(same)) and len(same) > 1:
             file, path, _, _ = same[0]
             return f"{file} says more of {path} than its folder: {told}"
@@ -497,6 +512,7 @@ def _telling_text(
     for file, text in read_heads(files, files.sizes(), *_TEXTS):
         named = {name: one for name in _NAME.findall(text) if (one := _picture(name, file, by_name))}
         plain = [path for name, path in named.items() if f"{classes[path]}/" not in name]
+        # A list of classes with an example of each names their folders.
         if len(plain) > 1 and not all(f'"{classes[path]}"' in text for path in plain):
             return f"{file} names {plain[0]} and {plural(len(named) - 1, 'other picture')}"
     return None
@@ -545,6 +561,7 @@ def _columns_beside_classes(rows: Sequence[_Row]) -> str:
 def _is_class_column(labels: Sequence[str], column: Sequence[str]) -> bool:
     """Return whether a column is the class of each picture, by its name or by a number that stands for it."""
     values = {label: set(found) for label, found in grouped(zip(labels, column, strict=True)).items()}
+    # The list repeats the folders, as ImageNet's lists do.
     if all(found == {label} for label, found in values.items()):
         return True
     known = set().union(*values.values())
@@ -554,6 +571,7 @@ def _is_class_column(labels: Sequence[str], column: Sequence[str]) -> bool:
 def _says_nothing(column: Sequence[str]) -> bool:
     """Return whether a column only counts its rows, or has only splits, digests, addresses or blanks."""
     counts = [int(value) for value in column if value.isdecimal() and len(value) < 10]
+    # A column of row numbers, which pandas writes first.
     if len(counts) == len(column) and all(b - a == 1 for a, b in pairwise(counts)):
         return True
     return all(_SAYS_NOTHING.fullmatch(value) or is_split_name(value) for value in column)

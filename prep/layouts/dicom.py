@@ -171,6 +171,7 @@ def list_references(
     ]
     labels, left_out = _find_labels(content, pattern, options)
     fitting, unfit = _sort_labels(labels)
+    # {class}: one mask for each class and series, which are one label together.
     if pattern is not None and "class" in pattern.names:
         fitting = join_class_masks(fitting, images.root, options)
     # Where nothing could be a label, the source is a set of scans for prediction; a folder that could not be listed
@@ -234,9 +235,11 @@ def _sort_content(
     """Return the sorted content of a source; raise AnnotationsError if no series is an image."""
     scans = list(iterate_scans(listing.named))
     series = _find_series(images, listing, options)
+    # Files of other kinds may be why: the message counts them.
     if not series:
         raise AnnotationsError(_no_series_message(images.root, listing.apart, scans))
     drawn = [one for one in series if _is_label(one, pattern, options)]
+    # A pattern such as ** takes the images for labels too.
     if len(drawn) == len(series):
         raise AnnotationsError(
             f"--label-pattern {options.label_pattern}: every series fits it, such as {drawn[0].source!r}; say with "
@@ -258,19 +261,17 @@ def _find_labels(
     """Return each label with the series that it may belong to, and an example for each mask that is not chosen."""
     chosen = [one for one in content.masks if fits_pattern(pattern, one.path)]
     labels = [_label_of_mask(one, content, pattern, options) for one in chosen]
+    # The user's pattern decides before places.
     if pattern is not None:
         labels += _labels_by_pattern(content, pattern, options, is_needed=not chosen)
+    # Alone it says nothing: series are known by their headers, wherever they are.
     elif options.image_pattern is not None:
         raise AnnotationsError(
             f"--image-pattern {options.image_pattern}: series are found by their headers; with --label-pattern it says "
             "what of a series' folder {id} is"
         )
     else:
-        paths = set(content.listing.named)
-        labels += [
-            (_by_place(path, content.taken), single_file_label(path, missing_part(path, paths)))
-            for path in content.volumes
-        ]
+        labels += _labels_by_place(content)
     damaged = {one.source: one.problem for one in content.drawn if not one.is_left_out}
     labels = [
         (fits, replace(label, problem=label.problem or damaged.get(label.path))) for fits, label in labels
@@ -362,6 +363,7 @@ def find_series(
         chosen = [series for series in found if not series.is_left_out] or found
     else:
         chosen = [series for series in found if series.source == source]
+    # A row of a table is one image.
     if len(chosen) != 1:
         raise _several_series(chosen) if chosen else _no_such_series(source, found, listing)
     if chosen[0].problem is not None:
@@ -378,6 +380,7 @@ def _no_such_series(source: str, found: Sequence[FoundSeries], listing: SeriesLi
 
 def _several_series(chosen: Sequence[FoundSeries]) -> SourceError:
     """Return the error for a folder of a table with several series: no option takes any of them, or several do."""
+    # The options that leave all of them out are the reason to name.
     if all(series.is_left_out for series in chosen):
         left_out = [f"{one.source}: {one.problem[1]} ({one.problem[2]})" for one in chosen if one.problem]
         return SourceError("selection", "no series of the folder is taken", ", ".join(left_out[:8]))
@@ -398,6 +401,7 @@ def _find_series(images: SourceFiles, listing: SeriesListing, options: LayoutOpt
     for scan, beside in zip(listing.series, beside_all, strict=True):
         problem = _selection_problem(scan, policy) or scan.problem
         problem = problem or too_few_slices(scan.places, policy, small[scan.folder])
+        # A slice that cannot be read leaves a gap, which interpolation would hide.
         if beside is not None:
             problem = (*_DAMAGED, f"{faults.get(beside, beside)}; {_DAMAGED_FIX}")
         # A folder is a stable name; the hash of the series' UID is needed only beside others.
@@ -461,6 +465,7 @@ def _size_problem(one: FoundSeries, study: Sequence[FoundSeries]) -> Problem | N
     """Return the problem of a series that is not the only largest of its study; else None."""
     most = max(other.voxels for other in study)
     best = [other for other in study if other.voxels == most]
+    # By voxels, since thin slices and large matrices both matter.
     if one.voxels < most:
         detail = f"{one.description}; {best[0].description} is"
         return ("selection", "series is not the largest of its study", detail)
@@ -478,6 +483,7 @@ def _is_array(one: OtherFile) -> bool:
 
 
 def _selection_problem(series: DicomSeries, policy: SeriesPolicy) -> Problem | None:
+    # Headers decided this where they were read, see `SeriesPolicy`.
     if series.chosen:
         return None
     asked = [f"--series-modality {','.join(policy.modalities)}"] if policy.modalities else []
@@ -492,8 +498,7 @@ def _referenced_series(one: OtherFile, found: Sequence[FoundSeries]) -> list[str
     Sequence). Without either, PS3.3 C.7.4.1: images in one frame of reference share their coordinates.
     """
     if not one.refers_to:
-        fits = [series for series in found if series.scan.frame_of_reference == one.frame_of_reference]
-        return [series.source for series in fits if one.frame_of_reference is not None]
+        return _in_frame_of_reference(one, found)
     fits = [series for series in found if series.scan.series in one.refers_to]
     if one.group is not None and len({series.scan.group for series in fits}) > 1:
         # Two patients can have the same series UID.
@@ -501,6 +506,14 @@ def _referenced_series(one: OtherFile, found: Sequence[FoundSeries]) -> list[str
     # If a series contains several volumes, the mask belongs to the one whose images it references.
     named = [series for series in fits if one.path in series.scan.masks]
     return [series.source for series in (named if len(fits) > 1 and named else fits)]
+
+
+def _in_frame_of_reference(one: OtherFile, found: Sequence[FoundSeries]) -> list[str]:
+    """Return the series in the frame of reference of a mask; none if it names no frame."""
+    # An RTSTRUCT may leave its Referenced Frame of Reference Sequence out (PS3.3 C.8.8.5).
+    if one.frame_of_reference is None:
+        return []
+    return [series.source for series in found if series.scan.frame_of_reference == one.frame_of_reference]
 
 
 def _label_of_mask(
@@ -516,6 +529,7 @@ def _label_of_mask(
     label = single_file_label(one.path, None, values.get("class"))
     # A mask of a series that is left out is no error, and names that series.
     fits = _referenced_series(one, content.taken) or _referenced_series(one, content.found)
+    # A Series Instance UID (PS3.3 C.7.3.1) is proof, so neither place nor pattern counts.
     if fits:
         return fits, label
     near = _nearest_series(one, content.taken)
@@ -535,6 +549,7 @@ def _label_of_mask(
 
 def _nearest_series(one: OtherFile, taken: Sequence[FoundSeries]) -> list[str]:
     near = series_near(one.path, {series.source: series.scan.folder for series in taken})
+    # Without a patient's id nothing tells the near series apart.
     if len(near) < 2 or one.group is None:
         return near
     of_patient = [
@@ -564,6 +579,7 @@ def _labels_by_pattern(
     # A stack is known by its folder, or by its first file where the pattern names files.
     match |= {path: _match_any(pattern, (path, files[0])) for path, files in content.stacks.items()}
     identities = _identities(content.taken, options.image_pattern)
+    # A pattern that takes nothing is a typing error, not a set without labels.
     if is_needed and all(values is None for values in match.values()):
         known = next(iter(identities.values()), ".")
         raise AnnotationsError(
@@ -573,6 +589,7 @@ def _labels_by_pattern(
     paths, labels = set(content.listing.named), []
     for path, values in match.items():
         class_name = None if values is None else values.get("class")
+        # A pattern such as **/*_seg.nii.gz tells which files are labels, and not of which series.
         if values is not None and "id" not in values and options.image_pattern is None:
             fits, problem = _by_place(path, content.taken), None
         else:
@@ -602,6 +619,7 @@ def _identities(
     found: Sequence[FoundSeries], image_pattern: str | None, *, needed: bool = True
 ) -> Mapping[str, str]:
     """Return the value of {id} for each series: its folder, or the part that --image-pattern defines."""
+    # Exports usually put each series into a folder, whose path then identifies it.
     if image_pattern is None:
         return {series.source: series.scan.folder for series in found}
     pattern = compile_pattern(image_pattern, "image_pattern", ("id",))
@@ -616,6 +634,15 @@ def _identities(
     return identities
 
 
+def _labels_by_place(content: _Content) -> list[tuple[list[str], LabelFiles]]:
+    """Return each NIfTI file with the series that it may belong to by its place, without a pattern."""
+    paths = set(content.listing.named)
+    return [
+        (_by_place(path, content.taken), single_file_label(path, missing_part(path, paths)))
+        for path in content.volumes
+    ]
+
+
 def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:
     """Return the series that match a NIfTI file by folder, otherwise by name."""
     folders = {series.source: series.scan.folder for series in found}
@@ -624,6 +651,7 @@ def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:
     beside = beside or [
         source for source, folder in folders.items() if folder != "." and folder_of(folder) == place
     ]
+    # One series in its folder or in the folders beside it: nothing else can be meant.
     if len(beside) == 1:
         return beside
     # Several series share a parent: masks/p1.nii.gz belongs to the series in .../p1.
@@ -638,6 +666,7 @@ def _sort_labels(
     fitting: list[tuple[PairKey, LabelFiles]] = []
     unfit = []
     for sources, label in labels:
+        # A label for two series would train one of them on another's anatomy.
         if len(sources) == 1:
             fitting.append(((sources[0],), label))
         else:
@@ -655,10 +684,12 @@ def _other_files(content: _Content) -> Iterator[SourceExample]:
     folders = {folder_of(one.damaged) for one in series if one.damaged is not None}
     for one in content.listing.apart:
         accounted = one.is_mask or _is_array(one)
+        # The series' own problem names its damaged files.
         if accounted or (one.may_be_slice and folder_of(one.path) in folders):
             continue
         kind = describe_kind(one.kind, is_flat=one.is_flat)
         problem: Problem = ("selection", "file is no slice of a volume", kind)
+        # A file that might be a slice was read, and says itself what is wrong with it.
         if one.may_be_slice and one.error is not None:
             problem = one.error.args
         yield rejected_example(one.path, problem)
@@ -713,6 +744,7 @@ def _no_series_message(root: str, apart: Sequence[OtherFile], named: Sequence[st
     ]
     fixes = [*_fixes_of_kinds(apart), *_other_layouts(named)]
     archive = next((one.path for one in apart if one.path.lower().endswith(ARCHIVE_EXTENSIONS)), None)
+    # Archives are not searched: a download of TCIA or Kaggle must be unpacked first.
     if archive is not None:
         fixes.append(f"{archive} is an archive: unpack it, and name the folder of its files")
     cure = "; ".join(fixes) or "name with --source the folder that holds the series' files"
@@ -729,6 +761,7 @@ def _fixes_of_kinds(apart: Sequence[OtherFile]) -> list[str]:
 
 def _other_layouts(named: Sequence[str]) -> list[str]:
     """Return the layouts that read a folder's volumes, else those that read its pictures."""
+    # --layout dicom on NIfTI files, by habit.
     if any(map(is_volume_name, named)):
         return ["NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet, bids or class-masks"]
     return ["pictures: take --layout folders, coco, voc or csv, without --depth"] if named else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 
 from halofeed.prep.annotations.advice import suggest
@@ -33,6 +34,7 @@ def series_near(path: str, folders: Mapping[str, str]) -> list[str]:
     while True:
         inside = "" if place == "." else f"{place}/"
         near = [source for source, folder in folders.items() if f"{folder}/".startswith(inside)]
+        # The nearest folder that holds any series: exports put SEG and RTSTRUCT beside or above their series.
         if near or place == ".":
             break
         place = folder_of(place)
@@ -56,26 +58,32 @@ def describe_choice(several: Sequence[Sequence[str]], single: Sequence[str], kin
     patterns = [
         _pattern_of([paths[place] for paths in ordered], ordered) for place in range(min(map(len, ordered)))
     ]
-
-    def try_words(words: Sequence[str]) -> str | None:
-        pattern = compile_pattern(words[1], "label_pattern", ("id", "class"))
-        taken = [[path for path in paths if fits_pattern(pattern, path)] for paths in ordered]
-        if any(len(paths) != 1 for paths in taken):
-            return None
-        count = len(several) + sum(fits_pattern(pattern, path) for path in single)
-        total = len(several) + len(single)
-        each = "each" if count == total else f"{count:,}"
-        scope = "" if count == total == 1 else f", one for {each} of {total:,} series"
-        return f"takes {_describe([path for (path,) in taken], ordered, kinds)}{scope}"
-
+    try_words = partial(_try_pattern, ordered, single, kinds)
     found = suggest([("--label-pattern", pattern) for pattern in patterns], try_words, most=_MOST_CHOICES)
     return "; or ".join([*map(str, found), _MERGE])
+
+
+def _try_pattern(
+    ordered: Sequence[Sequence[str]], single: Sequence[str], kinds: Mapping[str, str], words: Sequence[str]
+) -> str | None:
+    """Return what a pattern takes, if that is one label of each series that has several; else None."""
+    pattern = compile_pattern(words[1], "label_pattern", ("id", "class"))
+    taken = [[path for path in paths if fits_pattern(pattern, path)] for paths in ordered]
+    # Advice must take one label of each series, or it would end in the next message.
+    if any(len(paths) != 1 for paths in taken):
+        return None
+    count = len(ordered) + sum(fits_pattern(pattern, path) for path in single)
+    total = len(ordered) + len(single)
+    each = "each" if count == total else f"{count:,}"
+    scope = "" if count == total == 1 else f", one for {each} of {total:,} series"
+    return f"takes {_describe([path for (path,) in taken], ordered, kinds)}{scope}"
 
 
 def _describe(chosen: Sequence[str], ordered: Sequence[Sequence[str]], kinds: Mapping[str, str]) -> str:
     """Return "the SEG" where all chosen labels and no others are SEGs, else the name of the first."""
     named = {path: _NAMES.get(kinds.get(path, ""), "") for paths in ordered for path in paths}
     kind = named[chosen[0]]
+    # "the SEG" is clear only if no other label is a SEG.
     if kind and all((path in chosen) == (named[path] == kind) for path in named):
         return f"the {kind}"
     return _tail(chosen[0], ordered[0])
@@ -90,6 +98,7 @@ def _tail(path: str, beside: Iterable[str]) -> str:
 def _pattern_of(chosen: Sequence[str], ordered: Sequence[Sequence[str]]) -> str:
     """Return a pattern for one label of each series, with stars where the series differ."""
     tails = [_tail(path, beside).split("/") for path, beside in zip(chosen, ordered, strict=True)]
+    # Labels at several depths share their file names at most.
     if len({len(parts) for parts in tails}) > 1:
         tails = [parts[-1:] for parts in tails]
     return "**/" + "/".join(_common(parts) for parts in zip(*tails, strict=True))

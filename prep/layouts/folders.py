@@ -18,6 +18,7 @@ from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import add_class_notes, similar_class_notes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    grouped,
     is_split_name,
     refuse_annotation_file,
     rejected_example,
@@ -73,6 +74,7 @@ def list_references(
     refuse_annotation_file(annotation_file, "class folders need no annotation file; name the folder")
     paths = images.sizes()
     seen = summarize(paths, options)
+    # The user's word ends all doubts, and their cost: each reads files or compares names.
     if not options.folders_are_classes:
         _check_no_other_layout(annotations, images)
     rules = _resolve_rules(seen, (path for path in paths if not options.takes(path)), images.root, options)
@@ -128,6 +130,7 @@ def summarize(paths: Iterable[str], options: LayoutOptions) -> FolderSummary:
     for path in filter(options.takes, paths):
         folder = path.rpartition("/")[0]
         seen.firsts.setdefault(folder, path)
+        # A folder of HEIC files alone is a class without a single usable image.
         if folder not in seen.classes and not path.lower().endswith(UNREAD_EXTENSIONS):
             seen.classes[folder] = path
         seen.count += 1
@@ -147,6 +150,7 @@ def resolve_rules(
         AnnotationsError: see `list_references`.
     """
     others = list(others)
+    # Workers see the paths of their part only; files of another layout may be anywhere.
     if not options.folders_are_classes and may_suggest_layout(files, others, seen.firsts.values()):
         return None
     rules = _resolve_rules(seen, others, files.root, options)
@@ -166,18 +170,22 @@ def _resolve_rules(seen: FolderSummary, others: Iterable[str], root: str, option
     firsts = sorted(seen.firsts.values())
     if not options.folders_are_classes:
         _check_not_image_folder(seen.firsts, root)
+    # A folder of videos is a usual mistake, so the message names the first.
     if not firsts:
         video = next(filter(is_video_name, others), None)
         more = "" if video is None else f"; {video} is {_VIDEO}"
         raise AnnotationsError(f"{root}: no image file lies below it; expected class/image.jpg{more}")
+    # The user named a class folder, or the folder inside of a split.
     if not any(seen.firsts):
         raise AnnotationsError(
             f"{root}: {plural(seen.count, 'image lies', 'images lie')} directly in it, and none in a class "
             f"folder; expected class/image.jpg: name the folder above{_above(root)}"
         )
     first_is_split = options.split_folders
+    # The user's --split-folders settles the question, also against the names.
     if first_is_split is None:
         first_is_split = _decide_split_folders([path.split("/") for path in firsts], root)
+        # The user may take a folder above others for a class.
         if not options.folders_are_classes:
             _refuse_folders_above_classes(firsts, first_is_split, root)
     labels = (_example(path, first_is_split, options).label for path in seen.classes.values())
@@ -215,12 +223,10 @@ def _first_files_without_images(
     known = {tuple(path.split("/")[:depth]) for path in firsts}
     for path in others:
         folders = tuple(path.split("/")[:-1][:depth])
-        if (
-            len(folders) == depth
-            and folders not in known
-            and is_document_name(path)
-            and not is_document_name(folders[-1])
-        ):
+        if len(folders) < depth or folders in known or not is_document_name(path):
+            continue
+        # A folder with the name of a document, such as licenses, is none of a class.
+        if not is_document_name(folders[-1]):
             known.add(folders)
             yield path
 
@@ -250,46 +256,50 @@ def _empty_class_folder(path: str, rules: Rules) -> SourceExample:
 
 def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
     """Raise AnnotationsError if splits are below the first folder, or if the first folder would be the only class."""
-    below = [path.split("/")[first_is_split:] for path in paths]
-    inside = [path for path in below if len(path) > 1]
-    deep = [path for path in inside if len(path) > 2]
+    inside = [below for path in paths if len(below := path.split("/")[first_is_split:]) > 1]
     _refuse_one_level_too_deep(inside, root)
-    if not inside or len(deep) < len(inside):
+    # Pictures straight in a first folder prove that it is a class.
+    if not inside or any(len(path) == 2 for path in inside):
         return
-    above = deep[0][0]
-    holds_splits = all(is_split_name(path[1]) for path in deep)
+    above = inside[0][0]
+    holds_splits = all(is_split_name(path[1]) for path in inside)
     fix = "name the folder that holds the class folders or the splits"
-    if {len(path) for path in deep} == {
-        3 + holds_splits
-    }:  # else the folders below hold no pictures of a class
+    # Only if the folders below hold the pictures of classes.
+    if {len(path) for path in inside} == {3 + holds_splits}:
         fix += f", such as --source {shlex.quote(f'{root}/{above}')}"
-    shown = sorted({path[1] for path in deep})
-    if holds_splits:
-        found = (
-            f"{'/'.join(deep[0])} has a split, {deep[0][1]}, in the folder {above}; expected split/class/image or "
-            "class/image"
+    found = _split_inside(inside[0]) if holds_splits else _only_class(inside)
+    if found is not None:
+        raise LayoutError(
+            f"{root}: {found}: {fix}", lambda: f"or say --folders-are-classes to take {above} for a class"
         )
-    elif len({path[0] for path in deep}) == 1 and len(shown) > 1:
-        found = (
-            f"{above} would be the only class, and all its images lie in folders of their own "
-            f"({', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''})"
-        )
-    else:
-        return
-    raise LayoutError(
-        f"{root}: {found}: {fix}", lambda: f"or say --folders-are-classes to take {above} for a class"
+
+
+def _split_inside(path: Sequence[str]) -> str:
+    """Return what is wrong if the split is the second folder of a path."""
+    where = f"{'/'.join(path)} has a split, {path[1]}, in the folder {path[0]}"
+    return f"{where}; expected split/class/image or class/image"
+
+
+def _only_class(inside: Sequence[Sequence[str]]) -> str | None:
+    """Return what is wrong if one folder holds all pictures, and each in one of several folders; else None."""
+    shown = sorted({path[1] for path in inside})
+    if len({path[0] for path in inside}) > 1 or len(shown) < 2:
+        return None
+    more = ", ..." if len(shown) > 3 else ""
+    return (
+        f"{inside[0][0]} would be the only class, and all its images lie in folders of their own "
+        f"({', '.join(shown[:3])}{more})"
     )
 
 
 def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> None:
     """Raise AnnotationsError for data/cat/1.jpg and data/dog/1.jpg with samples/1.jpg: `data` may not be a class."""
-    below: dict[str, set[str]] = {}
-    for path in inside:
-        below.setdefault(path[0], set()).add(path[1] if len(path) > 2 else "")
+    below = grouped((path[0], path[1] if len(path) > 2 else "") for path in inside)
     flat = next((name for name, folders in below.items() if "" in folders), None)
-    deep = [name for name, folders in below.items() if len(folders) > 1 and "" not in folders]
+    deep = [name for name, folders in below.items() if len(set(folders)) > 1 and "" not in folders]
+    # Two first folders with subfolders are classes with kinds of their own.
     if flat is not None and len(deep) == 1 and not is_split_name(deep[0]):
-        shown = ", ".join(sorted(below[deep[0]])[:3])
+        shown = ", ".join(sorted(set(below[deep[0]]))[:3])
         raise AnnotationsError(
             f"{root}: all images of {deep[0]} lie in folders of their own ({shown}), and those of {flat} straight in "
             f"it; expected class/image: name the folder {deep[0]} with --source if its folders are the classes, or say "
@@ -301,6 +311,7 @@ def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> Non
     for files in (annotations,) if annotations is images else (annotations, images):
         if (found := suggest_layout(files)) is not None:
             message = f"{files.root}: no class folders: {found}"
+            # No class folder has a picture, so --folders-are-classes would not help.
             if not any(is_image_name(path) for path in images.sizes() if "/" in path):
                 raise AnnotationsError(f"{message}; or save class folders of pictures as PNG files")
             raise LayoutError(
@@ -311,6 +322,7 @@ def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> Non
 
 def _check_not_image_folder(folders: Iterable[str], root: str) -> None:
     names = {folder.rpartition("/")[2] for folder in folders}
+    # photos/images/1.jpg: nobody calls a class images, so the classes are in a file.
     if names and all(map(IMAGE_FOLDER.fullmatch, names)):
         shown = min(folders)
         raise LayoutError(
@@ -325,10 +337,13 @@ def _example(path: str, first_is_split: bool, options: LayoutOptions) -> SourceE
     split = folders.pop(0) if first_is_split and folders else "train"
     is_unread = path.lower().endswith(UNREAD_EXTENSIONS)
     problem = None
+    # Files that are no documents may be images of an unknown format, so none is left out silently.
     if not is_unread and not options.takes(path):
         problem = ("selection", "not an image file name", _VIDEO if is_video_name(path) else "")
+    # Pictures beside the class folders are samples or previews of a set.
     elif not folders:
         problem = ("selection", "image lies in no class folder", "")
+    # HEIC, raw photographs and others: images for certain, which no library here decodes.
     elif is_unread:
         extension = splitext(path)[1].lower()
         problem = ("decode", "format not supported", f"{extension}; convert it to JPEG or PNG first")
@@ -348,7 +363,9 @@ def _decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
     splits = [path for path in inside if is_split_name(path[0])]
     others = [path for path in inside if not is_split_name(path[0])]
     deep_splits = [path for path in splits if len(path) > 2]
+    # A class called test beside cat and dog is a class; test beside train is a split.
     if splits and not others:
+        # train/1.jpg: the classes are in a file, or these folders are classes called train and test.
         if not deep_splits:
             raise AnnotationsError(
                 f"{root}: {'/'.join(splits[0])} lies in a split folder but in no class folder; expected "
@@ -356,6 +373,7 @@ def _decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
                 "voc; --split-folders no treats these folders as classes"
             )
         return True
+    # train/cat/1.jpg beside cat/1.jpg: either reading gives some images a wrong class.
     if deep_splits:
         raise AnnotationsError(
             f"{root}: split and class folders are mixed: {'/'.join(deep_splits[0])} and "
@@ -367,11 +385,13 @@ def _decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
 
 def _refuse_unknown_splits(inside: Sequence[Sequence[str]], root: str) -> None:
     """Raise AnnotationsError for a/cat/1.jpg with b/cat/2.jpg: a and b may be classes or unusual split names."""
+    # Splits hold class/image alone, so other depths are folders of a class.
     if any(len(path) != 3 for path in inside):
         return
     second: dict[str, set[str]] = {}
     for path in inside:
         second.setdefault(path[0], set()).add(path[1])
+    # The same names below each first folder, as PACS has: photo/dog and sketch/dog, whose second folder is the class.
     if len(second) > 1 and len(set(map(frozenset, second.values()))) == 1:
         first, last = min(second), max(second)
         shared = min(second[first])
@@ -387,13 +407,17 @@ def _may_not_be_classes(files: SourceFiles, firsts: Iterable[str], classes: Coll
     """
     firsts = list(firsts)
     folders = [path.rpartition("/")[0] for path in firsts[:_SAMPLE]]
+    # These need the names of all files.
     if len(classes) == 1 or any(_partner_suffix(map(_stem, files.files_in(one))) for one in folders):
         return True
     if len(classes) > MAX_FOLDERS:
         return False
+    # The names alone raise the doubt, which contents settle.
+    if any(map(MASK_FOLDER.fullmatch, classes)) or _folder_pairs(classes):
+        return True
     stems = Counter(stem for path in firsts if len(stem := _stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS)
-    named = any(map(MASK_FOLDER.fullmatch, classes)) or bool(_folder_pairs(classes))
-    return named or max(stems.values(), default=0) > 1 or len({_is_gray(files, path) for path in firsts}) > 1
+    # One name in two folders, or gray beside colors, as masks beside pictures.
+    return max(stems.values(), default=0) > 1 or len({_is_gray(files, path) for path in firsts}) > 1
 
 
 def _check_class_folders(
@@ -410,37 +434,48 @@ def _check_class_folders(
     """
     if len(classes) > MAX_FOLDERS:
         return {}
+    # One class trains nothing, so its folder is usually that of pictures with annotations.
     if len(classes) == 1:
         (only,) = classes
         _refuse_annotations_beside(files, paths, only)
         return {only: f"all images have one class, {only!r}"}
-    by_class: dict[str, dict[str, str]] = {}
-    for path in paths:
-        parts = path.split("/")
-        folders = parts[:-1]
-        if len(folders) > first_is_split:
-            label = folders.pop(int(first_is_split))
-            by_class.setdefault(label, {})["/".join([*folders, _stem(path)])] = path
+    by_class = _paths_by_name(paths, first_is_split)
     _refuse_paired_folders(files, by_class, first_is_split)
     notes: dict[str, str] = {}
     for one, other in combinations(sorted(by_class), 2):
         shared = sorted(by_class[one].keys() & by_class[other].keys())
         smaller = min(len(by_class[one]), len(by_class[other]))
-        if 2 * len(shared) < smaller or not shared:
+        # Masks exist for most pictures; fewer shared names are chance.
+        if not shared or 2 * len(shared) < smaller:
             continue
         pairs = [(by_class[one][name], by_class[other][name]) for name in shared]
         _refuse_masks(files, one, other, pairs, smaller, options)
-        are_distinctive = len(pairs) >= _SAMPLE and all(
-            len(_stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS for path, _ in pairs
-        )
-        are_counters = _are_counters(by_class[one]) or _are_counters(by_class[other])
-        if 10 * len(pairs) >= 9 * smaller and are_distinctive and not are_counters:
+        # Nine of ten shared names may be two views or exposures of one thing, which a split would divide.
+        if 10 * len(pairs) >= 9 * smaller and _are_no_chance(pairs, by_class[one], by_class[other]):
             message = (
                 f"{pairs[0][0]} and {pairs[0][1]} have one name, as have {plural(len(pairs), 'file')} of "
                 f"their classes: {MAY_SHOW_ONE_THING}"
             )
             notes = _join_notes(notes, dict.fromkeys((one, other), message))
     return notes
+
+
+def _paths_by_name(paths: Iterable[str], first_is_split: bool) -> dict[str, dict[str, str]]:
+    """Return the images of each class by their names: the path without the class and the extension."""
+    by_class: dict[str, dict[str, str]] = {}
+    for path in paths:
+        folders = path.split("/")[:-1]
+        if len(folders) > first_is_split:
+            label = folders.pop(int(first_is_split))
+            by_class.setdefault(label, {})["/".join([*folders, _stem(path)])] = path
+    return by_class
+
+
+def _are_no_chance(pairs: Sequence[tuple[str, str]], one: Iterable[str], other: Iterable[str]) -> bool:
+    """Return whether two folders do not share names by chance, as numbered files and short names do."""
+    if len(pairs) < _SAMPLE or _are_counters(one) or _are_counters(other):
+        return False
+    return all(len(_stem(path)) >= _MIN_DISTINCTIVE_CHARACTERS for path, _ in pairs)
 
 
 def _folder_pairs(names: Collection[str]) -> dict[str, str]:
@@ -454,10 +489,12 @@ def _folder_pairs(names: Collection[str]) -> dict[str, str]:
     shortest = min(names, key=lambda name: (len(name), name), default="")
     for longer in sorted(names):
         start, found, end = longer.partition(shortest)
+        # The shortest name is the text that all others of its half begin or end with, if any is.
         if longer == shortest or not found:
             continue
         added = [name for name in names if name.startswith(start) and name.endswith(end)]
         pairs = {name[len(start) : len(name) - len(end)]: name for name in sorted(added)}
+        # Exactly half of the names are the other half's with one text added: [cat, dog, hotdog] are no pairs.
         if set(pairs) | set(added) == set(names) and len(pairs) * 2 == len(names):
             return pairs
     return {}
@@ -469,16 +506,20 @@ def _refuse_paired_folders(
     """Raise AnnotationsError if each picture of a half of the folders has a partner of its name in the other half.
 
     Two classes that are numbered from 1 share names by chance; two pairs of folders with partners by name do not.
+    CamVid has train with trainannot, and val with valannot.
     """
     pairs = _folder_pairs(by_class)
+    # Each picture has its annotation, or they are no pairs.
     if not pairs or any(by_class[one].keys() != by_class[other].keys() for one, other in pairs.items()):
         return
+    # One pair of numbered folders, such as 0 and 01, shares names by chance.
     if len(pairs) < 2 and any(_are_counters(by_class[one]) for one in pairs):
         return
     one = min(pairs)
     name = min(by_class[one])
     image, label = by_class[one][name], by_class[pairs[one]][name]
     count = sum(len(by_class[one]) for one in pairs)
+    # Patterns would need the split within both, which a trial on this source cannot show.
     if first_is_split:
         fix = "name the folder of the images and that of the labels with --image-pattern and --label-pattern"
     else:
@@ -503,6 +544,8 @@ def _pairing_patterns(
         for path in files.sizes():
             if kind := pair.classify(path):
                 found[kind[0]].add((kind[1]["split"], kind[1]["id"]))
+        # Advice is printed only if it pairs all files, see docs/decisions.md, "A suggestion is typed before it is
+        # printed".
         if found[True] == found[False] and len(found[True]) == count:
             return (
                 f"for label images say --layout pairs --image-pattern '{image}' --label-pattern '{label}', which pairs "
@@ -531,6 +574,7 @@ def _refuse_annotations_beside(files: SourceFiles, paths: Sequence[str], only: s
         ),
         None,
     )
+    # 1.txt beside 1.jpg in a single folder: YOLO, VOC or captions.
     if beside is not None:
         raise AnnotationsError(
             f"{files.root}: {only} would be the only class, and {beside} is by its name the annotation of "
@@ -547,6 +591,7 @@ def _refuse_partners(files: SourceFiles, paths: Sequence[str], options: LayoutOp
     if not suffix or not named:
         return
     contents = [(read_content(files, image), read_content(files, label)) for image, label in named[:_SAMPLE]]
+    # Names such as 1.jpg and 1_2.jpg may be variants of a picture; contents decide.
     if any(not image or not label or is_label_of(label, image) is False for image, label in contents):
         return
     image, label = named[0]
@@ -579,19 +624,27 @@ def _refuse_masks(
 ) -> None:
     """Raise AnnotationsError if two folders share file names and one holds the masks of the other."""
     named = [bool(MASK_FOLDER.fullmatch(name)) for name in (one, other)]
-    if sum(named) != 1:
-        sample = pairs[:: max(1, len(pairs) // _SAMPLE)][:_SAMPLE]
-        gray = [{_is_gray(files, pair[place]) for pair in sample} for place in (0, 1)]
-        is_proof = len(pairs) > 1 and 10 * len(pairs) >= 9 * smaller and {True} in gray and {False} in gray
-        if not any(named) and not is_proof:
-            return
-        named = [gray[0] == {True}, gray[1] == {True}] if is_proof else [False, True]
-    image, mask = pairs[0][::-1] if named[0] else pairs[0]
+    # Two names of masks, or none, do not tell which folder has the masks; contents may.
+    place = named.index(True) if sum(named) == 1 else _gray_folder(files, pairs, smaller)
+    # Two folders of photographs of one name, such as frames of two cameras.
+    if place is None and not any(named):
+        return
+    image, mask = pairs[0][::-1] if place == 0 else pairs[0]
     raise AnnotationsError(
         f"{files.root}: {image} and {mask} have one name, as have {len(pairs)} of "
         f"{plural(smaller, 'file')}, so that one is the "
         f"mask or annotation of the other; for label images {pattern_advice(files, options)}; or {_FIX}"
     )
+
+
+def _gray_folder(files: SourceFiles, pairs: Sequence[tuple[str, str]], smaller: int) -> int | None:
+    """Return 0 or 1 for the folder whose files alone are gray, if nearly all files of both pair; else None."""
+    # A single gray file may be a gray photograph.
+    if len(pairs) < 2 or 10 * len(pairs) < 9 * smaller:
+        return None
+    sample = pairs[:: max(1, len(pairs) // _SAMPLE)][:_SAMPLE]
+    gray = [{_is_gray(files, pair[place]) for pair in sample} for place in (0, 1)]
+    return gray.index({True}) if {True} in gray and {False} in gray else None
 
 
 def _stem(path: str) -> str:

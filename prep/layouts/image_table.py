@@ -106,6 +106,7 @@ def list_references(
     try:
         yield from _list_references(form, annotations, images, annotation_file, options)
     except AnnotationsError as error:
+        # The user's task does not fit; only without one may another be suggested.
         if options.task is not None:
             raise
         tried = _suggest_task(form, annotations, images, annotation_file, options)
@@ -125,6 +126,7 @@ def _list_references(
     # The TF Object Detection API's create_*_tf_record.py write boxes as shares of the picture's sides.
     if form == "tfrecord" and options.box_units == "auto":
         options = replace(options, box_units="normalized")
+    # A column of masks in place of boxes: the files are paired by rows.
     if options.wants_label_images:
         yield from segmentation_table.list_references(form, annotations, images, annotation_file, options)
         return
@@ -134,13 +136,17 @@ def _list_references(
     one_file = annotation_file is not None
     index = ImageIndex(images, annotations.root, options.takes)
     rows = _by_source(tables, index, options)
+    # A box has one class, so only classes of pictures may be joined in a cell.
     if not with_boxes:
         _check_separators(rows.classes, options)
+    # All images are missing: a wrong folder, which one message tells better than a problem of each row.
     if not rows.has_image():
         index.check_any_image(tables[0].file)
     others = []
+    # Counts and sums of hashes tell it without a list of all paths, which large tables would need.
     if not index.all_images_are_named(rows.named, only_used_folders=one_file):
         others = sort_examples(list(index.without_annotation(rows.splits, only_used_folders=one_file)))
+    # Units and grids of boxes are resolved from all rows of a table, so its examples are in memory.
     if with_boxes:
         resolved = _resolve_tables(rows.images(), images, options)
         yield from sort_examples(note_similar_classes([*resolved, *others]))
@@ -188,12 +194,15 @@ def _column_rules(options: LayoutOptions) -> ColumnRules:
 
 def _check_tables(tables: Sequence[Table], options: LayoutOptions, *, with_boxes: bool) -> None:
     """Raise an error if tables have no rows, or an option has no effect on them."""
-    if missing := [name for name in options.keep if not any(name in table.columns for table in tables)]:
-        found_columns = ", ".join(dict.fromkeys(column for table in tables for column in table.header))
+    columns = set(chain(*(table.columns for table in tables)))
+    # A typed column that no table has would silently keep nothing.
+    if missing := [name for name in options.keep if name not in columns]:
+        found_columns = ", ".join(dict.fromkeys(chain(*(table.header for table in tables))))
         raise AnnotationsError(
             f"{tables[0].file}: --keep {','.join(missing)}: no table has such a column; found {found_columns}; "
             "leave it out"
         )
+    # An option without effect is refused (docs/decisions.md).
     if with_boxes and options.several_classes == "keep":
         raise UsageError(
             "--several-classes keep: has no effect on boxes, each of which has its class; add --task classification, "
@@ -264,8 +273,10 @@ def _with_class_names(table: Table, options: LayoutOptions) -> Table:
 
     def named(row: TableRow) -> TableRow:
         number = class_number(row.cell("class"))
+        # Some files of a set have names already, as the label map's own.
         if number is None or row.cell("class") in names.values():
             return row
+        # A number among names would be a class of its own.
         if number not in names:
             known = ", ".join(f"{one} {name}" for one, name in list(names.items())[:_MAX_NAMED])
             raise AnnotationsError(
@@ -360,6 +371,7 @@ def _by_source(tables: Sequence[Table], index: ImageIndex, options: LayoutOption
             # Pictures inside of the container are its own. A damaged row keeps its name, wherever the file is.
             if named and (row.fault is not None or container_of(named) == table.file):
                 found.add((named, place, payload))
+            # Most names are paths, which are confirmed at once; the others need all names together.
             elif named and matcher.is_path((facts.folder, named), query):
                 comparison.add(query.name, -1)
                 found.add((query.name, place, payload))
@@ -376,7 +388,7 @@ def _by_source(tables: Sequence[Table], index: ImageIndex, options: LayoutOption
 
 @dataclass(frozen=True, kw_only=True)
 class _TableFacts:
-    """What the rows of a table share.
+    """Facts that the rows of a table share.
 
     Args:
         folder: split folder that the table describes; "" if it describes all of the source.
@@ -390,6 +402,7 @@ class _TableFacts:
 
     def split_of(self, row: TableRow) -> str:
         """Return the split of a row: its own, the table's, or that of its path's folders."""
+        # The column counts before the names of files and folders.
         if split := row.cell("split") or self.split:
             return split
         return splits_by_folders([posixpath.join(self.folder, row.cell("filename"))])[0]
@@ -398,6 +411,7 @@ class _TableFacts:
 def _facts_of(table: Table, options: LayoutOptions) -> _TableFacts:
     """Return the split folder, the split and the notes of a table."""
     file, notes = table.file, (*table.notes, *_left_note(table, options))
+    # The folders of pictures are inside of the container; those above it are its own.
     if is_container(file):
         split = split_in_file_name(file) or splits_by_folders([file])[0]
         return _TableFacts(folder="", split=split, notes=notes)
@@ -434,6 +448,7 @@ def _resolve_tables(
     examples: list[SourceExample] = []
     found: list[tuple[int, str, _Described]] = []
     for image in listed:
+        # One name may have rows that are found and rows that are not, by their folders.
         if image.rows:
             found.append((image.number, image.rows[0][0].file, _with_boxes(image, options)))
         if image.error:
@@ -441,14 +456,18 @@ def _resolve_tables(
     # In the order of the rows, so that messages name the first one.
     by_table = grouped((file, described) for _, file, described in sorted(found, key=itemgetter(0)))
     for file, of_table in by_table.items():
-        has_places = any(one.boxes or one.bad_objects for one, *_ in of_table)
-        if not has_places and any(names for _, names, _ in of_table):
-            raise AnnotationsError(
-                f"{file}: no row has a box, and rows have classes: take --task classification"
-            )
+        _check_any_box(file, of_table)
         settled = settle_classes(of_table, options, are_objects=True)
         examples += resolve_boxes(settled, images, options, file)
     return examples
+
+
+def _check_any_box(file: str, of_table: Sequence[_Described]) -> None:
+    """Raise AnnotationsError if a table with columns for boxes has classes and no box at all."""
+    has_places = any(one.boxes or one.bad_objects for one, *_ in of_table)
+    # Empty columns of corners: a table of classes that was made from one of boxes.
+    if not has_places and any(names for _, names, _ in of_table):
+        raise AnnotationsError(f"{file}: no row has a box, and rows have classes: take --task classification")
 
 
 def _is_class_alone(row: TableRow) -> bool:
@@ -493,8 +512,10 @@ def _missing_image_example(image: _Image, error: SourceError) -> SourceExample:
 
 def _has_boxes(tables: Sequence[Table], are_required: bool | None) -> bool:
     plain = [table for table in tables if "xmin" not in table.columns]
+    # --task classification ignores the boxes, and takes the classes of all rows.
     if are_required is False:
         return False
+    # Pictures of a table of classes would seem to have no objects.
     if plain and (are_required or len(plain) < len(tables)):
         raise AnnotationsError(
             f"{plain[0].file}: no columns {','.join(CORNERS)}; found {', '.join(plain[0].header)}; "
@@ -506,6 +527,7 @@ def _has_boxes(tables: Sequence[Table], are_required: bool | None) -> bool:
 def _agree(source: str, rows: Sequence[TableRow], column: str, values: Sequence[str]) -> str:
     """Return the value that all rows of an image have; raise AnnotationsError if they differ."""
     for row, value in zip(rows, values, strict=True):
+        # An image in two splits or groups would be on both sides of a division.
         if value != values[0]:
             raise AnnotationsError(
                 f"{source}: two values of {column}: {values[0]!r} ({rows[0].place}) and {value!r} "
@@ -517,6 +539,7 @@ def _agree(source: str, rows: Sequence[TableRow], column: str, values: Sequence[
 def _plain_example(image: _Image, options: LayoutOptions) -> SourceExample:
     """Return the example of an image without its classes or boxes; it has a problem if the form of a row is wrong."""
     source, rows = image.source, [row for row, _ in image.rows]
+    # A row of another form may hold a box that nobody sees, so the image is no sample.
     if faulty := next((row for row in rows if row.fault), None):
         return SourceExample(
             source=source,
@@ -549,6 +572,7 @@ def _with_classes(example: SourceExample, image: _Image, options: LayoutOptions)
         classes = classes_of(example.source, [row for row, _ in image.rows], options)
     except SourceError as error:
         return replace(example, problem=error.args)
+    # A record has either a class or a set of classes, the same in the complete data set.
     if options.several_classes == "keep":
         return replace(example, labels=classes)
     return replace(example, label=classes[0])
@@ -573,6 +597,7 @@ def _with_boxes(image: _Image, options: LayoutOptions) -> _Described:
 
 def _size(rows: Sequence[TableRow]) -> tuple[int, int] | None:
     sizes = {declared_size(row.cell("height"), row.cell("width")) for row in rows}
+    # Boxes may be scaled by the declared size, so it must be known.
     if len(sizes) > 1:
         detail = f"{rows[0].place} and others: {sorted(str(size) for size in sizes)}"
         raise SourceError("annotation", "rows disagree about the size", detail)
@@ -586,6 +611,7 @@ def _box(row: TableRow, options: LayoutOptions) -> Box | None:
     if not row.cell("class") and not any(coordinates):
         return None
     label = _class_of_box(row)
+    # A missing side cannot be guessed, as an empty row can.
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
     sides = [parse_number(row.cell(side), f"{row.place} {side}") for side in CORNERS]
@@ -605,6 +631,7 @@ def _class_of_box(row: TableRow) -> str:
     if not written:
         raise SourceError("annotation", "box has no class", row.place)
     listed = _listed_classes(written)
+    # Two classes of one box are either two objects or a mistake.
     if listed is not None and len(listed) != 1:
         raise SourceError("annotation", "box has no class or several", f"{row.place}: {written}")
     return listed[0] if listed else written
@@ -617,6 +644,7 @@ def _listed_classes(cell: str) -> tuple[str, ...] | None:
     (('hat', 'coat'), ('hat',), (), None)
     """
     found = parse_literal(cell, None) if cell.startswith("[") and cell.endswith("]") else None
+    # A text in brackets, such as [hat], is the name of a class.
     if not isinstance(found, list) or not all(type(one) in (str, int) for one in found):
         return None
     return tuple(str(one).strip() for one in found)
@@ -628,6 +656,7 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
     Args:
         places: maps each class, as written, to its first location.
     """
+    # The user has said how cells are divided.
     if options.class_separator != "auto":
         return
     # A word, as in "scab and rust", comes before the blank, which would make a class of it.
@@ -635,6 +664,7 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
     for separator, cells in by_separator:
         combined = next((cell for cell, parts in cells.items() if all(part in places for part in parts)), "")
         reason = "as each part is a class of other rows"
+        # Kaggle's Planet set: rows combine a few words, such as "clear primary", most of which never come alone.
         if not combined and _are_combinations(cells, places):
             combined, reason = next(iter(cells)), "as its parts come in other cells in other combinations"
         if combined:
@@ -659,6 +689,7 @@ def _parts_of_cells(cells: Iterable[str]) -> dict[str, dict[str, list[str]]]:
         signs = {run.strip() or " " for run in _SEPARATOR.findall(cell)}
         for separator in signs | {f" {word} " for word in joining & set(cell.split()[1:-1])}:
             parts = [part.strip() for part in cell.split(None if separator == " " else separator)]
+            # "cat_" and "-x" are names.
             if len(parts) > 1 and all(parts):
                 by_separator.setdefault(separator, {})[cell] = parts
     return by_separator
@@ -695,6 +726,7 @@ def _are_combinations(cells: Mapping[str, Sequence[str]], places: Mapping[str, s
     parts.update(whole)
     positions = {(part, place) for found in cells.values() for place, part in enumerate(found)}
     used = set(chain(*cells.values()))
+    # Parts with one place each are the words of a name: color first, then thing.
     if len(positions) == len(used) or any(parts[part] < 2 for part in used):
         return False
     return len(cells) + len(whole) > len(parts)
@@ -709,18 +741,24 @@ def classes_of(source: str, rows: Sequence[TableRow], options: LayoutOptions) ->
     """
     if len(rows) == 1 and len(only := _written_classes(rows[0], options)) == 1:  # nearly all images
         return (only[0],)
-    places: dict[str, str] = {}
-    lacking = None
-    for row in rows:
-        found = _written_classes(row, options)
-        lacking = lacking or (None if found else row)
-        for name in found:
-            places.setdefault(name, row.place)
+    places, lacking = _first_places(rows, options)
     if lacking is not None and not _means_no_class(lacking, places, options):
         raise SourceError("annotation", "row has no class", lacking.place)
     if len(places) > 1 and options.several_classes == "refuse":
         raise _several_classes(source, places)
     return tuple(places)
+
+
+def _first_places(rows: Iterable[TableRow], options: LayoutOptions) -> tuple[dict[str, str], TableRow | None]:
+    """Return the first location of each class of an image, in the order of the rows, and the first row without one."""
+    places: dict[str, str] = {}
+    lacking = None
+    for row in rows:  # without another list: one image may have all rows of a large table
+        found = _written_classes(row, options)
+        lacking = lacking or (None if found else row)
+        for name in found:
+            places.setdefault(name, row.place)
+    return places, lacking
 
 
 def _several_classes(source: str, places: Mapping[str, str]) -> AnnotationsError:
@@ -744,12 +782,15 @@ def _written_classes(row: TableRow, options: LayoutOptions) -> list[str]:
     """Return the classes in one row; raise SourceError if one has no name."""
     cell = row.cell("class")
     listed = _listed_classes(cell)
+    # A list says itself what its classes are; --class-separator divides plain cells.
     if listed is None:
         separator = options.class_separator
+        # `_check_separators` refused cells that look divided.
         if separator in ("auto", "none") or not cell:
             return [cell] if cell else []
         # A whitespace separator may occur several times in a row.
         listed = tuple(part.strip() for part in cell.split(separator if separator.strip() else None))
+    # "hat,,coat": a lost name, or a separator too many.
     if not all(listed):
         raise SourceError("annotation", "class has no name", f"{row.place}: {cell!r}"[:200])
     return list(listed)

@@ -63,18 +63,15 @@ def _read_labelme(path: str, data: bytes) -> list[FilePicture] | None:
     if not isinstance(document, dict) or not {"shapes", "imagePath"} <= document.keys():
         return None
     written, name = document["shapes"], document["imagePath"]
+    # The two keys are labelme's, so the file is a damaged one of it and not another format.
     if not isinstance(written, list) or not isinstance(name, str | None):
         raise SourceError("annotation", "not a labelme annotation", "shapes is no list, or imagePath no text")
-    objects: dict[Any, list[Any]] = {}
-    for place, shape in enumerate(written):
-        group = _mapping(shape).get("group_id")
-        is_part = isinstance(group, int | str) and shape.get("shape_type") != "rectangle"
-        objects.setdefault((str(shape.get("label")), group) if is_part else place, []).append(shape)
+    objects = _objects_of_shapes(written)
     picture = FilePicture(
         name=name or "",
         stem=posixpath.splitext(path)[0],
         size=(document.get("imageHeight"), document.get("imageWidth")),
-        objects=list(objects.values()),
+        objects=objects,
         classes=[name for name, is_set in _mapping(document.get("flags")).items() if is_set is True],
         notes=(_GROUPED,) * (len(objects) < len(written)) + (_IGNORED,) * any(map(_is_ignored, written)),
         attributes={key: value for key, value in document.items() if key not in _LABELME_KEYS},
@@ -82,11 +79,25 @@ def _read_labelme(path: str, data: bytes) -> list[FilePicture] | None:
     return [picture]
 
 
+def _objects_of_shapes(written: Sequence[Any]) -> list[list[Any]]:
+    """Return the shapes of each object: those that share a label and a group_id, except rectangles.
+
+    Two rectangles of one group_id, such as a person and a bag, are related objects and no parts of one.
+    """
+    objects: dict[Any, list[Any]] = {}
+    for place, shape in enumerate(written):
+        group = _mapping(shape).get("group_id")
+        is_part = isinstance(group, int | str) and shape.get("shape_type") != "rectangle"
+        objects.setdefault((str(shape.get("label")), group) if is_part else place, []).append(shape)
+    return list(objects.values())
+
+
 def _is_ignored(shape: Any) -> bool:
     return _mapping(shape).get("label") == "__ignore__"
 
 
 def _box_of_labelme(parts: list[Any], what: str, options: LayoutOptions) -> Box | None:
+    # labelme's converters skip the label __ignore__.
     if _is_ignored(parts[0]):
         return None
     return unite_parts(parts, lambda shape: _box_of_part(shape, what, options), options)
@@ -96,27 +107,35 @@ def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
     if not isinstance(shape, dict):
         raise SourceError("annotation", "shape is no object", f"{what} is {shape!r:.80}")
     label = class_of(shape.get("label"), what)
-    kind = shape.get("shape_type") or "polygon"
+    kind = shape.get("shape_type") or "polygon"  # older versions of labelme wrote polygons without a type
+    # labelme's points, lines and linestrips have no area.
     if kind not in (*_OUTLINES, "rectangle", "circle", "mask"):
         raise no_box(kind, f"{what} {label!r}")
     points = points_of(shape.get("points"), what)
     x, y = points[::2], points[1::2]
-    # Tools that follow labelme write rectangles with four corners, which may be turned.
-    is_upright = len(x) == 4 and len(set(x)) == len(set(y)) == 2
+    # A turned rectangle is measured as an outline, whatever the tool calls it.
     if kind in _OUTLINES or (kind == "rectangle" and share_of_turned_rectangle(points) is not None):
         return polygon_of(label, points, what, options)
-    if len(x) != 2 and not (kind == "rectangle" and is_upright):
+    # Tools that follow labelme write rectangles with four corners, which may be turned.
+    is_upright = kind == "rectangle" and len(x) == 4 and len(set(x)) == len(set(y)) == 2
+    if len(x) != 2 and not is_upright:
         raise SourceError("annotation", "shape has no 2 points", f"{what} {label!r} has {len(x)}")
-    if kind == "circle":
+    if kind == "circle":  # its center and a point on it
         radius = math.dist(points[:2], points[2:])
         return ellipse_of(label, [*points[:2], radius, radius, 0], what, options)
+    # Its points are the corners of the picture that it holds.
     if kind == "mask":
-        try:
-            head = base64.b64decode(str(shape.get("mask"))[: _PNG_HEAD_BYTES * 4 // 3], validate=True)
-        except ValueError as error:
-            raise SourceError("annotation", "bitmap is no PNG", f"{what}: {error}") from error
-        return bitmap_of(label, [round(x[0]), round(y[0])], head, what, options)
+        corner = [round(x[0]), round(y[0])]
+        return bitmap_of(label, corner, _head_of_labelme(shape.get("mask"), what), what, options)
     return rectangle_of(label, [min(x), min(y), max(x), max(y)], what, options)
+
+
+def _head_of_labelme(mask: Any, what: str) -> bytes:
+    """Return the first bytes of a mask, which labelme writes as a PNG of the size of the object in base64."""
+    try:
+        return base64.b64decode(str(mask)[: _PNG_HEAD_BYTES * 4 // 3], validate=True)
+    except ValueError as error:
+        raise SourceError("annotation", "bitmap is no PNG", f"{what}: {error}") from error
 
 
 _LABELME_KEYS = frozenset(("shapes", "imagePath", "imageData", "imageHeight", "imageWidth", "version"))
@@ -170,6 +189,7 @@ def _names_of(entries: Any, key: str) -> list[str]:
 
 
 def _has_fractions(value: Any) -> bool:
+    # Points are nested in lists whose depth differs by geometry.
     if isinstance(value, dict | list):
         return any(map(_has_fractions, value.values() if isinstance(value, dict) else value))
     return isinstance(value, float) and not value.is_integer()
@@ -179,17 +199,21 @@ def _box_of_supervisely(written: tuple[Mapping[str, Any], bool], what: str, opti
     entry, is_whole = written
     label, kind = class_of(entry.get("classTitle"), what), entry.get("geometryType")
     what = f"{what} {label!r}"
+    # A bitmap has no points, and an origin for its first pixel.
     if kind == "bitmap":
         return _box_of_bitmap(label, _mapping(entry.get("bitmap")), what, options)
+    # Supervisely's points, lines, graphs and cuboids have no area.
     if kind not in ("rectangle", "polygon"):
         raise no_box(kind, what)
     points = _mapping(entry.get("points"))
     corners = points_of(points.get("exterior"), what)
+    # Two corners in any order, each a pixel that belongs to it: see the rules above.
     if kind == "rectangle":
         x, y = sorted(corners[::2]), sorted(corners[1::2])
         if len(x) != 2:
             raise SourceError("annotation", "shape has no 2 points", f"{what} has {len(x)}")
         return rectangle_of(label, [x[0], y[0], x[1] + is_whole, y[1] + is_whole], what, options)
+    # Masks are stored as polygons without holes, so one would be filled.
     if options.masks and points.get("interior"):
         raise SourceError("annotation", "polygon has a hole", f"{what}: masks of polygons have none")
     return polygon_of(label, [side + is_whole / 2 for side in corners], what, options)
@@ -239,9 +263,11 @@ def _picture_of_createml(place: int, entry: Mapping[str, Any]) -> FilePicture:
     name = next((entry[key] for key in _PICTURE_KEYS if isinstance(entry.get(key), str)), "")
     objects = next((entry[key] for key in _OBJECT_LISTS if isinstance(entry.get(key), list)), None)
     fault = None
+    # One entry without its keys is damaged; a file without any is another format.
     if not name or objects is None:
         detail = f"entry {place}: expected image and annotations"
         fault = SourceError("annotation", "entry is no picture with annotations", detail)
+    # An object has coordinates; labels alone are classes of the picture.
     if objects and all(map(_is_class_alone, objects)):
         classes = _names_of(objects, "label")
         return FilePicture(name=name, classes=classes, fault=fault, attributes=entry)
@@ -289,6 +315,7 @@ _NOT_READ = "results that are no regions and no choices, such as texts, are not 
 def _read_label_studio(path: str, data: bytes) -> Iterator[FilePicture] | None:
     document = parse_json_document(data)
     tasks = document if isinstance(document, list) else [document]
+    # labelstud.io/guide/export: JSON-MIN has no annotations; its keys are the names of the user's controls.
     if not any("data" in one and {*_RESULTS} & one.keys() for one in map(_mapping, tasks)):
         return None
     return (_picture_of_task(place, one) for place, one in enumerate(tasks))
@@ -297,39 +324,50 @@ def _read_label_studio(path: str, data: bytes) -> Iterator[FilePicture] | None:
 def _picture_of_task(place: int, task: Any) -> FilePicture:
     name = stem = ""
     try:
+        # A task without data has no picture, and fails alone.
         if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
             raise SourceError("annotation", "task has no data", f"task {place}: {task!r:.80}")
         name = _image_of_task(task["data"], f"task {place}")
+        # An export names uploaded files with their mark, and users have the files as they were.
         base = posixpath.basename(name)
         stem = posixpath.splitext(_MARK.sub("", base))[0] if _MARK.match(base) else ""
         results = _results_of(task, name)
     except SourceError as error:
         return FilePicture(name=name, stem=stem, fault=error)
-    regions: dict[Any, dict[str, Any]] = {}
-    drawn = [one for one in results if _GEOMETRY & _mapping(_mapping(one).get("value")).keys()]
-    for number, result in enumerate(drawn):
-        # With Labels beside Rectangle, one region has several results of one id.
-        key = result["id"] if isinstance(result.get("id"), str) else number
-        regions.setdefault(key, dict(result)).update(result["value"])
-    first = next(iter(regions.values()), {})
+    regions = _regions_of(filter(_is_drawn, results))
+    first = regions[0] if regions else {}
+    others = [one for one in results if not _is_drawn(one)]
     return FilePicture(
         name=name,
         stem=stem,
         size=(first.get("original_height"), first.get("original_width")),
-        objects=list(regions.values()),
-        classes=[name for one in results for name in _choices_of(one)],
-        notes=(_NOT_READ,) if any(not _choices_of(one) for one in results if one not in drawn) else (),
+        objects=regions,
+        classes=[name for one in others for name in _choices_of(one)],
+        notes=() if all(map(_choices_of, others)) else (_NOT_READ,),
         attributes={**_mapping(task.get("meta")), **task["data"]},
     )
+
+
+def _is_drawn(result: Any) -> bool:
+    """Return whether a result is a region of the picture, and not a choice or a text for all of it."""
+    return bool(_GEOMETRY & _mapping(_mapping(result).get("value")).keys())
+
+
+def _regions_of(drawn: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return each region with the values of its results: with Labels beside Rectangle, it has several of one id."""
+    regions: dict[Any, dict[str, Any]] = {}
+    for number, result in enumerate(drawn):
+        key = result["id"] if isinstance(result.get("id"), str) else number
+        regions.setdefault(key, dict(result)).update(result["value"])
+    return list(regions.values())
 
 
 def _choices_of(result: Any) -> list[str]:
     """Return the classes that a result gives the complete picture: its choices, or the ends of paths of a taxonomy."""
     value = _mapping(_mapping(result).get("value"))
-    if _GEOMETRY & value.keys():
-        return []
     choices, paths = value.get("choices"), value.get("taxonomy")
     names = choices if isinstance(choices, list) else []
+    # A taxonomy's choice is the path from the root to a leaf, whose last part is the class.
     if isinstance(paths, list):
         names = [*names, *(path[-1] for path in paths if isinstance(path, list) and path)]
     return [name.strip() for name in names if isinstance(name, str) and name.strip()]
@@ -337,25 +375,32 @@ def _choices_of(result: Any) -> list[str]:
 
 def _image_of_task(data: dict[str, Any], what: str) -> str:
     """Return the path of a task's picture, which is an upload, a local file or an address."""
-    found = {}
-    for key, value in data.items():
-        if isinstance(value, str):
-            parts = urlsplit(value)
-            is_local = parts.path.endswith("/data/local-files/")
-            path = parse_qs(parts.query).get("d", [""])[0] if is_local else unquote(parts.path)
-            if is_image_name(path):
-                found[key] = _UPLOAD.sub("", path).lstrip("/")
-    if len(found) != 1 and "image" not in found:
+    paths = {key: _path_of_address(value) for key, value in data.items() if isinstance(value, str)}
+    found = {key: _UPLOAD.sub("", path).lstrip("/") for key, path in paths.items() if is_image_name(path)}
+    # `image` is the name in Label Studio's templates; others are free.
+    if "image" in found:
+        return found["image"]
+    if len(found) != 1:
         raise SourceError("annotation", "task has no single picture", f"{what}: {data!r:.80}")
-    return found["image"] if "image" in found else next(iter(found.values()))
+    return next(iter(found.values()))
+
+
+def _path_of_address(value: str) -> str:
+    """Return the path of an address; that of local storage is in its query: /data/local-files/?d=photos/a.jpg."""
+    parts = urlsplit(value)
+    if parts.path.endswith("/data/local-files/"):
+        return parse_qs(parts.query).get("d", [""])[0]
+    return unquote(parts.path)
 
 
 def _results_of(task: dict[str, Any], name: str) -> list[Any]:
     """Return the results of a task's only annotation, or of its ground truth."""
     listed: list[Any] = next((task[key] for key in _RESULTS if isinstance(task.get(key), list)), [])
+    # A cancelled annotation is a skipped task, whose regions are unfinished.
     used = [one for one in listed if isinstance(one, dict) and not one.get("was_cancelled")]
     if not used:
         raise SourceError("selection", "image has no annotation", f"{name}: none that is not cancelled")
+    # Several people may label one task; merging them would give each object several boxes.
     truth = [one for one in used if one.get("ground_truth") is True]
     used = truth if len(used) > 1 and truth else used
     if len(used) > 1:
@@ -368,16 +413,15 @@ def _results_of(task: dict[str, Any], name: str) -> list[Any]:
 
 
 def _box_of_region(region: dict[str, Any], what: str, options: LayoutOptions) -> Box:
-    lists = (value for key, value in region.items() if key.endswith("labels") and isinstance(value, list))
-    labels = [*dict.fromkeys(str(label) for labels in lists for label in labels)]
-    if len(labels) > 1:
-        raise SourceError("annotation", "object has several classes", f"{what}: {labels!r:.80}")
-    label = class_of(labels[0] if labels else None, what)
+    label = _class_of_region(region, what)
     what = f"{what} {label!r}"
+    # Regions are relative to the turned picture, and the file is not turned.
     if numbers_of([region.get("image_rotation") or 0], what) != [0]:
         raise SourceError("annotation", "picture was turned in Label Studio", f"{what}: turn it back there")
+    # Sides are in percent of the picture's sides (labelstud.io/guide/export, "Units of image annotations").
     if isinstance(region.get("points"), list):
         return polygon_of(label, [side / 100 for side in points_of(region["points"], what)], what, options)
+    # labelstud.io/tags: ellipses have radiusX and radiusY, keypoints a width alone, and brushes an rle.
     if not {"width", "height"} <= region.keys() or "rle" in region:
         raise no_box(region.get("type"), what)
     sides = [side / 100 for side in numbers_of(map(region.get, _SIDES), what)]
@@ -386,10 +430,21 @@ def _box_of_region(region: dict[str, Any], what: str, options: LayoutOptions) ->
     return _turned_region(box, turn, region, what, options) if turn % 360 else box
 
 
+def _class_of_region(region: Mapping[str, Any], what: str) -> str:
+    """Return the class of a region, which is in rectanglelabels, polygonlabels or labels, as its control is called."""
+    lists = (value for key, value in region.items() if key.endswith("labels") and isinstance(value, list))
+    labels = [*dict.fromkeys(str(label) for labels in lists for label in labels)]
+    # A control with choice=multiple gives a region several labels.
+    if len(labels) > 1:
+        raise SourceError("annotation", "object has several classes", f"{what}: {labels!r:.80}")
+    return class_of(labels[0] if labels else None, what)
+
+
 def _turned_region(
     box: Box, turn: float, region: Mapping[str, Any], what: str, options: LayoutOptions
 ) -> Box:
     """Return the upright box of a region, which Label Studio turns about its first corner, in pixels."""
+    # Percent of width and height are different units, so a turn needs pixels.
     if region.get("original_width") is None or region.get("original_height") is None:
         detail = (
             f"{what}: turned by {turn:g} degrees without original_width and original_height; export it again"
@@ -444,21 +499,25 @@ def _read_via(path: str, data: bytes) -> Iterator[FilePicture] | None:
         return None
     attribute = _class_attribute(region for _, regions, _ in entries for region in regions or ())
     of_files = _file_attribute([described for *_, described in entries])
-    return (
-        FilePicture(
-            name=name,
-            objects=[(region, attribute) for region in regions or ()],
-            classes=_marked_values(described.get(of_files)) if of_files else (),
-            notes=(_ONE_CLASS,) if attribute is None and regions else (),
-            fault=_no_regions(name) if regions is None else None,
+    return (_picture_of_via(entry, attribute, of_files) for entry in entries)
+
+
+def _picture_of_via(entry: _ViaEntry, attribute: str | None, of_files: str | None) -> FilePicture:
+    """Return the picture of an entry, with the attributes that hold the classes of regions and of pictures."""
+    name, regions, described = entry
+    fault = None
+    if regions is None:
+        detail = (
+            f"{name}: expected a list, which is [] for a picture without objects; export the project again"
         )
-        for name, regions, described in entries
+        fault = SourceError("annotation", "entry has no regions", detail)
+    return FilePicture(
+        name=name,
+        objects=[(region, attribute) for region in regions or ()],
+        classes=_marked_values(described.get(of_files)) if of_files else (),
+        notes=(_ONE_CLASS,) if attribute is None and regions else (),
+        fault=fault,
     )
-
-
-def _no_regions(name: str) -> SourceError:
-    detail = f"{name}: expected a list, which is [] for a picture without objects; export the project again"
-    return SourceError("annotation", "entry has no regions", detail)
 
 
 _ViaEntry = tuple[str, list[Any] | None, Mapping[str, Any]]
@@ -471,6 +530,7 @@ def _entries_of_json(data: bytes) -> list[_ViaEntry]:
     listed = [
         one for one in _mapping(document.get("_via_img_metadata", document)).values() if isinstance(one, dict)
     ]
+    # Any JSON object of objects may be one of VIA, so its two keys decide.
     if not any({"filename", "regions"} <= one.keys() for one in listed):
         return []
     entries = []
@@ -489,21 +549,34 @@ def _entries_of_csv(data: bytes) -> list[_ViaEntry]:
     entries: dict[str, tuple[list[Any], Mapping[str, Any]]] = {}
     try:
         rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
-        name = next((name for name in rows.fieldnames or () if name.lstrip("#") == "filename"), None)
-        if name is None or not {"region_shape_attributes", "region_attributes"} <= {*(rows.fieldnames or ())}:
+        name = _file_column(rows.fieldnames or ())
+        if name is None:
             return []
         for row in rows:
             shape, attributes = (
-                parse_json_document((row[column] or "{}").encode())
-                for column in ("region_shape_attributes", "region_attributes")
+                _json_cell(row, "region_shape_attributes"),
+                _json_cell(row, "region_attributes"),
             )
-            described = _mapping(parse_json_document((row.get("file_attributes") or "{}").encode()))
+            described = _mapping(_json_cell(row, "file_attributes"))
             regions, _ = entries.setdefault(row[name] or "", ([], described))
+            # A row with {} is a picture without regions.
             if shape:
                 regions.append({"shape_attributes": shape, "region_attributes": attributes})
     except (csv.Error, UnicodeError) as error:
         raise SourceError("annotation", "malformed CSV", str(error)) from error
     return [(file, regions, described) for file, (regions, described) in entries.items()]
+
+
+def _file_column(header: Sequence[str]) -> str | None:
+    """Return the column of file names, which version 1 calls #filename; None if the table is not VIA's."""
+    if not {"region_shape_attributes", "region_attributes"} <= {*header}:
+        return None
+    return next((name for name in header if name.lstrip("#") == "filename"), None)
+
+
+def _json_cell(row: Mapping[str, str | None], column: str) -> Any:
+    """Return the JSON document in a cell; {} for an empty cell."""
+    return parse_json_document((row.get(column) or "{}").encode())
 
 
 def _marked_values(value: Any) -> list[str]:
@@ -523,17 +596,22 @@ def _file_attribute(described: Sequence[Mapping[str, Any]]) -> str | None:
             values.setdefault(name, []).extend(_marked_values(value))
     used = {name: found for name, found in values.items() if found}
     named = [name for name in used if normalize_name(name) in _CLASS_NAMES]
+    # A single attribute is the class if values repeat, see above.
     if not named and len(used) == 1:
         named = [name for name, found in used.items() if len(set(found)) < len(found)]
     return named[0] if len(named) == 1 else None
 
 
 def _class_attribute(regions: Iterable[Any]) -> str | None:
-    """Return the attribute of a file's regions that holds the class; None if no region has any attribute."""
+    """Return the attribute of a file's regions that holds the class; None if no region has any attribute.
+
+    VIA has no classes: users define attributes, of which one is the class.
+    """
     found: dict[str, None] = {}
     for region in regions:
         found |= dict.fromkeys(_mapping(_mapping(region).get("region_attributes")))
     names = [name for name in found if len(found) == 1 or normalize_name(name) in _CLASS_NAMES]
+    # Two attributes, such as class and color, are both possible, and a wrong one renames every object.
     if len(names) > 1 or (found and not names):
         detail = f"regions have the attributes {', '.join(found)}; rename the one of the class to class"
         raise SourceError("annotation", "class of regions is ambiguous", detail)
@@ -545,24 +623,35 @@ def _box_of_via(written: tuple[Any, str | None], what: str, options: LayoutOptio
     shape, attributes = (_mapping(region).get(part) for part in ("shape_attributes", "region_attributes"))
     if not isinstance(shape, dict) or not isinstance(attributes, dict):
         raise SourceError("annotation", "region has no shape", f"{what}: {region!r:.80}")
-    value = "object" if attribute is None else attributes.get(attribute)
-    if isinstance(value, dict):  # checkboxes
-        marked = [name for name, is_marked in value.items() if is_marked]
-        value = marked[0] if len(marked) == 1 else None
+    value = "object" if attribute is None else _only_marked(attributes.get(attribute))
     label = class_of(value, f"{what}: {attribute} is {value!r:.80}")
     kind = str(shape.get("name"))
+    # VIA writes polygons as two lists, and the other shapes as numbers of these names.
     if kind == "polygon":
-        x, y = (shape.get(f"all_points_{axis}") for axis in "xy")
-        if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-            raise SourceError("annotation", "points are no two lists", f"{what}: {shape!r:.80}")
-        points = points_of([list(point) for point in zip(x, y, strict=True)], what)
-        return polygon_of(label, points, what, options)
+        return polygon_of(label, _points_of_via(shape, what), what, options)
     if kind not in _VIA_SIDES:
         raise no_box(kind, f"{what} {label!r}")
     sides = numbers_of((shape.get(side, _DEFAULTS.get(side)) for side in _VIA_SIDES[kind]), what)
     if kind == "rect":
         return rectangle_of(label, sides, what, options, form="corner-size")
     return ellipse_of(label, [*sides, 0][:5], what, options)
+
+
+def _only_marked(value: Any) -> Any:
+    """Return the value of an attribute; for checkboxes, which are an object, the only marked one or None."""
+    # VIA's checkboxes are {name: true}; several marked ones are no single class.
+    if not isinstance(value, dict):
+        return value
+    marked = [name for name, is_marked in value.items() if is_marked]
+    return marked[0] if len(marked) == 1 else None
+
+
+def _points_of_via(shape: Mapping[str, Any], what: str) -> list[float]:
+    """Return the points of a polygon, which VIA writes as a list of x and one of y."""
+    x, y = (shape.get(f"all_points_{axis}") for axis in "xy")
+    if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
+        raise SourceError("annotation", "points are no two lists", f"{what}: {shape!r:.80}")
+    return points_of([list(point) for point in zip(x, y, strict=True)], what)
 
 
 VIA = DocumentFormat(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,14 +63,18 @@ def read_dataset_json(annotations: SourceFiles, annotation_file: str | None) -> 
 
 def _find(annotations: SourceFiles) -> str:
     paths = annotations.sizes()
+    # A set in a subfolder may hold a copy of the file; the topmost counts.
     if NAME in paths:
         return NAME
     below = [path for path in paths if path.count("/") == 1 and path.endswith(f"/{NAME}")]
+    # The user named the folder above a set, such as the one that an archive unpacks to.
     if len(below) == 1:
         return below[0]
     above = Path(annotations.root).absolute().parent
+    # Several sets side by side, such as the Decathlon's ten tasks.
     if below:
         found = f"found {', '.join(below[:5])}; name one of their folders"
+    # The user named imagesTr.
     elif (above / NAME).is_file():
         found = f"it is in the folder above: --source {above}"
     elif archive := next((path for path in paths if path.lower().endswith(ARCHIVE_EXTENSIONS)), None):
@@ -89,10 +94,13 @@ def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
         for image, _ in listed_files(document, part):
             path = relative_path(image, files.root, document.folder)
             extension = extension_of(path)
+            # Paths of another machine say nothing of the names here.
             if path.startswith(("/", "..")):
                 continue
+            # The Decathlon lists files as they are called.
             if files.size(path) is not None:
                 return False
+            # nnU-Net's version 1 lists CASE.nii.gz for the files CASE_0000.nii.gz, ...
             if files.size(f"{path.removesuffix(extension)}_0000{extension}") is not None:
                 return True
     return None
@@ -102,13 +110,17 @@ def listed_files(document: DatasetJson, part: str) -> Iterator[tuple[str, str | 
     """Yield (image, label or None) of each usable entry of a list, as they are written."""
     entries = document.content.get(part)
     for entry in entries if isinstance(entries, list) else ():
-        image, label = _image_of(entry), entry.get("label") if isinstance(entry, dict) else None
+        image, label = _image_of(entry), _label_of(entry)
         if isinstance(image, str) and not _is_mac_metadata(image):
             yield image, label if isinstance(label, str) else None
 
 
 def _image_of(entry: Any) -> Any:
     return entry.get("image") if isinstance(entry, dict) else entry
+
+
+def _label_of(entry: Any) -> Any:
+    return entry.get("label") if isinstance(entry, dict) else None
 
 
 def _is_mac_metadata(path: Any) -> bool:
@@ -125,27 +137,38 @@ def check_label_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[
     """
     found: dict[int, str] = {}
     for written, name in values:
-        value = int(written) if isinstance(written, str) and is_whole_number(written) else written
-        if type(value) is not int or not -(2**31) <= value < 2**31:
-            raise AnnotationsError(
-                f"{path}: labels: {written!r} of {name!r}: expected a whole number from 0, or a negative one that is "
-                "ignored"
-            )
+        value = _label_value(path, written, name)
+        # Names become classes of the data set.
         if not isinstance(name, str) or not name.strip():
             raise AnnotationsError(f"{path}: labels: value {value} has the name {name!r}; expected a text")
+        # Two values of one name would be one class, and two names of one value two.
         if value in found or name in found.values():
             raise AnnotationsError(
                 f"{path}: labels: {value} {name!r} is there twice; give each class one value"
             )
         found[value] = name
+    # A set with the background alone trains nothing.
     if not set(found) - {0}:
         raise AnnotationsError(f"{path}: labels: expected at least one class beside the background")
     return dict(sorted(found.items()))
 
 
+def _label_value(path: str, written: Any, name: Any) -> int:
+    """Return the value of a class; raise AnnotationsError if it is no whole number of a voxel."""
+    value = int(written) if isinstance(written, str) and is_whole_number(written) else written
+    # Voxels of labels are at most int32; JSON's true would be 1.
+    if type(value) is not int or not -(2**31) <= value < 2**31:
+        raise AnnotationsError(
+            f"{path}: labels: {written!r} of {name!r}: expected a whole number from 0, or a negative one that is "
+            "ignored"
+        )
+    return value
+
+
 def check_dataset_channel_names(path: str, part: str, names: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the channels 0, 1, ... in order; raise AnnotationsError if a number is missing."""
     expected = [str(number) for number in range(len(names))]
+    # Both formats number channels from 0; a gap means that one was removed from the list alone.
     if not names or set(names) != set(expected) or not all(isinstance(name, str) for name in names.values()):
         found = f'expected {{"0": "CT", ...}} without gaps, got {dict(names)}'
         raise AnnotationsError(f"{path}: {part}: {found}"[:300])
@@ -172,6 +195,25 @@ def list_references(
     """
     document = read_dataset_json(annotations, annotation_file)
     label_values(annotations, images, annotation_file, options)
+    _check_not_nnunet(document, images)
+    listed = [
+        _example(entry, f"{document.path}#{part}[{number}]", MSD_SPLITS[part], document, images, options)
+        for part, number, entry in _entries(document)
+    ]
+    listed = _refuse_exchanged(_refuse_repeated(listed), document.path)
+    note = _note_on_number(document)
+    listed = [replace(one, notes=(*one.notes, *note)) if one.split == "train" else one for one in listed]
+    used = {path for example in listed for path in example.paths} | _named_paths(document, images)
+    listed += [
+        rejected_example(path, ("selection", "file is not in dataset.json", ""))
+        for path in iterate_scans(images.sizes())
+        if path not in used
+    ]
+    yield from sort_examples(listed)
+
+
+def _check_not_nnunet(document: DatasetJson, images: SourceFiles) -> None:
+    """Raise AnnotationsError if a dataset.json is that of nnU-Net, which has the Decathlon's name and other rules."""
     if "training" not in document.content and "channel_names" in document.content:
         # nnU-Net's version 2 lists no files and names the channels (its documentation/dataset_format.md).
         raise AnnotationsError(
@@ -183,21 +225,16 @@ def list_references(
             f"{document.path}: training: its images are cases whose channels are files CASE_0000, as nnU-Net's "
             "version 1 has them; say --layout nnunet"
         )
-    listed: list[SourceExample] = []
-    for part, split in MSD_SPLITS.items():
+
+
+def _entries(document: DatasetJson) -> Iterator[tuple[str, int, Any]]:
+    """Yield the list, the number and the content of each entry, except metadata of macOS."""
+    for part in MSD_SPLITS:
         entries = document.part(part, list, _EXPECTED) if part in document.content else []
         for number, entry in enumerate(entries):
+            # Archives made on a Mac hold ._NAME beside NAME, and so do lists that were made from their folders.
             if not _is_mac_metadata(_image_of(entry)):
-                place = f"{document.path}#{part}[{number}]"
-                listed.append(_example(entry, place, split, document, images, options))
-    listed = _refuse_exchanged(_refuse_repeated(listed), document.path)
-    note = _note_on_number(document)
-    listed = [replace(one, notes=(*one.notes, *note)) if one.split == "train" else one for one in listed]
-    used = {path for example in listed for path in example.paths} | _named_paths(document, images)
-    for path in iterate_scans(images.sizes()):
-        if path not in used:
-            listed.append(rejected_example(path, ("selection", "file is not in dataset.json", "")))
-    yield from sort_examples(listed)
+                yield part, number, entry
 
 
 def label_values(
@@ -214,6 +251,7 @@ def label_values(
 def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
     """Return the names of the channels, from dataset.json's modality {"0": "CT"}; () if it has none."""
     document = read_dataset_json(annotations, annotation_file)
+    # Other sets in this format need not name their channels.
     if "modality" not in document.content:
         return ()
     names = document.part("modality", dict, '{"0": "CT", ...}')
@@ -223,7 +261,8 @@ def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tupl
 def _example(
     entry: Any, place: str, split: str, document: DatasetJson, images: SourceFiles, options: LayoutOptions
 ) -> SourceExample:
-    image, label = (entry.get("image"), entry.get("label")) if isinstance(entry, dict) else (entry, None)
+    image, label = _image_of(entry), _label_of(entry)
+    # The Decathlon writes {"image": ..., "label": ...}, and plain paths under test.
     if not isinstance(image, str) or not image or not isinstance(label, str | None):
         detail = f"{place}: expected {_EXPECTED}"
         return rejected_example(place, ("annotation", "entry names no image", detail), split)
@@ -233,12 +272,14 @@ def _example(
         mask = find_annotated_file(label, "label", images, document.folder) if label else None
     except SourceError as error:
         return rejected_example(source, error.at(place).args, split)
-    fault = None
+    # A copied line of the list.
     if mask == source:
-        fault, mask = ("annotation", "image and label are one file", place), None
-    elif mask is None and split != "test" and options.missing_masks == "refuse":
-        fault = ("annotation", "image has no label", place)
-    return SourceExample(source=source, key=source, split=split, mask=mask, problem=fault)
+        fault = ("annotation", "image and label are one file", place)
+        return SourceExample(source=source, key=source, split=split, problem=fault)
+    # The Decathlon publishes no labels of its test images.
+    lacks_label = mask is None and split != "test" and options.missing_masks == "refuse"
+    problem = ("annotation", "image has no label", place) if lacks_label else None
+    return SourceExample(source=source, key=source, split=split, mask=mask, problem=problem)
 
 
 def _refuse_repeated(listed: Sequence[SourceExample]) -> list[SourceExample]:
@@ -264,6 +305,7 @@ def _refuse_exchanged(listed: Sequence[SourceExample], path: str) -> list[Source
     result = []
     for one in listed:
         image, label = stem_of(one.source), stem_of(one.mask or one.source)
+        # See above: names that no case has are another scheme, such as a_seg.
         if label != image and label in stems and one.problem is None:
             detail = f"{path}: {image} has the label of {label}; correct the entry"
             one = replace(
@@ -279,6 +321,7 @@ def _note_on_number(document: DatasetJson) -> tuple[str, ...]:
     count = (
         sum(not _is_mac_metadata(_image_of(entry)) for entry in entries) if isinstance(entries, list) else 0
     )
+    # No number is no claim.
     if not isinstance(written, int) or written == count:
         return ()
     return (f"{document.path}: numTraining is {written}, and training lists {plural(count, 'image')}",)
@@ -287,11 +330,9 @@ def _note_on_number(document: DatasetJson) -> tuple[str, ...]:
 def _named_paths(document: DatasetJson, images: SourceFiles) -> set[str]:
     """Return the paths that any entry names, including entries with a problem."""
     found = set()
-    for part in MSD_SPLITS:
-        for entry in document.content.get(part, ()):
-            for written in entry.values() if isinstance(entry, dict) else (entry,):
-                try:
-                    found.add(find_annotated_file(str(written), "image", images, document.folder))
-                except SourceError:
-                    continue
+    entries = (entry for part in MSD_SPLITS for entry in document.content.get(part, ()))
+    for entry in entries:
+        for written in entry.values() if isinstance(entry, dict) else (entry,):
+            with suppress(SourceError):  # the example of the entry has this error
+                found.add(find_annotated_file(str(written), "image", images, document.folder))
     return found

@@ -54,6 +54,11 @@ class _Dataset:
     training: int
     channels_of_files: int = 1
 
+    @property
+    def below(self) -> str:
+        """Start of the paths of its folders: that of dataset.json's folder."""
+        return f"{self.document.folder}/" if self.document.folder else ""
+
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
@@ -73,62 +78,95 @@ def list_references(
     dataset = _read(annotations, annotation_file)
     _check_not_decathlon(dataset.document, images)
     label_values(annotations, images, annotation_file, options)
-    below = f"{dataset.document.folder}/" if dataset.document.folder else ""
+    dataset = replace(dataset, channels_of_files=_channels_of_files(dataset, images))
     found: list[tuple[PairKey, SourceExample]] = []
     labels: list[tuple[PairKey, LabelFiles]] = []
     strays: list[SourceExample] = []
-    ending = dataset.file_ending
-    is_unnumbered = _is_unnumbered(dataset, images, below)
-    dataset = replace(dataset, channels_of_files=_channels_of_files(dataset, images, below))
     for suffix, split in _FOLDERS.items():
-        channels: dict[str, dict[int, str]] = {}
-        for path in _files(images, f"{below}images{suffix}/"):
-            stem = path.rpartition("/")[2].removesuffix(ending)
-            match = _CASE.fullmatch(stem)
-            if is_unnumbered and path.endswith(ending):
-                channels[stem] = {0: path}
-            elif not path.endswith(ending) or match is None:
-                expected = f"expected CASE_0000{ending}, such as {stem}_0000{ending}"
-                strays.append(
-                    rejected_example(path, ("annotation", "file is no channel of a case", expected), split)
-                )
-            else:
-                channels.setdefault(match[1], {})[int(match[2])] = path
-        found += [((suffix, case), _case(case, files, split, dataset)) for case, files in channels.items()]
-        for path in _files(images, f"{below}labels{suffix}/"):
-            if path.endswith(ending):
-                labels.append(((suffix, _case_of(path, ending)), single_file_label(path)))
-            else:
-                expected = f"expected CASE{ending}"
-                strays.append(
-                    rejected_example(path, ("annotation", "file is no label of a case", expected), split)
-                )
-    cases = sum(key[0] == "Tr" for key, _ in found)
-    if cases != dataset.training:
-        stray = next(
-            (f"; {one.source}: {one.problem[2]}" for one in strays if one.problem and one.split == "train"),
-            "",
-        )
-        there = {extension_of(path) for path in _files(images, f"{below}imagesTr/")}
-        if not cases and len(there) == 1 and ending not in there:
-            (only,) = there
-            raise AnnotationsError(
-                f"{dataset.document.path}: file_ending is {ending}, and the files of imagesTr end in {only}; write "
-                f'"file_ending": "{only}"'
-            )
-        raise AnnotationsError(
-            f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds "
-            f"{plural(cases, 'case')}{stray}; complete the folder or correct the number"
-        )
+        cases, not_channels = _sort_channels(suffix, dataset, images)
+        found += [((suffix, case), _case(case, files, split, dataset)) for case, files in cases.items()]
+        of_folder, not_labels = _sort_labels(suffix, dataset, images)
+        labels += of_folder
+        strays += [*not_channels, *not_labels]
+    _check_count(found, strays, dataset, images)
+    # Version 1 has lists of its cases, as the Decathlon has; version 2 has none.
     if "modality" in dataset.document.content:
         found, missing = _compare_with_lists(found, dataset)
         strays += missing
-    test_label = next(_files(images, f"{below}labelsTs/"), None)
+    # The folder labelsTs is no part of the format; with it, a test case without a label has lost it.
+    test_label = next(_files(images, f"{dataset.below}labelsTs/"), None)
     may_have_test_labels = test_label is not None or bool(unlisted_folders(images))
     paired = pair_up(
         found, labels, options.missing_masks, lambda key: key[0] == "Ts" and not may_have_test_labels
     )
     yield from sort_examples([*paired, *strays])
+
+
+def _sort_channels(
+    suffix: str, dataset: _Dataset, images: SourceFiles
+) -> tuple[dict[str, dict[int, str]], list[SourceExample]]:
+    """Return the files of each case of imagesTr or imagesTs by channel, and an example for each other file."""
+    ending, is_unnumbered = dataset.file_ending, _is_unnumbered(dataset, images)
+    cases: dict[str, dict[int, str]] = {}
+    strays = []
+    for path in _files(images, f"{dataset.below}images{suffix}/"):
+        stem = path.rpartition("/")[2].removesuffix(ending)
+        match = _CASE.fullmatch(stem)
+        # CASE.nii.gz of one channel, see `_is_unnumbered`.
+        if is_unnumbered and path.endswith(ending):
+            cases[stem] = {0: path}
+        # nnU-Net, documentation/dataset_format.md: {CASE_IDENTIFIER}_{XXXX}.{FILE_ENDING}.
+        elif not path.endswith(ending) or match is None:
+            expected = f"expected CASE_0000{ending}, such as {stem}_0000{ending}"
+            problem = ("annotation", "file is no channel of a case", expected)
+            strays.append(rejected_example(path, problem, _FOLDERS[suffix]))
+        else:
+            cases.setdefault(match[1], {})[int(match[2])] = path
+    return cases, strays
+
+
+def _sort_labels(
+    suffix: str, dataset: _Dataset, images: SourceFiles
+) -> tuple[list[tuple[PairKey, LabelFiles]], list[SourceExample]]:
+    """Return the label of each case of labelsTr or labelsTs, and an example for each other file."""
+    labels: list[tuple[PairKey, LabelFiles]] = []
+    strays = []
+    for path in _files(images, f"{dataset.below}labels{suffix}/"):
+        if path.endswith(dataset.file_ending):
+            labels.append(((suffix, _case_of(path, dataset.file_ending)), single_file_label(path)))
+        else:
+            problem = ("annotation", "file is no label of a case", f"expected CASE{dataset.file_ending}")
+            strays.append(rejected_example(path, problem, _FOLDERS[suffix]))
+    return labels, strays
+
+
+def _check_count(
+    found: Sequence[tuple[PairKey, SourceExample]],
+    strays: Sequence[SourceExample],
+    dataset: _Dataset,
+    images: SourceFiles,
+) -> None:
+    """Raise AnnotationsError if numTraining is another number than that of the training cases.
+
+    nnU-Net's `verify_dataset_integrity` requires this too: a copy may lack cases.
+    """
+    cases, ending = sum(key[0] == "Tr" for key, _ in found), dataset.file_ending
+    if cases == dataset.training:
+        return
+    endings = {extension_of(path) for path in _files(images, f"{dataset.below}imagesTr/")}
+    # A wrong file_ending looks like a set without cases.
+    if not cases and len(endings) == 1 and ending not in endings:
+        (only,) = endings
+        raise AnnotationsError(
+            f"{dataset.document.path}: file_ending is {ending}, and the files of imagesTr end in {only}; write "
+            f'"file_ending": "{only}"'
+        )
+    of_train = ((one, one.problem) for one in strays if one.split == "train")
+    stray = next((f"; {one.source}: {problem[2]}" for one, problem in of_train if problem), "")
+    raise AnnotationsError(
+        f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds "
+        f"{plural(cases, 'case')}{stray}; complete the folder or correct the number"
+    )
 
 
 def _compare_with_lists(
@@ -151,31 +189,42 @@ def _compare_with_lists(
                 missing.append(
                     rejected_example(image, ("annotation", "listed case has no file", expected), split)
                 )
-    compared = []
-    for key, example in found:
-        named = listed.get(key)
-        if named is None and any(suffix == key[0] for suffix, _ in listed):
-            detail = f"{document.path}: {_LISTS[key[0]]}: add {key[1]}{ending}, or remove the file"
-            example = replace(example, problem=("selection", "case is not in dataset.json", detail))
-        elif named not in (None, key[1]):
-            detail = f"{document.path}: training: {key[1]} has the label of {named}; correct the entry"
-            example = replace(example, problem=("annotation", "listed label is that of another case", detail))
-        compared.append((key, example))
-    return compared, missing
+    problems = {key: _list_problem(key, listed, dataset) for key in cases}
+    return [(key, replace(one, problem=problems[key] or one.problem)) for key, one in found], missing
+
+
+def _list_problem(key: PairKey, listed: Mapping[PairKey, str], dataset: _Dataset) -> Problem | None:
+    """Return the problem of a case that is in no list, or whose listed label is another case's; else None."""
+    (suffix, case), path = key, dataset.document.path
+    named = listed.get(key)
+    if named is None:
+        if not any(other == suffix for other, _ in listed):
+            return None
+        detail = f"{path}: {_LISTS[suffix]}: add {case}{dataset.file_ending}, or remove the file"
+        return ("selection", "case is not in dataset.json", detail)
+    if named != case:
+        detail = f"{path}: training: {case} has the label of {named}; correct the entry"
+        return ("annotation", "listed label is that of another case", detail)
+    return None
 
 
 def _case_of(path: str, ending: str) -> str:
     return path.replace("\\", "/").rpartition("/")[2].removesuffix(ending)
 
 
-def _is_unnumbered(dataset: _Dataset, images: SourceFiles, below: str) -> bool:
-    """Return whether all images of the only channel are named like their labels, without _0000."""
+def _is_unnumbered(dataset: _Dataset, images: SourceFiles) -> bool:
+    """Return whether all images of the only channel are named like their labels, without _0000.
+
+    nnU-Net needs the number, and many sets of one channel are made without it. A case may end in four digits itself,
+    so the labels must exist under the same names.
+    """
+    # With several channels only the number tells which one a file is.
     if len(dataset.channels) > 1:
         return False
     stems, cases = (
         {
             path.rpartition("/")[2].removesuffix(dataset.file_ending)
-            for path in _files(images, f"{below}{folder}/")
+            for path in _files(images, f"{dataset.below}{folder}/")
             if path.endswith(dataset.file_ending)
         }
         for folder in ("imagesTr", "labelsTr")
@@ -183,7 +232,7 @@ def _is_unnumbered(dataset: _Dataset, images: SourceFiles, below: str) -> bool:
     return bool(stems) and stems <= cases and not any(f"{stem}_0000" in stems for stem in cases)
 
 
-def _channels_of_files(dataset: _Dataset, images: SourceFiles, below: str) -> int:
+def _channels_of_files(dataset: _Dataset, images: SourceFiles) -> int:
     """Return 3 if each case is one color picture with the three channels of dataset.json, else 1.
 
     nnU-Net's NaturalImage2DIO stores RGB pictures so, as CASE_0000.png. The names alone could be those of cases whose
@@ -193,10 +242,12 @@ def _channels_of_files(dataset: _Dataset, images: SourceFiles, below: str) -> in
     """
     from halofeed.prep.formats.picture.table import open_header  # imports OpenCV, which --help does without
 
-    paths = [path for path in _files(images, f"{below}imagesTr/") if path.endswith(dataset.file_ending)]
-    if len(dataset.channels) != _COLORS or not paths or dataset.file_ending not in IMAGE_EXTENSIONS:
+    ending = dataset.file_ending
+    paths = [path for path in _files(images, f"{dataset.below}imagesTr/") if path.endswith(ending)]
+    # Only pictures hold several channels in one file; volumes have one file each.
+    if len(dataset.channels) != _COLORS or not paths or ending not in IMAGE_EXTENSIONS:
         return 1
-    if not all(path.endswith(f"_0000{dataset.file_ending}") for path in paths):
+    if not all(path.endswith(f"_0000{ending}") for path in paths):
         return 1
     opened = open_header(images.read(paths[0]))
     if opened is None or opened.load(False, (0, 0)).pixels.shape[2:] != (_COLORS,):
@@ -213,10 +264,12 @@ def label_values(
     """
     document = _read(annotations, annotation_file).document
     labels = document.part("labels", dict, '{"background": 0, "spleen": 1, ...}')
+    # nnU-Net, documentation/region_based_training.md: a region is a list of values, and regions overlap.
     regions = [name for name, value in labels.items() if isinstance(value, list)]
     if not regions:
         pairs = pairs_of_dict(labels) or [(value, name) for name, value in labels.items()]
         return check_label_values(document.path, pairs)
+    # Combining loses nothing, but its classes are other ones than the file's, so the user decides.
     if options.regions == "refuse":
         raise AnnotationsError(
             f"{document.path}: labels: {', '.join(regions[:5])}: a region is several values, and a label volume "
@@ -234,14 +287,17 @@ def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[st
     """
     document = _read(annotations, annotation_file).document
     labels = document.part("labels", dict, '{"background": 0, "tumor": [1, 2], ...}')
+    # Without a list of values classes are single values, as everywhere.
     if not any(isinstance(value, list) for value in labels.values()):
         return {}
     found: dict[str, tuple[int, ...]] = {}
     for name, written in labels.items():
         values = written if isinstance(written, list) else [written]
+        # The background, whatever its name.
         if values == [0]:
             continue
         checked = check_label_values(document.path, ((value, f"{name} {value}") for value in values))
+        # A region of background would overlap all others.
         if not checked or 0 in checked:
             raise AnnotationsError(
                 f"{document.path}: labels: {name}: expected values above 0, such as [1, 2], got {written!r}; 0 is the "
@@ -258,6 +314,7 @@ def _combine_regions(labels: Mapping[str, Any]) -> list[tuple[Any, str]]:
         for value in written if isinstance(written, list) else [written]:
             held.setdefault(value if isinstance(value, int | str) else str(value), []).append(name)
     names = {value: "+".join(regions) for value, regions in held.items()}
+    # Two values of the same regions are distinct in the file, so their names need the value.
     twice = Counter(names.values())
     return [(value, name if twice[name] == 1 else f"{name} {value}") for value, name in names.items()]
 
@@ -269,8 +326,10 @@ def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tupl
 
 def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
     document = read_dataset_json(annotations, annotation_file)
+    # nnU-Net's version 1 has modality and no file_ending (documentation/dataset_format.md of version 2).
     if "channel_names" not in document.content and "modality" in document.content:
         document = _version_2(document, annotations)
+    # nnU-Net, documentation/dataset_format.md: `dataset` lists the files of each case, anywhere on the machine.
     if "dataset" in document.content:
         raise AnnotationsError(
             f"{document.path}: dataset: lists of files are not followed; lay them out as imagesTr and labelsTr"
@@ -278,6 +337,7 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
     names = document.part("channel_names", dict, '{"0": "CT", ...}')
     ending = document.part("file_ending", str, "such as .nii.gz")
     known = (*SINGLE_FILE_EXTENSIONS, *IMAGE_EXTENSIONS)
+    # nnU-Net takes any ending that one of its readers supports; these are those that are read here.
     if ending not in known:
         raise AnnotationsError(
             f"{document.path}: file_ending {ending!r} is not read; known: {' '.join(known)}"
@@ -305,6 +365,7 @@ def _version_2(document: DatasetJson, files: SourceFiles) -> DatasetJson:
 
 
 def _check_not_decathlon(document: DatasetJson, files: SourceFiles) -> None:
+    # Version 1 and the Decathlon have the same keys; the files of the lists tell them apart.
     if "modality" in document.content and names_cases(document, files) is False:
         raise AnnotationsError(
             f"{document.path}: training: its images are files without the number of a channel, as the Medical "
@@ -315,6 +376,7 @@ def _check_not_decathlon(document: DatasetJson, files: SourceFiles) -> None:
 def _files(images: SourceFiles, folder: str) -> Iterator[str]:
     """Yield the files directly in a folder that are not documents."""
     for path in images.sizes():
+        # nnU-Net reads no subfolders; documents such as a read-me are no cases.
         if path.startswith(folder) and "/" not in path[len(folder) :] and not is_document_name(path):
             yield path
 
@@ -325,6 +387,7 @@ def _case(case: str, files: Mapping[int, str], split: str, dataset: _Dataset) ->
     missing = [number for number in expected if number not in files]
     unknown = [number for number in sorted(files) if number not in expected]
     problem: Problem | None = None
+    # nnU-Net needs every channel of every case, under the numbers of channel_names.
     if missing:
         named = ", ".join(f"{number:04d} ({dataset.channels[number]})" for number in missing[:5])
         problem = ("annotation", "channel is missing", f"{case}: {named}")

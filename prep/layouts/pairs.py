@@ -8,8 +8,10 @@ from dataclasses import replace
 from functools import partial
 
 from halofeed.errors import AnnotationsError
+from halofeed.prep.annotations.advice import Suggestion, option_values
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    grouped,
     read_required,
     refuse_annotation_file,
     rejected_example,
@@ -91,30 +93,35 @@ def list_references(
     refuse_annotation_file(
         annotation_file, f"pairs are a folder of files, without an annotation file; {cure}"
     )
-    with_patterns = options.image_pattern is not None or options.label_pattern is not None
-    if with_patterns:
-        pair = compile_pair(options.image_pattern, options.label_pattern, with_class=False)
-        found = by_pattern(images.sizes(), images.root, pair, options)
-        yield from found.left_out
-        if not found.images:
-            there = [*found.neither, *(label.path for _, label in found.labels)]
-            example = f"; there is {there[0]}" if there else ""
-            raise AnnotationsError(
-                f"{images.root}: no volume, picture or clip matches the image pattern {pair.image.text!r}"
-                f"{example}; {pattern_advice(images, options, 'pairs')}"
-            )
-        if "split" not in pair.image.names:
-            found.images = split_by_folder(found.images, images.root, options.split_folders)
-    else:
+    # Patterns say what names mean, so that no convention may add to them.
+    if options.image_pattern is None and options.label_pattern is None:
         found = _pair_by_convention(images, options)
-    pairs = _pair_up_tests(
-        found, images, options, lambda key: not with_patterns and key[0] == "ts", several=True
-    )
-    if not with_patterns:
+        pairs = _pair_up_tests(found, images, options, lambda key: key[0] == "ts", several=True)
         pairs = _note_other_labels(pairs, found, images, options)
+    else:
+        found = _pair_by_patterns(images, options)
+        yield from found.left_out
+        pairs = _pair_up_tests(found, images, options, lambda key: False, several=True)
     yield from resolve_grid(pairs, images, options)
     for path in [*found.neither, *other_scans(images, options)]:
         yield rejected_example(path, NEITHER)
+
+
+def _pair_by_patterns(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
+    """Return the files that the user's patterns sort; raise AnnotationsError if none is an image."""
+    pair = compile_pair(options.image_pattern, options.label_pattern, with_class=False)
+    found = by_pattern(images.sizes(), images.root, pair, options)
+    if not found.images:
+        there = [*found.neither, *(label.path for _, label in found.labels)]
+        example = f"; there is {there[0]}" if there else ""
+        raise AnnotationsError(
+            f"{images.root}: no volume, picture or clip matches the image pattern {pair.image.text!r}"
+            f"{example}; {pattern_advice(images, options, 'pairs')}"
+        )
+    # A pattern with {split} has said it.
+    if "split" not in pair.image.names:
+        found.images = split_by_folder(found.images, images.root, options.split_folders)
+    return found
 
 
 def _note_other_labels(
@@ -125,18 +132,29 @@ def _note_other_labels(
     DRIVE has a mask of the field of view, which a name calls a mask, and vessels in a folder `1st_manual`.
     """
     good = {one.source: one.mask for one in pairs if one.problem is None and one.mask}
+    # The labels of at least half of the images must be among the other files.
     if not good or 2 * len(found.neither) < len(good):
         return pairs
     for suggested in suggest_patterns(images, options, "pairs"):
-        words = dict(zip(suggested.words[::2], suggested.words[1::2], strict=True))
-        pair = compile_pair(words["--image-pattern"], words["--label-pattern"], with_class=False)
-        others = by_pattern(images.sizes(), images.root, pair, options)
-        labels = [label.path for _, label in others.labels]
-        same = [one.source for _, one in others.images if one.source in good]
-        if 2 * len(same) >= len(good) and not {*good.values()} & {*labels}:
-            note = f"{labels[0]} can be a label, too, as {good[same[0]]} is one by its name; {suggested}"
+        note = _note_on_pattern(suggested, good, images, options)
+        if note is not None:
             return [replace(one, notes=(*one.notes, note)) if one.source in good else one for one in pairs]
     return pairs
+
+
+def _note_on_pattern(
+    suggested: Suggestion, good: Mapping[str, str], images: SourceFiles, options: LayoutOptions
+) -> str | None:
+    """Return a note if patterns pair at least half of the images with other labels; `good` has the present ones."""
+    words = option_values(suggested.words)
+    pair = compile_pair(words["--image-pattern"], words["--label-pattern"], with_class=False)
+    others = by_pattern(images.sizes(), images.root, pair, options)
+    labels = [label.path for _, label in others.labels]
+    same = [one.source for _, one in others.images if one.source in good]
+    # The same labels by another pattern are no second choice.
+    if 2 * len(same) < len(good) or not set(labels).isdisjoint(good.values()):
+        return None
+    return f"{labels[0]} can be a label, too, as {good[same[0]]} is one by its name; {suggested}"
 
 
 def _pair_up_tests(
@@ -168,6 +186,7 @@ def label_values(
     """
     found: dict[str, dict[int, str]] = {}
     for path in annotations.sizes():
+        # Roboflow's export of semantic segmentation has one such table beside the masks of each split.
         if path.rpartition("/")[2] == _CLASSES_FILE:
             found[path] = from_file(path, read_required(annotations, path), 0).names
     return {value: name for value, name in shared_names(found).items() if value}
@@ -181,6 +200,7 @@ def other_scans(images: SourceFiles, options: LayoutOptions) -> list[str]:
 def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
     paths = images.sizes()
     scans = list(iterate_scans(paths, options.takes_scan))
+    # Rule 4 is last, so that a folder of clips beside images/ and labels/ changes nothing.
     for sort in (
         _sort_by_folder,
         _sort_by_suffix,
@@ -188,6 +208,7 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
         partial(_sort_by_folder, image_folder=_CLIP_FOLDER),
     ):
         found = sort(scans, paths)
+        # One pair is enough: others lack their label, which is a problem of each, not of the rule.
         if found.has_pair():
             unnamed = [entry for entry in found.images if not entry[0][0]]
             split = split_by_folder(unnamed, images.root, options.split_folders)
@@ -198,6 +219,7 @@ def _pair_by_convention(images: SourceFiles, options: LayoutOptions) -> SortedFi
         "expected images/a.nii.gz with labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz"
     )
     brief = f"{images.root}: no volume, picture or clip has a label by its name"
+    # Folders of slices are no files to pair; the message names the layout that reads them.
     if dicom is not None:
         raise AnnotationsError(f"{brief}; {hint_of_dicom(images, dicom)}")
     raise LayoutError(
@@ -213,9 +235,11 @@ def _sort_by_folder(
     result = SortedFiles(paths=paths)
     for path in scans:
         *folders, _ = path.split("/")
+        # The innermost folder with such a name counts: images/labels/a is a label.
         for place in reversed(range(len(folders))):
             image, label = image_folder.fullmatch(folders[place]), _LABEL_FOLDER.fullmatch(folders[place])
             found = image or label
+            # Other folders are parts of the key: images/p1/a pairs with labels/p1/a.
             if found is None:
                 continue
             suffix = (found[1] or "").lower()
@@ -260,6 +284,7 @@ def _sort_by_bids(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles
     for path in scans:
         stem, is_derived = stem_of(path), "derivatives" in path.split("/")[:-1]
         label = _LABEL_STEM.fullmatch(stem)
+        # BIDS keeps labels in derivatives, so a raw file that ends in _mask is no label, and a derived image none.
         if not stem.startswith("sub-") or is_derived != bool(label):
             result.neither.append(path)
         elif label:
@@ -281,9 +306,17 @@ def list_lits(
         AnnotationsError: there is no scan, or the user named an annotation file.
     """
     refuse_annotation_file(annotation_file, "LiTS names need no annotation file; name the folder")
-    paths = images.sizes()
-    volumes = [path for path in iterate_scans(paths) if is_volume_name(path)]
+    volumes = list(iterate_scans(images.sizes(), is_volume_name))
     named = {path: match for path in volumes if (match := _LITS_NAME.fullmatch(stem_of(path)))}
+    found = _sort_lits(named, images, options)
+    yield from _pair_up_tests(found, images, options, lambda key: bool(key[2]))
+    yield from (rejected_example(path, NEITHER) for path in volumes if path not in named)
+
+
+def _sort_lits(
+    named: Mapping[str, re.Match[str]], images: SourceFiles, options: LayoutOptions
+) -> SortedFiles:
+    """Sort files by LiTS names. A key is (split, number, "test-" or "")."""
     scans = [path for path, match in named.items() if match["image"]]
     if not scans:
         raise AnnotationsError(
@@ -291,7 +324,7 @@ def list_lits(
         )
     trained = [path.split("/")[:-1] for path in scans if not named[path]["test"]]
     place = find_split_folder(trained, options.split_folders, images.root)
-    found = SortedFiles(paths=paths)
+    found = SortedFiles(paths=images.sizes())
     for path, match in named.items():
         split = "test" if match["test"] else split_at(path.split("/")[:-1], place)
         key = (split, str(int(match["number"])), match["test"] or "")
@@ -299,10 +332,7 @@ def list_lits(
             found.add_image(key, path, split)
         else:
             found.add_label(key, path)
-    yield from _pair_up_tests(found, images, options, lambda key: bool(key[2]))
-    for path in volumes:
-        if path not in named:
-            yield rejected_example(path, NEITHER)
+    return found
 
 
 # One mask file for each class: s0001/ct.nii.gz with s0001/segmentations/liver.nii.gz ----------------------
@@ -351,40 +381,51 @@ def _find_class_masks(
     else:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=True)
         found = by_pattern(images.sizes(), images.root, pair, options)
-        unlisted = unlisted_folders(images)
-        if unlisted and (not options.classes or options.missing_classes == "empty"):
-            raise AnnotationsError(
-                f"{images.root}: {', '.join(unlisted[:3])} cannot be listed, and may hold the masks of a class: all "
-                "scans would seem to lack it; give yourself the right to read it (chmod u+rx), or name with --classes "
-                "those to take"
-            )
+        _refuse_unlisted_classes(images, options)
         expected = f"{pair.image.text!r} with {pair.label.text!r}"
         splits_named = "split" in pair.image.names
+    # Masks alone or images alone: a wrong folder, or other names than the rule's.
     if not found.images or not found.labels:
         what = "mask" if found.images else "image"
         raise LayoutError(
             f"{images.root}: no {what} is found by the rule: {expected}",
             lambda: pattern_advice(images, options, "class-masks"),
         )
+    # A folder called train or val above the scans is their split, as in the other layouts.
     if not splits_named:
         found.images = split_by_folder(found.images, images.root, options.split_folders)
     return found
 
 
+def _refuse_unlisted_classes(images: SourceFiles, options: LayoutOptions) -> None:
+    """Raise AnnotationsError if a folder cannot be listed and the classes are those that masks have."""
+    unlisted = unlisted_folders(images)
+    # Classes are those that masks have; --classes names them before.
+    if unlisted and (not options.classes or options.missing_classes == "empty"):
+        raise AnnotationsError(
+            f"{images.root}: {', '.join(unlisted[:3])} cannot be listed, and may hold the masks of a class: all "
+            "scans would seem to lack it; give yourself the right to read it (chmod u+rx), or name with --classes "
+            "those to take"
+        )
+
+
 def _class_masks_by_convention(images: SourceFiles, takes: Callable[[str], bool]) -> SortedFiles:
+    """Sort files by folders of masks, as in TotalSegmentator: s0001/ct.nii.gz, s0001/segmentations/liver.nii.gz."""
     paths = images.sizes()
     result = SortedFiles(paths=paths)
-    beside: dict[str, list[str]] = {}
+    others: list[tuple[str, str]] = []
     for path in iterate_scans(paths, takes):
         folder = path.rpartition("/")[0]
         scan, _, last = folder.rpartition("/")
+        # The file's name is the class, in TotalSegmentator's data as in others.
         if last.lower() in _MASK_FOLDERS:
             result.add_label((scan,), path, stem_of(path))
         else:
-            beside.setdefault(folder, []).append(path)
+            others.append((folder, path))
     scans = {scan for (scan,), _ in result.labels}
     above = {scan.rpartition("/")[0] for scan in scans}
-    for folder, found in beside.items():
+    for folder, found in grouped(others).items():
+        # A scan whose masks are missing lies like the others: alone in a folder beside theirs.
         if folder in scans or (len(found) == 1 and folder.rpartition("/")[0] in above):
             for path in found:
                 result.add_image((folder,), path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from halofeed.prep.annotations.advice import suggest
 from halofeed.prep.annotations.columns import match_columns
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    grouped,
     rejected_example,
     sort_examples,
     split_in_file_name,
@@ -83,11 +84,12 @@ def list_references(
     )
     tables = read_tables(form, annotations, annotation_file, columns, images)
     index = FolderIndex(images)
-    listed: list[tuple[TableRow, SourceExample]] = []
     rows_of = [[_from_the_root(row, annotations.root, images.root) for row in table.rows] for table in tables]
+    # All folders at once: the headers of their files are read in parallel.
     folders = dict.fromkeys(folder for rows in rows_of for row in rows for folder in _folders_of(row, index))
     series = series_below(images, tuple(folders), options) if folders else {}
     reader = _RowReader(index=index, options=options, series=series)
+    listed: list[tuple[TableRow, SourceExample]] = []
     for table, rows in zip(tables, rows_of, strict=True):
         split = split_in_file_name(table.file) or "train"
         listed += [(row, replace(reader.example(row, split), notes=table.notes)) for row in rows]
@@ -95,10 +97,15 @@ def list_references(
     examples = resolve_grid(_refuse_repeated(listed), images, options)
     used = {path for example in examples for path in example.paths}
     used |= data_files(images, used)
-    named, one_file = _named_paths(listed, images.root), annotation_file is not None
-    yield from sort_examples([*examples, *_unlisted(used, named, images, one_file, options.takes_scan)])
+    named = _named_paths(listed, images.root)
+    folders_of = {path.rpartition("/")[0] for path in used | named}
+    files = _NamedFiles(used=used, named=named, folders=folders_of)
+    # One of several tables says nothing of the files of the others.
+    unlisted = _unlisted_everywhere if annotation_file is None else _unlisted_beside
+    yield from sort_examples([*examples, *unlisted(files, images, options)])
 
 
+_IN_NO_ROW = ("selection", "file is in no row of the table", "")
 _LABEL_NOT_FOUND = "label file not found"
 """Reason of `find_annotated_file`."""
 _Source = tuple[str, SourceFiles, SourceFiles, str | None]
@@ -114,21 +121,18 @@ def _check_label_column(
 
     pyradiomics' tables have the columns Image, Mask and Label, of which Label is the value within the mask.
     """
-    named = [one for row, one in listed if row.cell("label")]
-    if not named or any(one.problem is None or one.problem[1] != _LABEL_NOT_FOUND for one in named):
+    if not _is_no_label_found(listed):
         return
     column = match_columns("", header, _SPELLINGS, options.ignore_columns).columns["label"]
     ignored = (*options.ignore_columns, column)
     other = match_columns("", header, _SPELLINGS, ignored).columns.get("label")
+    # No other column may be the label, so its files are missing.
     if other is None:
         return
+    chosen = replace(options, ignore_columns=ignored)
 
     def pair(words: Sequence[str]) -> str | None:
-        form, annotations, images, annotation_file = source
-        again = list_references(
-            form, annotations, images, annotation_file, replace(options, ignore_columns=ignored)
-        )
-        count = sum(one.problem is None and one.is_labelled for one in again)
+        count = sum(one.problem is None and one.is_labelled for one in list_references(*source, chosen))
         return f"takes the labels of {plural(count, 'image')} from {other}" if count else None
 
     for suggestion in suggest([("--ignore-columns", ",".join(ignored))], pair):
@@ -138,14 +142,22 @@ def _check_label_column(
         )
 
 
+def _is_no_label_found(listed: Sequence[tuple[TableRow, SourceExample]]) -> bool:
+    """Return whether a table names labels, and none of them is a file."""
+    named = [one for row, one in listed if row.cell("label")]
+    return bool(named) and all(one.problem and one.problem[1] == _LABEL_NOT_FOUND for one in named)
+
+
 def _folders_of(row: TableRow, index: FolderIndex) -> Iterator[str]:
     """Yield the folders that a row names, without the suffix of a series."""
     cells = () if row.fault else (_split_cell(row.cell("image")), _label_files(row.cell("label"), index))
     for written in chain(*cells):
         path = relative_path(written, index.files.root)
+        # A file is read by its row; only folders need the headers of all their files.
         if index.files.size(path) is not None:
             continue
         folder = path if index.files.has_folder(path) else path.rpartition("#")[0]
+        # Folders of files elsewhere or without files are reported with their rows.
         if folder and index.below(folder):
             yield folder
 
@@ -172,46 +184,64 @@ class _RowReader:
         try:
             if row.fault:
                 raise SourceError("annotation", *row.fault)
+            # An empty cell under label is a test image; one under image is a mistake.
             if not written:
                 raise SourceError("annotation", "row names no file", "the cell under image is empty")
             image = self._with_image(known, written)
             image = replace(image, key=row.cell("id") or image.source)
-            labels = [self._label(path, image) for path in _label_files(row.cell("label"), self.index)]
-            masks = [path for path, _ in labels]
-            if len(set(masks)) < len(masks):
-                raise SourceError("annotation", "label is listed twice", "; ".join(masks))
-            if same := [path for path in masks if path in (*image.paths, image.source)]:
-                raise SourceError("annotation", "image and label are one file", same[0])
-            folders = (*image.mask_members, *((path, files) for path, files in labels if files))
-            return replace(
-                image, mask=masks[0] if masks else None, more_masks=tuple(masks[1:]), mask_members=folders
-            )
+            return self._with_labels(image, _label_files(row.cell("label"), self.index))
         except SourceError as error:
             return replace(known, problem=error.at(row.place).args)
 
+    def _with_labels(self, image: SourceExample, written: Sequence[str]) -> SourceExample:
+        """Return the example of an image with its labels."""
+        labels = [self._label(path, image) for path in written]
+        masks = [path for path, _ in labels]
+        # Merging a mask with itself would hide that the other one is missing.
+        if len(set(masks)) < len(masks):
+            raise SourceError("annotation", "label is listed twice", "; ".join(masks))
+        # A shifted column: voxels would be their own labels.
+        if same := [path for path in masks if path in (*image.paths, image.source)]:
+            raise SourceError("annotation", "image and label are one file", same[0])
+        folders = (*image.mask_members, *((path, files) for path, files in labels if files))
+        return replace(
+            image, mask=masks[0] if masks else None, more_masks=tuple(masks[1:]), mask_members=folders
+        )
+
     def _with_image(self, known: SourceExample, written: Sequence[str]) -> SourceExample:
         """Return the example with the files of its image."""
-        images = self.index.files
+        # Several files in a cell are channels, such as T1 and T2 of one head.
         if len(written) > 1:
-            found = [self._series_at(path) for path in written]
-            if all(found):
-                return _as_channels(known, [one for one in found if one is not None])
-            if any(found):
-                detail = f"{'; '.join(written)}; save those in folders as NIfTI"
-                raise SourceError("annotation", "channels are DICOM folders and files", detail)
-            paths = [find_annotated_file(path, "image", images) for path in written]
-            if len(set(paths)) < len(paths):
-                raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
-            if others := [path for path in paths if not is_scan_or_array_name(path)]:
-                reason = "channels are not volumes in files or pictures"
-                raise SourceError("annotation", reason, ", ".join(others[:3]))
-            return replace(known, source=paths[0], channels=tuple(paths[1:]))
+            return self._with_channels(known, written)
         if (series := self._series_at(written[0])) is not None:
             return _as_channels(known, [series])
+        images = self.index.files
         is_file = images.size(relative_path(written[0], images.root)) is not None
         path = find_annotated_file(written[0], "image", images)
+        # A DICOM file has no telling name; as a member it is opened by its content.
         takes_file = self.options.takes_scan(path) or path.lower().endswith(ARRAY_EXTENSIONS)
         return replace(known, source=path, members=() if is_file and takes_file else (path,))
+
+    def _with_channels(self, known: SourceExample, written: Sequence[str]) -> SourceExample:
+        """Return the example of an image of several channels, which are all DICOM series or all files."""
+        found = [self._series_at(path) for path in written]
+        series = [one for one in found if one is not None]
+        # All channels are folders of DICOM series.
+        if len(series) == len(found):
+            return _as_channels(known, series)
+        # Grids of series and of files are compared by different means.
+        if series:
+            detail = f"{'; '.join(written)}; save those in folders as NIfTI"
+            raise SourceError("annotation", "channels are DICOM folders and files", detail)
+        paths = [find_annotated_file(path, "image", self.index.files) for path in written]
+        # Two equal channels are a mistake in the row.
+        if len(set(paths)) < len(paths):
+            raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
+        # A single DICOM file as a channel has no neighbors that give its spacing.
+        if others := [path for path in paths if not is_scan_or_array_name(path)]:
+            reason = "channels are not volumes in files or pictures"
+            raise SourceError("annotation", reason, ", ".join(others[:3]))
+        return replace(known, source=paths[0], channels=tuple(paths[1:]))
 
     def _series_at(self, written: str) -> SourceExample | None:
         """Return the DICOM series at a path; None if the path is not a folder of DICOM files."""
@@ -228,21 +258,40 @@ class _RowReader:
         path = relative_path(written, images.root)
         is_folder = images.size(path) is None and images.has_folder(path)
         below = self.index.below(path) if is_folder else []
-        has_several = bool(below) and bool(set(below) - set(volume_files(below[0])))
-        if has_several and all(map(is_image_name, below)):
+        # A file, or a name with # and a series' hash.
+        if not below:
+            found = self._series_at(written)
+            return (found.source, found.members) if found else (self._label_file(written, written), ())
+        # A folder of one volume, such as .hdr with .img, is that volume.
+        if set(below) <= set(volume_files(below[0])):
+            return self._label_file(below[0], written), ()
+        return self._slices(written, path, below, image)
+
+    def _slices(
+        self, written: str, path: str, below: Sequence[str], image: SourceExample
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return a folder of label slices and their files: pictures for the slices of a series, or DICOM images."""
+        if all(map(is_image_name, below)):
+            # Only a series has slices that pictures can be paired with, in the order of their names.
             if not (image.members or image.stored):
                 detail = f"{plural(len(below), 'picture')} in {path}, and the image is no DICOM series; name one file"
                 raise SourceError("annotation", "label folder holds several files", detail)
             return path, tuple(sorted(below))
-        if has_several and any(map(is_scan_or_array_name, below)):
+        # Several masks in one folder may be those of classes, which the layout class-masks reads.
+        if any(map(is_scan_or_array_name, below)):
             raise SourceError(
                 "annotation", "label folder holds several files", f"{plural(len(below), 'file')} in {path}"
             )
-        found = self._series_at(written) if has_several or not below else None
+        found = self._series_at(written)
+        # Label slices as DICOM images: their headers order them.
         if found is not None:
             return found.source, found.members or tuple(below)
+        return self._label_file(below[0], written), ()
+
+    def _label_file(self, path: str, written: str) -> str:
+        """Return the path of a label in one file."""
         try:
-            return find_annotated_file(below[0] if below else written, "label", images), ()
+            return find_annotated_file(path, "label", self.index.files)
         except SourceError as error:
             if error.reason != _LABEL_NOT_FOUND or extension_of(written):
                 raise
@@ -256,6 +305,7 @@ def _from_the_root(row: TableRow, annotations_root: str, root: str) -> TableRow:
     cells = {}
     for column in ("image", "label"):
         paths = _split_cell(row.cell(column))
+        # Addresses have no parent folders to go up to.
         if is_remote(annotations_root) or not any(path.startswith(("../", "..\\")) for path in paths):
             continue
         cells[column] = json.dumps(
@@ -270,11 +320,13 @@ def _split_cell(cell: str) -> list[str]:
     >>> _split_cell("t1.nii.gz; t2.nii.gz"), _split_cell('["a.nii", "b;c.nii"]'), _split_cell("")
     (['t1.nii.gz', 't2.nii.gz'], ['a.nii', 'b;c.nii'], [])
     """
+    # JSONL has lists for several files; a CSV cell may hold one as text.
     if cell.startswith("["):
         try:
             listed = json.loads(cell)
         except (ValueError, RecursionError):
             listed = None
+        # A file name may begin with a bracket, too.
         if isinstance(listed, list) and all(isinstance(path, str) and path for path in listed):
             return listed
     return [path.strip() for path in cell.split(";") if path.strip()]
@@ -284,11 +336,14 @@ def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> Sourc
     """Return the example with one or several DICOM series as the channels of its image."""
     first, *others = series
     names = [one.source for one in series]
+    # Two equal channels are a mistake in the row.
     if len(set(names)) < len(names):
         raise SourceError("annotation", "channel is listed twice", "; ".join(names))
+    # A channel is a path, which cannot say which volume of its series is meant.
     if parts := [one.source for one in others if one.volume is not None]:
         detail = f"{parts[0]}; save it as NIfTI, or give it a folder of its own"
         raise SourceError("annotation", "channel is one of several volumes of a series", detail)
+    # Channels of two people are no image; the hash of PatientID (DICOM PS3.3 C.7.1.1) tells them apart.
     if len({one.group for one in series if one.group is not None}) > 1:
         raise SourceError("annotation", "channels are of different patients (PatientID)", "; ".join(names))
     return replace(
@@ -305,19 +360,20 @@ def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> Sourc
 
 def _label_files(cell: str, index: FolderIndex) -> list[str]:
     """Return the files that a label cell names; a file name may contain a semicolon itself."""
-    whole = relative_path(cell, index.files.root) if cell else ""
-    is_one = ";" not in cell or index.files.size(whole) is not None
-    return _split_cell(cell) if not is_one or cell.startswith("[") else [cell] if cell else []
+    if not cell:
+        return []
+    is_list = cell.startswith("[")
+    is_one = ";" not in cell or index.files.size(relative_path(cell, index.files.root)) is not None
+    return [cell] if is_one and not is_list else _split_cell(cell)
 
 
 def _refuse_repeated(listed: Sequence[tuple[TableRow, SourceExample]]) -> list[SourceExample]:
     """Return the examples, with one problem in place of all rows of an image that occurs several times."""
-    by_source: dict[str, list[tuple[TableRow, SourceExample]]] = {}
-    for row, example in listed:
-        by_source.setdefault(example.source, []).append((row, example))
+    by_source = grouped((example.source, (row, example)) for row, example in listed)
     result = []
     for same in by_source.values():
         example = same[0][1]
+        # Rows may have different labels, or put one image into two splits.
         if len(same) > 1:
             places = ", ".join(row.place for row, _ in same[:3])
             problem = ("annotation", "image is in several rows", places)
@@ -337,36 +393,56 @@ def _named_paths(listed: Iterable[tuple[TableRow, SourceExample]], root: str) ->
     }
 
 
-def _unlisted(
-    used: set[str], named: set[str], images: SourceFiles, one_file: bool, takes: Callable[[str], bool]
-) -> Iterator[SourceExample]:
-    """Yield an example with a problem for each scan in no row, and for each folder of other files in no row.
+@dataclass(frozen=True, kw_only=True)
+class _NamedFiles:
+    """Files that examples use, paths that rows name, including rows with a problem, and the folders of all."""
 
-    Args:
-        one_file: report only folders of named files, because one of several tables was read.
-    """
-    folders = {path.rpartition("/")[0] for path in used | named}
-    if one_file:
-        inside = sorted(folder for folder in folders if not folder.startswith(("/", "..")))
-        paths = [path for folder in inside for path in images.files_in(folder)]
-    else:
-        paths = list(images.sizes())
-    whole = set(iterate_scans(set(paths), takes))
-    others: Counter[str] = Counter()
-    for path in paths:
-        folder = path.rpartition("/")[0]
-        if is_container(path):  # the table itself, with its pictures
-            continue
-        if path in used or path in named or not named.isdisjoint(_folders_above(path)):
-            continue
-        if path in whole and (not one_file or folder in folders):
-            yield rejected_example(path, ("selection", "file is in no row of the table", ""))
-        elif not takes(path) and not is_document_name(path) and not one_file and folder:
-            others[folder] += 1
+    used: set[str]
+    named: set[str]
+    folders: set[str]
+
+    def covers(self, path: str) -> bool:
+        """Return whether a file is named, is in a folder that is named, or is a table with its pictures itself."""
+        # Nothing is lost silently: every other scan is listed with its reason.
+        if is_container(path) or path in self.used or path in self.named:
+            return True
+        return not self.named.isdisjoint(_folders_above(path))
+
+
+def _unlisted_beside(
+    files: _NamedFiles, images: SourceFiles, options: LayoutOptions
+) -> Iterator[SourceExample]:
+    """Yield an example with a problem for each scan in no row, in the folders of the named files."""
+    inside = sorted(folder for folder in files.folders if not folder.startswith(("/", "..")))
+    paths = [path for folder in inside for path in images.files_in(folder)]
+    for path in _whole_scans(paths, options):
+        if path.rpartition("/")[0] in files.folders and not files.covers(path):
+            yield rejected_example(path, _IN_NO_ROW)
+
+
+def _unlisted_everywhere(
+    files: _NamedFiles, images: SourceFiles, options: LayoutOptions
+) -> Iterator[SourceExample]:
+    """Yield an example with a problem for each scan in no row, and for each folder of other files in no row."""
+    paths = [path for path in images.sizes() if not files.covers(path)]
+    whole = set(_whole_scans(images.sizes(), options))
+    yield from (rejected_example(path, _IN_NO_ROW) for path in paths if path in whole)
+    others = Counter(path.rpartition("/")[0] for path in paths if _may_be_dicom(path, options))
     for folder, count in others.items():
-        if folder not in folders:
+        # Files straight in the root are documents and scripts.
+        if folder and folder not in files.folders:
             detail = f"{plural(count, 'file')} that may be DICOM"
             yield rejected_example(folder, ("selection", "folder is in no row of the table", detail))
+
+
+def _whole_scans(paths: Iterable[str], options: LayoutOptions) -> Iterator[str]:
+    """Yield each scan once, though it may have several files."""
+    return iterate_scans(set(paths), options.takes_scan)
+
+
+def _may_be_dicom(path: str, options: LayoutOptions) -> bool:
+    """Return whether a file may be a slice: DICOM files often have no extension, so all other names may be."""
+    return not options.takes_scan(path) and not is_document_name(path)
 
 
 def _folders_above(path: str) -> Iterator[str]:

@@ -90,12 +90,14 @@ def list_references(
     queries = _image_queries({file.path: file.filename for file in files})
     sizes = {file.path: file.example.declared_size for file in files}
     found = _resolve_names(index, queries, sizes, images, options)
+    # All images are missing: a wrong folder, which one message tells better than a problem of each file.
     if not any(isinstance(one, ImageMatch) for one in found.values()):
         index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     listed = [_with_image(file.example, found[file.path]) for file in files]
     listed = refuse_shared_images(listed, paths)
     # VOC devkit: the first pixel of a picture has the number 1.
     listed = resolve_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
+    # A named file is one image; its folder holds many that the user did not ask for.
     if annotation_file is None:
         others = list(_other_images(index, listed))
         listed, paths = [*listed, *others], [*paths, *(one.source for one in others)]
@@ -146,6 +148,7 @@ def _read_files(
         [(one.example, one.classes, one.path) for one in files], options, are_objects=True
     )
     problems = {example.problem[1] for example in settled if example.problem is not None}
+    # Other tools write XML too, such as CVAT's; a hint names their layout.
     if problems == {_NOT_VOC} and (other := layout_hint(annotations, "voc", annotation_file)):
         raise AnnotationsError(
             f"{annotations.root}: none of its {len(paths)} .xml files is Pascal VOC's{other}"
@@ -163,6 +166,7 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> _XmlFi
     name = ""
     try:
         root = parse_xml_document(read_limited(annotations, path, "XML", _MAX_XML_BYTES))
+        # VOC devkit: the root is <annotation>; CVAT's is <annotations>.
         if root.tag != "annotation":
             raise SourceError("annotation", _NOT_VOC, f"expected <annotation>, got <{root.tag}>"[:200])
         name = _text(root, "filename")
@@ -191,6 +195,7 @@ def _is_class_alone(element: ElementTree.Element) -> bool:
 
 def _with_image(example: SourceExample, image: ImageMatch | SourceError) -> SourceExample:
     """Return the example with the image that its XML file names."""
+    # Without the image, the XML file stands for it, under its own name.
     if isinstance(image, SourceError):
         problem = example.problem or image.at(example.source).args
         return replace(example, boxes=None, declared_size=None, bad_objects=(), problem=problem)
@@ -212,6 +217,7 @@ def _image_queries(names: Mapping[str, str]) -> dict[str, ImageQuery]:
         below = folder.removeprefix("" if common == "." else common).strip("/")
         # Tools on Windows write backslashes.
         name = written.replace("\\", "/")
+        # cam1 and cam2 may both have an a.jpg.
         if below and name and "/" not in name:
             name = f"{below}/{name}"
         result[path] = ImageQuery(
@@ -253,6 +259,7 @@ def _turned_box(element: ElementTree.Element, what: str) -> tuple[list[float], f
 
 def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box:
     label = class_of(_text(element, "name"), what)
+    # VOC devkit: <bndbox> has the sides; roLabelImg writes <robndbox> in its place.
     if element.find("bndbox") is not None:
         turn = _rotation_of_cvat(element, what, options)
         sides = [parse_number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
@@ -286,6 +293,7 @@ def _read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[s
     chosen = options.image_sets
     matches = [(path, match) for path in annotations.sizes() if (match := _LIST_PATH.fullmatch(path))]
     found = grouped((match["prefix"] or "", (match["name"], path)) for path, match in matches)
+    # A typed list that does not exist must not select everything.
     if chosen and not found:
         raise AnnotationsError(
             f"{annotations.root}: image sets {', '.join(chosen)} asked for; no ImageSets/Main; leave --image-sets out"
@@ -304,12 +312,14 @@ def _names_of_lists(
 ) -> dict[str, str] | None:
     """Return the split of each name in the lists of one folder; None if none of its lists defines a split."""
     chosen = options.image_sets
+    # A typed list that does not exist must not select everything.
     if missing := [name for name in chosen if name not in files]:
         raise AnnotationsError(
             f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; found {', '.join(sorted(files))}"
         )
     names = tuple(dict.fromkeys(chosen)) or _choose_image_sets(files)
     entries = {name: dict.fromkeys(_entries(read_required(annotations, files[name]))) for name in names}
+    # An image of two lists has no single split; --split-shares makes new ones.
     if options.source_splits:
         _refuse_shared_names(f"{prefix}/ImageSets/Main".lstrip("/"), entries, files)
     return {entry: name for name, listed in entries.items() for entry in listed} if names else None
@@ -321,9 +331,11 @@ def _refuse_shared_names(
     """Raise AnnotationsError if two lists share a name; the message contains the available lists."""
     shared = []
     for one, other in combinations(entries, 2):
+        # Any two, since users join lists that overlap, such as train and trainval.
         if both := [entry for entry in entries[one] if entry in entries[other]]:
             more = f", {len(both)} in all" if len(both) > 1 else ""
             shared.append(f"{one} and {other} ({both[0]}{more})")
+    # An image has one split; all overlaps are named at once.
     if shared:
         known = ", ".join(
             f"{name} ({len(entries[name])})" if name in entries else name for name in sorted(files)
@@ -391,6 +403,7 @@ def _split_by_lists(
             prefix, name = entry
             _refuse_two_files(seen.setdefault(entry, path), path, entry, lists[prefix][name])
             result.append(replace(example, split=lists[prefix][name]))
+        # Damaged files keep their own reason, whether or not a list names them.
         elif example.problem is None or example.problem[0] == "selection":
             fault = ("selection", "in no ImageSets list", "")
             result.append(replace(example, boxes=None, declared_size=None, problem=fault))
@@ -427,6 +440,7 @@ def _entry_of(path: str, lists: Mapping[str, Mapping[str, str]]) -> tuple[str, s
 def _refuse_two_files(other: str, path: str, entry: tuple[str, str], split: str) -> None:
     """Raise AnnotationsError if an entry means two XML files, so that either may belong to another split."""
     prefix, name = entry
+    # An XML file and its image have one name, and mean one entry.
     if other != path and path.lower().endswith(".xml") and other.lower().endswith(".xml"):
         below = _path_below_first_folder(path, prefix)
         raise AnnotationsError(
@@ -446,6 +460,7 @@ def _split_by_folders(listed: Sequence[SourceExample], paths: Sequence[str]) -> 
     """Return the examples with their first folders as splits if all XML files are in folders with split names."""
     firsts = [_first_folder(path) for path in paths]
     xml_firsts = {first for first, path in zip(firsts, paths, strict=True) if path.lower().endswith(".xml")}
+    # One folder of another name means that folders are something else, such as cameras.
     if not all(is_split_name(first) for first in xml_firsts):
         return list(listed)
     return [
@@ -457,6 +472,7 @@ def _split_by_folders(listed: Sequence[SourceExample], paths: Sequence[str]) -> 
 def _first_folder(path: str) -> str:
     """Return the first folder of a path, or the one below Annotations/; "" in the root."""
     folders = path.split("/")[:-1]
+    # Annotations/train/a.xml with JPEGImages/train/a.jpg.
     if folders and folders[0].lower() == "annotations":
         folders = folders[1:]
     return folders[0] if folders else ""
@@ -492,9 +508,11 @@ def _resolve_names(
     """
     names = _find_names(index, queries)
     found, conflicts = names.found, names.conflicts
+    # Nearly all sets have one name for both files.
     if not conflicts:
         return found
     chosen = dict.fromkeys(conflicts, options.voc_images)
+    # Otherwise the user has said which name counts, for all files.
     if options.voc_images == "auto":
         chosen = _prove_names(names, declared, images)
     remaining = [path for path in conflicts if path not in chosen]
@@ -538,15 +556,18 @@ def _find_names(index: ImageIndex, queries: Mapping[str, ImageQuery]) -> _Names:
     """Return the images of both names of all XML files."""
     names = _Names(found=index.match(queries))
     for path, answer in names.found.items():
+        # One name, so that its image is taken for certain.
         if not _names_differ(path, queries[path].name):
             names.taken.update([answer.path] if isinstance(answer, ImageMatch) else [])
             continue
         beside = tuple(index.neighbors(queries[path]))
         if isinstance(answer, SourceError):
+            # Renamed pictures keep their old name in <filename>.
             if len(beside) == 1 and answer.reason == "image file not found":
                 names.lost[path] = beside[0]
                 names.taken.add(beside[0])
                 names.alone.add("xml-name")
+        # Both names have an image, and they are two.
         elif beside and answer.path not in beside:
             names.conflicts[path] = _Conflict(written=answer, beside=beside)
         else:
@@ -561,9 +582,11 @@ def _prove_names(names: _Names, declared: Mapping[str, Size | None], images: Sou
     """Return which name counts in each conflict that one of the three rules of `_resolve_names` decides."""
     conflicts = names.conflicts
     chosen = _resolve_by_size(conflicts, declared, images)
+    # Rule 1: one mistake was made for all files, by one script.
     if len(proven := set(chosen.values())) == 1:
         chosen = dict.fromkeys(conflicts, proven.pop())
     chosen = _resolve_by_other_files(conflicts, chosen, names.taken)
+    # Rule 3, behind the others: it argues from other files.
     if len(names.alone) == 1:
         chosen = dict.fromkeys(conflicts, *names.alone) | chosen
     return chosen
@@ -636,10 +659,12 @@ def _path(one: _Conflict, what: str) -> str:
 
 def _conflict_result(one: _Conflict, what: str | None, options: LayoutOptions) -> ImageMatch | SourceError:
     proven = options.voc_images == "auto"
+    # A choice of the user needs no note on it.
     if what == "filename":
         return replace(one.written, note=_FILENAME_TAKEN if proven else one.written.note)
     if what == "xml-name" and len(one.beside) == 1:
         return ImageMatch(path=one.beside[0], note=_XML_NAME_TAKEN if proven else "")
+    # a.jpg and a.png beside a.xml: the name alone does not tell which was annotated.
     if what == "xml-name":
         return SourceError("annotation", "file name is ambiguous", ", ".join(one.beside[:3]))
     return SourceError("annotation", _OPEN, f"{one.written.path} and {one.beside[0]}; {_FIX}")

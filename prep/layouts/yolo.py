@@ -92,7 +92,7 @@ class _Description:
 
     @property
     def is_yaml(self) -> bool:
-        """Whether its paths are those of a data.yaml. Darknet's begin with data/, the folder beside its program."""
+        """Return whether its paths are those of a data.yaml; Darknet's begin with data/, the folder of its program."""
         return self.file.lower().endswith(_YAML)
 
 
@@ -111,6 +111,7 @@ def list_references(
         UsageError: an option contradicts the format.
     """
     described = _read_description(annotations, annotation_file)
+    # Ultralytics: kpt_shape in data.yaml makes a set one of keypoints; rows alone do not tell.
     if "keypoints" in options.keep and not described.keypoints:
         raise UsageError(f"{described.file}: it has no kpt_shape, so its objects have no keypoints to keep")
     index = ImageIndex(images, annotations.root)
@@ -120,6 +121,7 @@ def list_references(
     labels = {
         example.source: _label_file(example.source, images) for example in listed if not example.problem
     }
+    # Class folders for `yolo classify` look alike, without any label file.
     if not any(labels.values()):
         first = next(iter(labels), "images/a.jpg")
         raise AnnotationsError(
@@ -166,6 +168,7 @@ def _read_objects(
 def _refuse_lists_of_nothing(described: _Description, listed: Sequence[SourceExample]) -> None:
     """Raise AnnotationsError if lists of images were read and none of their lines means an image."""
     faulty = [one for one in listed if one.problem]
+    # Single lines are problems of their images.
     if not faulty or len(faulty) < len(listed):
         return
     first, lists = faulty[0], [path for paths in described.splits.values() for path in paths]
@@ -188,6 +191,7 @@ def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[
 def _read_description(annotations: SourceFiles, annotation_file: str | None) -> _Description:
     """Return the content of the named file, or of the only one below the folder."""
     if annotation_file is not None:
+        # A named list of classes would lack the splits, and a label file the classes.
         if not annotation_file.lower().endswith(_YAML):
             raise AnnotationsError(
                 f"{annotation_file}: expected YOLO's data.yaml; name that, or the folder of the data set"
@@ -195,6 +199,7 @@ def _read_description(annotations: SourceFiles, annotation_file: str | None) -> 
         return _parse_description(annotation_file, _read_yaml(annotations, annotation_file))
     documents = _topmost_documents(annotations)
     described = [path for path, document in documents.items() if _describes(document)]
+    # data.yaml beside a copy for another machine: their classes or splits may differ.
     if len(described) > 1:
         raise AnnotationsError(
             f"{annotations.root}: {' and '.join(described[:3])} each describe a data set; name one of them: "
@@ -223,6 +228,7 @@ def _read_name_file(annotations: SourceFiles) -> _Description:
     """Return the class names of a text file, such as labelImg's classes.txt or Darknet's obj.names."""
     found = _nearest([path for path in annotations.sizes() if posixpath.basename(path) in _NAME_FILES])
     texts = {read_required(annotations, path).decode("utf-8-sig", "replace") for path in found}
+    # Copies in the folder of each split are equal; others number classes differently.
     if len(texts) != 1:
         what = f"{' and '.join(found[:3])} differ" if texts else "nothing below it names the classes"
         raise AnnotationsError(f"{annotations.root}: {what}; {_FIX_NAMES}{layout_hint(annotations, 'yolo')}")
@@ -237,6 +243,7 @@ def _darknet_splits(annotations: SourceFiles) -> dict[str, tuple[str, ...]]:
     github.com/AlexeyAB/darknet, "How to train (to detect your custom objects)".
     """
     found = _nearest([path for path in annotations.sizes() if path.lower().endswith(".data")])
+    # Without a single obj.data the folders say what the splits are.
     if len(found) != 1 or (annotations.size(found[0]) or 0) > MAX_YAML_BYTES:
         return {}
     text = read_required(annotations, found[0]).decode("utf-8-sig", "replace")
@@ -269,6 +276,7 @@ def _read_any_yaml(annotations: SourceFiles, path: str) -> Any:
     try:
         return _read_yaml(annotations, path)
     except AnnotationsError:
+        # Other YAML files, such as an environment's, need not be readable.
         if posixpath.basename(path) in _DESCRIPTIONS:
             raise
         return None
@@ -317,6 +325,7 @@ def _paths_of_split(file: str, key: str, value: Any) -> tuple[str, ...]:
 
 
 def _whole(file: str, key: str, text: Any) -> int:
+    # YAML is read as texts, and a number of any length would be a list of so many names.
     if not isinstance(text, str) or not text.strip().isdecimal() or len(text) > len(str(_MAX_NUMBER)):
         raise AnnotationsError(
             f"{file}: {key}: expected a whole number of at most {_MAX_NUMBER:,}, got {text!r:.80}; correct it"
@@ -331,10 +340,12 @@ def _parse_names(file: str, document: Mapping[str, Any]) -> Mapping[int, str]:
     if written is None:
         # `check_det_dataset` in ultralytics/data/utils.py calls them class_0, class_1, ... too.
         return _check_names(file, {identity: f"class_{identity}" for identity in range(count or 0)})
+    # Ultralytics takes {0: person, 1: bicycle} and [person, bicycle].
     if isinstance(written, dict):
         names = {_whole(file, "names", key): name for key, name in written.items()}
     else:
         names = dict(enumerate(written)) if isinstance(written, list) else {}
+    # `check_det_dataset` in ultralytics/data/utils.py refuses this too.
     if count is not None and count != len(names):
         raise AnnotationsError(
             f"{file}: nc is {count}, and names has {len(names)} entries; correct one of them"
@@ -348,6 +359,7 @@ def _check_names(file: str, names: Mapping[int, Any]) -> Mapping[int, str]:
     stripped = {identity: name.strip() for identity, name in names.items()}
     known: dict[str, int] = {}
     for identity, name in stripped.items():
+        # One name would merge two classes; Ultralytics keeps them apart by number.
         if known.setdefault(name, identity) != identity:
             raise AnnotationsError(
                 f"{file}: classes {known[name]} and {identity} are both called {name!r}; give each its own name"
@@ -361,9 +373,11 @@ def _parse_keypoints(file: str, document: Mapping[str, Any]) -> tuple[tuple[str,
     if shape is None:
         return (), 0
     numbers = [_whole(file, "kpt_shape", one) for one in shape] if isinstance(shape, list) else []
+    # Ultralytics: kpt_shape is [number of keypoints, number of dims], 2 for x,y or 3 for x,y,visible.
     if len(numbers) != 2 or numbers[1] not in (2, 3):
         raise AnnotationsError(f"{file}: kpt_shape: expected [number, 2 or 3], got {shape!r:.80}; correct it")
     names = _common_keypoints(document.get("kpt_names"))
+    # Other numbers of names, or repeated ones, cannot name the points.
     if len(set(names)) == numbers[0]:
         return names, numbers[1]
     return tuple(f"keypoint_{number}" for number in range(1, numbers[0] + 1)), numbers[1]
@@ -391,6 +405,7 @@ def _list_images(
     options: LayoutOptions,
 ) -> Iterator[SourceExample]:
     """Yield the images of all splits, each once, without their objects."""
+    # Class lists without data.yaml, as labelImg writes them, have no splits.
     if not described.splits:
         yield from _images_by_folders(images)
         return
@@ -400,10 +415,11 @@ def _list_images(
         for written in paths
     ]
     listed = [image for place in places for image in _images_at(place, described, images, index)]
+    # A path typed wrong, or one of another machine whose end is not here either.
     if not listed:
-        missing = ", ".join(f"{one.split}: {one.written}" for one in places if one.path is None)
+        missing = ", ".join(_missing(places)) or "its paths"
         raise AnnotationsError(
-            f"{described.file}: no image lies at {missing or 'its paths'}; correct the paths, which are relative to "
+            f"{described.file}: no image lies at {missing}; correct the paths, which are relative to "
             f"path: or to the file's own folder, below {images.root}"
         )
     notes = _notes_on_places(places, described)
@@ -418,6 +434,7 @@ def _each_once(
     found: dict[str, SourceExample] = {}
     for image in listed:
         other = image if image.problem is not None else found.setdefault(image.source, image)
+        # An image in two splits would be evaluated on what it was trained on.
         if other.split != image.split and options.source_splits:
             raise AnnotationsError(
                 f"{described.file}: {image.source} is in the splits {other.split} and {image.split}; leave one of "
@@ -427,13 +444,21 @@ def _each_once(
     yield from (image for image in listed if image.problem is not None)
 
 
+def _missing(places: Sequence[_Place]) -> list[str]:
+    """Return the split and the path of each place at which nothing is."""
+    return [f"{one.split}: {one.written}" for one in places if one.path is None]
+
+
 def _notes_on_places(places: Sequence[_Place], described: _Description) -> tuple[str, ...]:
     """Return notes on paths of data.yaml that were found by their ends, and on those that were not found."""
     notes = (_BY_ITS_END,) if described.is_yaml and any(one.by_end for one in places) else ()
-    missing = "; ".join(f"{one.split}: {one.written}" for one in places if one.path is None)
+    missing = _missing(places)
     if not missing:
         return notes
-    return (*notes, f"data.yaml names images that are missing ({missing}); the other splits are taken")
+    return (
+        *notes,
+        f"data.yaml names images that are missing ({'; '.join(missing)}); the other splits are taken",
+    )
 
 
 def _images_by_folders(images: SourceFiles) -> Iterator[SourceExample]:
@@ -469,9 +494,11 @@ def _find_place(
     """
     plain, root = (text.strip().replace("\\", "/") for text in (written, described.root))
     candidates = [path_below(images.root, plain)]
+    # With --images elsewhere, paths relative to data.yaml lead into the wrong tree.
     if annotations.root == images.root:
         candidates = [*_relative_paths(plain, root, described.file, images.root), *candidates]
     for path in (posixpath.normpath(one) for one in candidates if one):
+        # Nothing outside of the source is read, whatever a file of it says.
         if not path.startswith(("../", "/")) and _exists(path, images):
             return _Place(split=split, written=written, path=path)
     folder = posixpath.dirname(described.file)
@@ -502,9 +529,11 @@ def _images_at(
     path = place.path
     if path is None:
         return
+    # Ultralytics: a path is a folder, a list of images (.txt), or a list of either.
     if images.size(path) is None:
         start = "" if path == "." else f"{path}/"
         found = [one for one in images.sizes() if one.startswith(start) and is_image_name(one)]
+    # A list in data.yaml may name pictures themselves.
     elif is_image_name(path):
         found = [path]
     else:
@@ -557,6 +586,7 @@ def _labels_without_image(used: Iterator[str], images: SourceFiles) -> Iterator[
     known = set(used)
     for folder in sorted({posixpath.dirname(path) for path in known}):
         for path in images.files_in(folder):
+            # labelImg writes classes.txt among its label files.
             if path.endswith(".txt") and path not in known and posixpath.basename(path) not in _NAME_FILES:
                 yield rejected_example(path, _NO_IMAGE)
 
@@ -596,6 +626,7 @@ def _with_oriented_boxes(example: SourceExample, options: LayoutOptions) -> Sour
     if example.problem or options.oriented_boxes == "upright":
         return replace(example, boxes=boxes)
     bad = [(BOX_IS_ORIENTED, f"{box.label!r}: four corners") for box in boxes if box.turned_share]
+    # The same choice as for other unusable objects.
     if bad and options.on_bad_object == "reject":
         return replace(example, boxes=None, problem=("annotation", *bad[0]))
     kept = tuple(box for box in boxes if not box.turned_share)
@@ -604,6 +635,7 @@ def _with_oriented_boxes(example: SourceExample, options: LayoutOptions) -> Sour
 
 def _with_filled_share(box: Box) -> Box:
     """Return a box, with the share of it that its four corners enclose if they do not fill it."""
+    # A row of a box has no outline.
     if not box.area:
         return box
     share = box.area / ((box.xmax - box.xmin) * (box.ymax - box.ymin))
@@ -614,6 +646,7 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
     """Return the object of one row: `class x y width height`, the same with keypoints, or `class x1 y1 x2 y2 ...`."""
     what = f"line {row[0]}"
     numbers = [parse_number(text, what) for text in row[1]]
+    # A class without a name would be another class's in the data set.
     if numbers[0] not in described.names:
         known = f"{min(described.names)} to {max(described.names)}"
         detail = f"{what}: {row[1][0]}; {described.file} has {known}: correct one of them"
@@ -625,6 +658,7 @@ def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, 
         kept = "keypoints" in options.keep
         flags: dict[str, Any] = {"keypoints": _keypoints(described, values[4:])} if kept else {}
         return rectangle_of(label, values[:4], what, options, form="center-size", **flags)
+    # Ultralytics: segment rows are class x1 y1 x2 y2 ...; with keypoints, other lengths are damaged poses.
     if len(values) >= 6 and len(values) % 2 == 0 and not described.keypoints:
         return polygon_of(label, values, what, options)
     expected = f"{posed + 1} for keypoints" if described.keypoints else "7 or more for a polygon"
@@ -659,6 +693,7 @@ def _keypoints(described: _Description, values: Sequence[float]) -> tuple[Keypoi
     """Return the keypoints of a row; without a visibility, a point with a negative side is not labeled."""
     size = described.dimensions
     points = [values[start : start + size] for start in range(0, len(values), size)]
+    # A box without its points in a set of keypoints: all are unlabeled.
     if not points:
         return tuple(Keypoint(name=name) for name in described.keypoints)
     found = []
@@ -666,6 +701,7 @@ def _keypoints(described: _Description, values: Sequence[float]) -> tuple[Keypoi
         # `verify_image_label` in ultralytics/data/utils.py masks points with a negative side where rows have no
         # visibility.
         visibility = seen[0] if seen else 2 * (x >= 0 and y >= 0)
+        # Ultralytics masks keypoints by visibility 0; COCO, from which its sets are made, has 0, 1 and 2.
         if visibility not in (0, 1, 2):
             detail = f"{name}: {visibility:g}; expected 0, 1 or 2"
             raise SourceError("annotation", "visibility of a keypoint is unknown", detail)

@@ -238,7 +238,7 @@ def _volume_shape(recipe: RecipeOptions) -> tuple[int, int, int]:
 
 def _volume_padding(recipe: RecipeOptions) -> tuple[float, ...]:
     """Return the stored value of --pad-value; 0 where each scan is scaled by its own values."""
-    # The value of padding in a record of its own scale is in each record, not in the recipe.
+    # Where each scan has its own scale, each record states the value of its padding.
     if not recipe.pad_value or recipe.scales_each_scan():
         return (0,) * recipe.channels
     plan = IntensityPlan(store=recipe.dtype, window=recipe.fixed_window(), standard=recipe.fixed_standard())

@@ -67,6 +67,7 @@ def read_resizer(resizer: Message) -> dict[str, Any]:
     """
     options: dict[str, Any]
     name, given = resizer.only("fixed_shape_resizer", "keep_aspect_ratio_resizer")
+    # image_resizer.proto of the TF Object Detection API: 300, 600 and 1024 are its defaults.
     if name == "fixed_shape_resizer":
         options = {"resize": "fixed-shape"}
         for side in ("height", "width"):
@@ -79,6 +80,7 @@ def read_resizer(resizer: Message) -> dict[str, Any]:
             ("pad_to_max_dimension", "pad", False),
         ):
             options[option] = given.value(field, default, f"--{option.replace('_', '-')}")
+        # A value of 0 is the default of both.
         if any(padding := given.values("per_channel_pad_value", [0.0])):
             options["pad_value"] = [int(value) if value == int(value) else value for value in padding]
             given.mapped.append(f"{given.path}.per_channel_pad_value -> --pad-value = {options['pad_value']}")

@@ -8,6 +8,7 @@ Recipe (here)                       options that passed the rules of their kind
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
@@ -227,6 +228,7 @@ class Recipe(RecipeOptions):
         values: dict[str, Any] = {}
         strange = False
         for name, value in document.items():
+            # A name of a later version, or a typing error: it must not be ignored.
             if name not in fields_by_name:
                 near = did_you_mean(name, fields_by_name)
                 strange |= not near
@@ -274,7 +276,7 @@ def recipe_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     >>> list(recipe_problems({"height": "300", "pad_value": [0, None], "another": {}}))
     [('height', "expected int, got '300'"), ('pad_value', 'expected several int, got [0, None]')]
     """
-    types = get_type_hints(Recipe)
+    types = _types()
     for name, value in document.items():
         if name in types and not _has_type(value, types[name]):
             expected = types[name]
@@ -287,8 +289,15 @@ def recipe_problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, f"expected {words}, got {value!r:.60}"
 
 
+@functools.cache
+def _types() -> Mapping[str, Any]:
+    # Resolving the annotations of 100 options takes longer than checking a recipe.
+    return get_type_hints(Recipe)
+
+
 def _has_type(value: Any, expected: Any) -> bool:
     """Return True if a JSON value has an option's type; numbers must be finite and below `_LARGEST_NUMBER`."""
+    # JSON has lists and no tuples.
     if get_origin(expected) is tuple:
         return isinstance(value, list | tuple) and all(_has_type(one, get_args(expected)[0]) for one in value)
     if get_origin(expected) is Literal:

@@ -93,6 +93,7 @@ class GivenRecipe:
             own = {
                 name: self.document[name] for name in named if name not in given and self.document.get(name)
             }
+            # The options themselves are the reason, and not the recipe.
             if not own:
                 raise
             has = ", ".join(f"{flag(name)} {value}" for name, value in own.items())

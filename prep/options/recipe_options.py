@@ -88,6 +88,7 @@ class ClipOptions:
 
     def clip_problems(self) -> Iterator[str]:
         """Yield a message for each of these options that has a wrong value."""
+        # `frame_choice` reads this number, so that nothing else is checked without it.
         if self.clips_per_source != "all" and not (
             self.clips_per_source.isdecimal() and int(self.clips_per_source) > 0
         ):
@@ -474,6 +475,7 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         found = {}
         for part in self.split_shares:
             name, _, share = part.partition("=")
+            # A split that is named twice would lose one of its shares.
             if name in found:
                 raise UsageError(
                     f"--split-shares {','.join(self.split_shares)}: {name} comes twice; name each once"

@@ -8,7 +8,7 @@ bins, so any two counts can be added in any order with the same result.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -77,14 +77,40 @@ def count_intensities(
     """
     if mask is not None and mask.shape != array.shape:
         raise UsageError(f"mask: expected {array.shape}, got {mask.shape}")
-    small = array.dtype.kind in "iu" and array.dtype.itemsize <= 2
-    totals = np.zeros(1 << 8 * array.itemsize if small else _KEYS, np.int64)
+    # Values of 8 and 16 bits have a counter each; others share one if their float32 keys are equal.
+    if array.dtype.kind in "iu" and array.dtype.itemsize <= 2:
+        used, numbers = _count_small(array, mask, above)
+    else:
+        used, numbers = _count_wide(array, mask, above)
+    values = (used.astype(np.uint32) << np.uint32(_DROPPED_BITS)).view(np.float32).astype(np.float64)
+    return _counts_of(values, numbers)
+
+
+def _slabs(array: NDArray[Any]) -> Iterator[slice]:
+    """Yield ranges of slices of a limited number of voxels."""
     slices = max(1, _SLAB_VOXELS // max(1, array[0].size)) if len(array) else 1
-    for start in range(0, len(array), slices):
-        part = slice(start, start + slices)
-        if small:
-            _count_bits(array[part], None if mask is None else mask[part], totals)
-            continue
+    return (slice(start, start + slices) for start in range(0, len(array), slices))
+
+
+def _count_small(
+    array: NDArray[Any], mask: NDArray[Any] | None, above: float | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the keys of the values of 8 or 16 bits, and their counts."""
+    totals = np.zeros(1 << 8 * array.itemsize, np.int64)
+    for part in _slabs(array):
+        _count_bits(array[part], None if mask is None else mask[part], totals)
+    used = np.flatnonzero(totals)
+    values = used.astype(f"u{array.itemsize}").view(array.dtype)
+    counted = np.ones(len(values), bool) if above is None else values > above
+    return _keys_of(values[counted]), totals[used][counted]
+
+
+def _count_wide(
+    array: NDArray[Any], mask: NDArray[Any] | None, above: float | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the keys of the values of 32 or 64 bits, and their counts."""
+    totals = np.zeros(_KEYS, np.int64)
+    for part in _slabs(array):
         slab = array[part] if mask is None else array[part][mask[part] != 0]
         if above is not None:
             slab = slab[slab > above]
@@ -92,13 +118,7 @@ def count_intensities(
             found = np.bincount(_keys_of(slab.ravel()))
             totals[: len(found)] += found
     used = np.flatnonzero(totals)
-    numbers = totals[used]
-    if small:
-        direct = used.astype(f"u{array.itemsize}").view(array.dtype)
-        counted = np.ones(len(direct), bool) if above is None else direct > above
-        used, numbers = _keys_of(direct[counted]), numbers[counted]
-    values = (used.astype(np.uint32) << np.uint32(_DROPPED_BITS)).view(np.float32).astype(np.float64)
-    return _counts_of(values, numbers)
+    return used, totals[used]
 
 
 def _count_bits(slab: NDArray[Any], mask: NDArray[Any] | None, totals: NDArray[np.int64]) -> None:

@@ -182,6 +182,7 @@ class IntensityPlan:
 
     def _table(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """Return the stored number of each value of a small integer type, by bits; None if a value may be refused."""
+        # Without a window, int16 refuses values beyond it, which only the scan's own values show.
         if dtype.kind not in "iu" or dtype.itemsize > 2 or (self.store == "int16" and self.window is None):
             return None
         return self.stored_values(np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype))
@@ -196,21 +197,25 @@ class IntensityPlan:
         if self.standard is not None:
             wide = (wide - self.standard.mean) / self.standard.deviation
         if self.store == "uint8" and self.window is not None:
-            return np.rint((wide - self.window.low) * 255 / (self.window.high - self.window.low)).astype(
-                np.uint8
-            )
+            low, high = self.window.low, self.window.high
+            return np.rint((wide - low) * 255 / (high - low)).astype(np.uint8)
         if self.store == "int16":
-            rounded = np.rint(wide)
-            if rounded.size and (rounded.min() < -32768 or rounded.max() > 32767):
-                detail = (
-                    f"{wide.min():g} to {wide.max():g}; take --dtype float32 or --window-percentiles 0.5,99.5"
-                )
-                raise SourceError("intensity", "values do not fit int16", detail)
-            return rounded.astype(np.int16)
+            return _as_int16(wide)
         if np.abs(wide).max(initial=0) > np.finfo(np.float32).max:
             raise SourceError("intensity", "values do not fit float32", f"{wide.min():g} to {wide.max():g}")
         single = wide.astype(np.float32)
         return single if self.store == "float32" else to_bfloat16(single)
+
+
+def _as_int16(values: NDArray[np.float64]) -> NDArray[np.int16]:
+    """Return values rounded to int16; refuse values beyond it, which clipping would change."""
+    rounded = np.rint(values)
+    if rounded.size and (rounded.min() < -32768 or rounded.max() > 32767):
+        detail = (
+            f"{values.min():g} to {values.max():g}; take --dtype float32 or --window-percentiles 0.5,99.5"
+        )
+        raise SourceError("intensity", "values do not fit int16", detail)
+    return rounded.astype(np.int16)
 
 
 def not_finite() -> SourceError:
@@ -267,6 +272,7 @@ def check_declared(scans: Sequence[Scan]) -> None:
         SourceError: the modality is not CT, or a CT has no rescale to HU.
     """
     for scan in scans:
+        # Files of other formats state no modality; their values are judged when they are read.
         if scan.unit != "HU" and scan.modality:
             reason = "its rescale does not lead to HU" if scan.modality == "CT" else "which has no fixed unit"
             _refuse(f"the file says {scan.modality}, {reason}")
@@ -289,6 +295,7 @@ def check_values_are_hu(
     for scan in scans:
         for at in range(channel, channel + scan.channels if scan.unit != "HU" else channel):
             lowest.append(float(in_memory_order(image[..., at])[0].min()))
+            # Every body scan in HU holds fat or air.
             if lowest[-1] > FAT_HU:
                 _refuse(
                     f"the file does not say its unit and its least value is {lowest[-1]:g}, not below {FAT_HU}",
@@ -333,14 +340,17 @@ def units_problem(image: NDArray[Any]) -> str:
             f"{below:.0%} of its values lie below {FAT_HU}, from {low:g} to {high:g}; a rescale intercept may have "
             "been subtracted twice"
         )
+    # Values within the 12 bits of a scanner are plausible.
     if low >= _FLOOR_HU:
         return ""
     outside = sample < _FLOOR_HU
+    # In tenths of HU the smallest value is air, and counts.
     if not _is_between(low, _AIR_TENTHS):
         outside &= sample > low  # the smallest value alone is padding
     floored = float(outside.mean())
     # Resampling blends padding with its surroundings. Then there is more air than such voxels, and no bone above 4096.
     is_blend = floored < float(_is_between(sample, _AIR_HU).mean())
+    # A few voxels below the floor are padding at the edge of the field of view.
     if floored <= _OUT_OF_RANGE or (is_blend and float((sample > _CEILING_HU).mean()) <= _OUT_OF_RANGE):
         return ""
     values = f"{floored:.1%} of its values lie below {_FLOOR_HU}, from {low:g} to {high:g}"

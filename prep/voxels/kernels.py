@@ -64,35 +64,46 @@ def resize_image(
         raise UsageError(f"pixels: expected uint8 or uint16 [h, w, c], got {pixels.dtype} {pixels.shape}")
     fill = _fill(pad_value, pixels.shape[2], pixels.dtype)
     height, width = size = plan.resized_size
-    all_pixels = (0.0, 0.0, float(pixels.shape[0]), float(pixels.shape[1]))
-    is_part = extent is not None and extent != all_pixels
-    if not is_part and size == plan.output_size == pixels.shape[:2] and pixels.flags.c_contiguous:
+    part = extent if extent != (0.0, 0.0, float(pixels.shape[0]), float(pixels.shape[1])) else None
+    if part is None and size == plan.output_size == pixels.shape[:2] and pixels.flags.c_contiguous:
         return pixels
     output = np.empty((*plan.output_size, pixels.shape[2]), pixels.dtype)
-    picture = output[:height, :width]
-    if is_part:
-        if kernel != "antialias" or pixels.dtype != np.uint8:
-            raise UsageError(f"extent {extent}: only the kernel antialias of uint8 takes a part of a picture")
-        picture[...] = _pillow(pixels, size, extent)
-    elif pixels.shape[:2] == size:
-        picture[...] = pixels
-    elif kernel == "antialias" and pixels.dtype == np.uint8:
-        _antialias(pixels, size, picture)
-    else:
-        # The rows of the result are independent.
-        step = max(1, BAND_BYTES // row_bytes(pixels.shape, size))
-        for top in range(0, height, step):
-            rows = (top, min(top + step, height))
-            resized = KERNELS[kernel](pixels, size, rows)
-            if resized.dtype != pixels.dtype:
-                resized = np.clip(np.rint(resized), 0, np.iinfo(pixels.dtype).max)
-            picture[slice(*rows)] = resized
+    _write_resized(pixels, kernel, part, output[:height, :width])
     if output.shape[:2] != size:
         # NumPy copies rows 25 times faster than it repeats a pixel.
         row = np.tile(fill, (output.shape[1], 1))
         output[:height, width:] = row[width:]
         output[height:] = row
     return output
+
+
+def _write_resized(pixels: PixelArray, kernel: str, part: Extent | None, picture: PixelArray) -> None:
+    """Write the resized pixels into `picture`; `part` is the extent of the picture in them, None for all."""
+    size = (picture.shape[0], picture.shape[1])
+    # Pillow takes 16 bits of one channel only, see `_antialias`.
+    is_fast = kernel == "antialias" and pixels.dtype == np.uint8
+    if part is not None:
+        if not is_fast:
+            raise UsageError(f"extent {part}: only the kernel antialias of uint8 takes a part of a picture")
+        picture[...] = _pillow(pixels, size, part)
+    elif pixels.shape[:2] == size:
+        picture[...] = pixels
+    elif is_fast:
+        _antialias(pixels, size, picture)
+    else:
+        _write_bands(pixels, KERNELS[kernel], picture)
+
+
+def _write_bands(pixels: PixelArray, kernel: Kernel, picture: PixelArray) -> None:
+    """Write the resized pixels in bands of rows, which are independent, so that the memory has a limit."""
+    height, width, _ = picture.shape
+    step = max(1, BAND_BYTES // row_bytes(pixels.shape, (height, width)))
+    for top in range(0, height, step):
+        rows = (top, min(top + step, height))
+        resized = kernel(pixels, (height, width), rows)
+        if resized.dtype != pixels.dtype:
+            resized = np.clip(np.rint(resized), 0, np.iinfo(pixels.dtype).max)
+        picture[slice(*rows)] = resized
 
 
 def row_bytes(shape: tuple[int, ...], size: Size) -> int:
@@ -113,6 +124,7 @@ def resize_bytes(shape: tuple[int, ...], size: Size, kernel: str, sample_bytes: 
         return 0
     if kernel != "antialias" or sample_bytes != 1:
         return tables + max(min(BAND_BYTES, size[0] * row_bytes(shape, size)), row_bytes(shape, size))
+    # OpenCV writes an enlarged picture directly into the record.
     if size[0] >= height and size[1] >= width:
         return tables
     # Pillow's own image, the image after the horizontal pass, the result, and its bytes twice.
@@ -399,6 +411,7 @@ _RADII: Final = {"tf2-bicubic-antialias": 2, "tf2-lanczos3-antialias": 3, "tf2-l
 def _fill(pad_value: int | Sequence[int], channels: int, dtype: np.dtype[Any]) -> PixelArray:
     values = [pad_value] * channels if isinstance(pad_value, int) else list(pad_value)
     highest = np.iinfo(dtype).max
+    # A single number pads all channels; any other count would leave one without a value.
     if len(values) != channels:
         raise UsageError(
             f"pad_value: expected one number, or one for each of {plural(channels, 'channel')}, got {values}"

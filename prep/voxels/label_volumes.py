@@ -68,6 +68,7 @@ def _box_where(array: NDArray[Any], wanted: Callable[[NDArray[Any]], NDArray[np.
         found = wanted(plane)
         row_hits = found.any(axis=1)
         slices[number] = row_hits.any()
+        # The columns of empty planes, most of a scan with a small organ, are not looked at.
         if slices[number]:
             rows |= row_hits
             columns |= found.any(axis=0)
@@ -97,6 +98,7 @@ def transform_box(plan: VolumePlan, box: VoxelBox | None) -> VoxelBox | None:
     moved = edges @ inverse[:3, :3].T + inverse[:3, 3] + 0.5
     low = np.maximum(np.floor(moved.min(axis=0) + 1e-6), 0).astype(int)
     high = np.minimum(np.ceil(moved.max(axis=0) - 1e-6), plan.target.shape).astype(int)
+    # A crop before may have removed the box.
     if (low >= high).any():
         return None
     return VoxelBox(start=triple(low.tolist()), stop=triple(high.tolist()))
@@ -235,27 +237,31 @@ def merge_class_masks(
         if inside.shape != labels.shape:
             detail = f"class {value}: expected {_sides(labels.shape)} voxels, got {_sides(inside.shape)}"
             raise SourceError("annotation", "masks of one scan differ in shape", detail)
+        # Most data sets have fewer than 256 classes, whose labels take a byte each.
         if value > 255 and labels.dtype == np.uint8:
             labels = labels.astype(np.uint16)
-        if overlap == "channels":
-            np.bitwise_or(labels, labels.dtype.type(value), out=labels, where=inside)
-            continue
-        earlier = labels[inside]
-        claimed = earlier[(earlier != 0) & (earlier != value)]
-        if claimed.size and overlap == "refuse":
-            others = ", ".join(map(str, np.unique(claimed).tolist()))
-            detail = (
-                f"{plural(claimed.size, 'voxel')} of class {value} are in class {others} too; {OVERLAP_HINT}"
-            )
-            raise SourceError("annotation", "masks of one scan overlap", detail)
-        overlapped += claimed.size
-        if overlap == "first":
-            inside = inside & (labels == 0)
-        labels[inside] = value
-        del inside, earlier, claimed
+        overlapped += _draw_class(labels, inside, value, overlap)
+        del inside
     if labels is None:
         raise UsageError("masks: expected at least one, got none")
     return labels, overlapped
+
+
+def _draw_class(labels: NDArray[Any], inside: NDArray[np.bool_], value: int, overlap: OverlapRule) -> int:
+    """Draw a class into labels; return the number of its voxels that another class has, 0 for sets of classes."""
+    if overlap == "channels":
+        np.bitwise_or(labels, labels.dtype.type(value), out=labels, where=inside)
+        return 0
+    earlier = labels[inside]
+    claimed = earlier[(earlier != 0) & (earlier != value)]
+    if claimed.size and overlap == "refuse":
+        others = ", ".join(map(str, np.unique(claimed).tolist()))
+        detail = f"{plural(claimed.size, 'voxel')} of class {value} are in class {others} too; {OVERLAP_HINT}"
+        raise SourceError("annotation", "masks of one scan overlap", detail)
+    if overlap == "first":
+        inside = inside & (labels == 0)
+    labels[inside] = value
+    return int(claimed.size)
 
 
 def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
@@ -276,6 +282,7 @@ def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: OverlapRule)
     if labels.shape != more.shape:
         detail = f"{_sides(labels.shape)} and {_sides(more.shape)} voxels"
         raise SourceError("annotation", "masks of one scan differ in shape", detail)
+    # The union of sets holds both classes, so that nothing is lost.
     if overlap == "channels":
         return labels | more, 0
     differ = (labels != 0) & (more != 0) & (labels != more)
@@ -294,6 +301,7 @@ def _inside(mask: NDArray[Any], value: int) -> NDArray[np.bool_]:
         raise UsageError(
             f"mask of class {value}: expected bool or integer [d, h, w], got {mask.dtype} {mask.shape}"
         )
+    # Writers store inside as 1 or as 255; several values would be several classes, of which the name is unknown.
     if mask.dtype == np.bool_ or not mask.size:
         return mask.astype(np.bool_, copy=False)
     lowest, highest = int(mask.min()), int(mask.max())

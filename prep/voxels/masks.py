@@ -66,6 +66,7 @@ def _source_lines(plan: ResizePlan, orientation: int) -> tuple[Lines, Lines]:
     for axis, reversed_in in enumerate((UPSIDE_DOWN, MIRRORED)):
         if orientation in reversed_in:
             lines[axis] = plan.source_size[axis] - 1 - lines[axis]
+    # The stored picture is transposed, so that rows of the record are columns of the file.
     if orientation >= 5:  # transposing maps 5 to 1, 6 to 2, 7 to 3, 8 to 4
         lines.reverse()
     (rows, row_of), (columns, column_of) = (np.unique(line, return_inverse=True) for line in lines)
@@ -79,6 +80,7 @@ def mask_bytes(mask: Any, plan: ResizePlan) -> int:
     if isinstance(mask, Mapping):
         counts = mask.get("counts", ())
         numbers = len(counts) if isinstance(counts, Sequence | bytes) else 0
+        # `decode_coco_run_lengths` decodes all pixels where most of them are drawn.
         if height * width <= _RUN_PIXELS * drawn:
             drawn = 2 * height * width
         return 100 * numbers + 2 * drawn + 3 * output + 40 * _CHUNK
@@ -97,6 +99,7 @@ def draw_mask(mask: Any, size: Size, lines: Lines | None = None) -> MaskPixels:
     >>> draw_mask({"size": [2, 2], "counts": [1, 3]}, (2, 2)).tolist()
     [[0, 1], [1, 1]]
     """
+    # COCO stores outlines as polygons, and crowds or pixel-wise masks as run lengths.
     if isinstance(mask, Mapping):
         return decode_coco_run_lengths(mask, size, lines)
     if isinstance(mask, Sequence) and not isinstance(mask, str | bytes):
@@ -149,6 +152,7 @@ def _fill(
     crossings = last - first
     begins = np.cumsum(crossings) - crossings
     total = int(crossings.sum())
+    # The polygon lies between the center lines of two rows, or beyond the picture.
     if not total:
         return
     if total > MAX_CROSSINGS:
@@ -170,6 +174,7 @@ def _fill(
         crossed_at = x[edge] + share * (next_x - x)[edge]
         return at, np.searchsorted(columns, np.clip(np.ceil(crossed_at - 0.5), 0, width))
 
+    # Most polygons cross few rows: they are drawn at once in the rectangle around their crossings.
     if total <= _CHUNK:
         row, column = crossed(0, total)
         top, left = int(row.min()), int(column.min())  # outside this rectangle the parity is even
@@ -200,6 +205,26 @@ def decode_coco_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | 
     Raises:
         SourceError: stage `annotation`: size or counts are missing or damaged.
     """
+    runs = _checked_runs(mask, size)
+    height, width = size
+    rows, columns = lines or (np.arange(height), np.arange(width))
+    # The format runs down the columns, zeros first.
+    if height * width <= _RUN_PIXELS * len(rows) * len(columns):
+        values = np.arange(len(runs), dtype=np.uint8) & 1
+        decoded = np.repeat(values, runs).reshape(width, height).T
+        return decoded if lines is None else decoded[rows][:, columns]
+    # Of few pixels of a large mask, each is looked up in the ends of the runs.
+    ends = np.cumsum(runs)
+    found = np.empty((len(columns), len(rows)), np.uint8)
+    step = max(1, _CHUNK // len(rows))
+    for start in range(0, len(columns), step):
+        pixel = columns[start : start + step, None] * height + rows
+        found[start : start + step] = np.searchsorted(ends, pixel, "right") & 1
+    return found.T
+
+
+def _checked_runs(mask: Mapping[str, Any], size: Size) -> npt.NDArray[np.int64]:
+    """Return the run lengths of a mask of this (height, width), which add up to its pixels."""
     try:
         height, width = (int(side) for side in mask["size"])
         counts = mask["counts"]
@@ -215,18 +240,7 @@ def decode_coco_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | 
             "has run lengths that do not add up",
             f"{plural(runs.sum(), 'pixel')} in {plural(len(runs), 'run')}, {height}×{width} expected",
         )
-    rows, columns = lines or (np.arange(height), np.arange(width))
-    if height * width <= _RUN_PIXELS * len(rows) * len(columns):
-        values = np.arange(len(runs), dtype=np.uint8) & 1
-        decoded = np.repeat(values, runs).reshape(width, height).T
-        return decoded if lines is None else decoded[rows][:, columns]
-    ends = np.cumsum(runs)
-    found = np.empty((len(columns), len(rows)), np.uint8)
-    step = max(1, _CHUNK // len(rows))
-    for start in range(0, len(columns), step):
-        pixel = columns[start : start + step, None] * height + rows
-        found[start : start + step] = np.searchsorted(ends, pixel, "right") & 1
-    return found.T
+    return runs
 
 
 def mask_area(mask: Any) -> float:
@@ -284,6 +298,7 @@ def _polygon_points(polygon: Any) -> npt.NDArray[np.float64]:
         flat = np.asarray(polygon, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise _damaged("has a polygon that is not numbers", f"got {polygon!r:.80}") from error
+    # Fewer than three points enclose no area.
     if flat.ndim != 1 or flat.size % 2 or flat.size < 6 or not np.isfinite(flat).all():
         raise _damaged("has a polygon without three finite points", f"got {polygon!r:.80}")
     return flat.reshape(-1, 2)
@@ -293,6 +308,7 @@ def _checked_counts(counts: Any) -> npt.NDArray[np.int64]:
     are_integers = isinstance(counts, Sequence | np.ndarray) and all(
         isinstance(run, int | np.integer) for run in counts
     )
+    # Floats would be cut to integers, and the runs would no longer add up.
     if not are_integers:
         raise _damaged("has run lengths that are not whole numbers", f"got {counts!r:.80}")
     return _as_int64(counts)
@@ -311,26 +327,31 @@ def _uncompress(text: str | bytes) -> npt.NDArray[np.int64]:
     before the previous one.
     """
     try:
-        codes = (
-            np.frombuffer(text.encode("ascii") if isinstance(text, str) else text, np.uint8).astype(int) - 48
-        )
+        data = text.encode("ascii") if isinstance(text, str) else text
     except UnicodeEncodeError as error:
-        raise _damaged("has unreadable compressed counts", f"got {text!r:.80}") from error
+        raise _unreadable(text) from error
+    codes = np.frombuffer(data, np.uint8).astype(int) - 48
+    # The last character cannot continue.
     if codes.size and (codes.min() < 0 or codes.max() > 63 or codes[-1] & 32):
-        raise _damaged("has unreadable compressed counts", f"got {text!r:.80}")
+        raise _unreadable(text)
     runs: list[int] = []
     value = shift = 0
     for code in codes.tolist():
         value |= (code & 31) << shift
         shift += 5
+        # 2^60 pixels are no picture; a longer number would take memory without a limit.
         if shift > 60:
-            raise _damaged("has unreadable compressed counts", f"got {text!r:.80}")
+            raise _unreadable(text)
         if not code & 32:
             if code & 16:
                 value -= 1 << shift
             runs.append(value + runs[-2] if len(runs) > 2 else value)
             value = shift = 0
     return _as_int64(runs)
+
+
+def _unreadable(text: str | bytes) -> SourceError:
+    return _damaged("has unreadable compressed counts", f"got {text!r:.80}")
 
 
 def _damaged(what: str, detail: str) -> SourceError:

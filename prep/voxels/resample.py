@@ -90,6 +90,7 @@ def work_dtype(dtype: np.dtype[Any]) -> Any:
 def iterate_slices(source: NDArray[Any], used: Sequence[int]) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield slices by ascending number; copy blocks of them if the voxels of a slice are far apart in memory."""
     strides = [abs(stride) for stride in source.strides]
+    # Slices that lie together in memory are read one by one.
     if strides[0] >= strides[1] >= strides[2]:
         yield from ((number, source[number]) for number in used)
         return
@@ -103,6 +104,10 @@ def iterate_slices(source: NDArray[Any], used: Sequence[int]) -> Iterator[tuple[
 
 
 # Weighted sums along each axis
+#
+# A target slice is a sum of source slices, and each of them is resampled in its plane, before or after the sum:
+# whichever is less often. A source slice is read once, and a sum is stored as soon as its last slice was added, so that
+# a few planes are in memory. The loop stays whole, because its branches share the state of these sums.
 
 
 def _weighted_sums(source: NDArray[Any], taps: Sequence[Taps], out: NDArray[Any]) -> None:
@@ -128,6 +133,7 @@ def _weighted_sums(source: NDArray[Any], taps: Sequence[Taps], out: NDArray[Any]
     sums: dict[int, NDArray[Any]] = {}
     for number, voxels in iterate_slices(source, sorted(parts)):
         values = np.ascontiguousarray(voxels[top:bottom, left:right], dtype=work)
+        # With fewer source slices than target slices, resampling the former is less work.
         if plane_first:
             values = in_plane(values)
         for target, weight in parts[number].items():
@@ -166,6 +172,7 @@ def _sum_rows(values: NDArray[Any], taps: Taps) -> NDArray[Any]:
 
 def store_rounded(values: NDArray[Any], out: NDArray[Any]) -> None:
     """Write sums to `out`; round integers half to even and clip them to the dtype."""
+    # Cubic kernels overshoot, so that sums may be beyond the dtype.
     if out.dtype.kind in "iu" and values.dtype.kind == "f":
         limits = np.iinfo(out.dtype)
         values = np.clip(np.rint(values), limits.min, limits.max)
@@ -196,6 +203,7 @@ def _sample_onehot(source: NDArray[Any], step: Resample, ranges: Ranges, out: ND
         part, depth = source[low:high], depth.moved(low)
         _copy_nearest(source, [closest_voxels[0][start:stop], *closest_voxels[1:]], slab)
         classes = np.unique(part)
+        # The nearest voxels, which were copied, are right in slabs of one class.
         if len(classes) == 1:
             continue
         closest = slab.copy()
@@ -223,6 +231,7 @@ def sample_affine(
         fill: value of voxels more than half a voxel outside the source.
         interpolate: whether to interpolate linearly; else the nearest voxel is used.
     """
+    # `take` needs flat memory.
     if not source.flags.c_contiguous:
         ordered = np.empty(source.shape, source.dtype)
         copy_voxels(source, ordered)
@@ -265,6 +274,7 @@ def _linear(
         lower = np.floor(at)
         share = (at - lower).astype(work)
         taps = [(lower.astype(np.int64) * stride, 1 - share)]
+        # Points on the planes of voxels, as in a shift by whole voxels along one axis, need no second voxel.
         if share.any():
             taps.append((np.minimum(lower.astype(np.int64) + 1, size - 1) * stride, share))
         axes.append(taps)
@@ -301,6 +311,7 @@ def apply_mask(plan: VolumePlan, mask: NDArray[Any], spare: bool = False, fill: 
 
 def apply_sets(plan: VolumePlan, sets: NDArray[Any], classes: int, spare: bool = False) -> NDArray[Any]:
     """Bring sets of classes to the target grid of a plan; each class is sampled as a separate mask."""
+    # Views move sets as they are; a kernel would mix the bits of several classes.
     if not plan.resamples:
         return apply_mask(plan, sets, spare=spare)
     result = np.zeros(plan.target.shape, sets.dtype)
@@ -338,6 +349,7 @@ def _apply(
     _check_array(plan, array)
     if array.dtype.kind not in "iuf" or array.dtype == np.float16:
         raise UsageError(f"array: expected integers, float32 or float64, got {array.dtype}")
+    # A fraction or NaN would be stored as another number without an error.
     if array.dtype.kind != "f" and (not np.isfinite(fill) or int(np.array(fill).astype(array.dtype)) != fill):
         raise UsageError(f"fill: {fill} is no value of {array.dtype}")
     if array.ndim == 3:
@@ -360,6 +372,7 @@ def _apply_steps(
     while steps:
         step = steps.pop(0)
         after = steps[0] if steps else None
+        # Without padding, a view is new strides over the same voxels.
         if isinstance(step, AxisView) and not step.pads:
             array = _apply_view(step, array)
             continue
@@ -391,6 +404,7 @@ def _sample(
 ) -> None:
     if not unpadded.size:
         return
+    # An oblique grid mixes the axes: there are no weights per axis.
     if not step.separable:
         matrix = step.matrix.copy()
         matrix[:3, 3] += matrix[:3, :3] @ [start for start, _ in ranges]
@@ -401,6 +415,7 @@ def _sample(
         for (low, high), (start, stop) in zip(reached(step, array.shape), ranges, strict=True)
     )
     inner = tuple((low - start, high - start) for (low, high), (start, _) in zip(found, ranges, strict=True))
+    # The range lies beyond the source.
     if any(low >= high for low, high in found):
         unpadded[...] = fill
         return
@@ -474,6 +489,7 @@ def make_contiguous(array: NDArray[Any], spare: bool = False) -> NDArray[Any]:
 def _flip_in_place(array: NDArray[Any]) -> NDArray[Any] | None:
     axes = tuple(axis for axis in range(3) if array.strides[axis] < 0)
     memory = np.flip(array, axes)
+    # Other arrays have exchanged axes, or a dtype that OpenCV does not copy.
     if not (memory.flags.c_contiguous and memory.flags.writeable and memory.itemsize in _SAME_SIZE):
         return None
     # ravel and reshape, because OpenCV rejects an axis of one element with an unusual stride.
@@ -513,24 +529,34 @@ def copy_voxels(source: NDArray[Any], target: NDArray[Any]) -> None:
     source, target = np.flip(source, reversed_axes), np.flip(target, reversed_axes)
     order = sorted(range(3), key=lambda axis: -target.strides[axis])
     source, target = source.transpose(order), target.transpose(order)
-    item = source.itemsize
-    inner = [axis for axis in range(3) if abs(source.strides[axis]) == item and source.shape[axis] > 1]
-    if (
-        len(inner) != 1
-        or item not in _SAME_SIZE
-        or source.dtype != target.dtype
-        or target.strides[2] != item
-        or (inner[0] == 2 and source.strides[2] > 0)
-    ):
+    inner = _innermost_axis(source)
+    if inner is None or not _gains_by_planes(source, target, inner):
         np.copyto(target, source)
         return
-    source, target = source.view(_SAME_SIZE[item]), target.view(_SAME_SIZE[item])
-    planes = 0 if inner[0] else 1
-    for index in range(source.shape[planes]):
-        if planes == 0:
-            _copy_plane(source[index], target[index], transposed=inner[0] == 1)
+    # OpenCV turns planes in blocks that fit the cache; NumPy would read a voxel of each line at a time.
+    same_size = _SAME_SIZE[source.itemsize]
+    source, target = source.view(same_size), target.view(same_size)
+    for index in range(source.shape[0 if inner else 1]):
+        if inner:
+            _copy_plane(source[index], target[index], transposed=inner == 1)
         else:
             _copy_plane(source[:, index], target[:, index], transposed=True)
+
+
+def _innermost_axis(source: NDArray[Any]) -> int | None:
+    """Return the only axis whose voxels are neighbors in memory; None if there is none, or several."""
+    near = (abs(stride) == source.itemsize for stride in source.strides)
+    inner = [axis for axis, is_near in enumerate(near) if is_near and source.shape[axis] > 1]
+    return inner[0] if len(inner) == 1 else None
+
+
+def _gains_by_planes(source: NDArray[Any], target: NDArray[Any], inner: int) -> bool:
+    """Return whether OpenCV copies planes faster than NumPy copies the volume, and can do so bit for bit."""
+    # Rows that are neighbors in both are copied by NumPy as fast as memory allows.
+    if inner == 2 and source.strides[2] > 0:
+        return False
+    item = source.itemsize
+    return item in _SAME_SIZE and source.dtype == target.dtype and target.strides[2] == item
 
 
 def _copy_plane(source: NDArray[Any], target: NDArray[Any], transposed: bool) -> None:
@@ -540,6 +566,7 @@ def _copy_plane(source: NDArray[Any], target: NDArray[Any], transposed: bool) ->
     if transposed:
         forward = forward.T
     rows = forward.strides[0] >= forward.shape[1] * forward.itemsize
+    # OpenCV takes rows that follow each other in memory, with or without gaps, and no overlapping ones.
     if (
         not rows
         or min(source.shape) < _SMALLEST_SIDE

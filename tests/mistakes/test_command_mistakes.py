@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from pydicom.uid import SegmentationStorage
 
+from halofeed import errors
 from halofeed.cli import main
 from halofeed.errors import MissingExtraError, UsageError, install_command
 from halofeed.loader import Loader
@@ -125,6 +126,25 @@ def test_a_missing_tensorflow_is_answered_with_its_extra(converted):
     for needs_jax in (program.replace("dataset()", "on_mesh(None, {})"), "from halofeed import make_mesh"):
         assert f"jax is not installed; {install_command('train')}" in without({"jax"}, needs_jax)
     assert issubclass(MissingExtraError, ImportError)
+
+
+@pytest.mark.parametrize(
+    ("source", "installs"),
+    [
+        (None, "pip install 'halofeed[tf]'"),
+        ('{"url": "file:///a.whl", "archive_info": {}}', "pip install 'halofeed[tf] @ file:///a.whl'"),
+    ],
+)
+def test_an_extra_is_installed_from_where_halofeed_came(source, installs, tmp_path, monkeypatch):
+    """pip writes direct_url.json (PEP 610) for files and addresses, and none for a release of an index."""
+    information = tmp_path / "halofeed-0.1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: halofeed\nVersion: 0.1.0\n")
+    if source is not None:
+        (information / "direct_url.json").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "halofeed" / "errors.py"))
+    assert install_command("tf") == installs
 
 
 def test_an_object_store_without_its_library_is_answered_with_its_extra(tmp_path):

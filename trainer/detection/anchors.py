@@ -133,6 +133,7 @@ def retinanet_anchors(
     image = np.asarray(image_shape[:2], float)
     octave = 2.0 ** (np.arange(scales_per_octave) / scales_per_octave)
     sizes = np.concatenate([_sizes(stride * scale * octave, ratio) for ratio in aspect_ratios])
+    # As the API's MultiscaleGridAnchorGenerator: no offset where the stride does not divide the image.
     offset = np.where(image % stride == 0, stride / 2, 0.0)
     return _around_grid(feature_shape, offset / image, stride / image, sizes / image)
 
@@ -183,6 +184,7 @@ def ssd_anchors(
     _check(min_scale=(min_scale,), max_scale=(max_scale,))
     scales = [*np.linspace(min_scale, max_scale, levels), 1.0]
     scale, next_scale = scales[level], scales[level + 1]
+    # As the API's SSD anchor generator: the finest level has most positions, and fewer anchors at each.
     if level == 0 and reduce_boxes_in_lowest_layer:
         shapes = [(LOWEST_LAYER_SCALE, 1.0), (scale, 2.0), (scale, 0.5)]
     else:

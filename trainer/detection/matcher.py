@@ -71,6 +71,7 @@ class Matcher:
             equals that of one list of all levels' anchors. All are -1 for an image without objects.
         """
         matches = [self._by_threshold(similarity(), is_object) for similarity in similarities]
+        # Else a small object, whose best overlap is below the threshold, would be background.
         if not self.force_match_for_each_row:
             return matches
         # Largest similarity of each box, and its first anchor in the order height, width, anchor: [batch, box] each.
@@ -93,6 +94,7 @@ class Matcher:
         matched = jnp.where(value >= self.matched_threshold, box, between)
         matched = jnp.where(value < self.unmatched_threshold, below, matched)
         matched = box if self.ignore_thresholds else matched
+        # Without objects all similarities are equal, and no anchor may match the first of them.
         return jnp.where(jnp.any(is_object, -1)[:, None, None, None], matched, UNMATCHED)
 
 
@@ -114,6 +116,7 @@ def match_boxes(
     Returns:
         Per level int32 [batch, height, width, anchor]: the index of a box, -1 background, -2 ignored.
     """
+    # A box without area overlaps no anchor, but forced matching would give it one.
     is_box = is_box & jnp.all(boxes[..., 2:] > boxes[..., :2], -1)
     is_object, is_crowd = is_box & ~is_crowd, is_box & is_crowd
 

@@ -40,6 +40,7 @@ def map_images(function: Callable[..., Any], *inputs: Any, images: int, run: Pas
     batch = len(jax.tree.leaves(inputs)[0])
     axes = activation_axes((batch,), None)[0]
     replicas = 1 if run.mesh is None else math.prod(run.mesh.shape[axis] for axis in axes)
+    # On more devices a replica has fewer images, and the same configuration must run.
     images = min(images, batch // replicas)
     chunks, rest = divmod(batch // replicas, images)
     if rest:
@@ -71,6 +72,7 @@ def fold(x: jax.Array, run: Pass) -> jax.Array:
     """Store [..., width, channel] as [..., width / n, n * channel], where that fills the lanes of a TPU."""
     *outer, width, channels = x.shape
     parts = run.parts[-1] if run.parts else 1
+    # Other numbers of channels do not fill complete rows of lanes.
     count = math.gcd(width // parts, LANES // channels) if LANES % channels == 0 else 1
     return run.hold(x.reshape(*outer, width // count, count * channels)) if count > 1 else x
 

@@ -86,6 +86,7 @@ def _convolve_on_whole_level(
     **options: Any,
 ) -> jax.Array:
     """Return what `jax.lax.conv_general_dilated` returns for channels last, as `nnx.Conv` calls it."""
+    # `nnx.Conv` passes SAME and VALID on as text, and the gradient needs numbers.
     if isinstance(padding, str):
         reach = [(size - 1) * by + 1 for size, by in zip(kernel.shape[:-2], rhs_dilation, strict=True)]
         padding = tuple(jax.lax.padtype_to_pads(x.shape[1:-1], reach, strides, padding))
@@ -160,6 +161,7 @@ def _sum_of_products(inputs: jax.Array, of_y: jax.Array, groups: int) -> jax.Arr
     Returns:
         [channel / groups, feature].
     """
+    # In a depthwise convolution each channel meets its own feature only.
     if inputs.shape[-1] == of_y.shape[-1] == groups:
         return jnp.sum(inputs * of_y, tuple(range(of_y.ndim - 1)))[None]
     channels, features = (
@@ -187,8 +189,10 @@ def computed_by_planes(convolution: nnx.Conv, choice: str, mesh: Mesh | None) ->
         mesh: mesh whose platform decides "auto"; None takes JAX's default platform.
     """
     kernel, strides = tuple(convolution.kernel_size), convolution.strides
+    # An even kernel along depth has no middle plane, and a stride would skip planes.
     if len(kernel) != _AXES or kernel[0] % 2 == 0 or strides not in (1, (1,) * _AXES):
         return False
+    # Planes are shifted with zeros beyond the ends, which is SAME at stride 1.
     if convolution.padding != "SAME" or convolution.feature_group_count != 1:
         return False
     return choice == "planes" or (choice == "auto" and platform_of(mesh) == "cpu")

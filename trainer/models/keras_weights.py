@@ -133,6 +133,7 @@ def _mobilenet_layers(backbone: MobileNet) -> Iterator[tuple[str, str, Convoluti
 
 def _resnet_files(backbone: ResNet) -> list[str]:
     blocks = tuple(len(stage) for stage in backbone.stages)
+    # Only the published width and depth have weights.
     if (backbone.channels[0], blocks) != (resnet.EXPANSION * resnet.RESNET_WIDTH, resnet.RESNET_BLOCKS):
         return []
     return [f"resnet50_weights_tf_dim_ordering_tf_kernels{top}.h5" for top in ("", "_notop")]
@@ -194,12 +195,14 @@ def _read(file: Path) -> Weights:
             f"{file}: {cause}; expected weights of keras.applications (.h5, .weights.h5, .keras)"
         ) from error
     try:
+        # A zip file with the configuration and the weights of a model of Keras 3.
         if file.suffix == ".keras":
             with zipfile.ZipFile(file) as archive:
                 source: Any = io.BytesIO(archive.read("model.weights.h5"))
         else:
             source = file
         with h5py.File(source) as root:
+            # Keras 3 groups its layers there; a complete model of Keras 2 has them in model_weights.
             if "layers" in root:
                 return _read_keras_3(root["layers"])
             return _read_keras_2(root.get("model_weights", root))
@@ -236,11 +239,13 @@ def _read_keras_2(layers: Any) -> Weights:
 def _unit(
     file: Path, weights: Weights, convolution: str, norm: str, unit: ConvolutionNorm
 ) -> list[Assignment]:
+    # Other norms have no running mean and variance to load.
     if not isinstance(unit.norm, BatchNorm):
         raise UsageError(
             f"{file}: {norm} is a batch norm, the model has {type(unit.norm).__name__}; build it with batch norm"
         )
     kernel, *bias = _layer(file, weights, convolution, 1)
+    # Keras stores depthwise kernels as [height, width, channel, multiplier].
     if unit.convolution.feature_group_count > 1:
         kernel = np.swapaxes(kernel, 2, 3)
     scale, offset, mean, variance = _layer(file, weights, norm, 4)

@@ -93,6 +93,7 @@ class Norm(nnx.Module):
 
     def _normalize(self, wide: jax.Array, mean: jax.Array, variance: jax.Array) -> jax.Array:
         scale = self.scale[...] * jax.lax.rsqrt(variance + self.epsilon)
+        # Moments of parts have two axes for each axis of the image, see `_by_part`.
         if mean.ndim <= wide.ndim:
             return (wide - mean) * scale + self.bias[...]
         by_part = _by_part(wide, mean.shape[:-1:2])
@@ -158,6 +159,7 @@ class BatchNorm(Norm):
         if not training:
             return jnp.broadcast_to(self.mean[...], shape), jnp.broadcast_to(self.variance[...], shape)
         groups, *space = (1,) if parts is None else parts
+        # Chunks hold moments of complete images, and not those of their parts.
         if max(space, default=1) > 1:
             raise UsageError(
                 "norm_scope core: needs all images at once; take --set norm_scope=replica, or "
@@ -169,6 +171,7 @@ class BatchNorm(Norm):
         share = (rows / jnp.maximum(counted, 1)).astype(mean.dtype)
         center = jnp.sum(share * mean, 1, keepdims=True)
         spread = jnp.sum(share * (variance + jnp.square(mean - center)), 1, keepdims=True)
+        # A part of padding alone has no moments that could enter the running statistics.
         with_rows = (counted > 0).astype(mean.dtype)
         total = jnp.maximum(jnp.sum(with_rows), 1)
         self._update(
@@ -186,6 +189,7 @@ def _over_batch(x: jax.Array, valid: jax.Array | None) -> Moments:
     axes = tuple(range(x.ndim - 1))
     if valid is None:
         return jnp.mean(x, axes), jnp.var(x, axes)
+    # Rows of padding must not change the moments; Flax's norm cannot leave rows out (docs/decisions.md).
     rows = valid.reshape(-1, *[1] * (x.ndim - 1))
     pixels = x[0, ..., 0].size
     count = jnp.maximum(jnp.sum(valid), 1).astype(x.dtype) * pixels

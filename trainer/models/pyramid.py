@@ -117,6 +117,7 @@ class NormLastPyramid(nnx.Module):
             sums[index] = sums[index] + doubled(sums[index + 1], sums[index].shape, run)
         pyramid = [run.hold(smooth(x)) for smooth, x in zip(self.smoothing, sums, strict=True)]
         for index, convolution in enumerate(self.coarser):
+            # fpn.py of tensorflow/tpu applies relu before each coarser level but the first.
             before = nnx.relu(pyramid[-1]) if index else pyramid[-1]
             pyramid.append(run.hold(convolution(before)))
         saved = map(save_for_backward, pyramid)
@@ -139,6 +140,7 @@ def doubled(x: jax.Array, shape: Sequence[int], run: Pass) -> jax.Array:
     [1, 1, 2]
     """
     twice = run.hold(jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2))
+    # Strides round odd sizes up, so a finer level may have one row less than twice the coarser one.
     if twice.shape[1:3] == tuple(shape[1:3]):
         return twice
     return run.hold(twice[:, : shape[1], : shape[2]])

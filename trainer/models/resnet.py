@@ -91,9 +91,11 @@ class Bottleneck(nnx.Module):
         self.shortcut = unit(before, after, (1, 1), stride=stride, activation=None) if project else None
         strides = (1, stride) if style.stride_in_middle else (stride, 1)
         self.reduce = unit(before, features, (1, 1), stride=strides[0])
+        # The sources pad strided convolutions evenly (conv2d_fixed_padding, conv2d_same); SAME pads more at the end.
         padding = "SAME" if strides[1] == 1 else ((1, 1), (1, 1))
         self.middle = unit(features, features, stride=strides[1], padding=padding)
         self.expand = unit(features, after, (1, 1), activation=None)
+        # Goyal et al. (arXiv 1706.02677), section 5.1: a block that begins as its shortcut is easier to train.
         if style.zero_last_scale:
             self.expand.norm.scale[...] = jnp.zeros_like(self.expand.norm.scale[...])
 
@@ -147,6 +149,7 @@ class ResNet(nnx.Module):
             features = width * 2**stage
             units: nnx.List[Bottleneck] = nnx.List()
             for block in range(count):
+                # The pool before C2 has halved the image already (He et al., table 1).
                 stride = 2 if stage > 0 and block == 0 else 1
                 units.append(
                     Bottleneck(layers, before, features, stride=stride, project=block == 0, style=details)

@@ -20,6 +20,7 @@ from halofeed.system.wording import did_you_mean
 from halofeed.trainer.detection.anchors import Level, retinanet_anchors
 from halofeed.trainer.models.layers import Activation, Layers, Pass, kernel_initializer
 from halofeed.trainer.models.mobilenet import MobileNet
+from halofeed.trainer.models.options import takes_options
 from halofeed.trainer.models.pyramid import (
     CLASS_BIAS,
     KERNEL_DEVIATION,
@@ -63,6 +64,71 @@ tpu: models/official/detection of tensorflow/tpu. Each takes the style of `RESNE
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class BackboneOptions:
+    """Backbone of a RetinaNet.
+
+    Args:
+        backbone: "resnet50" or "mobilenet_v1".
+        width: channels of the backbone's first convolution; None for the published 64 or 32.
+        blocks: number of blocks in each stage of resnet50; None for the published (3, 4, 6, 3).
+    """
+
+    backbone: str = "resnet50"
+    width: int | None = None
+    blocks: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PyramidOptions:
+    """Pyramid and towers of a RetinaNet.
+
+    Args:
+        features: channels of the pyramid and of the towers.
+        last_level: coarsest level; its stride is 2 ** last_level.
+        tower_depth: number of convolutions in each tower.
+    """
+
+    features: int = 256
+    last_level: int = 7
+    tower_depth: int = 4
+
+    @property
+    def levels(self) -> int:
+        """Number of levels, from `FIRST_LEVEL`."""
+        return self.last_level - FIRST_LEVEL + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnchorOptions:
+    """Anchors of a RetinaNet.
+
+    Args:
+        anchor_scale: scale of `retinanet_anchors`.
+        aspect_ratios: aspect ratios of `retinanet_anchors`.
+        scales_per_octave: scales per octave of `retinanet_anchors`.
+    """
+
+    anchor_scale: float = 4.0
+    aspect_ratios: Sequence[float] = (1.0, 2.0, 0.5)
+    scales_per_octave: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantOptions:
+    """Published RetinaNet to follow.
+
+    Args:
+        variant: key of `VARIANTS`.
+        kernel_init: key of `KERNEL_INITIALIZERS`, for the pyramid of the variants keras and slim.
+        kernel_deviation: standard deviation of these kernels.
+    """
+
+    variant: str = "keras"
+    kernel_init: str = "normal"
+    kernel_deviation: float = KERNEL_DEVIATION
+
+
 class RetinaNet(nnx.Module):
     """RetinaNet for images of any size, which returns a `Level` per level of the pyramid.
 
@@ -70,18 +136,8 @@ class RetinaNet(nnx.Module):
         layers: factory of the layers.
         classes: number of classes, without the background.
         image_shape: shape of one image, [height, width, channel].
-        backbone: "resnet50" or "mobilenet_v1".
-        width: channels of the backbone's first convolution; None for the published 64 or 32.
-        blocks: number of blocks in each stage of resnet50; None for the published (3, 4, 6, 3).
-        features: channels of the pyramid and of the towers.
-        last_level: coarsest level; its stride is 2 ** last_level.
-        tower_depth: number of convolutions in each tower.
-        anchor_scale: scale of `retinanet_anchors`.
-        aspect_ratios: aspect ratios of `retinanet_anchors`.
-        scales_per_octave: scales per octave of `retinanet_anchors`.
-        variant: key of `VARIANTS`.
-        kernel_init: key of `KERNEL_INITIALIZERS`, for the pyramid of the variants keras and slim.
-        kernel_deviation: standard deviation of these kernels.
+        backbone_options, pyramid_options, anchor_options, variant_options: the fields of `BackboneOptions`,
+            `PyramidOptions`, `AnchorOptions` and `VariantOptions`, as keywords: backbone="resnet50", features=256, ...
 
     Raises:
         UsageError: the backbone or the variant is unknown or does not have an option.
@@ -90,50 +146,50 @@ class RetinaNet(nnx.Module):
     Object Detection API's configurations `ssd_resnet50_v1_fpn` and `ssd_mobilenet_v1_fpn`, or of tensorflow/tpu.
     """
 
+    @takes_options(
+        backbone_options=BackboneOptions,
+        pyramid_options=PyramidOptions,
+        anchor_options=AnchorOptions,
+        variant_options=VariantOptions,
+    )
     def __init__(
         self,
         layers: Layers,
         *,
         classes: int,
         image_shape: Sequence[int],
-        backbone: str = "resnet50",
-        width: int | None = None,
-        blocks: Sequence[int] | None = None,
-        features: int = 256,
-        last_level: int = 7,
-        tower_depth: int = 4,
-        anchor_scale: float = 4.0,
-        aspect_ratios: Sequence[float] = (1.0, 2.0, 0.5),
-        scales_per_octave: int = 2,
-        variant: str = "keras",
-        kernel_init: str = "normal",
-        kernel_deviation: float = KERNEL_DEVIATION,
+        backbone_options: BackboneOptions,
+        pyramid_options: PyramidOptions,
+        anchor_options: AnchorOptions,
+        variant_options: VariantOptions,
     ) -> None:
-        details = _known("variant", variant, VARIANTS)
-        self.backbone = _backbone(layers, backbone, image_shape[-1], width, blocks, variant)
-        levels = last_level - FIRST_LEVEL + 1
+        details = _known("variant", variant_options.variant, VARIANTS)
+        self.backbone = _backbone(layers, image_shape[-1], backbone_options, variant_options.variant)
+        features, levels = pyramid_options.features, pyramid_options.levels
         if levels < BACKBONE_LEVELS:
-            raise UsageError(f"model.last_level: expected 5 or more, got {last_level}")
+            raise UsageError(f"model.last_level: expected 5 or more, got {pyramid_options.last_level}")
         pyramid = details.pyramid
-        if variant != "tpu":
-            pyramid = partial(pyramid, kernel_init=kernel_initializer(kernel_init, kernel_deviation))
+        # The pyramid of tensorflow/tpu keeps Keras' default initializer, which its configuration cannot change.
+        if variant_options.variant != "tpu":
+            initializer = kernel_initializer(variant_options.kernel_init, variant_options.kernel_deviation)
+            pyramid = partial(pyramid, kernel_init=initializer)
         self.pyramid = pyramid(layers, self.backbone.channels[-BACKBONE_LEVELS:], features, levels)
-        tower: dict[str, Any] = {"depth": tower_depth, "levels": levels, "kernel": (3, 3)}
+        tower: dict[str, Any] = {"depth": pyramid_options.tower_depth, "levels": levels, "kernel": (3, 3)}
         tower["activation"] = details.activation
         self.class_tower = SharedTower(layers, features, features, **tower)
         self.box_tower = SharedTower(layers, features, features, **tower)
-        anchors = len(aspect_ratios) * scales_per_octave
+        ratios, scales = tuple(anchor_options.aspect_ratios), anchor_options.scales_per_octave
         self.outputs = BoxOutputs(
             layers,
             features,
             classes=classes,
-            anchors=anchors,
+            anchors=len(ratios) * scales,
             kernel=(3, 3),
             kernel_deviation=details.kernel_deviation,
             class_bias=details.class_bias,
         )
-        self.anchor_scale, self.aspect_ratios = anchor_scale, tuple(aspect_ratios)
-        self.scales_per_octave = scales_per_octave
+        self.anchor_scale, self.aspect_ratios = anchor_options.anchor_scale, ratios
+        self.scales_per_octave = scales
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
         """Return the levels, finest first, of normalized images [batch, height, width, channel]."""
@@ -161,24 +217,18 @@ def _known(option: str, name: str, table: Mapping[str, Any]) -> Any:
     return table[name]
 
 
-def _backbone(
-    layers: Layers,
-    name: str,
-    channels: int,
-    width: int | None,
-    blocks: Sequence[int] | None,
-    variant: str,
-) -> ResNet | MobileNet:
+def _backbone(layers: Layers, channels: int, options: BackboneOptions, variant: str) -> ResNet | MobileNet:
+    name = options.backbone
     build = _known("backbone", name, BACKBONES)
-    if blocks is not None and name != "resnet50":
+    if options.blocks is not None and name != "resnet50":
         raise UsageError(f"model.blocks: only resnet50 has them; set model.width to make {name} smaller")
     if variant == "tpu" and name != "resnet50":
         raise UsageError(
             f"model.variant tpu: expected the backbone resnet50, got {name}; take model.variant=slim"
         )
-    options: dict[str, Any] = {"width": width, "blocks": blocks}
-    if name == "resnet50":
-        options["style"] = variant
-    given = {key: value for key, value in options.items() if value is not None}
+    # MobileNet is the same in all variants; ResNets differ in where a block has its stride (`RESNET_STYLES`).
+    style = variant if name == "resnet50" else None
+    options_of_class = {"width": options.width, "blocks": options.blocks, "style": style}
+    given: dict[str, Any] = {key: value for key, value in options_of_class.items() if value is not None}
     backbone: ResNet | MobileNet = build(layers, channels=channels, **given)
     return backbone

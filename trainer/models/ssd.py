@@ -9,6 +9,7 @@ For 300 x 300 pixels the maps have 19, 10, 5, 3, 2 and 1 positions per side.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -26,6 +27,7 @@ from halofeed.trainer.models.layers import (
     max_pool,
 )
 from halofeed.trainer.models.mobilenet import MOBILENET_WIDTH, MobileNet
+from halofeed.trainer.models.options import takes_options
 from halofeed.trainer.models.pyramid import BoxOutputs, SharedTower
 
 LEVELS = 6
@@ -37,6 +39,35 @@ FINEST_ANCHORS = 3
 """Number of anchors of the finest map; every other map has one per aspect ratio and one more."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SsdAnchorOptions:
+    """Anchors of an SSD; `min_scale`, `max_scale` and `aspect_ratios` are those of `ssd_anchors`."""
+
+    min_scale: float = 0.2
+    max_scale: float = 0.95
+    aspect_ratios: Sequence[float] = ASPECT_RATIOS
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolingAnchorOptions(SsdAnchorOptions):
+    """Anchors of a pooling pyramid network, whose configuration has a smaller least scale."""
+
+    min_scale: float = 0.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtraMapOptions:
+    """Extra maps of an SSD.
+
+    Args:
+        kernel_init: key of `KERNEL_INITIALIZERS`.
+        kernel_deviation: standard deviation of these kernels.
+    """
+
+    kernel_init: str = "normal"
+    kernel_deviation: float = EXTRA_KERNEL_DEVIATION
+
+
 class Ssd(nnx.Module):
     """SSD that returns six `Level`; for 300 x 300 pixels they have 1917 anchors.
 
@@ -45,9 +76,7 @@ class Ssd(nnx.Module):
         classes: number of classes, without the background.
         image_shape: shape of one image, [height, width, channel].
         width: channels of the backbone's first convolution; those of the extra maps are proportional.
-        min_scale, max_scale, aspect_ratios: as for `ssd_anchors`.
-        kernel_init: key of `KERNEL_INITIALIZERS`, for the extra maps.
-        kernel_deviation: standard deviation of these kernels.
+        anchors, extra: the fields of `SsdAnchorOptions` and `ExtraMapOptions`, as keywords: min_scale=0.2, ...
 
     Raises:
         UsageError: `kernel_init` is unknown.
@@ -56,6 +85,7 @@ class Ssd(nnx.Module):
     `ssd_mobilenet_v1_300x300_coco14_sync`.
     """
 
+    @takes_options(anchors=SsdAnchorOptions, extra=ExtraMapOptions)
     def __init__(
         self,
         layers: Layers,
@@ -63,26 +93,24 @@ class Ssd(nnx.Module):
         classes: int,
         image_shape: Sequence[int],
         width: int = MOBILENET_WIDTH,
-        min_scale: float = 0.2,
-        max_scale: float = 0.95,
-        aspect_ratios: Sequence[float] = ASPECT_RATIOS,
-        kernel_init: str = "normal",
-        kernel_deviation: float = EXTRA_KERNEL_DEVIATION,
+        anchors: SsdAnchorOptions,
+        extra: ExtraMapOptions,
     ) -> None:
         self.backbone = MobileNet(layers, channels=image_shape[-1], width=width)
         channels = list(self.backbone.channels[-2:])
         self.extra: nnx.List[ShrinkingBlock] = nnx.List()
-        initializer = kernel_initializer(kernel_init, kernel_deviation)
+        initializer = kernel_initializer(extra.kernel_init, extra.kernel_deviation)
         for features in EXTRA_FEATURES:
             after = max(2, features * width // MOBILENET_WIDTH)
             self.extra.append(ShrinkingBlock(layers, channels[-1], after, initializer))
             channels.append(self.extra[-1].channels)
-        counts = (FINEST_ANCHORS, *[len(aspect_ratios) + 1] * (LEVELS - 1))
+        counts = (FINEST_ANCHORS, *[len(anchors.aspect_ratios) + 1] * (LEVELS - 1))
         self.outputs = nnx.List(
             BoxOutputs(layers, before, classes=classes, anchors=count, kernel=(1, 1))
             for before, count in zip(channels, counts, strict=True)
         )
-        self.scales, self.aspect_ratios = (min_scale, max_scale), tuple(aspect_ratios)
+        self.scales = (anchors.min_scale, anchors.max_scale)
+        self.aspect_ratios = tuple(anchors.aspect_ratios)
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
         """Return the levels, finest first, of normalized images [batch, height, width, channel]."""
@@ -108,12 +136,13 @@ class SsdPooling(nnx.Module):
         width: channels of the backbone's first convolution.
         tower_features: channels of the shared 1x1 convolutions; None takes the map's channels.
         tower_depth: number of the shared 1x1 convolutions.
-        min_scale, max_scale, aspect_ratios: as for `ssd_anchors`.
+        anchors: the fields of `PoolingAnchorOptions`, as keywords: min_scale=0.15, ...
 
     Source: Jin et al., Pooling Pyramid Network for Object Detection (arXiv 1807.03284), as in the TensorFlow Object
     Detection API's configuration `ssd_mobilenet_v1_ppn_shared_box_predictor_300x300`.
     """
 
+    @takes_options(anchors=PoolingAnchorOptions)
     def __init__(
         self,
         layers: Layers,
@@ -123,9 +152,7 @@ class SsdPooling(nnx.Module):
         width: int = MOBILENET_WIDTH,
         tower_features: int | None = None,
         tower_depth: int = 1,
-        min_scale: float = 0.15,
-        max_scale: float = 0.95,
-        aspect_ratios: Sequence[float] = ASPECT_RATIOS,
+        anchors: PoolingAnchorOptions,
     ) -> None:
         self.backbone = MobileNet(layers, channels=image_shape[-1], width=width, blocks=BLOCKS_TO_STRIDE_16)
         channels = self.backbone.channels[-1]
@@ -133,9 +160,14 @@ class SsdPooling(nnx.Module):
             layers, channels, tower_features or channels, depth=tower_depth, levels=LEVELS, kernel=(1, 1)
         )
         self.outputs = BoxOutputs(
-            layers, self.tower.channels, classes=classes, anchors=len(aspect_ratios) + 1, kernel=(1, 1)
+            layers,
+            self.tower.channels,
+            classes=classes,
+            anchors=len(anchors.aspect_ratios) + 1,
+            kernel=(1, 1),
         )
-        self.scales, self.aspect_ratios = (min_scale, max_scale), tuple(aspect_ratios)
+        self.scales = (anchors.min_scale, anchors.max_scale)
+        self.aspect_ratios = tuple(anchors.aspect_ratios)
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
         """Return the levels, finest first, of normalized images [batch, height, width, channel]."""

@@ -17,6 +17,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import jax
@@ -27,30 +28,62 @@ from jax.typing import DTypeLike
 from halofeed.errors import UsageError
 from halofeed.trainer.models.chunks import fold, map_images, unfold
 from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool, save_for_backward
+from halofeed.trainer.models.options import takes_options
 
 SPATIAL_AXES = {3: ("height", "width"), 4: ("depth", "height", "width")}
 """Names of the spatial axes by the rank of an image without batch."""
 UPSAMPLING = ("learned", "transposed", "repeat")
 GROUP_EPSILON = 1e-5
-"""Epsilon of instance and group norm; batch norm uses that of its `Layers`."""
+"""Epsilon of instance and group norm, as PyTorch and nnU-Net have it; batch norm uses that of its `Layers`."""
 
 
-class UNet(nnx.Module):
-    """U-Net with logits per class, background first, at every voxel of a volume or pixel of a picture.
-
-    Only activations are split over cores. The windows of pools and upsampling equal their strides, so these layers need
-    no communication. A level that does not divide by its cores is replicated on each of them.
+@dataclass(frozen=True, kw_only=True)
+class UNetBlocks:
+    """Number and size of a U-Net's blocks.
 
     Args:
-        layers: factory of the layers; its `norm_kind` is replaced by `norm`.
-        classes: number of classes, including the background.
-        image_shape: shape of one image, [height, width, channel] or [depth, height, width, channel].
         depth: number of sizes in the encoder; the image is halved depth - 1 times.
         width: features at the full size; they double with each halving.
         max_width: maximum number of features.
         convolutions: number of convolutions per block.
         double_in_block: the last convolution of each encoder block doubles the features, and the decoder's blocks have
             the doubled number: width, 2 width; 2 width, 4 width; ... as in Cicek et al. and in tensorflow/tpu's unet3d.
+
+    Raises:
+        UsageError: a number is too small.
+
+    >>> UNetBlocks(depth=5, width=32, max_width=320).features
+    [32, 64, 128, 256, 320]
+    """
+
+    depth: int = 5
+    width: int = 32
+    max_width: int = 320
+    convolutions: int = 2
+    double_in_block: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("depth", 2), ("width", 1), ("convolutions", 1)):
+            if (value := getattr(self, name)) < least:
+                raise UsageError(f"{name}: expected {least} or more, got {value}")
+
+    @property
+    def growth(self) -> int:
+        """Factor by which the last convolution of an encoder block multiplies the features."""
+        return 2 if self.double_in_block else 1
+
+    @property
+    def features(self) -> list[int]:
+        """Features after each encoder block, finest first."""
+        # nnU-Net caps them too, at 320 for volumes, to limit the size of the model (Isensee et al., 2021).
+        return [min(self.growth * self.width * 2**level, self.max_width) for level in range(self.depth)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UNetDetails:
+    """Layers, outputs and memory of a U-Net.
+
+    Args:
         norm: "instance", "batch" or "group".
         upsampling: "learned" maps each voxel to 2x2x2 by a matrix (a transposed convolution of kernel and stride 2) and
             takes the features of the finer size; "transposed" keeps the features and adds a bias; "repeat" copies the
@@ -64,68 +97,83 @@ class UNet(nnx.Module):
             share makes the first steps suppress a small class for good.
 
     Raises:
+        UsageError: `upsampling` is unknown, or the prior is no share.
+    """
+
+    norm: str = "instance"
+    upsampling: str = "learned"
+    deep_supervision: bool = False
+    anisotropic: bool = False
+    images_at_once: int = 0
+    foreground_prior: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.upsampling not in UPSAMPLING:
+            raise UsageError(f"upsampling: expected one of {', '.join(UPSAMPLING)}, got {self.upsampling!r}")
+        if not 0 < self.foreground_prior < 1:
+            raise UsageError(
+                f"foreground_prior: expected a share between 0 and 1, got {self.foreground_prior}"
+            )
+
+
+class UNet(nnx.Module):
+    """U-Net with logits per class, background first, at every voxel of a volume or pixel of a picture.
+
+    Only activations are split over cores. The windows of pools and upsampling equal their strides, so these layers need
+    no communication. A level that does not divide by its cores is replicated on each of them.
+
+    Args:
+        layers: factory of the layers; its `norm_kind` is replaced by `norm`.
+        classes: number of classes, including the background.
+        image_shape: shape of one image, [height, width, channel] or [depth, height, width, channel].
+        blocks, details: the fields of `UNetBlocks` and `UNetDetails`, as keywords: depth=5, width=32, ...
+
+    Raises:
         UsageError: a size does not divide by its halvings (with the nearest that do), or an option is unknown.
     """
 
+    @takes_options(blocks=UNetBlocks, details=UNetDetails)
     def __init__(
         self,
         layers: Layers,
         *,
         classes: int,
         image_shape: Sequence[int],
-        depth: int = 5,
-        width: int = 32,
-        max_width: int = 320,
-        convolutions: int = 2,
-        double_in_block: bool = False,
-        norm: str = "instance",
-        upsampling: str = "learned",
-        deep_supervision: bool = False,
-        anisotropic: bool = False,
-        images_at_once: int = 0,
-        foreground_prior: float = 0.05,
+        blocks: UNetBlocks,
+        details: UNetDetails,
     ) -> None:
-        _check(image_shape, depth=depth, width=width, convolutions=convolutions, upsampling=upsampling)
-        if not 0 < foreground_prior < 1:
-            raise UsageError(f"foreground_prior: expected a share between 0 and 1, got {foreground_prior}")
+        _check_rank(image_shape)
         sizes = image_shape[:-1]
-        strides = halvings(sizes, depth, anisotropic=anisotropic)
-        if norm == "instance" and tuple(sizes) == _divisors(strides):
-            raise UsageError(
-                f"norm='instance': with depth={depth}, {'x'.join(map(str, sizes))} ends as a single value, which has "
-                f"no deviation; take depth={depth - 1} or another norm"
-            )
-        layers = dataclasses.replace(layers, norm_kind=norm)
-        epsilon = None if norm == "batch" else GROUP_EPSILON
-        growth = 2 if double_in_block else 1
-        features = [min(growth * width * 2**level, max_width) for level in range(depth)]
-
-        def block(before: int, after: int, growth: int = 1) -> nnx.List[ConvolutionNorm]:
-            widths = [before, *[after // growth] * (convolutions - 1), after]
-            kernel = (3,) * len(sizes)
-            return nnx.List(
-                ConvolutionNorm(layers, *pair, kernel, epsilon=epsilon) for pair in pairwise(widths)
-            )
-
-        def head(features: int) -> nnx.Linear:
-            return layers.dense(features, classes, bias_init=_background_first(foreground_prior))
+        strides = halvings(sizes, blocks.depth, anisotropic=details.anisotropic)
+        if details.norm == "instance":
+            _check_deviation(sizes, strides)
+        layers = dataclasses.replace(layers, norm_kind=details.norm)
+        # Batch norm has the epsilon of the config, which differs between reference implementations.
+        epsilon = None if details.norm == "batch" else GROUP_EPSILON
+        unit = partial(ConvolutionNorm, layers, kernel=(3,) * len(sizes), epsilon=epsilon)
+        bias = _background_first(details.foreground_prior)
+        head = partial(layers.dense, after=classes, bias_init=bias)
+        features, learned = blocks.features, details.upsampling == "learned"
 
         self.strides = strides
-        self.images_at_once = images_at_once
+        self.images_at_once = details.images_at_once
         self.down = nnx.List(
-            block(before, after, growth)
+            _block(unit, before, after, blocks.convolutions, blocks.growth)
             for before, after in zip((image_shape[-1], *features), features, strict=False)
         )
         enlarge = [
-            _Upsampling(layers, below, here if upsampling == "learned" else below, stride, upsampling)
+            _Upsampling(layers, below, here if learned else below, stride, details.upsampling)
             for here, below, stride in zip(features, features[1:], strides, strict=False)
         ]
         self.enlarge = nnx.List(enlarge)
         self.up = nnx.List(
-            block(here + enlarged.features, here) for here, enlarged in zip(features, enlarge, strict=False)
+            _block(unit, here + enlarged.features, here, blocks.convolutions)
+            for here, enlarged in zip(features, enlarge, strict=False)
         )
         self.head = head(features[0])
-        self.coarse_heads = nnx.List(head(here) for here in features[1:-1] if deep_supervision)
+        # The coarsest size is the bottom of the U, where the decoder begins.
+        coarse = features[1:-1] if details.deep_supervision else []
+        self.coarse_heads = nnx.List(head(here) for here in coarse)
 
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> dict[str, jax.Array | list[jax.Array]]:  # noqa: B008
         """Return logits of normalized images [batch, ..., channel], in the parameters' precision.
@@ -134,6 +182,7 @@ class UNet(nnx.Module):
             `logits` [batch, (depth,) height, width, class], and `coarse`, a list of logits at the coarser sizes,
             finest first.
         """
+        # Most of the memory is in the two finest sizes, so only these are computed a few images at a time.
         at_once = [*[self.images_at_once] * 2, *[0] * len(self.strides)]
         x: _Activation = run.hold(image)
         skips = []
@@ -159,6 +208,14 @@ class UNet(nnx.Module):
                 coarse.insert(0, self.coarse_heads[level - 1](_finished(x, run)))
         logits = map_images(lambda x: self.head(_finished(x, run)), x, images=at_once[0], run=run)
         return {"logits": logits, "coarse": coarse}
+
+
+def _block(
+    unit: Callable[..., ConvolutionNorm], before: int, after: int, convolutions: int, growth: int = 1
+) -> nnx.List[ConvolutionNorm]:
+    """Return convolutions from `before` to `after` features, of which the last multiplies them by `growth`."""
+    widths = [before, *[after // growth] * (convolutions - 1), after]
+    return nnx.List(unit(before=first, after=second) for first, second in pairwise(widths))
 
 
 @jax.tree_util.register_dataclass
@@ -289,27 +346,34 @@ def halvings(sizes: Sequence[int], depth: int, *, anisotropic: bool = False) -> 
         stride = tuple(2 if not anisotropic or 2 * size >= longest else 1 for size in level_sizes)
         strides.append(stride)
         level_sizes = [size / step for size, step in zip(level_sizes, stride, strict=True)]
-    wrong = []
-    for axis, size, divisor in zip(SPATIAL_AXES[len(sizes) + 1], sizes, _divisors(strides), strict=True):
-        if size % divisor:
-            below = size // divisor * divisor
-            nearest = f"{below} and {below + divisor}" if below else f"{divisor} and {2 * divisor}"
-            wrong.append(f"{axis} {size} must divide by {divisor}; the nearest that do are {nearest}")
+    divided = zip(SPATIAL_AXES[len(sizes) + 1], sizes, _divisors(strides), strict=True)
+    wrong = [_not_divisible(axis, size, divisor) for axis, size, divisor in divided if size % divisor]
     if wrong:
         raise UsageError(f"depth={depth}: {'; '.join(wrong)}")
     return tuple(strides)
 
 
-def _check(image_shape: Sequence[int], *, depth: int, width: int, convolutions: int, upsampling: str) -> None:
+def _not_divisible(axis: str, size: int, divisor: int) -> str:
+    below = size // divisor * divisor
+    nearest = f"{below} and {below + divisor}" if below else f"{divisor} and {2 * divisor}"
+    return f"{axis} {size} must divide by {divisor}; the nearest that do are {nearest}"
+
+
+def _check_rank(image_shape: Sequence[int]) -> None:
     if len(image_shape) not in SPATIAL_AXES:
         raise UsageError(
             f"image_shape: expected [height, width, channel] or [depth, height, width, channel], got {image_shape}"
         )
-    for name, value, least in (("depth", depth, 2), ("width", width, 1), ("convolutions", convolutions, 1)):
-        if value < least:
-            raise UsageError(f"{name}: expected {least} or more, got {value}")
-    if upsampling not in UPSAMPLING:
-        raise UsageError(f"upsampling: expected one of {', '.join(UPSAMPLING)}, got {upsampling!r}")
+
+
+def _check_deviation(sizes: Sequence[int], strides: Sequence[tuple[int, ...]]) -> None:
+    """Raise UsageError if the coarsest size is a single value, which instance norm would make 0."""
+    if tuple(sizes) == _divisors(strides):
+        depth = len(strides) + 1
+        raise UsageError(
+            f"norm='instance': with depth={depth}, {'x'.join(map(str, sizes))} ends as a single value, which has "
+            f"no deviation; take depth={depth - 1} or another norm"
+        )
 
 
 def _background_first(foreground_prior: float) -> Callable[..., jax.Array]:

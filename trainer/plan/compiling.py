@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -54,6 +54,8 @@ UNKNOWN = "not compiled yet"
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory")
 _POLL_SECONDS = 0.05
 _STATUS_SECONDS = 30.0
+Tell = Callable[[str], None]
+"""Function that prints a progress line."""
 
 
 def cache_folder() -> Path:
@@ -110,6 +112,7 @@ class CompileCache:
             return None
         if not isinstance(document, dict):
             return None
+        # A file that was renamed or written by another version counts as missing.
         if (document.pop("format", 0), document.pop("name", "")) != (CACHE_FORMAT, name):
             return None
         with contextlib.suppress(OSError):
@@ -146,6 +149,7 @@ def compile_for(lowered: jax.stages.Lowered) -> dict[str, Any]:
     try:
         program = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
+        # A program that does not fit is a result of a plan; other errors are not.
         if not any(mark in str(error) for mark in _OUT_OF_MEMORY):
             raise
         compiled["out_of_memory"] = str(error)
@@ -210,6 +214,7 @@ def whole_levels(traced: jax.stages.Traced, dims: Dims) -> list[dict[str, Any]]:
         return []
     counts: dict[tuple[tuple[int, ...], str], int] = {}
     for shape in _constrained_shapes(traced.jaxpr.jaxpr):
+        # Other ranks are weights and lists of boxes.
         if len(shape) == len(dims) and (reason := reason_not_split(shape, dims)) is not None:
             key = shape[1:-1], reason
             counts[key] = counts.get(key, 0) + 1
@@ -227,6 +232,7 @@ def _constrained_shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
             for inner in value if isinstance(value, list | tuple) else (value,):
                 if hasattr(inner, "eqns"):
                     yield from _constrained_shapes(inner)
+                # Programs within a program are closed or open (jax.core.ClosedJaxpr, Jaxpr).
                 elif hasattr(inner, "jaxpr") and hasattr(inner.jaxpr, "eqns"):
                     yield from _constrained_shapes(inner.jaxpr)
 
@@ -311,12 +317,61 @@ class _Process:
         return f"the compiler's process ended with {ended}: {lines[-1][:300]}"
 
 
+class _Compilers:
+    """Processes that compile the waiting requests, `max_running` at once."""
+
+    def __init__(
+        self, waiting: dict[str, tuple[Request, str]], folder: Path, max_running: int, tell: Tell
+    ) -> None:
+        self._waiting, self._folder, self._max_running, self._tell = waiting, folder, max_running, tell
+        self._running: dict[str, _Process] = {}
+        self._total = len(waiting)
+        self._began = self._last_status = time.monotonic()
+
+    def ended(self) -> Generator[tuple[str, str]]:
+        """Yield the key of each request when its process ends, and why it has no result, or ""."""
+        try:
+            while self._waiting or self._running:
+                self._start()
+                time.sleep(_POLL_SECONDS)
+                for key in [key for key, process in self._running.items() if process.has_ended()]:
+                    process = self._running.pop(key)
+                    yield key, process.refusal()
+                    self._tell_ended(process)
+                self._tell_running()
+        finally:
+            for process in self._running.values():
+                process.stop()
+
+    def _start(self) -> None:
+        while self._waiting and len(self._running) < self._max_running:
+            key = next(iter(self._waiting))
+            self._running[key] = _Process(*self._waiting.pop(key), self._folder)
+            self._tell(f"compiling {self._running[key].name}")
+
+    def _tell_ended(self, process: _Process) -> None:
+        """Print the time that a process took, and an estimate of the time that the others need."""
+        now, done = time.monotonic(), self._total - len(self._waiting) - len(self._running)
+        left = (now - self._began) / done * (self._total - done)
+        more = f", about {_minutes(left)} left" if done < self._total else ""
+        self._tell(f"{process.name}: {_minutes(now - process.began)}; {done} of {self._total}{more}")
+        self._last_status = now
+
+    def _tell_running(self) -> None:
+        """Print which processes run if nothing was printed for a while: a compilation may take minutes."""
+        now = time.monotonic()
+        if self._running and now - self._last_status > _STATUS_SECONDS:
+            self._last_status = now
+            still = [f"{one.name} ({_minutes(now - one.began)})" for one in self._running.values()]
+            self._tell(f"still compiling {', '.join(still)}")
+
+
 def compile_all(
     requests: Sequence[Request],
     cache: CompileCache,
     *,
     names: Sequence[str],
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Tell = lambda line: None,
     jobs: int | None = None,
     known_only: bool = False,
 ) -> list[CompileResult]:
@@ -336,47 +391,23 @@ def compile_all(
     Raises:
         UsageError: the cache has no folder.
     """
-    folder = cache.folder
-    if folder is None:
+    if cache.folder is None:
         raise UsageError("plans are compiled by other processes, whose results need a cache folder")
     keys = [request.key() for request in requests]
     results = {
         key: CompileResult(compiled=compiled) for key in keys if (compiled := cache.lookup(key)) is not None
     }
     named = zip(keys, requests, names, strict=True)
+    # Equal requests have one key, so they are compiled once.
     waiting = {key: (request, name) for key, request, name in named if key not in results}
     if known_only:
         results |= dict.fromkeys(waiting, CompileResult(compiled=None, refused=UNKNOWN))
-        waiting = {}
-    total, max_running = len(waiting), jobs or jobs_at_once()
-    running: dict[str, _Process] = {}
-    began = last_status = time.monotonic()
-    try:
-        while waiting or running:
-            while waiting and len(running) < max_running:
-                key = next(iter(waiting))
-                running[key] = _Process(*waiting.pop(key), folder)
-                tell(f"compiling {running[key].name}")
-            time.sleep(_POLL_SECONDS)
-            for key in [key for key, process in running.items() if process.has_ended()]:
-                process = running.pop(key)
-                refused = process.refusal()
-                results[key] = CompileResult(compiled=None if refused else cache.lookup(key), refused=refused)
-                done = total - len(waiting) - len(running)
-                left = (time.monotonic() - began) / done * (total - done)
-                more = f", about {_minutes(left)} left" if done < total else ""
-                tell(f"{process.name}: {_minutes(time.monotonic() - process.began)}; {done} of {total}{more}")
-                last_status = time.monotonic()
-            if running and time.monotonic() - last_status > _STATUS_SECONDS:
-                last_status = time.monotonic()
-                still = (
-                    f"{process.name} ({_minutes(last_status - process.began)})"
-                    for process in running.values()
-                )
-                tell(f"still compiling {', '.join(still)}")
-    finally:
-        for process in running.values():
-            process.stop()
+    else:
+        compilers = _Compilers(waiting, cache.folder, jobs or jobs_at_once(), tell)
+        with contextlib.closing(compilers.ended()) as ended:
+            for key, refused in ended:
+                compiled = None if refused else cache.lookup(key)
+                results[key] = CompileResult(compiled=compiled, refused=refused)
     return [results[key] for key in keys]
 
 

@@ -24,6 +24,7 @@ from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan.compiling import (
     CompileCache,
     CompileResult,
+    Tell,
     cache_folder,
     compile_all,
     compile_for,
@@ -106,6 +107,7 @@ def split_image(config: TrainConfig, shape: Sequence[int], cores: int) -> str | 
     """
     if cores == 1:
         return ""
+    # The user's own split comes before a computed one.
     if cores == config.cores_per_replica and config.partition:
         return config.partition
     splits = splits_that_divide((1, *shape), (cores,), tuple(range(1, len(shape))))[cores]
@@ -161,9 +163,6 @@ def _refused(case: Case, why: str, shape: tuple[int, ...] = ()) -> Case:
     return replace(case, refused=why, nearest=tuple(shapes[:2]))
 
 
-Tell = Callable[[str], None]
-
-
 def plan_config(
     asked: Request,
     *,
@@ -202,6 +201,7 @@ def plan_config(
     )
     results = dict(zip(requests, compiled, strict=True))
     splits = [_split(case, results.get(case.cores), topology, shape) for case in all_cases]
+    # Nothing was compiled and no near size would help, so the request itself is wrong.
     if not known_only and not any("memory" in split or split["nearest"] for split in splits):
         raise UsageError("; ".join(dict.fromkeys(str(split["refused"]) for split in splits)))
     chip = topology.chip
@@ -299,6 +299,7 @@ def _mesh_over(devices: Sequence[jax.Device], shapes: Sequence[Any], topology: s
     if any(dict(mesh.shape) != sizes for mesh in meshes):
         raise UsageError("shapes: expected one mesh for all, got meshes of different axes")
     count = math.prod(sizes.values())
+    # A mesh of the user may be larger than the machine.
     if count > len(devices):
         raise UsageError(
             f"topology {topology}: has {plural(len(devices), 'core')}, the mesh of the shapes {count}"
@@ -348,6 +349,7 @@ def verdict_of(compiled: dict[str, Any], topology: Topology, image_shape: Sequen
         for name, more in zip(("flops", "bytes accessed"), repeated, strict=True)
     )
     fits = memory["limit"] is None or memory["total"] <= memory["limit"]
+    # A GPU's compiler accepts what does not fit, and the run fails (docs/decisions.md).
     if not fits:
         memory["compiler"] = _TOO_LARGE
     return {
@@ -369,6 +371,7 @@ def whole_gathers(exchanged: Sequence[Collective], image_shape: Sequence[int]) -
 
     Gathers of weights and lists of boxes are not included. Without an image, with the shape (), all gathers are.
     """
+    # A step of the user has no image to compare with.
     if not image_shape:
         return [one for one in exchanged if one.kind == "gathers"]
     sides = [_halvings(size) for size in image_shape[:-1]]
@@ -400,6 +403,7 @@ def _halvings(size: int) -> list[int]:
 def _memory(compiled: dict[str, Any], live: int, live_unpadded: int) -> dict[str, Any]:
     """Return a core's memory by purpose; `padding` is that of arguments and of the arrays at peak memory."""
     sizes = compiled["memory"]
+    # Results that reuse the memory of donated arguments ("alias") take none.
     temporary = sizes["temp"] + max(0, sizes["output"] - sizes["alias"])
     padding_share = 1 - live_unpadded / live if live else 0.0
     argument_padding = max(0, sizes["argument"] - sum(_arguments(compiled).values()))

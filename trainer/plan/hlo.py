@@ -63,6 +63,7 @@ class Array:
         True
         """
         found = _TILE.search(self.layout)
+        # A scalar has no tiles; compilers for CPUs and GPUs write none.
         if not found or not self.shape:
             return self.bytes
         sides, tile = [self.shape[axis] for axis in self.minor_to_major], found[1].split(",")
@@ -113,6 +114,7 @@ class Module:
     def _read(self, text: str) -> None:
         table, computation = "", ""
         for line in text.splitlines():
+            # Tables of stack frames come before the first computation.
             if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
                 table = line
                 self._tables[table] = {}
@@ -120,6 +122,7 @@ class Module:
                 number, _, rest = line.partition(" ")
                 self._tables[table][int(number)] = rest
             elif (
+                # The head of a computation; an instruction has an equals sign.
                 line.endswith("{")
                 and " = " not in line
                 and (found := re.match(r"(ENTRY )?%?([\w.-]+)", line))
@@ -163,6 +166,7 @@ class Module:
         found = re.search(r"stack_frame_id=(\d+)", instruction.text)
         best, best_rank = "", len(_SOURCE_RANKING) + 1
         for file, function, line in self._frames(int(found[1])) if found else ():
+            # A line of a library says little about where in the model an array comes from.
             if any(part in file for part in _LIBRARIES) or function.endswith(_SCOPE_WRAPPER):
                 continue
             matches = (rank for rank, part in enumerate(_SOURCE_RANKING) if part in file)
@@ -207,6 +211,7 @@ def arrays_of(shape: str) -> tuple[Array, ...]:
 def _innermost_layer(scopes: list[str]) -> str:
     for part in reversed(scopes):
         name = re.sub(r"^(?:\w+\()*|\)*$", "", part)
+        # Names of transformations and of branches are no layers.
         if name and name not in _NOT_LAYERS and "jit(" not in part and not part.startswith("branch_"):
             return name
     return ""
@@ -253,33 +258,22 @@ class Peak:
 def peak(module: Module) -> Peak:
     """Return the peak memory of a program in its order of execution."""
     instructions = [one for one in module.instructions if one.computation == module.entry]
-    by_name = {instruction.name: instruction for instruction in instructions}
-    buffers: dict[str, frozenset[str]] = {}  # names of the instructions that own the memory of a result
-    last_use: dict[str, int] = {}
-    for index, instruction in enumerate(instructions):
-        reads = frozenset().union(*(buffers.get(name, frozenset()) for name in instruction.operands))
-        for name in reads:
-            last_use[name] = index
-        buffers[instruction.name] = reads if instruction.opcode in _ALIASES else frozenset({instruction.name})
-        last_use[instruction.name] = index
-    freed_after: dict[int, list[str]] = {}
-    for name, index in last_use.items():
-        freed_after.setdefault(index, []).append(name)
-
+    freed_after = _freed_after(instructions)
+    sizes = {instruction.name: _size(instruction) for instruction in instructions}
     live: set[str] = set()
     live_bytes = peak_bytes = 0
     live_at_peak: frozenset[str] = frozenset()
-    sizes = {instruction.name: _size(instruction) for instruction in instructions}
     for index, instruction in enumerate(instructions):
+        # The root is the program's result, whose memory the compiler counts as its output.
         if instruction.opcode not in _ALIASES and not instruction.is_root:
             live.add(instruction.name)
             live_bytes += sizes[instruction.name][0]
         if live_bytes > peak_bytes:
             peak_bytes, live_at_peak = live_bytes, frozenset(live)
-        for name in freed_after.get(index, ()):
-            if name in live:
-                live.remove(name)
-                live_bytes -= sizes[name][0]
+        ended = live.intersection(freed_after.get(index, ()))
+        live -= ended
+        live_bytes -= sum(sizes[name][0] for name in ended)
+    by_name = {instruction.name: instruction for instruction in instructions}
     ordered = sorted(live_at_peak, key=lambda name: -sizes[name][0])
     return Peak(
         bytes=peak_bytes,
@@ -288,9 +282,25 @@ def peak(module: Module) -> Peak:
     )
 
 
+def _freed_after(instructions: Sequence[Instruction]) -> dict[int, list[str]]:
+    """Return the instructions whose memory is free after each index, that of their last use."""
+    buffers: dict[str, frozenset[str]] = {}  # names of the instructions that own the memory of a result
+    last_use: dict[str, int] = {}
+    for index, instruction in enumerate(instructions):
+        reads = frozenset().union(*(buffers.get(name, frozenset()) for name in instruction.operands))
+        last_use |= dict.fromkeys(reads, index)
+        buffers[instruction.name] = reads if instruction.opcode in _ALIASES else frozenset({instruction.name})
+        last_use[instruction.name] = index
+    freed: dict[int, list[str]] = {}
+    for name, index in last_use.items():
+        freed.setdefault(index, []).append(name)
+    return freed
+
+
 def _size(instruction: Instruction) -> tuple[int, int]:
     """Return the bytes of a result in main memory, with and without padding."""
     arrays = [array for array in instruction.arrays if array.is_in_main_memory]
+    # The result of an asynchronous start is a pair: the operands, then the results.
     if instruction.opcode.endswith("-start") and instruction.opcode != "all-reduce-start":
         arrays = arrays[len(arrays) // 2 :]  # the first half are the operands
     return sum(array.padded_bytes for array in arrays), sum(array.bytes for array in arrays)
@@ -389,6 +399,7 @@ def _collectives(module: Module, devices: int) -> Iterator[Collective]:
 
 def _sent_bytes(opcode: str, size: int, cores: int) -> float:
     ring_share = (cores - 1) / cores
+    # In a ring each core sends (n - 1) / n of the data to sum them, and again to share the sums.
     if opcode == "all-reduce":
         return 2 * ring_share * size
     if opcode == "reduce-scatter":
@@ -431,6 +442,7 @@ def _executions(module: Module) -> dict[str, int]:
 
 def _trip_count(loop: Instruction, condition: Sequence[Instruction]) -> int:
     """Return the number of iterations: the compiler's note, or the bound of a condition like "index < 8"."""
+    # Called computations such as fusions run once for each call.
     if loop.opcode != "while":
         return 1
     if found := re.search(r'(?:trips=|known_trip_count":\{"n":")(\d+)', loop.text):
@@ -449,31 +461,39 @@ def repeated_costs(module: Module) -> tuple[int, int]:
     """
     executions = _executions(module)
     arrays = {one.name: one.arrays for one in module.instructions}
-    carried = {one.name for one in module.instructions if one.opcode == "get-tuple-element"}
-    carried |= {name for one in module.instructions if one.is_root for name in one.operands}
-    fused = {
-        name
-        for one in module.instructions
-        if one.opcode == "fusion"
-        for role, name in _CALLED.findall(one.text)
-    }
-
-    def touched(name: str, iterations: int) -> int:
-        """Return the bytes of an array that one iteration touches."""
-        return sum(
-            array.padded_bytes // (iterations if name in carried and array.shape[:1] == (iterations,) else 1)
-            for array in arrays.get(name, ())
-            if array.is_in_main_memory
-        )
-
+    carried = _carried(module)
+    fused = _fused(module)
     flops = moved = 0
     for one in module.instructions:
         times = executions.get(one.computation, 1)
-        if times > 1:
-            flops += (times - 1) * _flops(one, arrays)
-            if one.computation not in fused and one.opcode not in _ALIASES:
-                moved += (times - 1) * sum(touched(name, times) for name in (one.name, *one.operands))
+        if times < 2:
+            continue
+        flops += (times - 1) * _flops(one, arrays)
+        if one.computation not in fused and one.opcode not in _ALIASES:
+            for name in (one.name, *one.operands):
+                moved += (times - 1) * _touched(arrays.get(name, ()), times if name in carried else 1)
     return flops, moved
+
+
+def _carried(module: Module) -> set[str]:
+    """Return the instructions that read what a loop carries, or make what its next iteration reads."""
+    reads = {one.name for one in module.instructions if one.opcode == "get-tuple-element"}
+    return reads | {name for one in module.instructions if one.is_root for name in one.operands}
+
+
+def _fused(module: Module) -> set[str]:
+    """Return the computations that are the inside of a fusion."""
+    fusions = [one for one in module.instructions if one.opcode == "fusion"]
+    return {name for one in fusions for role, name in _CALLED.findall(one.text)}
+
+
+def _touched(arrays: Sequence[Array], iterations: int) -> int:
+    """Return the bytes in main memory that one of some iterations touches: a slice of an array of all iterations."""
+    return sum(
+        array.padded_bytes // (iterations if array.shape[:1] == (iterations,) else 1)
+        for array in arrays
+        if array.is_in_main_memory
+    )
 
 
 def _flops(instruction: Instruction, arrays: Mapping[str, tuple[Array, ...]]) -> int:

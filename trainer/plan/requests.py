@@ -145,6 +145,7 @@ def usual_facts(config: TrainConfig, classes: int = 0) -> DataFacts:
         config: config with an image shape.
         classes: number of classes; 0 takes `USUAL_CLASSES`.
     """
+    # A class of the user has no entry in `MODELS` with its task.
     if ":" in config.model:
         raise UsageError(f"model {config.model}: only a data set says its task; name the folder of one")
     task, shape = model_named(config.model).task, config.image_shape

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.errors import UsageError
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.models import model_named
-from halofeed.trainer.plan.compiling import CompileCache, compile_all
+from halofeed.trainer.plan.compiling import CompileCache, Tell, compile_all
 from halofeed.trainer.plan.document import cases, image_shape_of, plan_config, verdict_of
 from halofeed.trainer.plan.requests import Request
 from halofeed.trainer.plan.topologies import Topology, topology_named
 
-Tell = Callable[[str], None]
 STEPS = {"side": 64, "depth": 16, "batch": 1}
 """Resolution of the search; a side or depth that a model or split cannot have counts as too large."""
 _MAX_STEPS = 1 << 12
@@ -35,12 +34,28 @@ class _Bracket:
     def is_done(self) -> bool:
         return self.too_large - self.fits <= 1
 
+    @property
+    def value(self) -> int:
+        """Side, depth or batch to try next."""
+        return self.next * self.step
+
+    def to_json(self, partition: str) -> dict[str, Any]:
+        """Return the result of a bisection that is done; 0 and `_MAX_STEPS` are bounds that were never tried."""
+        return {
+            "cores": self.cores,
+            "partition": partition,
+            "largest": self.fits * self.step or None,
+            "least_refused": self.too_large * self.step if self.too_large < _MAX_STEPS else None,
+            "total_bytes": self.total_bytes,
+        }
+
     def update(self, fits: bool, total_bytes: int | None) -> None:
         """Narrow the bracket by the result for `next`."""
         if fits:
             self.fits, self.total_bytes = self.next, total_bytes
         else:
             self.too_large = self.next
+        # Double until something does not fit: the bound is far above any machine.
         is_unbounded = self.too_large == _MAX_STEPS
         self.next = min(2 * self.fits, _MAX_STEPS) if is_unbounded else (self.fits + self.too_large) // 2
 
@@ -73,45 +88,41 @@ def search(
         raise UsageError("--search depth: pictures have no depth; take --search side")
     splits = {split["cores"]: split for split in plan["splits"]}
     brackets = [_bracket(of, shape, split) for split in splits.values()]
+    # All splits narrow their brackets together, so that their compilers run in parallel.
     while unfinished := [bracket for bracket in brackets if not bracket.is_done]:
-        requests = {}
-        for bracket in unfinished:
-            request = _request(asked, topology, of, shape, splits[bracket.cores], bracket.next * bracket.step)
-            if request is not None:
-                requests[bracket.cores] = request
+        requests = {
+            bracket.cores: request
+            for bracket in unfinished
+            if (request := _request(asked, topology, of, shape, splits[bracket.cores], bracket.value))
+            is not None
+        }
         rounds = max((bracket.too_large - bracket.fits).bit_length() for bracket in unfinished)
         tell(f"search of {of}: {len(requests)} to compile, at most {rounds} more rounds")
         names = [
-            f"{bracket.cores}-way {of} {bracket.next * bracket.step}"
-            for bracket in unfinished
-            if bracket.cores in requests
+            f"{bracket.cores}-way {of} {bracket.value}" for bracket in unfinished if bracket.cores in requests
         ]
         compiled = compile_all(list(requests.values()), cache, names=names, tell=tell, jobs=jobs)
         outputs = {cores: result.compiled for cores, result in zip(requests, compiled, strict=True)}
         for bracket in unfinished:
-            output = outputs.get(bracket.cores)
-            verdict = None if output is None else verdict_of(output, topology, shape)
-            bracket.update(
-                fits=bool(verdict and verdict["fits"]),
-                total_bytes=verdict["memory"]["total"] if verdict else None,
-            )
-    return {
-        "of": of,
-        "found": [
-            {
-                "cores": bracket.cores,
-                "partition": splits[bracket.cores]["partition"],
-                "largest": bracket.fits * bracket.step or None,
-                "least_refused": bracket.too_large * bracket.step if bracket.too_large < _MAX_STEPS else None,
-                "total_bytes": bracket.total_bytes,
-            }
-            for bracket in brackets
-        ],
-    }
+            _update(bracket, outputs.get(bracket.cores), topology, shape)
+    found = [bracket.to_json(splits[bracket.cores]["partition"]) for bracket in brackets]
+    return {"of": of, "found": found}
+
+
+def _update(
+    bracket: _Bracket, output: dict[str, Any] | None, topology: Topology, shape: Sequence[int]
+) -> None:
+    """Narrow a bracket by the compiler's output for its next value; None, an impossible value, counts as too large."""
+    if output is None:
+        bracket.update(fits=False, total_bytes=None)
+        return
+    verdict = verdict_of(output, topology, shape)
+    bracket.update(fits=verdict["fits"], total_bytes=verdict["memory"]["total"])
 
 
 def _bracket(of: str, shape: Sequence[int], split: dict[str, Any]) -> _Bracket:
     step = max(STEPS[of], split["cores"] if of != "batch" else 1)
+    # The side of a volume is its depth too.
     if of == "side" and len(shape) > 3:
         step = max(STEPS["depth"], split["cores"])
     current = {"batch": split["batch_size"] // split["replicas"], "side": shape[-2], "depth": shape[0]}[of]
@@ -163,7 +174,7 @@ def savings(
     plan: dict[str, Any],
     *,
     cache: CompileCache,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Tell = lambda line: None,
     jobs: int | None = None,
 ) -> dict[str, Any] | None:
     """Compile one split with each option that saves memory: the last split that does not fit, else the recommended.
@@ -184,6 +195,7 @@ def savings(
             continue
         merged = {**asked.config.model_options, **options}
         config = asked.config.changed(**{**values, "model_options": merged})
+        # The config has the option already, or an equal one.
         if config == asked.config or not _saves_memory(config, asked.config):
             continue
         tell(f"compiling with {name}")

@@ -161,6 +161,7 @@ def topology_named(name: str) -> Topology:
     generation = GENERATIONS.get(found[1]) if found else None
     if found is None or generation is None:
         near = did_you_mean(cleaned, GENERATIONS)
+        # Names of GPUs are a common guess; a plan for a GPU compiles on that GPU.
         if re.match(r"nvidia|rtx|gtx|[ahlt]\d|[vp]100", cleaned):
             near = "a GPU is gpu:1, on the machine that has it; "
         raise UsageError(
@@ -228,6 +229,7 @@ def _tpu_devices(topology: Topology) -> Sequence[jax.Device]:
         import libtpu  # noqa: F401
     from jax.experimental import topologies
 
+    # libtpu reads these variables when it is loaded.
     for name, value in TPU_COMPILER.items():
         os.environ.setdefault(name, value)
     try:

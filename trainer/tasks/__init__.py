@@ -48,6 +48,7 @@ def build_task(facts: DataFacts, options: Mapping[str, Any], name: str = "") -> 
     elif facts.task in TASKS:
         build, default = TASKS[facts.task], TASKS[facts.task](facts)
         fields = dataclasses.fields(default)  # type: ignore[arg-type]
+        # Runs of version 0.1 must open and resume.
         options = {_FORMER_NAMES.get(key, key): value for key, value in options.items()}
         known = [field.name for field in fields if field.name not in _DATA_FIELDS]
     else:

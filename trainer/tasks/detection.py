@@ -102,6 +102,7 @@ class Detection(Matcher):
         for level, level_anchors, matched in zip(outputs, anchors, matches, strict=True):
             targets = take(table, matched)
             is_matched = matched >= 0
+            # Ignored anchors and rows of padding enter no loss.
             counts = (matched != IGNORED) & valid[:, None, None, None]
             class_loss += self._class_loss(level.class_logits, jnp.where(counts, targets[..., 4], -1))
             difference = level.box_codes - encode(targets[..., :4], level_anchors, self.box_code_scales)
@@ -110,6 +111,7 @@ class Detection(Matcher):
             matched_count += jnp.sum(is_matched, dtype=jnp.int32)
         divisor = NORMALIZERS[self.normalizer](matched_count).astype(dtype)
         class_loss, box_loss = class_loss / divisor, box_loss / divisor
+        # As SSDMetaArch of the Object Detection API: the mean over the four codes in place of their sum.
         if self.normalize_loc_loss_by_codesize:
             box_loss = box_loss / len(self.box_code_scales)
         loss = self.class_loss_weight * class_loss + self.box_loss_weight * box_loss

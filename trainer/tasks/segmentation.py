@@ -88,11 +88,14 @@ class Segmentation:
         """
         levels = [outputs["logits"], *outputs.get("coarse", ())]
         counts = valid_rows(batch)
+        # The zeros of a record without a label would be background.
         if "labelled" in batch:
             counts = counts & batch["labelled"]
+        # A row without any known voxel has the loss 0, which would lower the mean of the others.
         if self.ignore_label is not None:
             label = batch["label"]
             counts = counts & jnp.any(label != self.ignore_label, tuple(range(1, label.ndim)))
+        # As nnU-Net weighs deep supervision: half for each coarser size, then normalized to 1.
         shares = [0.5**level for level in range(len(levels))]
         parts = dict.fromkeys(self.losses, jnp.zeros((), levels[0].dtype))
         for logits, share in zip(levels, shares, strict=True):
@@ -110,6 +113,7 @@ class Segmentation:
         logits = outputs["logits"]
         dtype = jnp.uint8 if len(self.labels) <= _MAX_UINT8_CLASSES else jnp.uint16
         label = {"label": jnp.argmax(logits, -1).astype(dtype)}
+        # Probabilities take 2 bytes for each class of a voxel, labels 1 or 2 bytes in all.
         if not self.with_probabilities:
             return label
         return {**label, "probabilities": jax.nn.softmax(logits).astype(jnp.float16)}

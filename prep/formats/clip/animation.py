@@ -45,7 +45,7 @@ from halofeed.prep.formats.picture.image import (
     truncated_error,
 )
 from halofeed.prep.formats.picture.pillow import decoder_failures, open_with_plugin
-from halofeed.prep.formats.picture.png import PNG_SIGNATURE, read_png_header
+from halofeed.prep.formats.picture.png import PNG_SIGNATURE, PngHeader, read_png_header
 from halofeed.prep.formats.picture.table import matches_start
 from halofeed.prep.voxels.levels import Levels
 from halofeed.system.wording import plural
@@ -83,40 +83,59 @@ def read_gif(data: bytes) -> Animation:
     if len(data) < 13:
         raise truncated_error("no room for the screen descriptor")
     width, height, flags = struct.unpack_from("<HHB", data, 6)
-    at = end = 13 + palette_bytes(flags)
+    size, end = (height, width), 13 + palette_bytes(flags)
     durations: list[float] = []
     lacks_end = False
     try:
-        while (begin := next_frame(data, at)) is not None:
-            left, top, frame_width, frame_height = _fields(data, begin + 1, "<HHHH")
-            right, bottom = left + frame_width, top + frame_height
-            if durations and (right > width or bottom > height):
-                raise damaged_error(
-                    f"frame {len(durations)} ends at {bottom} x {right} of {height} x {width}"
-                )
-            after = frame_end(data, begin)
-            width, height = max(width, right), max(height, bottom)
-            durations.append(_gif_duration_ms(data, at, begin))
-            at = end = after
+        for frame in _gif_frames(data, end, size):
+            size, end = frame.canvas, frame.end
+            durations.append(frame.duration_ms)
             check_frame_count(len(durations))
-        lacks_end = bytes([TRAILER]) not in data[at:]
+        lacks_end = bytes([TRAILER]) not in data[end:]
     except SourceError as error:
+        # What is damaged is refused; what only ends early has its complete frames.
         if not durations or error.reason != truncated_error("").reason:
             raise
         lacks_end = True
+    missing = truncated_error(f"{plural(len(durations), 'frame')}, its end is missing")
     return Animation(
         data=data[:end] + bytes([TRAILER]) if lacks_end else data,
-        size=(height, width),
+        size=size,
         durations_ms=durations,
-        missing=truncated_error(f"{plural(len(durations), 'frame')}, its end is missing")
-        if lacks_end
-        else None,
+        missing=missing if lacks_end else None,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _GifFrame:
+    """Frame of a GIF: its duration, its end in the file, and the (height, width) of the canvas that holds it."""
+
+    duration_ms: float
+    end: int
+    canvas: Size
+
+
+def _gif_frames(data: bytes, at: int, canvas: Size) -> Iterator[_GifFrame]:
+    """Yield the frames whose blocks begin at a position."""
+    number = 0
+    while (begin := next_frame(data, at)) is not None:
+        left, top, width, height = _fields(data, begin + 1, "<HHHH")
+        needed = max(canvas[0], top + height), max(canvas[1], left + width)
+        # The first frame may enlarge the canvas, as in Pillow and browsers. A later one would resize the clip.
+        if number and needed != canvas:
+            raise damaged_error(
+                f"frame {number} ends at {top + height} x {left + width} of {canvas[0]} x {canvas[1]}"
+            )
+        end = frame_end(data, begin)
+        canvas = needed
+        yield _GifFrame(duration_ms=_gif_duration_ms(data, at, begin), end=end, canvas=canvas)
+        at, number = end, number + 1
 
 
 def _gif_duration_ms(data: bytes, at: int, begin: int) -> float:
     duration = 0
     while at < begin:
+        # Each frame may have one of these extensions; other extensions hold comments and programs' data.
         if data[at] == EXTENSION and data[at + 1] == GRAPHIC_CONTROL:
             (duration,) = _fields(data, at + 4, "<H")
         at = after_sub_blocks(data, at + 2)
@@ -136,7 +155,7 @@ def read_webp(data: bytes) -> Animation:
     """
     size, durations = (0, 0), []
     for number, (kind, payload) in enumerate(riff_chunks(data)):
-        if number == 0:
+        if number == 0:  # VP8X, or the only picture
             size = webp_size(kind, payload)
         if kind == b"ANMF":
             if len(payload) < 16:
@@ -156,30 +175,42 @@ def read_apng(data: bytes) -> Animation:
     Source: Portable Network Graphics, third edition, 11.3.6.
     """
     header = read_png_header(data)  # checks all chunks and checksums
-    durations: list[float] = []
-    at, promised, default_is_frame, has_pixels = len(PNG_SIGNATURE), 0, False, False
-    while at + 12 <= len(data):
-        length, kind = struct.unpack_from(">I4s", data, at)
-        if kind == b"acTL" and length >= 4 and not has_pixels:
-            (promised,) = struct.unpack_from(">I", data, at + 8)
-        elif kind == b"fcTL" and length >= 26:
-            numerator, denominator = struct.unpack_from(">HH", data, at + 8 + 20)
-            durations.append(1000 * numerator / (denominator or 100))
-            default_is_frame = default_is_frame or not has_pixels
-        elif kind == b"IDAT":
-            has_pixels = True
-        at += 12 + length
-    if not promised or not durations:
+    pixels_at = next(at for kind, at, _ in header.chunks if kind == b"IDAT")
+    promised = _promised_frames(data, header, pixels_at)
+    controls = list(_frame_controls(data))
+    if not promised or not controls:
         return Animation(data=data, size=header.size, durations_ms=[0.0])
-    if promised < len(durations):
-        raise damaged_error(f"it says it has {plural(promised, 'frame')} and has {len(durations)}")
+    if promised < len(controls):
+        raise damaged_error(f"it says it has {plural(promised, 'frame')} and has {len(controls)}")
     return Animation(
         data=data,
         size=header.size,
-        durations_ms=durations,
-        skipped=not default_is_frame,
-        missing=missing_frames(len(durations), promised) if len(durations) < promised else None,
+        durations_ms=[_apng_duration_ms(data, at) for at in controls],
+        skipped=controls[0] > pixels_at,
+        missing=missing_frames(len(controls), promised) if len(controls) < promised else None,
     )
+
+
+def _promised_frames(data: bytes, header: PngHeader, pixels_at: int) -> int:
+    """Return the frames that the animation control chunk promises; one after the pixels has no effect (11.3.6.1)."""
+    counts = [at for kind, at, size in header.chunks if kind == b"acTL" and size >= 4 and at < pixels_at]
+    return int.from_bytes(data[counts[-1] : counts[-1] + 4], "big") if counts else 0
+
+
+def _frame_controls(data: bytes) -> Iterator[int]:
+    """Yield the position of the payload of each frame control chunk."""
+    at = len(PNG_SIGNATURE)
+    while at + 12 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        # fcTL has 26 bytes (11.3.6.2).
+        if kind == b"fcTL" and length >= 26:
+            yield at + 8
+        at += 12 + length
+
+
+def _apng_duration_ms(data: bytes, at: int) -> float:
+    numerator, denominator = struct.unpack_from(">HH", data, at + 20)
+    return float(1000 * numerator / (denominator or 100))  # 0 means hundredths of a second (11.3.6.2)
 
 
 Plugin = Callable[[io.BytesIO], ImageFile.ImageFile]
@@ -222,6 +253,7 @@ def open_animation(
     held_bytes += _PIXEL_BYTES * animation.size[0] * animation.size[1]
     reserve_memory(options, animation.size, held_bytes)
     durations = np.asarray(animation.durations_ms)
+    # The last duration says when the clip ends, which no time stamp needs.
     lacks_durations = count > 1 and not durations[:-1].all()
     durations[durations == 0] = DEFAULT_DURATION_MS
     times_s, findings = normalize_times(np.cumsum(np.append(0, durations[:-1])) / 1000)

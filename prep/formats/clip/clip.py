@@ -113,6 +113,7 @@ def check_frame_count(count: int) -> None:
     """Refuse a clip without frames or with too many."""
     if count < 1:
         raise decode_error("clip has no frames", "its file holds none; leave it out, or export it again")
+    # Tables of times and offsets grow with the frames that a header claims.
     if count > MAX_FRAMES:
         raise decode_error(
             "more frames than allowed", f"{count:,}, allowed are {MAX_FRAMES:,}; cut it in parts"
@@ -135,9 +136,11 @@ def normalize_times(
     (array([0.  , 0.04, 0.08, 0.16]), ('variable frame rate',))
     """
     times = np.asarray(stamps_s, np.float64)
+    # Streams cut from longer ones begin at any time.
     times = times - times[0] if len(times) else times
     findings = []
     steps = np.diff(times)
+    # Frames are in the order of display, so a stamp that is not later is damage; windows need times that do not fall.
     if (steps <= 0).any():
         findings.append(f"{int((steps <= 0).sum())} time stamps do not increase")
         times = np.maximum.accumulate(times)

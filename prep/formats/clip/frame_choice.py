@@ -86,6 +86,7 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
     """
     sampled = _sampled(count, times_s, choice)
     repeated = max(0, choice.frames - len(sampled))
+    # A clip without a sampled frame has no last frame that could be repeated.
     if repeated and (choice.short == "refuse" or not len(sampled)):
         rate = f"a stride of {choice.stride or 1}"
         if choice.frame_rate is not None:
@@ -99,6 +100,7 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
         )
     sampled = np.concatenate([sampled, np.repeat(sampled[-1:], repeated)])
     slack = len(sampled) - choice.frames
+    # Windows without common frames, or a number of windows in the middle of equal shares.
     if choice.starts == "all":
         starts = np.arange(0, slack + 1, choice.frames)
     else:
@@ -110,15 +112,17 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
 
 def _sampled(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoice) -> Indices:
     """Return the frames at the stride or the rate, for the complete clip."""
+    # A stride counts frames and needs no times.
     if choice.frame_rate is None:
         return np.arange(0, count, choice.stride or 1)
-    if times_s is None:
+    if times_s is None:  # a folder of frames
         raise SourceError(
             "selection",
             "frames have no time stamps",
             f"{choice.frame_rate:g} frames per second are requested; name the rate of folders of frames with "
             "--folder-frame-rate, or use --frame-stride",
         )
+    # Damaged time stamps may claim years, whose samples would exceed memory.
     samples = (float(times_s[-1]) + EARLY_S) * choice.frame_rate
     if samples >= MAX_SAMPLES:
         raise SourceError(

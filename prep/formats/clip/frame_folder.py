@@ -66,6 +66,7 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: Frame
     def frame(path: str) -> RgbFrame:
         try:
             image = read_image(read_still(files, path), options.picture, reserve=reserve)
+            # Nothing says whether a mask fits the stored or the displayed pixels, see `turned_frame`.
             if options.refuse_turned and image.orientation != 1:
                 raise turned_frame()
             if image.levels is not None:
@@ -106,6 +107,7 @@ def is_animated(head: bytes) -> bool:
     Source: Portable Network Graphics, third edition, 11.3.6.1; RFC 9649, section 2.7.1.
     """
     if head.startswith(PNG_SIGNATURE):
+        # After the pixels the chunk has no effect, and a count of 1 is a still picture.
         at = head.find(b"acTL", 0, head.find(b"IDAT"))
         return at >= 0 and head[at + 4 : at + 8] != b"\0\0\0\1"
     return head[8:16] == b"WEBPVP8X" and bool(head[20:21] and head[20] & 2)
@@ -137,10 +139,11 @@ def _number_gap(paths: Sequence[str]) -> SourceError | None:
     """
     numbers = zip(*(_NUMBER.findall(basename(path).rpartition(".")[0]) for path in paths), strict=False)
     counting = [column for column in numbers if len(set(column)) > 1]
-    if len(counting) != 1 or len(paths) < 3:
+    if len(counting) != 1 or len(paths) < 3:  # two frames have one step, with which none can be compared
         return None
     steps = [int(after) - int(before) for before, after in pairwise(counting[0])]
     smallest, largest = min(steps), max(steps)
+    # Names with every second or tenth number have equal steps; a missing frame doubles one.
     if largest < 2 * smallest:
         return None
     at = steps.index(largest)
@@ -183,6 +186,7 @@ class _ClipFiles:
         """Frames of each clip by its path; () for a clip in one file."""
         by_folder: dict[str, list[str]] = {}
         for path in self._files.sizes():
+            # .apng is no extension of pictures, because such a file is always a clip.
             if is_video_name(path) or is_image_name(path) or path.lower().endswith(".apng"):
                 by_folder.setdefault(path.rpartition("/")[0], []).append(path)
         clips: dict[str, tuple[str, ...]] = {}
@@ -190,6 +194,7 @@ class _ClipFiles:
             animated = self._animated_extensions(paths)
             single = [path for path in paths if is_video_name(path) or splitext(path)[1].lower() in animated]
             clips |= dict.fromkeys(single, ())
+            # Pictures beside clips are posters or previews; those at the top have no folder that could name a clip.
             if not single and folder:
                 clips[folder] = tuple(natural_order(paths))
         return clips
@@ -201,6 +206,7 @@ class _ClipFiles:
             by_extension.setdefault(splitext(path)[1].lower(), []).append(path)
         animated = {".gif"} & by_extension.keys()
         for extension in _MAYBE_ANIMATED & by_extension.keys():
+            # Reading each file's head would take a request per frame; the frames of one folder are alike.
             alike = by_extension[extension]
             if any(self._is_animated(alike[at]) for at in {0, len(alike) // 2, len(alike) - 1}):
                 animated.add(extension)
@@ -209,7 +215,7 @@ class _ClipFiles:
     def _is_animated(self, path: str) -> bool:
         try:
             return is_animated(self._files.head(path, _HEAD_BYTES))
-        except SourceError:
+        except SourceError:  # the file itself is refused when its clip is converted
             return False
 
     def takes(self, path: str) -> bool:

@@ -66,12 +66,13 @@ def open_clip(
 
 
 def _open(files: SourceFiles, path: str, members: Sequence[str], options: FrameOptions) -> Clip:
-    if members:
+    if members:  # only a folder of frames has them
         return open_frame_folder(files, members, options)
     options.reserve(files.size(path) or 0)
     data = files.read(path)
     if not data:
         raise decode_error("file is empty")
+    # GIF, WebP and PNG come first: a still picture of these formats is a clip of one frame.
     if name := animation_format(data):
         return open_animation(data, name, options)
     pictures = {f"a {name} picture, which does not move": patterns for name, (patterns, _) in FORMATS.items()}

@@ -58,6 +58,7 @@ def _silence() -> Iterator[None]:
     """Stop OpenCV from writing to standard error while any thread decodes."""
     global _silenced, _level_before
     with _silencing:
+        # The level is one for the process: the first thread saves it, the last restores it.
         if not _silenced:
             _level_before = _set_log_level(0)
         _silenced += 1
@@ -75,6 +76,7 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except (cv2.error, MemoryError) as error:
+        # OpenCV reports missing memory as cv2.error -4 too, which says nothing about the file.
         if is_out_of_memory(error):
             raise decode_error(TOO_MUCH_MEMORY, "the free memory of this machine is too small") from error
         raise damaged_error("FFmpeg cannot decode it") from error
@@ -94,6 +96,7 @@ class _Stream(io.BytesIO):
 def _decoder(data: bytes, end: int) -> Iterator[cv2.VideoCapture]:
     """Open a decoder of the bytes before `end`; it does not apply the orientation."""
     stream = _Stream(data)
+    # FFmpeg would decode part of the last, incomplete frame and fill up the rest.
     if end < len(data):
         stream.truncate(end)
     with _failures(), _silence():
@@ -102,6 +105,7 @@ def _decoder(data: bytes, end: int) -> Iterator[cv2.VideoCapture]:
         try:
             if not capture.isOpened():
                 raise decode_error("video cannot be decoded", "FFmpeg finds no video in it")
+            # OpenCV knows turns but no mirroring, so `open_video` applies the container's orientation.
             capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
             yield capture
         finally:
@@ -125,10 +129,7 @@ def open_video(data: bytes, read_container: Callable[[bytes], Container], option
     held_bytes = _held_bytes(data, container, container.size)
     reserve_memory(options, container.size, held_bytes)
     if not container.packets:
-        is_empty = not container.is_cut and not container.declared
-        raise decode_error(
-            "clip has no frames", "its video track is empty" if is_empty else _complete_frames(container, 0)
-        )
+        raise _no_frames(container)
     with _decoder(data, container.end) as capture:
         size = _property(capture, cv2.CAP_PROP_FRAME_HEIGHT), _property(capture, cv2.CAP_PROP_FRAME_WIDTH)
         check_pixel_count(size, options.picture.max_pixels)
@@ -137,17 +138,16 @@ def open_video(data: bytes, read_container: Callable[[bytes], Container], option
         pixel_format = _property(capture, cv2.CAP_PROP_CODEC_PIXEL_FORMAT)
         stretch = capture.get(cv2.CAP_PROP_SAR_NUM), capture.get(cv2.CAP_PROP_SAR_DEN)
         stamps_ms = _read_stamps_ms(capture, container.codec)
+    # Not every container states it, so the headers of the codec are read too.
     if container.is_interlaced or is_interlaced(*_first_packet(data, container.end)):
         raise interlaced_error()
+    # OpenCV converts every frame to BGR, without alpha.
     if options.picture.alpha == "blend" and (container.has_alpha or _has_alpha(pixel_format)):
         raise decode_error(
             "transparency of videos is not read", "--alpha drop leaves it out; or export it opaque"
         )
     orientation = container.orientation
-    stamps_s = container.times_s or ()
-    if len(stamps_s) != len(stamps_ms):
-        stamps_s = tuple(stamp / 1000 for stamp in stamps_ms)
-    times_s, findings = normalize_times(stamps_s)
+    times_s, findings = normalize_times(_times_s(container, stamps_ms))
     height, width = displayed_size(orientation, size)
     return Clip(
         frames=len(stamps_ms),
@@ -159,6 +159,23 @@ def open_video(data: bytes, read_container: Callable[[bytes], Container], option
         missing=_missing(container, len(stamps_ms)),
         decode=lambda indices: _decode(data, container.end, indices, size, orientation),
     )
+
+
+def _no_frames(container: Container) -> SourceError:
+    is_empty = not container.is_cut and not container.declared
+    return decode_error(
+        "clip has no frames", "its video track is empty" if is_empty else _complete_frames(container, 0)
+    )
+
+
+def _times_s(container: Container, stamps_ms: Sequence[float]) -> Sequence[float]:
+    """Return the times of the container if it has one for each decoded frame, else those of the decoder.
+
+    An empty chunk of an AVI file shows the frame before it for longer, which only the count of chunks tells.
+    """
+    if container.times_s and len(container.times_s) == len(stamps_ms):
+        return container.times_s
+    return [stamp / 1000 for stamp in stamps_ms]
 
 
 def _property(capture: cv2.VideoCapture, name: int) -> int:
@@ -174,7 +191,7 @@ def _first_packet(data: bytes, end: int) -> tuple[bytes, bytes]:
     """Return OpenCV's code of the codec, and the codec headers with the first compressed frame."""
     with _decoder(data, end) as capture, _failures(), _silence():
         codec = (_property(capture, cv2.CAP_PROP_FOURCC) & 0xFFFFFFFF).to_bytes(4, "little")
-        capture.set(cv2.CAP_PROP_FORMAT, -1)
+        capture.set(cv2.CAP_PROP_FORMAT, -1)  # compressed packets instead of pictures
         capture.grab()
         found = [
             capture.retrieve(flag=flag)[1]
@@ -196,12 +213,14 @@ def _read_stamps_ms(capture: cv2.VideoCapture, codec: str) -> list[float]:
         if not capture.grab():
             failed += 1
             continue
+        # A frame after a failure is one in the middle that is damaged; FFmpeg skips it, so later frames would move.
         if failed and stamps:
             raise damaged_error(
                 f"frame {len(stamps)} cannot be decoded, but later frames can; export it again"
             )
         failed = 0
         stamps.append(capture.get(cv2.CAP_PROP_POS_MSEC))
+        # The headers may declare fewer frames than the decoder returns.
         if len(stamps) > MAX_FRAMES:
             check_frame_count(len(stamps))
     if not stamps:
@@ -220,8 +239,10 @@ def _complete_frames(container: Container, frames: int) -> str:
 def _missing(container: Container, frames: int) -> SourceError | None:
     """Return the error of a file with missing frames; frames hidden by its edit list do not count."""
     expected = max(container.packets, container.declared or 0)
+    # A cut after the last frame, such as in an index at the end, loses nothing.
     if container.is_cut and not (container.declared and frames >= expected):
         return truncated_error(_complete_frames(container, frames))
+    # An edit list may hide frames, which FFmpeg then does not return.
     if frames < expected and not container.hides_frames:
         return missing_frames(frames, expected)
     return None
@@ -237,6 +258,7 @@ def _findings(
         )
     if orientation != 1:
         found.append("orientation applied")
+    # H.264 and others state a cropped size in their own headers.
     if size != container.size:
         height, width = container.size
         found.append(f"its header says {height} x {width}, decoded are {size[0]} x {size[1]}")
@@ -253,10 +275,12 @@ def _decode(
     with _decoder(data, end) as capture:
         at = -1
         for index in indices:
+            # OpenCV's own seek goes to key frames and may miss the frame by some.
             if not all(capture.grab() for _ in range(index - at)):
                 raise _undecodable_frame(index)
             at = index
             done, pixels = capture.retrieve()
+            # The size may change within a stream, and OpenCV then returns frames of another size.
             if not done or pixels.shape != (*size, 3) or pixels.dtype != np.uint8:
                 raise _undecodable_frame(index)
             colors = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels)
@@ -293,13 +317,16 @@ def is_interlaced(codec: bytes, packet: bytes) -> bool:
 
     Source: ITU-T H.262, 6.2.2.3, H.264, 7.3.2.1.1, H.265, 7.3.3; ISO/IEC 14496-2, 6.2.3; SMPTE RDD 36, 5.3.1.
     """
+    # DV video is interlaced (IEC 61834).
     if codec == b"dvsd":
         return True
+    # ProRes: the bits 2 and 3 of the flags in the frame header are `interlace_mode` (SMPTE RDD 36, 5.3.1).
     if codec == b"apch":
         return len(packet) > 20 and packet[20] & 0x0C != 0
     if codec not in _HEADERS:
         return False
     is_header, read = _HEADERS[codec]
+    # The headers of a sequence precede its first frame, so they lie in the first bytes.
     for unit in packet[:_HEADER_BYTES].split(b"\0\0\x01")[1:]:
         try:
             if is_header(unit):
@@ -333,23 +360,44 @@ class _Bits:
 
 
 def _h264(bits: _Bits) -> bool:
-    bits.take(8)
+    """Read a sequence parameter set up to `frame_mbs_only_flag` (H.264, 7.3.2.1.1)."""
+    bits.take(8)  # header of the unit
     profile = bits.take(8)
-    bits.take(16)
-    bits.golomb()
+    bits.take(16)  # constraints and level
+    bits.golomb()  # seq_parameter_set_id
     if profile in _WITH_CHROMA_FORMAT:
         chroma = bits.golomb()
-        bits.take(chroma == 3)
-        bits.golombs(2)
+        bits.take(chroma == 3)  # separate_colour_plane_flag
+        bits.golombs(2)  # bit depths
         bits.take(1)
-        for number in range((12 if chroma == 3 else 8) if bits.take(1) else 0):
-            last = following = 8
-            for _ in range((16 if number < 6 else 64) if bits.take(1) else 0):
-                if following:
-                    code = bits.golomb()
-                    following = (last + (code + 1) // 2 * (1 if code % 2 else -1)) % 256
-                    last = following or last
-    bits.golomb()
+        if bits.take(1):
+            _skip_scaling_matrix(bits, lists=12 if chroma == 3 else 8)
+    bits.golomb()  # log2_max_frame_num_minus4
+    _skip_picture_order(bits)
+    bits.golomb()  # max_num_ref_frames
+    bits.take(1)
+    bits.golombs(2)  # width and height
+    return not bits.take(1)
+
+
+def _skip_scaling_matrix(bits: _Bits, lists: int) -> None:
+    """Skip the scaling lists: 6 of 4 x 4 numbers, the others of 8 x 8 (H.264, 7.3.2.1.1.1)."""
+    for number in range(lists):
+        if bits.take(1):
+            _skip_scaling_list(bits, 16 if number < 6 else 64)
+
+
+def _skip_scaling_list(bits: _Bits, size: int) -> None:
+    last = following = 8
+    for _ in range(size):
+        if following:  # 0 ends the list
+            code = bits.golomb()
+            following = (last + (code + 1) // 2 * (1 if code % 2 else -1)) % 256
+            last = following or last
+
+
+def _skip_picture_order(bits: _Bits) -> None:
+    """Skip `pic_order_cnt_type` and the fields that depend on it."""
     order = bits.golomb()
     if order == 0:
         bits.golomb()
@@ -357,35 +405,35 @@ def _h264(bits: _Bits) -> bool:
         bits.take(1)
         bits.golombs(2)
         bits.golombs(bits.golomb())
-    bits.golomb()
-    bits.take(1)
-    bits.golombs(2)
-    return not bits.take(1)
 
 
 def _h265(bits: _Bits) -> bool:
+    """Read `general_progressive_source_flag` and `general_interlaced_source_flag` (H.265, 7.3.3)."""
     bits.take(64)
     return bits.take(2) == 1
 
 
 def _mpeg2(bits: _Bits) -> bool:
+    """Read `progressive_sequence` of a sequence extension (H.262, 6.2.2.3)."""
     bits.take(20)
     return not bits.take(1)
 
 
 def _mpeg4(bits: _Bits) -> bool:
+    """Read a video object layer up to `interlaced` (ISO/IEC 14496-2, 6.2.3)."""
     bits.take(17)
-    bits.take(7 if bits.take(1) else 0)
-    bits.take(16 if bits.take(4) == 15 else 0)
-    if bits.take(1):
+    bits.take(7 if bits.take(1) else 0)  # is_object_layer_identifier
+    bits.take(16 if bits.take(4) == 15 else 0)  # aspect_ratio_info: 15 is a ratio that follows
+    if bits.take(1):  # vol_control_parameters
         bits.take(3)
-        bits.take(79 if bits.take(1) else 0)
+        bits.take(79 if bits.take(1) else 0)  # vbv_parameters
     is_rectangle = bits.take(2) == 0
     bits.take(1)
-    ticks = bits.take(16)
+    ticks = bits.take(16)  # vop_time_increment_resolution
     bits.take(1)
+    # fixed_vop_rate: a time increment follows, with as many bits as the resolution needs
     bits.take(max(1, (ticks - 1).bit_length()) if bits.take(1) else 0)
-    bits.take(29 if is_rectangle else 0)
+    bits.take(29 if is_rectangle else 0)  # width and height, each between marker bits
     return bits.take(1) == 1
 
 

@@ -1,8 +1,12 @@
-"""Grouping of DICOM files into series and scans by their headers.
+"""Grouping of DICOM files into series and scans by their headers: the one place that finds series.
 
 files --(read_headers)--> images and masks by series, and other files
 series --(find_scans)--> scans: stacks of slices, or the volumes of a stack
 scans --(scans_of_series)--> `DicomSeries`, the description of a scan in a listing
+
+`find_series` and `find_scans` open files that a user names. `series_listing` lists whole folders: `list_series` in one
+process, and in several the same steps on parts of the files, which `halofeed.pipelines.run_distributed` distributes.
+Layouts only choose among listed scans.
 """
 
 from __future__ import annotations
@@ -23,11 +27,11 @@ from halofeed.prep.formats.dicom.header_fields import (
     header_fields,
 )
 from halofeed.prep.formats.dicom.headers import (
-    HeaderContinuesError,
+    HEAD_BYTES,
+    FileStart,
     checksum_before,
     media_sop_class,
-    parse_dicom_header,
-    read_dicom_file,
+    parse_file_header,
     read_dicom_start,
 )
 from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
@@ -51,8 +55,6 @@ from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, common_folder, folder_of
 from halofeed.prep.sources.files import SourceFiles, settled_stamp
 
-HEAD_BYTES = 1 << 16
-"""First read of a file for its header; a longer header causes a read of the complete file."""
 Images = list[tuple[str, HeaderFields]]
 """Paths of files, each with its header fields."""
 
@@ -169,22 +171,16 @@ class OtherFile:
         return self.kind == "damaged" or (self.kind == "not DICOM" and has_dicom_name)
 
 
-def _read_fields(
-    files: SourceFiles, path: str, start: tuple[bytes, bool, bool], policy: SeriesPolicy
-) -> HeaderFields:
+def _read_fields(files: SourceFiles, path: str, start: FileStart, policy: SeriesPolicy) -> HeaderFields:
     """Return the header fields of one file, from its first bytes if they contain the header.
 
     Raises:
         SourceError: the file is not DICOM, or damaged.
     """
-    head, complete, packed = start
-    try:
-        header, body = parse_dicom_header(head, complete)
-    except HeaderContinuesError:
-        header, body = parse_dicom_header(read_dicom_file(files, path))
+    header, body = parse_file_header(files, path, start)
     fields = replace(
         header_fields(header, policy),
-        packed=packed,
+        packed=start[2],
         file_bytes=files.size(path),
         header_checksum=checksum_before(header.pixels, body),
     )
@@ -299,6 +295,15 @@ def _other_file(path: str, kind: str, fields: HeaderFields) -> OtherFile:
     )
 
 
+def find_series(
+    files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy
+) -> tuple[list[Images], list[OtherFile]]:
+    """Return the images of each series among some files, sorted by their first path, and the other files."""
+    by_series, apart = read_headers(files, paths, policy)
+    series = filter(None, map(select_images, by_series.values()))
+    return sorted(series, key=lambda images: images[0][0]), apart
+
+
 def select_images(found: Iterable[tuple[str, HeaderFields]]) -> Images:
     """Return the files of a series that may be slices; the others are masks."""
     return [(path, fields) for path, fields in found if fields.kind == IMAGE]
@@ -340,17 +345,19 @@ def find_scans(images: Sequence[tuple[str, HeaderFields]], policy: SeriesPolicy)
             slices = tuple(chain.from_iterable(part for stack in stacks for part in stack.parts))
             scans.append(FoundScan(parts=(slices,), by="", problem=group.problem))
             continue
+        # The scans of a series need something that distinguishes them, by which a person can name one.
+        otherwise = ("orientation, size or pixel spacing",) if len(stacks) > 1 else ()
         for stack in stacks:
-            stack_by = stack.by
-            # The scans of a series need something that distinguishes them, by which a person can name one.
-            if not stack_by and len(stacks) > 1:
-                stack_by = ("orientation, size or pixel spacing",)
-            by = " and ".join((*group.by, *stack_by))
-            volumes = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
-            scans += [
-                FoundScan(parts=parts, by=by, problem=_folder_problem(parts, policy)) for parts in volumes
-            ]
+            scans += _scans_of_stack(stack, (*group.by, *(stack.by or otherwise)), policy)
     return scans
+
+
+def _scans_of_stack(stack: VolumeSplit, by: Sequence[str], policy: SeriesPolicy) -> list[FoundScan]:
+    """Return a scan of each volume of a stack, or one of all, as the policy says; `by` distinguishes them."""
+    scans = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
+    return [
+        FoundScan(parts=parts, by=" and ".join(by), problem=_folder_problem(parts, policy)) for parts in scans
+    ]
 
 
 def _folder_problem(parts: Sequence[Sequence[Slice]], policy: SeriesPolicy) -> Problem | None:
@@ -372,7 +379,7 @@ def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Proble
     if places >= policy.min_slices:
         return None
     cure = f"--min-slices {places} takes it"
-    # Some programs give each file a series UID of its own; the folder then shows what belongs together.
+    # Some programs give each file another series UID; the folder then shows what belongs together.
     if beside >= policy.min_slices and policy.identity != "folder":
         cure = (
             f"{beside} series of its folder are as small: if these are one scan, say --series-identity folder; if each "
@@ -430,31 +437,28 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
     """
     images = select_images(found)
     scans = find_scans(images, policy)
-    uses = Counter(path for scan in scans for path in scan.paths)
+    uses = Counter(chain.from_iterable(scan.paths for scan in scans))
     described, count = [], len(scans)
     for number, scan in enumerate(scans, start=1):
         # A file with slices of several scans belongs to each of them; then each gets all files of the series.
         is_shared = any(uses[path] > 1 for path in scan.paths)
-        members = tuple(path for path, _ in images) if is_shared else _sort_paths(scan.slices)
-        series = _describe_scan(scan, members, policy)
-        # A series that is one scan keeps its key, whatever the number of its files is.
+        files = images if is_shared else [one for one in images if one[0] in scan.paths]
+        members = tuple(path for path, _ in files) if is_shared else _sort_paths(scan.slices)
+        series = _describe_scan(key, scan, members, policy)
         if count > 1:
-            series = replace(
-                series,
-                key=f"{key}-{number}",
-                volume=(number, count, scan.by) if scan.by else None,
-                masks=_masks_of(scan, found),
-            )
-        else:
-            series = replace(series, key=key)
-        described.append((series, [one for one in images if is_shared or one[0] in scan.paths]))
+            # A series that is one scan keeps its key, whatever the number of its files is.
+            volume = (number, count, scan.by) if scan.by else None
+            masks = _masks_of(scan, found)
+            series = replace(series, key=f"{key}-{number}", volume=volume, masks=masks)
+        described.append((series, files))
     return described
 
 
-def _describe_scan(scan: FoundScan, members: tuple[str, ...], policy: SeriesPolicy) -> DicomSeries:
-    """Return the description of the only scan of a series, without its key.
+def _describe_scan(key: str, scan: FoundScan, members: tuple[str, ...], policy: SeriesPolicy) -> DicomSeries:
+    """Return the description of the only scan of a series.
 
     Args:
+        key: key of the series.
         scan: the scan.
         members: paths of its files, in order.
         policy: rules that define a scan.
@@ -462,7 +466,7 @@ def _describe_scan(scan: FoundScan, members: tuple[str, ...], policy: SeriesPoli
     slices = scan.slices
     first = slices[0].fields
     return DicomSeries(
-        key="",
+        key=key,
         series=first.series,
         study=first.study,
         group=next((part.fields.group for part in slices if part.fields.group), None),

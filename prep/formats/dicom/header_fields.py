@@ -402,7 +402,7 @@ def _frame(groups: tuple[Elements, ...]) -> DicomFrame:
     def numbers(tag: int, count: int) -> tuple[float, ...] | None:
         return headers.numbers(first(tag), tag, count)
 
-    # Only single slices and overlaps need the thickness. Spacing stands in for it; in NM it may be negative.
+    # Only single slices and overlaps need the thickness. The spacing replaces a missing one; in NM it may be negative.
     spacing = finite_number(first(headers.SPACING_BETWEEN_SLICES), headers.SPACING_BETWEEN_SLICES)
     thickness = finite_number(first(headers.SLICE_THICKNESS), headers.SLICE_THICKNESS)
     rescale_tag = headers.SLOPE if first(headers.SLOPE) else headers.INTERCEPT
@@ -486,7 +486,7 @@ def _place_nuclear_slices(elements: Elements, count: int) -> list[SlicePlace] | 
     image_type = headers.text(elements, headers.IMAGE_TYPE).upper().split("\\")
     detectors = headers.items(elements, headers.DETECTOR_INFORMATION)
     # Other images show projections. Several detectors would place the first slice several times.
-    if not any(word.strip() in RECONSTRUCTED for word in image_type) or len(detectors) > 1:
+    if set(map(str.strip, image_type)).isdisjoint(RECONSTRUCTED) or len(detectors) > 1:
         return None
     # The place is that of the detector; some programs write it at the top instead.
     position = _first_numbers((*detectors, elements), headers.POSITION, 3)
@@ -532,9 +532,7 @@ def _format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFo
     # PS3.5 8.1.1: the value ends at High Bit, within the word.
     if not 1 <= stored <= high + 1 <= allocated <= 64:
         raise damaged_file(f"{stored} bits stored up to bit {high} of {allocated} allocated")
-    padding, limit = (
-        headers.unsigned_bits(elements, tag) for tag in (headers.PADDING_VALUE, headers.PADDING_LIMIT)
-    )
+    padding = _padding(elements)
     rows, columns = integer(elements, headers.ROWS), integer(elements, headers.COLUMNS)
     if rows < 1 or columns < 1:
         raise damaged_file(f"an image of {rows} x {columns} pixels")
@@ -549,10 +547,19 @@ def _format(elements: Elements, pixels: headers.PixelLocation | None) -> PixelFo
         bits_stored=stored,
         high_bit=high,
         signed=integer(elements, headers.SIGNED, 0) == 1,
-        padding=None if padding is None or is_float else (padding, padding if limit is None else limit),
+        padding=None if is_float else padding,
+        # `check_pixels` refuses a map with padding, which is a float value that nothing here compares.
         is_float=is_float
         and not elements.keys() & {headers.FLOAT_PADDING_VALUE, headers.DOUBLE_PADDING_VALUE},
     )
+
+
+def _padding(elements: Elements) -> tuple[int, int] | None:
+    """Return the bits of both ends of the range of padding values (PS3.3 C.7.5.1.1.2); None without padding."""
+    padding, limit = (
+        headers.unsigned_bits(elements, tag) for tag in (headers.PADDING_VALUE, headers.PADDING_LIMIT)
+    )
+    return None if padding is None else (padding, padding if limit is None else limit)
 
 
 def referenced_series(elements: Elements) -> list[Elements]:

@@ -515,6 +515,36 @@ def parse_dicom_header(
     return DicomHeader(elements={**meta, **elements}, syntax=syntax, pixels=parser.pixels), data
 
 
+HEAD_BYTES = 1 << 16
+"""First read of a file for its header; a longer header causes a read of the complete file."""
+FileStart = tuple[bytes, bool, bool]
+"""First bytes of a file, see `read_dicom_start`."""
+
+
+def parse_file_header(
+    files: SourceFiles, path: str, start: FileStart, vrs: Mapping[int, str] = HEADER_VRS
+) -> tuple[DicomHeader, bytes]:
+    """Read the header of a file from its first bytes, or from the complete file if the header is longer.
+
+    Args:
+        files: the source that holds the file.
+        path: path of the file.
+        start: its first bytes.
+        vrs: the elements that are kept, `HEADER_VRS` or `MASK_VRS`.
+
+    Returns:
+        As `parse_dicom_header`; the bytes may end before the pixels do.
+
+    Raises:
+        SourceError: the file is not DICOM, damaged, or truncated.
+    """
+    head, complete, _ = start
+    try:
+        return parse_dicom_header(head, complete, vrs)
+    except HeaderContinuesError:
+        return parse_dicom_header(read_dicom_file(files, path), vrs=vrs)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskFile(DicomHeader):
     """Header of the file of a mask: its elements that `MASK_VRS` lists.

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.header_fields import referenced_images, referenced_series, uid_digest
-from halofeed.prep.formats.dicom.headers import Elements, MaskFile, items, raw_value, read_mask_file
+from halofeed.prep.formats.dicom.headers import (
+    HEAD_BYTES,
+    MASK_VRS,
+    DicomHeader,
+    Elements,
+    items,
+    parse_file_header,
+    raw_value,
+    read_dicom_start,
+    read_mask_file,
+)
 from halofeed.prep.formats.dicom.kinds import MASK_KINDS, STRUCTURE_SET, sop_class_kind, uid_name
 from halofeed.prep.formats.dicom.rtstruct import read_structures, structure_bytes, structure_names
 from halofeed.prep.formats.dicom.seg import read_segmentation, segment_names
@@ -65,13 +75,14 @@ def open_dicom_mask(
 
     References: DICOM PS3.3, A.51 Segmentation, A.86 Label Map Segmentation and A.19.3 RT Structure Set.
     """
-    mask, kind = _parse_mask(files, path, reserve)
+    mask = read_mask_file(files, path, reserve)
+    kind = _mask_kind(mask)
     if scan is not None:
         _check_references(mask.elements, scan)
     if kind == STRUCTURE_SET:
         reserve(structure_bytes(mask))
         return read_structures(path, mask.elements, image_grid, keeps)
-    return read_segmentation(files, path, mask, image_grid, tolerance_voxels, keeps)
+    return read_segmentation(path, mask, image_grid, tolerance_voxels, keeps)
 
 
 def open_label_series(files: SourceFiles, members: Iterable[str], policy: SeriesPolicy) -> MaskScan:
@@ -102,27 +113,29 @@ def open_label_series(files: SourceFiles, members: Iterable[str], policy: Series
 
 
 def class_names(files: SourceFiles, path: str) -> Mapping[int, str]:
-    """Return the names of all segments or structures of a file by number.
+    """Return the names of all segments or structures of a file by number; this reads no pixels of segments.
 
     Raises:
         SourceError: see `open_dicom_mask`.
     """
-    mask, kind = _parse_mask(files, path, no_memory_limit)
-    return (structure_names if kind == STRUCTURE_SET else segment_names)(mask.elements)
+    # PS3.5 7.1: elements are in the order of their tags, so that segments come before the pixels.
+    start = read_dicom_start(files, path, HEAD_BYTES)
+    header, _ = parse_file_header(files, path, start, MASK_VRS)
+    names = structure_names if _mask_kind(header) == STRUCTURE_SET else segment_names
+    return names(header.elements)
 
 
-def _parse_mask(files: SourceFiles, path: str, reserve: ReserveMemory) -> tuple[MaskFile, str]:
-    """Parse the file of a mask; return it with its kind, one of `MASK_KINDS`."""
-    mask = read_mask_file(files, path, reserve)
-    sop_class = headers.text(mask.elements, headers.SOP_CLASS)
+def _mask_kind(header: DicomHeader) -> str:
+    """Return the kind of a mask, one of `MASK_KINDS`; raise SourceError for another object."""
+    sop_class = headers.text(header.elements, headers.SOP_CLASS)
     kind = sop_class_kind(sop_class)
     if kind not in MASK_KINDS:
         detail = f"it is {uid_name(sop_class, 'an unknown kind of object')}"
         raise SourceError("read", "DICOM file is neither a segmentation nor a structure set", detail)
     # A retired transfer syntax (PS3.5 A.3). How writers order one-bit pixels in its swapped words is not known.
-    if mask.syntax == headers.EXPLICIT_BIG:
+    if header.syntax == headers.EXPLICIT_BIG:
         raise SourceError("read", "mask in big-endian DICOM is not supported", "save it little-endian")
-    return mask, kind
+    return kind
 
 
 def _check_references(elements: Elements, scan: ScanIdentity) -> None:

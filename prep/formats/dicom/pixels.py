@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -265,16 +265,27 @@ def _check_codestream(frame: bytes, codec: str, stored: PixelFormat) -> Codestre
     Raises:
         SourceError: the frame is truncated, contradicts `stored`, or has a format that no plug-in decodes.
     """
-    rows, columns = stored.size
     if codec == "RLE":
         check_run_lengths(frame, stored.word_bytes)
         return Codestream(
             size=stored.size, components=1, precision=stored.bits_allocated, signed=stored.signed
         )
     header = _jpeg_2000_header(frame) if codec == "JPEG 2000" else _jpeg_header(frame)
+    _check_pixel_format(header, codec, stored)
+    # A plug-in may read a frame of another process than the transfer syntax names, and return other values.
+    if codec in PROCESSES and header.process not in PROCESSES[codec]:
+        raise damaged_pixels(f"{codec} with a frame header of type {header.process:02X}")
+    # Decoders invent the missing pixels of a truncated frame and report success.
+    if not frame.rstrip(b"\0\xff").endswith(b"\xff\xd9"):
+        raise truncated_pixels(f"a frame of {plural(len(frame), 'byte')} has no end mark")
+    return header
+
+
+def _check_pixel_format(header: Codestream, codec: str, stored: PixelFormat) -> None:
+    """Refuse a frame whose size or bits are not those that the file states, or that no plug-in decodes."""
+    (height, width), (rows, columns) = header.size, stored.size
     if header.size != stored.size:
-        detail = f"a frame of {header.size[0]} x {header.size[1]} pixels, expected {rows} x {columns}"
-        raise damaged_pixels(detail)
+        raise damaged_pixels(f"a frame of {height} x {width} pixels, expected {rows} x {columns}")
     # Pillow's libjpeg decodes 8 bits only; 12 bits need another build of it.
     if codec in ("JPEG baseline", "JPEG extended") and header.precision != 8:
         raise frame_error("transfer syntax is not supported", f"{codec} of {header.precision} bits")
@@ -283,13 +294,6 @@ def _check_codestream(frame: bytes, codec: str, stored: PixelFormat) -> Codestre
     if header.components != 1 or not least <= header.precision <= min(stored.bits_allocated, 16):
         detail = f"{header.components} x {header.precision} bits in {stored.bits_allocated}"
         raise damaged_pixels(detail)
-    # A plug-in may read a frame of another process than the transfer syntax names, and return other values.
-    if codec in PROCESSES and header.process not in PROCESSES[codec]:
-        raise damaged_pixels(f"{codec} with a frame header of type {header.process:02X}")
-    # Decoders invent the missing pixels of a truncated frame and report success.
-    if not frame.rstrip(b"\0\xff").endswith(b"\xff\xd9"):
-        raise truncated_pixels(f"a frame of {plural(len(frame), 'byte')} has no end mark")
-    return header
 
 
 def fragments(body: bytes, offset: int) -> list[tuple[int, int]]:
@@ -332,16 +336,25 @@ def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[i
     # The table is often empty or wrong, and not needed where each frame is a fragment.
     if len(pieces) == count:
         return [[piece] for piece in pieces]
-    # PS3.5 A.4: the offset of each frame's first fragment, counted from the first byte of the first one's item tag.
     starts = np.frombuffer(body, "<u4", table_length // 4, table_at).tolist()
+    return _frames_of_table(pieces, starts, count)
+
+
+def _frames_of_table(
+    pieces: Sequence[tuple[int, int]], starts: Sequence[int], count: int
+) -> list[list[tuple[int, int]]]:
+    """Return the fragments of each frame by the basic offset table.
+
+    PS3.5 A.4: it holds the offset of each frame's first fragment, from the first byte of the first fragment's item tag.
+    """
     first = pieces[0][0] - 8
     index_at = {piece[0] - 8 - first: index for index, piece in enumerate(pieces)}
-    ascending = starts == sorted(set(starts))
+    ascending = list(starts) == sorted(set(starts))
     if len(starts) != count or not ascending or not index_at.keys() >= set(starts):
         detail = f"{plural(len(pieces), 'fragment')} for {plural(count, 'frame')}, and no table of them"
         raise damaged_pixels(detail)
     cuts = [*(index_at[start] for start in starts), len(pieces)]
-    return [pieces[start:stop] for start, stop in pairwise(cuts)]
+    return [list(pieces[start:stop]) for start, stop in pairwise(cuts)]
 
 
 def _decode(frame: bytes, syntax: str, stored: PixelFormat) -> tuple[NDArray[Any], int]:
@@ -408,7 +421,7 @@ class FrameReader:
         if self._fragments:
             frame = b"".join(self._body[start : start + length] for start, length in self._fragments[index])
             array, near = _decode(frame, self._syntax, stored)
-            # Plug-ins return signed values where the codestream says so: the sign goes back into the word's bits.
+            # Plug-ins return signed values for a signed codestream: the sign goes back into the word's bits.
             if array.dtype.kind == "i":
                 array = array.astype(f"i{dtype.itemsize}").view(dtype)
             return array.astype(dtype, copy=False), near

@@ -54,6 +54,11 @@ class Rescale:
     table: bytes = b""
     is_mapping: bool = False
 
+    @property
+    def is_identity(self) -> bool:
+        """True if all values are those stored."""
+        return (self.slope, self.intercept) == (1.0, 0.0) and not self.table
+
 
 def _unit_of(item: Elements) -> str:
     """Return the code of the unit; "other" for a text that is no unit, since it may identify someone."""
@@ -90,16 +95,14 @@ def read_mappings(groups: Sequence[Elements], is_signed: bool) -> tuple[Rescale,
 
 
 def _read_mapping(item: Elements, is_signed: bool) -> Rescale:
-    first, last = (_end(item, tags, is_signed) for tags in (headers.FIRST_MAPPED, headers.LAST_MAPPED))
+    mapped = _mapped_range(item, is_signed)
     slope, intercept = (
         finite_number(item, tag) for tag in (headers.REAL_WORLD_SLOPE, headers.REAL_WORLD_INTERCEPT)
     )
-    mapped = None if first is None or last is None else (first, last)
     if slope is not None and intercept is not None:
+        mapping = Rescale(slope=slope, intercept=intercept, kind=_unit_of(item), is_mapping=True)
         # An identity leaves all values as stored, also those outside of the mapped range.
-        is_identity = (slope, intercept) == (1.0, 0.0)
-        mapped = None if is_identity else mapped
-        return Rescale(slope=slope, intercept=intercept, kind=_unit_of(item), mapped=mapped, is_mapping=True)
+        return mapping if mapping.is_identity else replace(mapping, mapped=mapped)
     values = headers.number_array(item, headers.REAL_WORLD_TABLE)
     # PS3.3 C.7.6.16.2.11: the table has an entry for each stored value from the first to the last mapped one.
     if mapped is None or not len(values) or len(values) != mapped[1] - mapped[0] + 1:
@@ -107,6 +110,12 @@ def _read_mapping(item: Elements, is_signed: bool) -> Rescale:
     return Rescale(
         slope=1.0, intercept=0.0, kind=_unit_of(item), mapped=mapped, table=values.tobytes(), is_mapping=True
     )
+
+
+def _mapped_range(item: Elements, is_signed: bool) -> tuple[float, float] | None:
+    """Return the first and the last stored value that are mapped; None if the file does not state both."""
+    first, last = (_end(item, tags, is_signed) for tags in (headers.FIRST_MAPPED, headers.LAST_MAPPED))
+    return None if first is None or last is None else (first, last)
 
 
 def choose_rescale(

@@ -247,16 +247,7 @@ def _structures(elements: Elements, counts: Counter[str]) -> tuple[dict[int, int
 
     Stored numbers below 1 get unused numbers. `counts` receives the renumbered and the unnamed structures.
     """
-    stored: dict[int, str] = {}
-    character_sets = headers.declared_character_sets(elements)
-    for item in items(elements, headers.STRUCTURES):
-        number = integer(item, headers.STRUCTURE_NUMBER)
-        # PS3.3 C.8.8.5: the number is unique, because contours refer to it.
-        if number in stored:
-            raise damaged_file("two structures have one number")
-        stored[number] = headers.name_text(item, headers.STRUCTURE_NAME, character_sets)
-    if not stored:
-        raise SourceError("annotation", "structure set has no structures")
+    stored = _stored_names(elements)
     # Some programs count structures from 0, which is the background of a label volume.
     below_1 = [number for number in stored if number < 1]
     first_unused = max(0, *stored) + 1
@@ -267,6 +258,21 @@ def _structures(elements: Elements, counts: Counter[str]) -> tuple[dict[int, int
     counts[RENUMBERED] = len(below_1)
     counts[UNNAMED] = sum(not name for name in stored.values())
     return numbers, {numbers[number]: name or f"structure {number}" for number, name in stored.items()}
+
+
+def _stored_names(elements: Elements) -> dict[int, str]:
+    """Return the name of each structure by its stored number; "" if the file gives none."""
+    stored: dict[int, str] = {}
+    character_sets = headers.declared_character_sets(elements)
+    for item in items(elements, headers.STRUCTURES):
+        number = integer(item, headers.STRUCTURE_NUMBER)
+        # PS3.3 C.8.8.5: the number is unique, because contours refer to it.
+        if number in stored:
+            raise damaged_file("two structures have one number")
+        stored[number] = headers.name_text(item, headers.STRUCTURE_NAME, character_sets)
+    if not stored:
+        raise SourceError("annotation", "structure set has no structures")
+    return stored
 
 
 def _contours(

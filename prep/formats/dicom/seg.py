@@ -17,13 +17,11 @@ from halofeed.prep.formats.dicom.headers import (
     Elements,
     MaskFile,
     PixelLocation,
-    checksum_before,
     damaged_file,
     finite_number,
     integer,
     items,
     numbers,
-    read_dicom_body,
 )
 from halofeed.prep.formats.dicom.kinds import uid_name
 from halofeed.prep.formats.dicom.pixels import PLUGINS, UNCOMPRESSED, FrameReader, compressed_frames
@@ -35,7 +33,6 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     place_frames,
 )
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, left_out_findings
-from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import overlap_error
 from halofeed.schemas.findings import FindingName
 from halofeed.system.wording import plural
@@ -80,7 +77,6 @@ class _Segmentation:
 
 
 def read_segmentation(
-    files: SourceFiles,
     path: str,
     mask: MaskFile,
     image_grid: Grid | None,
@@ -94,10 +90,10 @@ def read_segmentation(
     _check_unique(header, placement)
     names = _complete_names(header.names)
     kept = {number: name for number, name in names.items() if keeps(name)}
-    syntax, checksum = mask.syntax, checksum_before(pixels, mask.body)
+    # The file is held until the mask is freed, so that it is read once; its parsed elements are not.
+    body, syntax = mask.body, mask.syntax
 
     def read_classes(ids: Mapping[int, int], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
-        body = read_dicom_body(files, path, syntax, pixels, checksum)
         frame_count = len(header.frames.origins)
         reader = FrameReader(body, pixels, syntax, header.stored, frame_count)
         frames = (reader.words(index)[0] for index in range(frame_count))
@@ -110,8 +106,9 @@ def read_segmentation(
         files=(path,),
         read=lambda: read_classes({number: number for number in kept}, "refuse")[0],
         read_classes=read_classes,
-        # The file, packed and unpacked; and the arrays of segment numbers, overlaps and ids.
-        read_bytes=2 * len(mask.body) + math.prod(placement.grid.shape) * (2 * header.dtype().itemsize + 2),
+        held_bytes=len(body),
+        # The arrays of segment numbers, overlaps and ids.
+        read_bytes=math.prod(placement.grid.shape) * (2 * header.dtype().itemsize + 2),
         value_bytes=2,
     )
 

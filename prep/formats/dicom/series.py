@@ -24,10 +24,9 @@ from halofeed.prep.formats.dicom.grouping import (
     Images,
     OtherFile,
     find_scans,
+    find_series,
     group_series,
-    read_headers,
     scan_problem,
-    select_images,
     too_few_slices,
 )
 from halofeed.prep.formats.dicom.header_fields import HeaderFields
@@ -115,7 +114,11 @@ def open_series(
     """
     policy = policy or SeriesPolicy()
     policy = replace(policy, **_LABEL_POLICY) if labels else policy
-    series, apart = _images_by_series(files, members, policy)
+    # A listing has read the headers already; `read_dicom_body` compares the checksum of each with its file.
+    if isinstance(members, ListingRecords):
+        series, apart = [members.images], list[OtherFile]()
+    else:
+        series, apart = find_series(files, members, policy)
     findings = list(_check_other_files(apart))
     chosen = _choose_scan(series, apart, policy, volume)
     if volume is not None:
@@ -129,19 +132,6 @@ def open_series(
     detail = f"{len(opened)}, distinguished by {chosen.by}"
     findings.append(Finding.noted(FindingName.VOLUMES_AS_CHANNELS, detail))
     return _as_channels(opened, findings)
-
-
-def _images_by_series(
-    files: SourceFiles, members: Iterable[str] | ListingRecords, policy: SeriesPolicy
-) -> tuple[list[Images], list[OtherFile]]:
-    """Return the images of each series among some files, sorted by their first path, and the other files."""
-    # A listing has read the headers already; `read_dicom_body` compares the checksum of each with its file.
-    if isinstance(members, ListingRecords):
-        return [members.images], []
-    by_series, apart = read_headers(files, members, policy)
-    return sorted(
-        filter(None, map(select_images, by_series.values())), key=lambda images: images[0][0]
-    ), apart
 
 
 def _choose_scan(

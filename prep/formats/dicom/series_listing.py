@@ -20,6 +20,7 @@ from halofeed.prep.formats.dicom.grouping import (
     group_series,
     scans_of_series,
     select_images,
+    sort_by_first_path,
 )
 from halofeed.prep.formats.dicom.header_fields import DicomFrame, HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.headers import PixelLocation
@@ -121,6 +122,14 @@ class SeriesListing:
     apart: tuple[OtherFile, ...]
     named: tuple[str, ...]
 
+    @classmethod
+    def of(
+        cls, series: Iterable[DicomSeries], apart: Iterable[OtherFile], named: Iterable[str]
+    ) -> SeriesListing:
+        """Return the listing of scans and other files in any order, and of sorted names."""
+        others = sorted(apart, key=lambda other: other.path)
+        return cls(series=sort_by_first_path(series), apart=tuple(others), named=tuple(named))
+
 
 def list_series(
     files: SourceFiles, policy: SeriesPolicy, folders: Sequence[str] = ()
@@ -129,7 +138,7 @@ def list_series(
     listings = {}
     for folder, (named, others) in _split_by_name(files, folders).items():
         series, apart = group_series(files, others, policy)
-        listings[folder] = SeriesListing(series=series, apart=apart, named=named)
+        listings[folder] = SeriesListing.of(series, apart, named)
     return listings
 
 

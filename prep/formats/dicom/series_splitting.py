@@ -459,7 +459,7 @@ def _split_crowded(images: Sequence[_Image], most: int) -> _Split | None:
     if not any(map(_shares_a_place, groups)):
         return groups, lasting
     for names in dict.fromkeys((tuple(few), tuple(many))):
-        # Phases without a number of their own differ in time alone.
+        # Phases without a number differ in time alone.
         if split := _split_all_by_time(_group_by_attributes(images, names)):
             return split[0], tuple(dict.fromkeys((*names, *split[1])))
     return None

@@ -183,26 +183,28 @@ def _add_undeclared(
         scale: slope and intercept of all slices.
         policy: flaws that are corrected or refused.
     """
-    files = [part.fields for part in slices]
     slope, intercept = scale
     corners_hu = [corner * slope + intercept for corner in corners]
-    if max(corners_hu) >= LOWEST_HU or _is_declared(corners, files):
-        return declared
-    is_lossy, are_equal = any(fields.lossy for fields in files), len(set(corners)) == 1
+    is_lossy, are_equal = any(part.fields.lossy for part in slices), len(set(corners)) == 1
     # Padding is one value, unless lossy compression has changed it.
-    if not (is_lossy or are_equal):
+    if max(corners_hu) >= LOWEST_HU or not (is_lossy or are_equal):
+        return declared
+    if _is_declared(corners, [part.fields for part in slices]):
         return declared
     found = f"{corners_hu[0]:g} HU" if are_equal else f"{min(corners_hu):g} HU and more"
     if policy.padding == "refuse":
         raise SourceError("read", "series has padding values", f"{found} at the corners")
+    return _replace_undeclared(declared, f"{found} at all corners, not declared", corners[0], is_lossy)
+
+
+def _replace_undeclared(declared: _PaddingPlan, found: str, corner: int, is_lossy: bool) -> _PaddingPlan:
+    """Plan the replacement of undeclared padding, whose stored value is `corner` unless compression is lossy."""
     if is_lossy:
         real = (LOWEST_HU, math.inf)
-        spread = _spread_padding(f"{found} at all corners, not declared", real)
-        return _PaddingPlan(air=PADDING_AIR_HU, real=real, findings=(spread,))
-    detail = f"{found} at all corners, not declared; voxels of it are set to {PADDING_AIR_HU:g} HU"
-    corrected = Finding.corrected(FindingName.PADDING_VALUES, detail)
-    findings = (*declared.findings, corrected)
-    return replace(declared, air=PADDING_AIR_HU, undeclared=corners[0], findings=findings)
+        return _PaddingPlan(air=PADDING_AIR_HU, real=real, findings=(_spread_padding(found, real),))
+    detail = f"{found}; voxels of it are set to {PADDING_AIR_HU:g} HU"
+    findings = (*declared.findings, Finding.corrected(FindingName.PADDING_VALUES, detail))
+    return replace(declared, air=PADDING_AIR_HU, undeclared=corner, findings=findings)
 
 
 def _real_range(padding: set[float]) -> tuple[float, float] | None:
@@ -254,11 +256,11 @@ def plan_series_values(slices: Sequence[Slice], corners: Sequence[int], policy: 
         SourceError: only some slices have a rescale, a slope is 0, or the policy refuses padding.
     """
     scales = _check_scales(slices)
-    findings = _describe_mappings(slices, scales)
+    findings = _describe_mappings(slices)
     unit = "HU" if _is_hounsfield(slices[0].fields.modality, slices, findings) else ""
     findings += _describe_values(slices, scales)
     padding = _plan_padding(slices, unit, policy)
-    # With `real`, values below those of all materials are replaced anyway. Slices with scales of their own have
+    # With `real`, values below those of all materials are replaced anyway. Slices with different scales have
     # different stored values for one padding.
     if unit and corners and padding.real is None and len(scales) == 1:
         (scale,) = scales
@@ -289,14 +291,14 @@ def _check_scales(slices: Sequence[Slice]) -> set[tuple[float, float]]:
     return scales
 
 
-def _describe_mappings(slices: Sequence[Slice], scales: set[tuple[float, float]]) -> list[Finding]:
+def _describe_mappings(slices: Sequence[Slice]) -> list[Finding]:
     """Return the finding about real world value mappings; [] if the slices have none.
 
     Raises:
         SourceError: the mappings have several units.
     """
-    rescales = (part.frame.rescale for part in slices)
-    mapped = [rescale for rescale in rescales if rescale and rescale.is_mapping]
+    rescales = [part.frame.rescale for part in slices if part.frame.rescale]
+    mapped = [rescale for rescale in rescales if rescale.is_mapping]
     if not mapped:
         return []
     units = sorted({one.kind for one in mapped})
@@ -304,8 +306,7 @@ def _describe_mappings(slices: Sequence[Slice], scales: set[tuple[float, float]]
         raise SourceError("read", "real world values of several units", f"{', '.join(units)}; {_ONE_UNIT}")
     detail = f"in {units[0]}" if units[0] else "without a unit"
     # A mapping that changes no value is no correction.
-    is_identity = scales == {(1.0, 0.0)} and not any(one.table for one in mapped)
-    note = Finding.noted if is_identity else Finding.corrected
+    note = Finding.noted if all(one.is_identity for one in rescales) else Finding.corrected
     return [note(FindingName.REAL_WORLD_VALUES, detail)]
 
 

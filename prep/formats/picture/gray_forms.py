@@ -50,6 +50,7 @@ class GrayForm:
         array([0, 2], dtype=uint8)
         """
         stored_bits = self.bits
+        # Palettes have entries of 8 bits, however many bits a number has.
         if self.palette:
             values, stored_bits = np.array(self.palette, np.uint8)[values], 8
         if stored_bits >= bits:
@@ -61,14 +62,16 @@ class GrayForm:
 
 def png_form(data: bytes, header: PngHeader) -> GrayForm | None:
     """Return the form of a PNG; None if it is in color or has a palette of colors, whose numbers are classes."""
-    if header.color_type == GRAY:
+    if header.color_type == GRAY:  # with alpha or color, optimizers keep 8 bits
         return GrayForm(bits=header.depth)
     if header.color_type != PALETTE:
         return None
     palette = header.payload(data, b"PLTE") or b""
     grays = palette[::3]
+    # A palette of colors shows no gray values; its numbers are the classes.
     if not grays or grays != palette[1::3] or grays != palette[2::3]:
         return None
+    # Each number shows itself, so the palette changes nothing.
     if grays == bytes(range(len(grays))):
         return GrayForm(bits=8)
     # Pillow gives numbers beyond the palette the color black.
@@ -77,6 +80,7 @@ def png_form(data: bytes, header: PngHeader) -> GrayForm | None:
 
 def is_other_form(form: GrayForm, values: NDArray[Any], known: Collection[str]) -> bool:
     """Return whether a file has another form than those seen before, and this changes what its values mean."""
+    # The first file has nothing to compare with.
     if form.name in known or not known:
         return False
     differs = form.bits < 16 and not np.array_equal(form.shown(values, 8), values)
@@ -102,25 +106,69 @@ def bits_to_show(found: Sequence[tuple[GrayForm, Collection[int]]], named: Colle
     True
     """
     top = 16 if any(form.bits == 16 for form, _ in found) else 8
-    files = [(form, {*values}, _shown_set(form, values, top)) for form, values in found]
-    low = [file for file in files if file[1] != file[2]]
-    if not low:
+    files = [
+        _FileValues(form=form, stored={*values}, shown=_shown_set(form, values, top))
+        for form, values in found
+    ]
+    scaled = [file for file in files if file.stored != file.shown]
+    # In every file the stored numbers are the gray values, so both readings are equal.
+    if not scaled:
         return 0
-    stored = set().union(*(one for _, one, _ in low)) - {0}
-    shown = set().union(*(one for _, _, one in low)) - {0}
-    if named and (shown <= {*named}) != (stored <= {*named}):
-        return top if shown <= {*named} else 0
-    plain = [one for _, one, same in files if one == same and one - {0}]
+    stored, shown = _united(scaled)
+    # A table of classes that names all values of one reading, and not all of the other, decides.
+    by_table = _by_table(stored, shown, {*named}, top)
+    if by_table is not None:
+        return by_table
+    plain = [file.stored for file in files if file.stored == file.shown and file.stored - {0}]
+    # No file stores its gray values as they are, so there are no numbers to compare with.
     if not plain:
-        return _without_plain([form for form, _, _ in low], top)
-    known = set().union(*plain) - {0}
-    if _bits_follow_numbers(plain, low, top):
-        # A tool that writes numbers takes more bits for larger ones, which explains the forms too.
-        if (shown <= known) == (stored <= known):
-            return 0 if top == 16 else None
+        return _without_plain(scaled, top)
+    return _beside_plain(plain, scaled, (stored, shown), top)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FileValues:
+    """Form of a file, its stored numbers, and the gray values that they show."""
+
+    form: GrayForm
+    stored: set[int]
+    shown: set[int]
+
+
+def _united(files: Sequence[_FileValues]) -> tuple[set[int], set[int]]:
+    """Return all stored numbers and all shown values, without 0."""
+    stored = set[int]().union(*(file.stored for file in files)) - {0}
+    return stored, set[int]().union(*(file.shown for file in files)) - {0}
+
+
+def _by_table(stored: set[int], shown: set[int], named: set[int], top: int) -> int | None:
+    # Both readings or neither fit the table, which then proves nothing.
+    if not named or (shown <= named) == (stored <= named):
+        return None
+    return top if shown <= named else 0
+
+
+def _beside_plain(
+    plain: Sequence[set[int]], scaled: Sequence[_FileValues], values: tuple[set[int], set[int]], top: int
+) -> int | None:
+    """Return how numbers are read if some files store gray values as they are.
+
+    Args:
+        plain: values of each plain file.
+        scaled: the other files.
+        values: all stored numbers, and all shown values, of the other files, without 0.
+        top: bits of the gray values.
+    """
+    stored, shown = values
+    known = set[int]().union(*plain) - {0}
+    if not _bits_follow_numbers(plain, [(file.form, file.stored) for file in scaled], top):
+        # A file of small numbers has all bits: no tool that writes numbers chose the form of the others.
+        return top if shown & known else None
+    # A tool that writes numbers takes more bits for larger ones, which explains the forms too.
+    if (shown <= known) != (stored <= known):
         return top if shown <= known else 0
-    # A file of small numbers has all bits: no tool that writes numbers chose the form of the others.
-    return top if shown & known else None
+    # Both readings fit. In 16 bits the others would show multiples of 257, which nobody chooses as class numbers.
+    return 0 if top == 16 else None
 
 
 def _shown_set(form: GrayForm, values: Iterable[int], bits: int) -> set[int]:
@@ -128,22 +176,24 @@ def _shown_set(form: GrayForm, values: Iterable[int], bits: int) -> set[int]:
     return set(form.shown(numbers, bits).tolist())
 
 
-def _without_plain(forms: Sequence[GrayForm], top: int) -> int | None:
-    if len({form.name for form in forms}) == 1:
+def _without_plain(scaled: Sequence[_FileValues], top: int) -> int | None:
+    # An optimizer decides for each file; a tool that writes numbers has one form.
+    if len({file.form.name for file in scaled}) == 1:
         return 0
-    if all(form.palette for form in forms):
+    if all(file.form.palette for file in scaled):
         return top  # a tool that stores numbers writes one palette
     return None
 
 
 def _bits_follow_numbers(
-    plain: Sequence[set[int]], low: Sequence[tuple[GrayForm, set[int], set[int]]], top: int
+    plain: Sequence[set[int]], low: Sequence[tuple[GrayForm, set[int]]], top: int
 ) -> bool:
     """Return whether each file has the fewest bits that hold its stored numbers."""
-    if any(form.palette for form, _, _ in low):
+    # The numbers of a palette say nothing about how many bits its values need.
+    if any(form.palette for form, _ in low):
         return False
     least = {8: 16, 16: 256}[top]
     return all(max(one) >= least for one in plain) and all(
         form.bits == next(bits for bits, largest in _LARGEST_IN_BITS if max(one) <= largest) or form.bits >= 8
-        for form, one, _ in low
+        for form, one in low
     )

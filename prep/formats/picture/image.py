@@ -175,7 +175,7 @@ def estimate_decoding(
     """
     pixels = size[0] * size[1]
     raster_bytes = pixels * channels * sample_bytes
-    if pillow_bytes:
+    if pillow_bytes:  # a part of the picture and its conversion, see `PART_PIXELS`
         held_bytes += 16 * min(pixels, PART_PIXELS)
     return MemoryEstimate(
         size=size,
@@ -227,6 +227,7 @@ def damaged_error(detail: str) -> SourceError:
 def check_pixel_count(size: Size, max_pixels: int, where: str = "") -> None:
     """Refuse an empty picture and a picture with too many pixels; `size` is (height, width)."""
     height, width = size
+    # JPEG allows a height of 0 that follows the pixels (T.81, B.2.5); the other formats have no empty pictures.
     if height < 1 or width < 1:
         raise decode_error("image has no pixels", f"{height} x {width} pixels (height x width){where}")
     if height * width > max_pixels:
@@ -327,29 +328,47 @@ def check_sample_bits(pixels: PixelArray, options: ReadOptions) -> tuple[str, ..
     Raises:
         SourceError: a value needs more bits, or the number of bits is unknown and the picture would be nearly black.
     """
+    # 16 is the user's statement that the picture is that dark.
     if pixels.dtype != np.uint16 or options.dtype == "uint16" or options.sample_bits == 16:
         return ()
-    most = int((pixels[..., :-1] if pixels.shape[2] in (2, 4) else pixels).max(initial=0))
-    if most >> (options.sample_bits or 16):
-        peak, bits = (1 << options.sample_bits) - 1, _usual_bits(most)
-        wide = ", or for pictures that differ in it --dtype uint16 in place of that"
-        detail = (
-            f"the largest value is {most}, and {options.sample_bits} bits end at {peak}; say --sample-bits {bits}"
-            f"{wide if options.may_be_uint16 else ''}"
-        )
-        raise decode_error("samples use more bits", detail)
-    if options.sample_bits or most == 0 or most > _DARKEST:
-        return (FEWER_BITS,) if not options.sample_bits and 0 < most < _DARK else ()
+    most = int(_without_alpha(pixels).max(initial=0))
+    # A stated number of bits is checked; without one, the largest value suggests it.
+    if options.sample_bits:
+        if most >> options.sample_bits:
+            raise _more_bits(most, options)
+        return ()
+    # 12 bits or fewer would become at most 16 of 255.
+    if 0 < most <= _DARKEST:
+        raise _nearly_black(most, options)
+    return (FEWER_BITS,) if 0 < most < _DARK else ()
+
+
+def _more_bits(most: int, options: ReadOptions) -> SourceError:
+    wide = ", or for pictures that differ in it --dtype uint16 in place of that"
+    detail = (
+        f"the largest value is {most}, and {options.sample_bits} bits end at {(1 << options.sample_bits) - 1}; "
+        f"say --sample-bits {_usual_bits(most)}{wide if options.may_be_uint16 else ''}"
+    )
+    return decode_error("samples use more bits", detail)
+
+
+def _nearly_black(most: int, options: ReadOptions) -> SourceError:
     detail = (
         f"the largest value of the 16-bit samples is {most}, which would be {(most + 128) // 257} of 255; say "
         f"--sample-bits {_usual_bits(most)} if they use that many bits, or 16 if the picture is that dark"
         f"{'; or keep the values with --dtype uint16' if options.may_be_uint16 else ''}"
     )
-    raise decode_error("picture would become nearly black", detail)
+    return decode_error("picture would become nearly black", detail)
+
+
+def _without_alpha(pixels: PixelArray) -> PixelArray:
+    """Return the colors of [height, width, channel], in which 2 or 4 channels end with alpha."""
+    return pixels[..., :-1] if pixels.shape[2] in (2, 4) else pixels
 
 
 def levels_of(pixels: PixelArray, options: ReadOptions) -> Levels | None:
     """Return what scaling to 8 bits does to the levels of 16-bit pixels [height, width, channel]; None for others."""
+    # Only scaling from 16 to 8 bits loses levels.
     if pixels.dtype != np.uint16 or options.dtype == "uint16":
         return None
     bits = options.sample_bits or 16
@@ -359,7 +378,7 @@ def levels_of(pixels: PixelArray, options: ReadOptions) -> Levels | None:
         return scale_depth(filled, "uint8")
 
     return picture_levels(
-        pixels[..., :-1] if pixels.shape[2] in (2, 4) else pixels,
+        _without_alpha(pixels),
         to_stored,
         lambda stored: stored.astype(np.float64) * ((1 << bits) - 1) / 255,
     )
@@ -376,7 +395,7 @@ def fill_depth(pixels: PixelArray, bits: int) -> PixelArray:
     >>> fill_depth(np.array([[[0], [2048], [4095]]], np.uint16), 12).ravel().tolist()
     [0, 32776, 65535]
     """
-    colors = pixels[..., :-1] if pixels.shape[2] in (2, 4) else pixels
+    colors = _without_alpha(pixels)
     peak = (1 << bits) - 1
     filled = ((np.minimum(colors, peak).astype(np.uint32) * 65535 + peak // 2) // peak).astype(np.uint16)
     return filled if colors is pixels else np.concatenate([filled, pixels[..., -1:]], axis=2)
@@ -413,6 +432,7 @@ def convert_pixels(pixels: PixelArray, options: ReadOptions) -> tuple[PixelArray
     height, width, channels = pixels.shape
     if is_converted(channels, pixels.dtype.itemsize, options):
         return np.ascontiguousarray(pixels), ()
+    # In blocks, the working memory is 16 MiB; at once it would be up to 64 bytes per pixel.
     if height * width <= BLOCK_PIXELS:
         return _convert_block(pixels, options)
     converted = np.empty((height, width, options.channels), options.dtype)
@@ -428,24 +448,38 @@ def is_converted(channels: int, sample_bytes: int, options: ReadOptions) -> bool
 
 
 def _convert_block(pixels: PixelArray, options: ReadOptions) -> tuple[PixelArray, tuple[str, ...]]:
-    notes = []
+    # Cameras of 10 to 14 bits leave the high bits empty; scaling 16 bits would make them dark.
     if pixels.dtype == np.uint16 and options.dtype == "uint8" and 0 < options.sample_bits < 16:
         pixels = fill_depth(pixels, options.sample_bits)
-    has_alpha = pixels.shape[2] in (2, 4)
-    if has_alpha and options.channels != 4:
-        blends = options.alpha == "blend"
-        pixels = blend(pixels, options.background) if blends else pixels[..., :-1]
-        notes.append("alpha blended" if blends else "alpha dropped")
-    if options.channels == 1 and pixels.shape[2] == 3:
-        pixels = luma(pixels)
-        notes.append("color converted to gray")
-    if options.channels >= 3 and pixels.shape[2] in (1, 2):
+    pixels, notes = _apply_alpha(pixels, options)
+    pixels, more = _with_channels(pixels, options.channels)
+    notes += more
+    if pixels.dtype != options.dtype:
+        notes += ("16 bit scaled to 8" if options.dtype == "uint8" else "8 bit scaled to 16",)
+    return np.ascontiguousarray(scale_depth(pixels, options.dtype)), notes
+
+
+def _apply_alpha(pixels: PixelArray, options: ReadOptions) -> tuple[PixelArray, tuple[str, ...]]:
+    """Drop or blend alpha if the result has none."""
+    # Four channels keep the stored alpha.
+    if pixels.shape[2] not in (2, 4) or options.channels == 4:
+        return pixels, ()
+    if options.alpha == "blend":
+        return blend(pixels, options.background), ("alpha blended",)
+    return pixels[..., :-1], ("alpha dropped",)
+
+
+def _with_channels(pixels: PixelArray, channels: int) -> tuple[PixelArray, tuple[str, ...]]:
+    """Convert color to gray or gray to color, and add alpha, where `channels` needs that."""
+    notes: tuple[str, ...] = ()
+    if channels == 1 and pixels.shape[2] == 3:
+        return luma(pixels), ("color converted to gray",)
+    # Gray and alpha keep their alpha as the fourth channel.
+    if channels >= 3 and pixels.shape[2] in (1, 2):
         gray = np.broadcast_to(pixels[..., :1], (*pixels.shape[:2], 3))
         pixels = np.concatenate([gray, pixels[..., 1:]], axis=2)
-    if options.channels == 4 and pixels.shape[2] == 3:
+    if channels == 4 and pixels.shape[2] == 3:
         opaque = np.full((*pixels.shape[:2], 1), np.iinfo(pixels.dtype).max, pixels.dtype)
         pixels = np.concatenate([pixels, opaque], axis=2)
-        notes.append("opaque alpha added")
-    if pixels.dtype != options.dtype:
-        notes.append("16 bit scaled to 8" if options.dtype == "uint8" else "8 bit scaled to 16")
-    return np.ascontiguousarray(scale_depth(pixels, options.dtype)), tuple(notes)
+        notes = ("opaque alpha added",)
+    return pixels, notes

@@ -86,7 +86,7 @@ class JpegHeader:
     @property
     def coefficient_bytes(self) -> int:
         """Return the bytes of coefficients that a decoder keeps, at any scale, if there are several scans."""
-        if self.has_one_scan:
+        if self.has_one_scan:  # libjpeg decodes it row by row
             return 0
         height, width = self.size
         across, down = (max(1, *(factors[axis] for factors in self.sampling)) for axis in (0, 1))
@@ -100,7 +100,7 @@ class JpegHeader:
     def is_usual(self) -> bool:
         """True if the fast decoder supports the sampling of the components."""
         first, *others = self.sampling
-        if len(self.sampling) == 4:
+        if len(self.sampling) == 4:  # black, which has the factors of the first one
             others = others[:2]
         return not others or (first in SAMPLINGS and all(factors == (1, 1) for factors in others))
 
@@ -112,36 +112,41 @@ def read_segments(data: bytes) -> tuple[tuple[tuple[int, int, int], ...], int]:
         SourceError: the header is truncated or damaged.
     """
     found: list[tuple[int, int, int]] = []
-    stray, at, steps = 0, len(START_OF_IMAGE), 0
-    while True:
-        steps += 1
-        if steps > MAX_SEGMENTS:
-            raise damaged_error(f"more than {MAX_SEGMENTS} segments before the first scan")
+    stray, at = 0, len(START_OF_IMAGE)
+    for _ in range(MAX_SEGMENTS):
         start = data.find(b"\xff", at)
         if start < 0:
             raise truncated_error("no start of scan")
         stray, at = stray + start - at, start
+        # Any number of FF bytes may precede a marker (T.81, B.1.1.2).
         at = FILL.match(data, at).end() - 1  # type: ignore[union-attr]
         if at + 1 >= len(data):
             raise truncated_error("no start of scan")
         marker = data[at + 1]
+        # FF 00 is a stuffed byte of compressed data, which decoders skip here, as they do restart markers.
         if marker == 0 or marker in WITHOUT_PAYLOAD:
             stray, at = stray + 2, at + 2
             continue
         if marker == EOI:
             raise damaged_error("the JPEG ends before its first scan")
-        length = int.from_bytes(data[at + 2 : at + 4], "big")
-        if length < 2:
-            if at + 4 > len(data):
-                raise truncated_error(f"segment FF{marker:02X} at byte {at} of {len(data)}")
-            raise damaged_error(f"segment FF{marker:02X} at byte {at} says length {length}")
-        end = at + 2 + length
-        if end > len(data):
-            raise truncated_error(f"segment FF{marker:02X} ends at byte {end} of {len(data)}")
+        end = _segment_end(data, at)
         found.append((marker, at, end))
         if marker == SOS:
             return tuple(found), stray
         at = end
+    raise damaged_error(f"more than {MAX_SEGMENTS} segments before the first scan")
+
+
+def _segment_end(data: bytes, at: int) -> int:
+    """Return the end of the segment whose marker is at `at`; its length counts its own two bytes (B.1.1.4)."""
+    marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+    if length < 2:
+        if at + 4 > len(data):
+            raise truncated_error(f"segment FF{marker:02X} at byte {at} of {len(data)}")
+        raise damaged_error(f"segment FF{marker:02X} at byte {at} says length {length}")
+    if at + 2 + length > len(data):
+        raise truncated_error(f"segment FF{marker:02X} ends at byte {at + 2 + length} of {len(data)}")
+    return at + 2 + length
 
 
 def read_jpeg_header(data: bytes) -> JpegHeader:
@@ -155,46 +160,68 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     """
     segments, stray = read_segments(data)
     frames = [(marker, data[at + 4 : end]) for marker, at, end in segments if marker in FRAME_MARKERS]
+    # Only a hierarchical JPEG has several (B.3), which no decoder reads.
     if len(frames) != 1:
         raise damaged_error(f"{len(frames)} frame headers before the first scan, expected 1")
     frame, payload = frames[0]
+    # Precision, height, width and a count, then three bytes per component (T.81, B.2.2).
     if len(payload) < 6 or len(payload) < 6 + 3 * payload[5]:
         raise damaged_error(f"frame header of {plural(len(payload), 'byte')}")
     precision, components = payload[0], payload[5]
     size = int.from_bytes(payload[1:3], "big"), int.from_bytes(payload[3:5], "big")
-    if frame in LOSSLESS:
-        raise decode_error("lossless JPEG is not supported", f"frame FF{frame:02X}, {precision} bit")
-    if frame in HIERARCHICAL:
-        raise decode_error("hierarchical JPEG is not supported", f"frame FF{frame:02X}")
-    if precision != 8:
-        raise decode_error("JPEG of other than 8 bits is not supported", f"{precision} bits per sample")
-    if components not in (1, 3, 4):
-        raise decode_error("JPEG of this many components is not supported", f"{components} components")
-    scans = data.count(b"\xff\xda", segments[-1][1])
+    _check_kind(frame, precision, components)
+    first_scan = segments[-1][1]
+    _check_scans(data.count(b"\xff\xda", first_scan), size)
+    factors = tuple(payload[7 + 3 * index] for index in range(components))
+    return JpegHeader(
+        size=size,
+        frame=frame,
+        sampling=tuple((factor >> 4, factor & 15) for factor in factors),
+        orientation=exif_orientation(_exif(data, segments)),
+        segments=segments,
+        stray_bytes=stray,
+        has_one_scan=frame in SEQUENTIAL and data[first_scan + 4] == components,
+    )
+
+
+def _check_kind(frame: int, precision: int, components: int) -> None:
+    """Refuse what libjpeg-turbo does not decode to 8-bit samples."""
+    refused = (
+        (frame in LOSSLESS, "lossless JPEG is not supported", f"frame FF{frame:02X}, {precision} bit"),
+        (frame in HIERARCHICAL, "hierarchical JPEG is not supported", f"frame FF{frame:02X}"),
+        (precision != 8, "JPEG of other than 8 bits is not supported", f"{precision} bits per sample"),
+        (
+            components not in (1, 3, 4),
+            "JPEG of this many components is not supported",
+            f"{components} components",
+        ),
+    )
+    for is_refused, reason, detail in refused:
+        if is_refused:
+            raise decode_error(reason, detail)
+
+
+def _check_scans(scans: int, size: Size) -> None:
+    """Refuse more scans than an encoder writes: each costs a pass over all pixels, whatever its bytes."""
     if scans > MAX_SCANS:
         raise decode_error(
             "more JPEG scans than allowed", f"{plural(scans, 'scan')}, allowed are {MAX_SCANS}"
         )
+    # 12 scans are allowed for any size; only more of them on a large picture are hostile.
     if scans * size[0] * size[1] > MAX_SCANNED_PIXELS and scans > USUAL_SCANS:
         detail = f"{plural(scans, 'scan')} of {size[0]} x {size[1]} pixels"
         raise decode_error("more JPEG scans than allowed", detail)
-    factors = tuple(payload[7 + 3 * index] for index in range(components))
-    exif = next(
+
+
+def _exif(data: bytes, segments: tuple[tuple[int, int, int], ...]) -> bytes:
+    """Return the first EXIF segment; XMP uses the same marker."""
+    return next(
         (
             data[at + 4 : end]
             for marker, at, end in segments
             if marker == APP1 and data.startswith(b"Exif\0\0", at + 4)
         ),
         b"",
-    )
-    return JpegHeader(
-        size=size,
-        frame=frame,
-        sampling=tuple((factor >> 4, factor & 15) for factor in factors),
-        orientation=exif_orientation(exif),
-        segments=segments,
-        stray_bytes=stray,
-        has_one_scan=frame in SEQUENTIAL and data[segments[-1][1] + 4] == components,
     )
 
 
@@ -218,9 +245,11 @@ def reduction(stored_size: Size, needed_size: Size) -> int:
     (4, 2)
     """
     (height, width), (needed_height, needed_width) = stored_size, needed_size
+    # Below 16 pixels, several scales of libjpeg give one size, so the requested one is ambiguous.
     if (needed_height >= height and needed_width >= width) or min(height, width) < 16:
         return 1
     for scale in _SCALES:
+        # libjpeg rounds the sides of a scaled picture up.
         if -(-height // scale) >= needed_height and -(-width // scale) >= needed_width:
             return scale
     return 1
@@ -228,6 +257,7 @@ def reduction(stored_size: Size, needed_size: Size) -> int:
 
 def _lacks_end(error: ValueError, data: bytes) -> bool:
     """Return whether only the end marker is missing and every block of the picture is present."""
+    # libjpeg also reports a missing end where a block before an existing marker is cut.
     if PREMATURE_END not in str(error) or data.endswith(END_OF_IMAGE):
         return False
     try:
@@ -246,19 +276,17 @@ def _decode(data: bytes, colors: str, least: Size) -> PixelArray:
 
 def _load(data: bytes, header: JpegHeader, gray_is_enough: bool, needed_size: Size) -> Raster:
     """Decode with libjpeg-turbo; repair a missing end marker, and use Pillow for unusual samplings."""
-    components = len(header.sampling)
+    # Stray bytes make libjpeg warn, and a warning is an error here.
     plain = without_strays(data, header) if header.stray_bytes else data
-    colors = "CMYK" if components == 4 else "GRAY" if components == 1 or gray_is_enough else "RGB"
+    colors = _colors(header, gray_is_enough)
     scale, size = _scaled(header, needed_size)
     notes: list[str] = []
     try:
         pixels = _decode(plain, colors, size)
     except ValueError as error:
-        if UNKNOWN_SAMPLING in str(error):
-            raster = load_raster(
-                open_with_plugin(JpegImagePlugin.JpegImageFile, without_strays(data, header))
-            )
-            return replace(raster, notes=(*raster.notes, "unusual JPEG sampling, damage would go unseen"))
+        if UNKNOWN_SAMPLING in str(error):  # TurboJPEG's interface has names for common samplings only
+            return _load_with_pillow(data, header)
+        # In a picture of one scan all blocks are there, or `_lacks_end` sees a warning; other scans may be missing.
         if not (header.has_one_scan and _lacks_end(error, plain)):
             raise (truncated_error if PREMATURE_END in str(error) else damaged_error)(str(error)) from error
         pixels = _decode(plain + END_OF_IMAGE, colors, size)
@@ -272,6 +300,20 @@ def _load(data: bytes, header: JpegHeader, gray_is_enough: bool, needed_size: Si
     return Raster(pixels=pixels, scale=scale, notes=tuple(notes))
 
 
+def _colors(header: JpegHeader, gray_is_enough: bool) -> str:
+    """Return simplejpeg's name of the colors to decode; gray from color is the stored luma."""
+    components = len(header.sampling)
+    if components == 4:
+        return "CMYK"
+    return "GRAY" if components == 1 or gray_is_enough else "RGB"
+
+
+def _load_with_pillow(data: bytes, header: JpegHeader) -> Raster:
+    """Decode with Pillow, which does not report libjpeg's warnings."""
+    raster = load_raster(open_with_plugin(JpegImagePlugin.JpegImageFile, without_strays(data, header)))
+    return replace(raster, notes=(*raster.notes, "unusual JPEG sampling, damage would go unseen"))
+
+
 def _scaled(header: JpegHeader, needed_size: Size) -> tuple[int, Size]:
     """Return the divisor of the sides and the decoded (height, width)."""
     scale = reduction(header.size, needed_size)
@@ -283,12 +325,13 @@ def _estimate(byte_count: int, header: JpegHeader, gray_is_enough: bool, needed_
     is_cmyk = len(header.sampling) == 4
     channels = 1 if len(header.sampling) == 1 or (gray_is_enough and not is_cmyk) else 3
     held_bytes = header.coefficient_bytes + ROW_BYTES * header.size[1]
-    if header.stray_bytes or not header.is_usual:
+    if header.stray_bytes or not header.is_usual:  # a copy without them
         held_bytes += byte_count
     _, size = _scaled(header, needed_size)
     estimate = estimate_decoding(size, channels, extra_pixel_bytes=4 if is_cmyk else 0, held_bytes=held_bytes)
     if header.is_usual:
         return estimate
+    # Pillow decodes at full size, whatever is needed.
     by_pillow = estimate_decoding(
         header.size, channels, pillow_bytes=1 if channels == 1 else 4, held_bytes=held_bytes
     )
@@ -330,6 +373,7 @@ def _has_other_view(data: bytes, size: Size) -> bool:
     Previews and gain maps are smaller. Source: CIPA DC-007, sections 5.1 and 5.2.3.
     """
     at = data.find(b"MPF\0", 0, _MPF_WITHIN) + 4
+    # There is no such segment: `find` returned -1.
     if at < 4:
         return False
     try:
@@ -389,6 +433,7 @@ def without_metadata(data: bytes) -> bytes:
     pieces: list[bytes | memoryview] = [view[: len(START_OF_IMAGE)]]
     profile = _profile(data, segments)
     for segment in segments:
+        # The new profile takes the place of the first part of the old one.
         if profile and _is_icc(data, segment):
             pieces += _icc_segments(profile)
             profile = b""
@@ -396,7 +441,7 @@ def without_metadata(data: bytes) -> bytes:
     at = segments[-1][2]
     while (found := _MARKER.search(data, at)) is not None:
         start, marker = found.start(), data[found.start() + 1]
-        if marker == EOI:
+        if marker == EOI:  # what follows the end, such as the video of a motion photo, is dropped
             pieces.append(view[at : start + 2])
             break
         pieces.append(view[at:start])
@@ -414,9 +459,11 @@ def _kept(data: bytes, segment: _Segment) -> bytes | memoryview:
     if marker in _NEEDED:
         return memoryview(data)[start:end]
     size = end - start
+    # JFIF states the aspect of the pixels; its thumbnail is dropped.
     if marker == _APP0 and data.startswith(_JFIF, start + 4) and size >= _JFIF_BYTES:
         plain = _shortened(data, start, _JFIF_BYTES)[:-2] + b"\0\0"
         return memoryview(data)[start:end] if data[start:end] == plain else plain
+    # Adobe's segment says whether the colors are RGB, YCbCr, CMYK or YCCK.
     if marker == _APP14 and data.startswith(_ADOBE, start + 4) and size >= _ADOBE_BYTES:
         return _shortened(data, start, _ADOBE_BYTES)
     return b""
@@ -449,22 +496,18 @@ def _icc_segments(profile: bytes) -> list[bytes]:
 
 def profile_without_names(profile: bytes) -> bytes:
     """Return the ICC profile with the same colors and no names, dates or serial numbers; b"" if it is unreadable."""
+    # The signature of a profile is "acsp" (ICC.1:2022, 7.2.9). A longer profile exceeds 255 segments.
     if not _HEADER_BYTES + 4 <= len(profile) <= _MOST_BYTES or profile[36:40] != b"acsp":
         return b""
     count = int.from_bytes(profile[_HEADER_BYTES : _HEADER_BYTES + 4], "big")
     end = _HEADER_BYTES + 4 + count * _ENTRY.size
     if count > _MOST_TAGS or end > len(profile):
         return b""
-    tags: dict[bytes, bytes] = {}
-    for name, start, size in _ENTRY.iter_unpack(profile[_HEADER_BYTES + 4 : end]):
-        value = profile[start : start + size]
-        if name in _COLOR_TAGS and value[:4] in _NUMBER_TYPES:
-            if len(value) < size:
-                return b""
-            tags[name] = value[: _number_bytes(value)]
+    tags = _color_tags(profile, end)
+    # Without colors the profile describes nothing.
     if not tags:
         return b""
-    is_early = profile[8] < 4
+    is_early = profile[8] < 4  # version 2 has other types of texts (ICC.1:2001-04, 6.5)
     tags |= {
         b"desc": _early_description() if is_early else _text(),
         b"cprt": _early_text() if is_early else _text(),
@@ -472,9 +515,25 @@ def profile_without_names(profile: bytes) -> bytes:
     return _assembled(profile, tags)
 
 
+def _color_tags(profile: bytes, end: int) -> dict[bytes, bytes]:
+    """Return the tags that state colors by name, without what follows their numbers; {} if one is cut off."""
+    tags: dict[bytes, bytes] = {}
+    for name, start, size in _ENTRY.iter_unpack(profile[_HEADER_BYTES + 4 : end]):
+        value = profile[start : start + size]
+        # Other tags and types may hold names, serial numbers or dates.
+        if name not in _COLOR_TAGS or value[:4] not in _NUMBER_TYPES:
+            continue
+        # A cut tag would change the colors; without a profile, readers take sRGB.
+        if len(value) < size:
+            return {}
+        tags[name] = value[: _number_bytes(value)]
+    return tags
+
+
 def _number_bytes(value: bytes) -> int:
     """Return how many bytes of a tag hold its numbers; names may follow them."""
     if value[:4] == b"curv":
+        # a count, then that many numbers of 16 bits (ICC.1:2022, 10.6)
         return 12 + 2 * int.from_bytes(value[8:12], "big")
     return {b"XYZ ": 20, b"sf32": 44}.get(value[:4], len(value))
 

@@ -52,9 +52,11 @@ def decoder_failures() -> Iterator[None]:
     except SourceError:
         raise
     except Exception as error:
+        # Missing memory is no fault of the file, which must not be listed as damaged.
         if is_out_of_memory(error):
             raise decode_error(TOO_MUCH_MEMORY, "the free memory of this machine is too small") from error
         message = _message_of(error)
+        # The reason is shared by all files with the same fault, so the decoder's many words are sorted.
         if "truncated" in message.lower() or "not enough image data" in message.lower():
             raise truncated_error(message) from error
         if "unsupported" in message.lower() or "unknown pixel mode" in message.lower():
@@ -73,6 +75,7 @@ def _message_of(error: Exception) -> str:
     is_about_file = isinstance(
         error, OSError | SyntaxError | ValueError | RuntimeError | EOFError | zlib.error
     )
+    # Others, such as KeyError: 320, describe the program and not the file.
     if is_about_file and not isinstance(error, UnicodeError) and str(error):
         return str(error)
     return "it breaks the rules of its format"
@@ -123,13 +126,16 @@ def load_raster(image: ImageFile.ImageFile) -> Raster:
         if mode == "CMYK":
             pixels = copy_pixels(image, lambda part: cmyk_to_rgb(np.asarray(part)), 3)
             return Raster(pixels=pixels, notes=("CMYK converted",))
+        # Pillow applies the transparency of a palette itself, but only on the way to RGBA.
         has_key = mode == "P" and transparency is not None
         wanted = "RGBA" if has_key else CONVERTED_MODES.get(mode, mode)
+        # Others, such as F, I, HSV and LAB, have no exact 8-bit form.
         if wanted not in ARRAY_MODES:
             raise decode_error("pixel type is not supported", f"Pillow's mode {mode}")
         pixels = copy_pixels(
             image, lambda part: _three_axes(part if mode == wanted else part.convert(wanted)), len(wanted)
         )
+        # A transparent color stays in the file's metadata, because these modes have no alpha.
         if mode in ("L", "RGB") and transparency is not None:
             pixels = with_transparent_color(pixels, transparency)
         return Raster(pixels=pixels)
@@ -139,6 +145,7 @@ def copy_pixels(
     image: Image.Image, take: Callable[[Image.Image], PixelArray], channels: int, dtype: str = "uint8"
 ) -> PixelArray:
     """Copy the pixels [height, width, channel] of a decoded image; `take` converts one part at a time."""
+    # np.asarray copies Pillow's image twice, so a large picture is copied in parts.
     if image.width * image.height <= PART_PIXELS:
         return take(image)
     pixels = np.empty((image.height, image.width, channels), dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,37 +75,14 @@ def read_png_header(data: bytes) -> PngHeader:
     Source: Portable Network Graphics, third edition, 5.3 and 11.2.
     """
     chunks: list[tuple[bytes, int, int]] = []
-    at, skipped_damage = len(PNG_SIGNATURE), False
-    while not chunks or chunks[-1][0] != b"IEND":
-        if at + 12 > len(data):
-            raise truncated_error("no IEND chunk")
-        length, kind = struct.unpack_from(">I4s", data, at)
-        if at + 12 + length > len(data):
-            raise truncated_error(f"chunk {kind!r} of {plural(length, 'byte')} at byte {at} of {len(data)}")
-        checksum = struct.unpack_from(">I", data, at + 8 + length)[0]
-        intact = zlib.crc32(memoryview(data)[at + 4 : at + 8 + length]) == checksum
-        if not kind.isalpha() or not (intact or (chunks and kind in METADATA_CHUNKS)):
-            raise damaged_error(f"wrong checksum of chunk {kind!r} at byte {at}")
-        skipped_damage = skipped_damage or not intact
-        if kind == b"IDAT" and chunks and chunks[-1][0] == kind and sum(chunks[-1][1:]) + 4 == at:
-            chunks[-1] = (kind, chunks[-1][1], at + 8 + length - chunks[-1][1])
-        elif kind in NEEDED_CHUNKS:
-            if len(chunks) >= MOST_RUNS:
-                raise damaged_error(f"more than {MOST_RUNS} separate chunks")
-            chunks.append((kind, at + 8, length))
-        elif kind[:1].isupper():
-            raise decode_error("PNG feature is not supported", f"critical chunk {kind!r}")
-        at += 12 + length
-    kind, at, length = chunks[0]  # exists, because the loop ends at IEND
+    skipped_damage = False
+    for chunk in _checked_chunks(data):
+        skipped_damage = skipped_damage or not chunk.is_intact
+        _keep_needed(chunks, chunk)
+    kind, at, length = chunks[0]  # exists, because the chunks end with IEND
     if kind != b"IHDR" or length != 13:
         raise damaged_error(f"the first chunk is {kind!r} of {plural(length, 'byte')}, not IHDR of 13")
-    width, height = struct.unpack_from(">II", data, at)
-    depth, color_type, compression, filtering, interlace = data[at + 8 : at + 13]
-    if depth not in DEPTHS.get(color_type, ()) or compression or filtering or interlace > 1:
-        raise damaged_error(
-            f"header says depth {depth}, color type {color_type}, compression {compression}, "
-            f"filter {filtering}, interlace {interlace}",
-        )
+    width, height, depth, color_type = _image_header(data, at)
     header = PngHeader(
         size=(height, width),
         depth=depth,
@@ -119,12 +96,85 @@ def read_png_header(data: bytes) -> PngHeader:
     return header
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Chunk:
+    """Chunk: its type, its start, the length of its payload, and whether its checksum is right."""
+
+    kind: bytes
+    start: int
+    length: int
+    is_intact: bool
+
+    @property
+    def payload_at(self) -> int:
+        return self.start + 8
+
+    @property
+    def end(self) -> int:
+        return self.start + 12 + self.length
+
+
+def _checked_chunks(data: bytes) -> Iterator[_Chunk]:
+    """Yield the chunks up to IEND; only a metadata chunk after the first may have a wrong checksum."""
+    at, kind = len(PNG_SIGNATURE), b""
+    while kind != b"IEND":
+        is_first = not kind
+        if at + 12 > len(data):
+            raise truncated_error("no IEND chunk")
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if at + 12 + length > len(data):
+            raise truncated_error(f"chunk {kind!r} of {plural(length, 'byte')} at byte {at} of {len(data)}")
+        checksum = struct.unpack_from(">I", data, at + 8 + length)[0]
+        is_intact = zlib.crc32(memoryview(data)[at + 4 : at + 8 + length]) == checksum
+        # libpng too skips damaged metadata with a warning; editors of metadata forget the checksum.
+        may_be_damaged = kind in METADATA_CHUNKS and not is_first
+        if not kind.isalpha() or not (is_intact or may_be_damaged):
+            raise damaged_error(f"wrong checksum of chunk {kind!r} at byte {at}")
+        yield _Chunk(kind=kind, start=at, length=length, is_intact=is_intact)
+        at += 12 + length
+
+
+def _keep_needed(chunks: list[tuple[bytes, int, int]], chunk: _Chunk) -> None:
+    """Add a needed chunk to the list, which consecutive chunks of pixels extend."""
+    kind = chunk.kind
+    # A large picture has thousands of these chunks; one entry for consecutive ones keeps the list short.
+    if chunks and kind == b"IDAT" == chunks[-1][0] and sum(chunks[-1][1:]) + 4 == chunk.start:
+        first = chunks[-1][1]
+        chunks[-1] = (kind, first, chunk.end - 4 - first)
+    elif kind in NEEDED_CHUNKS:
+        # Each entry takes memory, and a hostile file may have millions of empty chunks.
+        if len(chunks) >= MOST_RUNS:
+            raise damaged_error(f"more than {MOST_RUNS} separate chunks")
+        chunks.append((kind, chunk.payload_at, chunk.length))
+    elif kind[
+        :1
+    ].isupper():  # an upper-case first letter marks chunks without which nobody may show the picture (5.4)
+        raise decode_error("PNG feature is not supported", f"critical chunk {kind!r}")
+
+
+def _image_header(data: bytes, at: int) -> tuple[int, int, int, int]:
+    """Return the width, height, depth and color type of an IHDR chunk."""
+    width, height, depth, color_type, compression, filtering, interlace = struct.unpack_from(
+        ">IIBBBBB", data, at
+    )
+    # One compression method and one filter method exist, and two interlace methods (11.2.1).
+    if depth not in DEPTHS.get(color_type, ()) or compression or filtering or interlace > 1:
+        raise damaged_error(
+            f"header says depth {depth}, color type {color_type}, compression {compression}, "
+            f"filter {filtering}, interlace {interlace}",
+        )
+    return width, height, depth, color_type
+
+
 def _chunk(kind: bytes, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload)) + kind + payload + struct.pack(">I", zlib.crc32(kind + payload))
 
 
 def _plain_png(data: bytes, header: PngHeader, color_type: int, depth: int) -> bytes:
-    """Return the file without text, profiles and animation, which Pillow would unpack."""
+    """Return the file without text, profiles and animation, which Pillow would unpack.
+
+    Pillow 12.3 refuses a picture for its text or its profile alone: 2 of 21 odd files of test suites.
+    """
     start = header.chunks[0][1]
     ihdr = bytearray(data[start : start + 13])
     ihdr[8:10] = depth, color_type
@@ -140,19 +190,21 @@ def _transparent_color(data: bytes, header: PngHeader) -> tuple[int, ...]:
     """Return the transparent color of a tRNS chunk at the decoded depth, or () if there is none."""
     payload = header.payload(data, b"tRNS")
     count = {GRAY: 1, COLOR: 3}.get(header.color_type, 0)
+    # Palettes have a transparency per entry, which Pillow applies; others have alpha of their own.
     if payload is None or not count or len(payload) < 2 * count:
         return ()
     key = struct.unpack_from(f">{count}H", payload)
+    # The chunk holds stored numbers (11.3.1.1); pixels below 8 bits are scaled, which Pillow does not do with its key.
     scale = 255 // (2**header.depth - 1) if header.depth < 8 else 1
     return tuple((value & (2**header.depth - 1)) * scale for value in key)
 
 
 def _load_samples(data: bytes, header: PngHeader) -> PixelArray:
     """Decode the pixels with every stored bit; Pillow alone would reduce 16-bit color to 8 bits."""
-    if header.depth < 16:
+    if header.depth < 16:  # Pillow has every other mode
         plain = _plain_png(data, header, header.color_type, header.depth)
         return load_raster(open_with_plugin(PngImagePlugin.PngImageFile, plain)).pixels
-    if header.color_type in (COLOR, COLOR_ALPHA):
+    if header.color_type in (COLOR, COLOR_ALPHA):  # more bytes per pixel than any 8-bit mode has
         plain = _plain_png(data, header, header.color_type, 16)
         return load_16_bit(lambda: open_with_plugin(PngImagePlugin.PngImageFile, plain))
     # PNG filters work on bytes per pixel, not on samples. Read the high and low bytes of the samples as
@@ -178,6 +230,7 @@ def _estimate(data: bytes, header: PngHeader) -> MemoryEstimate:
     estimate = estimate_decoding(
         header.size, channels, sample_bytes, pillow_bytes=pillow_bytes, held_bytes=held_bytes
     )
+    # A transparent color becomes a channel in a second array; Pillow itself expands palettes and decodes stored alpha.
     if not has_transparency or header.color_type not in (GRAY, COLOR):
         return estimate
     with_alpha = estimate_decoding(
@@ -201,6 +254,7 @@ def open_png(data: bytes) -> OpenedImage:
     def load(gray_is_enough: bool, needed_size: Size) -> Raster:
         pixels = _load_samples(data, header)
         key = _transparent_color(data, header)
+        # Pillow does not apply the color, because `_plain_png` leaves the chunk out for gray and color.
         if key:
             pixels = with_transparent_color(pixels, key)
         return Raster(pixels=pixels, notes=("damaged metadata skipped",) * header.skipped_damage)

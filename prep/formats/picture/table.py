@@ -92,6 +92,7 @@ def sniff(data: bytes) -> str:
         raise decode_error("file is empty")
     name = recognize(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
     if name is None:
+        # DICOM has a layout of its own, so the message names it instead of the first bytes, which say nothing.
         if data[128:132] == b"DICM":  # DICOM PS3.10, 7.1
             raise decode_error("not an image format that is read", f"it is DICOM: {SINGLE_PICTURE_ADVICE}")
         kind = recognize(data, UNSUPPORTED_PICTURES) or f"begins with {data[:8].hex(' ')}"
@@ -109,8 +110,9 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
         name = sniff(head)
     except SourceError:
         return (0, 0), 1
-    if name in ("gif", "bmp"):
+    if name in ("gif", "bmp"):  # they have no EXIF data
         return (0, 0), 1
+    # The size is in the first chunk; reading the header would check the checksums of all chunks.
     if name == "png" and b"eXIf" not in head:
         return (int.from_bytes(head[20:24], "big"), int.from_bytes(head[16:20], "big")), 1
     # The first chunk of a WebP file with EXIF data is VP8X, and its flags contain the bit 8.
@@ -155,6 +157,7 @@ class Footprint:
 def _footprint(estimate: MemoryEstimate, opened: OpenedImage, options: ReadOptions) -> Footprint:
     pixels = estimate.size[0] * estimate.size[1]
     peak_bytes, pixel_bytes = estimate.peak_bytes, estimate.raster_bytes
+    # Conversion and rotation copy the pixels while the decoder's memory may still be held by the allocator.
     if opened.orientation != 1 or not is_converted(estimate.channels, estimate.sample_bytes, options):
         retained = min(peak_bytes - pixel_bytes, _RETAINED_BYTES)
         converted = pixels * options.channels * np.dtype(options.dtype).itemsize
@@ -212,6 +215,7 @@ def read_image(
         reserve(_footprint(opened.estimate(gray_is_enough, needed), opened, options))
     raster = opened.load(gray_is_enough, needed)
     notes = list(raster.notes)
+    # Memory was reserved for the size in the header, so a decoder must not return another one.
     if not needed_size and raster.pixels.shape[:2] != opened.stored_size:
         decoded = raster.pixels.shape[:2]
         raise damaged_error(f"header says {opened.stored_size}, the decoded size is {decoded}")
@@ -226,6 +230,7 @@ def read_image(
         notes=(),
         levels=levels_of(raster.pixels, options),
     )
+    # The levels must be counted before they become 8 bits.
     if image.levels is not None:
         inspect(image)
     pixels, conversions = convert_pixels(image.pixels, options)
@@ -265,7 +270,7 @@ def check_encoded_image(data: memoryview | bytes, encoding: str, largest: Size) 
             height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=False)
         except KeyError as error:  # an unknown number of a color space or a sampling
             raise ValueError("its header is damaged") from error
-    else:
+    else:  # opening a PNG would check the checksums of all chunks, in every record
         head = bytes(data[:_PNG_SIZE_END])
         if len(head) < _PNG_SIZE_END or not head.startswith(PNG_SIGNATURE) or head[12:16] != b"IHDR":
             raise ValueError("not a PNG file")

@@ -95,6 +95,7 @@ class TiffDirectory:
     def integers(self, tag: int) -> NDArray[Any]:
         """Return the values of an unsigned integer field; empty if it is absent or has another type."""
         field = self.fields.get(tag)
+        # Numbers about pixels are unsigned (TIFF 6.0, section 8); `_layout` reports values beyond the end.
         if field is None or field.type not in UNSIGNED or field.data is None:
             return np.empty(0, np.int64)
         kind = f"{self.order}u{TYPE_BYTES[field.type]}"
@@ -113,11 +114,50 @@ def holds_further_page(data: bytes, first: TiffDirectory) -> bool:
         seen.add(directory.following)
         try:
             directory = read_tiff_directory(data, directory.following)
-        except SourceError:
+        except SourceError:  # a damaged page is a page too, which the note about further pages must not hide
             return True
         if not directory.integer(NEW_SUBFILE_TYPE, 0) & _REDUCED_OR_MASK:
             return True
     return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TiffForm:
+    """Byte order (< or >), and the widths of the numbers: BigTIFF has positions and counts of 64 bits."""
+
+    order: str
+    big: bool
+
+    @property
+    def inline_bytes(self) -> int:
+        """Bytes of a position, and of the values that an entry holds itself."""
+        return 8 if self.big else 4
+
+    @property
+    def entry_bytes(self) -> int:
+        return 20 if self.big else 12
+
+    @property
+    def count_bytes(self) -> int:
+        """Bytes of the number of entries."""
+        return 8 if self.big else 2
+
+    def number(self, data: bytes, at: int, size: int) -> int:
+        return int.from_bytes(data[at : at + size], "little" if self.order == "<" else "big")
+
+
+def _tiff_form(data: bytes) -> _TiffForm:
+    order = {b"II": "<", b"MM": ">"}.get(data[:2])
+    if order is None:
+        raise damaged_error("no TIFF header")
+    if len(data) < 8:
+        raise truncated_error("no room for a TIFF header")
+    version = struct.unpack_from(f"{order}H", data, 2)[0]
+    if version not in (42, 43):
+        raise damaged_error(f"TIFF version {version}")
+    if version == 43 and len(data) < 16:
+        raise truncated_error("no room for a BigTIFF header")
+    return _TiffForm(order=order, big=version == 43)
 
 
 def read_tiff_directory(data: bytes, start: int | None = None) -> TiffDirectory:
@@ -128,47 +168,39 @@ def read_tiff_directory(data: bytes, start: int | None = None) -> TiffDirectory:
     Raises:
         SourceError: the structure is not TIFF, or its directory is beyond the end of the bytes.
     """
-    order = {b"II": "<", b"MM": ">"}.get(data[:2])
-    if order is None:
-        raise damaged_error("no TIFF header")
-    if len(data) < 8:
-        raise truncated_error("no room for a TIFF header")
-    version = struct.unpack_from(f"{order}H", data, 2)[0]
-    if version not in (42, 43):
-        raise damaged_error(f"TIFF version {version}")
-    big = version == 43
-    if big and len(data) < 16:
-        raise truncated_error("no room for a BigTIFF header")
-    count_format, entry_format, pointer, inline = ("Q", "HHQ", "Q", 8) if big else ("H", "HHI", "I", 4)
-    view = memoryview(data)
+    form = _tiff_form(data)
     if start is None:
-        start = int(struct.unpack_from(f"{order}{pointer}", data, inline)[0])
-    count_bytes = struct.calcsize(f"{order}{count_format}")
-    if start + count_bytes > len(data):
+        start = form.number(data, form.inline_bytes, form.inline_bytes)
+    first = start + form.count_bytes
+    if first > len(data):
         raise truncated_error(f"the directory is at byte {start} of {len(data)}")
-    count = struct.unpack_from(f"{order}{count_format}", data, start)[0]
-    entry_bytes = struct.calcsize(f"{order}{entry_format}") + inline
-    first = start + count_bytes
-    end = first + count * entry_bytes
+    count = form.number(data, start, form.count_bytes)
+    end = first + count * form.entry_bytes
     if end > len(data):
         raise truncated_error(f"the directory of {count} entries ends at byte {end} of {len(data)}")
-    if count > MOST_ENTRIES:
+    if count > MOST_ENTRIES:  # BigTIFF counts entries in 64 bits
         raise damaged_error(f"a directory of {count} entries")
     fields = {}
-    for position in range(first, end, entry_bytes):
-        tag, type_, values = struct.unpack_from(f"{order}{entry_format}", data, position)
-        if type_ not in TYPE_BYTES:
-            continue
-        value_bytes = values * TYPE_BYTES[type_]
-        at = position + entry_bytes - inline
-        if value_bytes > inline:
-            at = struct.unpack_from(f"{order}{pointer}", data, at)[0]
-        inside = at + value_bytes <= len(data)
-        fields[tag] = TiffField(
-            type=type_, count=values, data=view[at : at + value_bytes] if inside else None
-        )
-    following = int.from_bytes(data[end : end + inline], "little" if order == "<" else "big")
-    return TiffDirectory(order=order, big=big, fields=fields, following=following)
+    for position in range(first, end, form.entry_bytes):
+        tag, field = _read_field(data, form, position)
+        if field is not None:
+            fields[tag] = field
+    following = form.number(data, end, form.inline_bytes)
+    return TiffDirectory(order=form.order, big=form.big, fields=fields, following=following)
+
+
+def _read_field(data: bytes, form: _TiffForm, position: int) -> tuple[int, TiffField | None]:
+    """Return the tag and the field of the entry at a position; None for an unknown type, which TIFF 6.0 lets skip."""
+    tag, type_, count = struct.unpack_from(f"{form.order}HH{'Q' if form.big else 'I'}", data, position)
+    if type_ not in TYPE_BYTES:
+        return tag, None
+    size = count * TYPE_BYTES[type_]
+    at = position + form.entry_bytes - form.inline_bytes
+    if size > form.inline_bytes:  # the entry holds the position of its values instead
+        at = form.number(data, at, form.inline_bytes)
+    is_inside = at + size <= len(data)
+    field = TiffField(type=type_, count=count, data=memoryview(data)[at : at + size] if is_inside else None)
+    return tag, field
 
 
 def valid_orientation(value: int) -> int:
@@ -218,68 +250,165 @@ def _unsupported_compression(compression: int) -> SourceError:
     return decode_error("TIFF of this compression is not supported", f"compression {compression}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class _StoredSamples:
+    """Description of the samples by the tags.
+
+    Args:
+        photometric: meaning of the samples.
+        samples: samples of a pixel.
+        bits: the bits of the samples, each number once.
+        formats: the sample formats, each once.
+        extra: meaning of the samples beyond the colors: 0 is unspecified, others are transparency.
+        compression: code of the compression.
+    """
+
+    photometric: int
+    samples: int
+    bits: tuple[int, ...]
+    formats: tuple[int, ...]
+    extra: NDArray[Any]
+    compression: int
+
+    @property
+    def depth(self) -> int:
+        return self.bits[0]
+
+    @property
+    def is_gray(self) -> bool:
+        return self.photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO)
+
+    @property
+    def are_bands(self) -> bool:
+        """True if the file calls its bands gray. Satellite pictures are written so."""
+        return self.is_gray and self.samples > 2
+
+    @property
+    def has_transparency(self) -> bool:
+        return bool((self.extra > 0).any())
+
+    @property
+    def has_readable_colors(self) -> bool:
+        if self.photometric not in PHOTOMETRICS or self.photometric == LAB:
+            return False
+        # Pillow has 16-bit modes for gray alone; `load_16_bit` decodes RGB twice, which premultiplied alpha prevents.
+        return self.depth < 16 or (
+            (self.is_gray or self.photometric == RGB) and PREMULTIPLIED not in self.extra
+        )
+
+    def __str__(self) -> str:
+        formats = "/".join(SAMPLE_FORMATS.get(value, str(value)) for value in self.formats)
+        colors = PHOTOMETRICS.get(self.photometric, f"photometric {self.photometric}")
+        return f"{self.samples} x {'/'.join(map(str, self.bits))} bit {formats}, {colors}"
+
+
+def _stored_samples(directory: TiffDirectory) -> _StoredSamples:
+    # Defaults of TIFF 6.0, section 8: one unsigned sample of one bit, uncompressed.
+    return _StoredSamples(
+        photometric=directory.integer(PHOTOMETRIC, 0),
+        samples=directory.integer(SAMPLES, 1),
+        bits=tuple(np.unique(directory.integers(BITS)).tolist()) or (1,),
+        formats=tuple(np.unique(directory.integers(SAMPLE_FORMAT)).tolist()) or (1,),
+        extra=directory.integers(EXTRA_SAMPLES),
+        compression=directory.integer(COMPRESSION, 1),
+    )
+
+
+def _check_supported(stored: _StoredSamples) -> None:
+    """Refuse pixels that Pillow cannot decode, or decodes to other values than the stored ones."""
+    bands = "TIFF of several gray bands is not supported"
+    refused = (
+        (
+            stored.formats != (1,),
+            "TIFF of other than unsigned integers is not supported",
+            f"{stored}; {_SCALE}",
+        ),
+        (
+            len(stored.bits) != 1 or stored.depth not in (1, 2, 4, 8, 16),
+            "TIFF of this bit depth is not supported",
+            f"{stored}; {_SCALE}",
+        ),
+        (not stored.has_readable_colors, "TIFF of these colors is not supported", f"{stored}"),
+        (
+            stored.compression not in TiffImagePlugin.COMPRESSION_INFO,
+            *_unsupported_compression(stored.compression).args[1:],
+        ),
+        # Two bands, of which none is called transparency.
+        (
+            stored.is_gray and stored.samples == 2 and not stored.has_transparency,
+            bands,
+            f"{stored}; {_ONE_BAND}",
+        ),
+        # Pillow's raw modes end at RGB with three further samples.
+        (
+            stored.samples > 6,
+            "TIFF of this many samples per pixel is not supported",
+            f"{stored}; {_THREE_BANDS}",
+        ),
+        # Three bands are taken for red, green and blue; nothing says which of four or more are.
+        (
+            stored.are_bands and (stored.photometric, stored.samples) != (BLACK_IS_ZERO, 3),
+            bands,
+            f"{stored}; {_THREE_BANDS}",
+        ),
+        # Relabeled as RGB, such samples have no raw mode of Pillow.
+        (
+            stored.are_bands and (stored.depth < 8 or bool((stored.extra != 0).any())),
+            bands,
+            f"{stored}; {_THREE_BANDS}",
+        ),
+    )
+    for is_refused, reason, detail in refused:
+        if is_refused:
+            raise decode_error(reason, detail)
+
+
 def _layout(directory: TiffDirectory, byte_count: int) -> SampleLayout:
     """Check the tags of the first picture and return its layout; refuse unsupported pixel types."""
     for tag in _PIXEL_TAGS & directory.fields.keys():
         if directory.fields[tag].data is None:
             raise truncated_error(f"the values of tag {tag} lie beyond byte {byte_count}")
+    # Pillow's messages about a list in place of a number do not name the tag.
     for tag in SINGLE_TAGS & directory.fields.keys():
         if directory.fields[tag].count != 1:
             raise damaged_error(f"tag {tag} has {plural(directory.fields[tag].count, 'value')}, expected 1")
-    size = directory.integer(HEIGHT, 0), directory.integer(WIDTH, 0)
-    sample_formats = set(np.unique(directory.integers(SAMPLE_FORMAT)).tolist()) or {1}
-    bits = set(np.unique(directory.integers(BITS)).tolist()) or {1}
-    photometric = directory.integer(PHOTOMETRIC, 0)
-    samples = directory.integer(SAMPLES, 1)
-    kind = (
-        f"{samples} x {'/'.join(map(str, sorted(bits)))} bit "
-        f"{'/'.join(SAMPLE_FORMATS.get(value, str(value)) for value in sorted(sample_formats))}, "
-        f"{PHOTOMETRICS.get(photometric, f'photometric {photometric}')}"
-    )
-    if sample_formats != {1}:
-        raise decode_error("TIFF of other than unsigned integers is not supported", f"{kind}; {_SCALE}")
-    if len(bits) != 1 or not bits <= {1, 2, 4, 8, 16}:
-        raise decode_error("TIFF of this bit depth is not supported", f"{kind}; {_SCALE}")
-    (depth,) = bits
-    extra = directory.integers(EXTRA_SAMPLES)
-    unsupported_16_bit = photometric not in (WHITE_IS_ZERO, BLACK_IS_ZERO, RGB) or PREMULTIPLIED in extra
-    if photometric not in PHOTOMETRICS or photometric == LAB or (depth == 16 and unsupported_16_bit):
-        raise decode_error("TIFF of these colors is not supported", kind)
-    compression = directory.integer(COMPRESSION, 1)
-    if compression not in TiffImagePlugin.COMPRESSION_INFO:
-        raise _unsupported_compression(compression)
-    if photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO) and samples == 2 and not (extra > 0).any():
-        # Two bands, of which none is called transparency.
-        raise decode_error("TIFF of several gray bands is not supported", f"{kind}; {_ONE_BAND}")
-    if samples > 6:
-        raise decode_error("TIFF of this many samples per pixel is not supported", f"{kind}; {_THREE_BANDS}")
-    are_bands = photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO) and samples > 2
-    if are_bands and (photometric, samples) != (BLACK_IS_ZERO, 3):
-        raise decode_error("TIFF of several gray bands is not supported", f"{kind}; {_THREE_BANDS}")
-    if are_bands and (depth < 8 or (extra != 0).any()):
-        raise decode_error("TIFF of several gray bands is not supported", f"{kind}; {_THREE_BANDS}")
+    stored = _stored_samples(directory)
+    _check_supported(stored)
     return SampleLayout(
-        size=size,
-        bits=depth,
-        samples=samples,
-        photometric=RGB if are_bands else photometric,
-        are_bands=are_bands,
-        has_more_bands=photometric == RGB and samples > 3 and not (extra > 0).any(),
+        size=(directory.integer(HEIGHT, 0), directory.integer(WIDTH, 0)),
+        bits=stored.depth,
+        samples=stored.samples,
+        photometric=RGB if stored.are_bands else stored.photometric,
+        are_bands=stored.are_bands,
+        has_more_bands=stored.photometric == RGB and stored.samples > 3 and not stored.has_transparency,
     )
 
 
 def _check_blocks(directory: TiffDirectory, layout: SampleLayout, data: bytes) -> None:
     """Check that all strips or tiles are within the file and not too large."""
-    byte_count = len(data)
     tiled = TILE_OFFSETS in directory.fields
     offsets, lengths = (
         directory.integers(tag).astype(np.uint64)
         for tag in ((TILE_OFFSETS, TILE_BYTES) if tiled else (STRIP_OFFSETS, STRIP_BYTES))
     )
+    _check_positions(offsets, lengths, len(data))
+    compression = directory.integer(COMPRESSION, 1)
+    # Tiles are padded to their full size, and the lengths of compressed strips say nothing about rows.
+    if not tiled and len(lengths) and compression == UNCOMPRESSED:
+        _check_uncompressed_size(layout, lengths)
+    if len(lengths) and compression == JPEG:
+        _check_jpeg_ends(offsets, lengths, data)
+    if tiled:
+        _check_tile_sides(directory, layout.size)
+
+
+def _check_positions(offsets: NDArray[np.uint64], lengths: NDArray[np.uint64], byte_count: int) -> None:
+    """Check that there is a length for each offset and that all blocks lie in the file."""
     if not len(offsets):
         raise damaged_error("the TIFF has no offsets of its pixels")
     if len(lengths) and len(lengths) != len(offsets):
         raise damaged_error(f"{len(offsets)} blocks of pixels with {len(lengths)} lengths")
+    # libtiff estimates lengths that are absent, as old writers left them out.
     held = lengths if len(lengths) else np.ones(len(offsets), np.uint64)
     beyond = (offsets > byte_count) | (held > byte_count - np.minimum(offsets, byte_count))
     if beyond.any():
@@ -287,23 +416,30 @@ def _check_blocks(directory: TiffDirectory, layout: SampleLayout, data: bytes) -
             int(offset) + int(length) for offset, length in zip(offsets[beyond], held[beyond], strict=True)
         )
         raise truncated_error(f"pixels end at byte {end} of {byte_count}")
-    if not tiled and len(lengths) and directory.integer(COMPRESSION, 1) == UNCOMPRESSED:
-        height, width = layout.size
-        needed = height * (width * layout.bits * layout.samples // 8)
-        found = int(lengths.sum(dtype=np.float64))
-        if found < needed:
-            raise truncated_error(f"{found} bytes of pixels, expected {needed}")
-    if len(lengths) and directory.integer(COMPRESSION, 1) == JPEG:
-        # libtiff fills in the missing end of a JPEG and reports success.
-        for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
-            if not data[offset : offset + length].rstrip(b"\0").endswith(b"\xff\xd9"):
-                raise truncated_error(f"the JPEG data at byte {offset} have no end")
-    if tiled:
-        # A tile may extend beyond the picture, but not far: its complete buffer is allocated.
-        for tag, pixels in ((TILE_HEIGHT, layout.size[0]), (TILE_WIDTH, layout.size[1])):
-            tile = directory.integer(tag, 0)
-            if not 1 <= tile <= max(4 * pixels, 4096):
-                raise damaged_error(f"a tile side of {tile} for {plural(pixels, 'pixel')}")
+
+
+def _check_uncompressed_size(layout: SampleLayout, lengths: NDArray[np.uint64]) -> None:
+    """Check that strips hold all rows; Pillow 12.3 returns other pixels for those that they lack."""
+    height, width = layout.size
+    needed = height * (width * layout.bits * layout.samples // 8)
+    found = int(lengths.sum(dtype=np.float64))
+    if found < needed:
+        raise truncated_error(f"{found} bytes of pixels, expected {needed}")
+
+
+def _check_jpeg_ends(offsets: NDArray[np.uint64], lengths: NDArray[np.uint64], data: bytes) -> None:
+    """Check that each block has its end marker: libtiff fills in the missing end of a JPEG and reports success."""
+    for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
+        if not data[offset : offset + length].rstrip(b"\0").endswith(b"\xff\xd9"):
+            raise truncated_error(f"the JPEG data at byte {offset} have no end")
+
+
+def _check_tile_sides(directory: TiffDirectory, size: Size) -> None:
+    """Refuse a tile that extends far beyond the picture: its complete buffer is allocated."""
+    for tag, pixels in ((TILE_HEIGHT, size[0]), (TILE_WIDTH, size[1])):
+        tile = directory.integer(tag, 0)
+        if not 1 <= tile <= max(4 * pixels, 4096):
+            raise damaged_error(f"a tile side of {tile} for {plural(pixels, 'pixel')}")
 
 
 def _plain_tiff(
@@ -320,7 +456,7 @@ def _plain_tiff(
     values_at = start + (8 if big else 2) + len(kept) * (20 if big else 12) + inline
     for tag, field in kept:
         payload: bytes | memoryview = field.data or b""
-        if len(payload) > inline:
+        if len(payload) > inline:  # values begin at even bytes (TIFF 6.0, section 2)
             place = struct.pack(f"{order}{pointer}", values_at)
             values += [payload, b"\0" * (len(payload) % 2)]
             values_at += len(payload) + len(payload) % 2
@@ -341,6 +477,7 @@ def _short(directory: TiffDirectory, value: int) -> TiffField:
 def _load_gray_16_bit(plain: bytes) -> NDArray[Any]:
     """Decode gray samples as uint16 [height, width, 1]."""
     image = open_with_plugin(TiffImagePlugin.TiffImageFile, plain)
+    # Pillow decodes some layouts of 16-bit gray to 32 bits or to floats.
     if not image.mode.startswith("I;16"):
         raise decode_error("TIFF of these colors is not supported", f"Pillow's mode {image.mode}")
     with decoder_failures():
@@ -361,6 +498,7 @@ def _load_planes_16_bit(data: bytes, directory: TiffDirectory, layout: SampleLay
         for tag in {STRIP_OFFSETS, STRIP_BYTES, TILE_OFFSETS, TILE_BYTES} & directory.fields.keys():
             field = directory.fields[tag]
             count, left_over = divmod(field.count, layout.samples)
+            # Planar files list all blocks of the first color, then those of the next.
             if left_over or field.data is None:
                 raise damaged_error(f"{field.count} blocks of pixels for {layout.samples} samples")
             size = count * TYPE_BYTES[field.type]
@@ -373,18 +511,21 @@ def _load_planes_16_bit(data: bytes, directory: TiffDirectory, layout: SampleLay
 
 def _load_samples(data: bytes, directory: TiffDirectory, layout: SampleLayout) -> Raster:
     """Decode the pixels with every stored bit."""
+    # `load_16_bit` cannot read planes, see `_load_planes_16_bit`.
     if layout.bits == 16 and layout.photometric == RGB and directory.integer(PLANAR, 1) == _SEPARATE:
         return Raster(pixels=_load_planes_16_bit(data, directory, layout))
     # Pillow refuses 16-bit pictures in which white is zero, or does not invert them.
     deep_inverse = layout.bits == 16 and layout.photometric == WHITE_IS_ZERO
     replaced = {PHOTOMETRIC: _short(directory, BLACK_IS_ZERO)} if deep_inverse else {}
+    dropped = frozenset[int]()
     if layout.are_bands:
         # Pillow has no mode for several gray samples. Called red, green and blue, the same samples are decoded.
-        replaced = {PHOTOMETRIC: _short(directory, RGB)}
-    plain = _plain_tiff(data, directory, replaced, frozenset((EXTRA_SAMPLES,) if layout.are_bands else ()))
+        replaced, dropped = {PHOTOMETRIC: _short(directory, RGB)}, frozenset((EXTRA_SAMPLES,))
+    plain = _plain_tiff(data, directory, replaced, dropped)
     open_again = partial(open_with_plugin, TiffImagePlugin.TiffImageFile, plain)
     if layout.bits < 16:
         return load_raster(open_again())
+    # Pillow has no 16-bit color mode; `load_16_bit` decodes twice.
     if layout.photometric == RGB:
         return Raster(pixels=load_16_bit(open_again))
     gray = _load_gray_16_bit(plain)
@@ -437,6 +578,7 @@ def open_tiff(data: bytes) -> OpenedImage:
                 notes = [GRAY_BANDS] * layout.are_bands + [MORE_BANDS] * layout.has_more_bands
                 return replace(raster, notes=(*raster.notes, *notes))
             except SourceError as error:
+                # Pillow's own message does not tell that its libtiff was built without the codec.
                 if any("not configured" in message for message in messages):
                     raise _unsupported_compression(compression) from error
                 raise
@@ -455,6 +597,7 @@ _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_voi
 
 
 def _collect(module: bytes | None, message_format: bytes | None, _: Any) -> None:
+    # The handler is called on every thread of the process, and may be called for each of a million strips.
     messages = getattr(_COLLECTED, "messages", None)
     if messages is not None and len(messages) < 10:
         parts = [part.decode("utf-8", "replace") for part in (module, message_format) if part]
@@ -469,7 +612,7 @@ def _install_error_handler() -> bool:
     try:
         library = ctypes.CDLL(_imaging.__file__)
         setter = library.TIFFSetErrorHandler
-    except (OSError, AttributeError):
+    except (OSError, AttributeError):  # a Pillow whose libtiff is hidden or a library of the system
         return False
     setter.argtypes, setter.restype = [_HANDLER], ctypes.c_void_p
     setter(_COLLECT)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
@@ -104,16 +105,22 @@ def _parse_fields(data: bytes) -> tuple[Fields, int]:
     fields = Fields()
     for line, end in header_lines(data):
         name, equals, written = (part.strip() for part in line.partition("="))
-        if line and not fields and not equals:
+        if line and not fields and not equals:  # not even the first line is a field
             break
         # ITK also writes the metadata of other formats, in lines of any form.
         if equals and re.fullmatch(r"[A-Za-z]\w*", name) is not None:
             fields.add(name, written)
-        if name == "ElementDataFile" and {"ObjectType", "NDims"} & fields.keys():
+        # ElementDataFile is the last field; the voxels follow its line.
+        if name == "ElementDataFile" and _has_marks(fields):
             return fields, end
-    if not {"ObjectType", "NDims"} & fields.keys():
+    if not _has_marks(fields):
         raise wrong_format("a MetaImage file", data)
     raise damaged_header(f"no ElementDataFile within {min(len(data), MAX_HEADER_BYTES)} bytes")
+
+
+def _has_marks(fields: Fields) -> bool:
+    """Return whether the fields are those of MetaImage, which has no magic bytes."""
+    return not fields.keys().isdisjoint(("ObjectType", "NDims"))
 
 
 def _flag(fields: Fields, *names: str, default: bool | None = False) -> bool | None:
@@ -133,8 +140,10 @@ def _lengths(fields: Fields) -> tuple[list[int], int]:
     lengths = parse_integers("DimSize", fields.needed("DimSize"), count, 1, 2**62)
     parts = parse_integer("ElementNumberOfChannels", fields.get("ElementNumberOfChannels", "1"), 1, 2**62)
     written = " x ".join(map(str, lengths))
+    # A slice of a series has no place among the others here; a volume needs a third axis.
     if count < 3:
         raise SourceError("decode", "not three axes of space", f"axes of {written} voxels")
+    # One axis of channels: a fourth axis or several values per voxel, and not both.
     if math.prod(lengths[4:]) > 1 or (math.prod(lengths[3:]) > 1 and parts > 1):
         raise too_many_axes(lengths, parts)
     return lengths, parts
@@ -147,9 +156,12 @@ def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
         raise unsupported_type(detail)
     dtype = np.dtype(f"<{METAIMAGE_TYPES[written]}")
     big = _flag(fields, "ElementByteOrderMSB", "BinaryDataByteOrderMSB", default=None)
+    # Single bytes and text have no byte order.
     if dtype.itemsize == 1 or not _flag(fields, "BinaryData", default=True):
         return dtype, ()
-    if big is None:
+    if (
+        big is None
+    ):  # MetaIO takes the byte order of the machine, and all machines that run ITK today are little-endian
         return dtype, (Finding.noted(FindingName.NO_BYTE_ORDER, "taken to be little-endian"),)
     return dtype.newbyteorder(">" if big else "<"), ()
 
@@ -158,12 +170,7 @@ def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
 def _affine(fields: Fields, count: int, options: ScanOptions) -> PlacedAffine:
     """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     scale, findings = unit_scale([fields.get("DistanceUnits", "")])
-    written = fields.first(*MATRIX)
-    rows = np.eye(count)
-    if written is not None:
-        rows = np.reshape(parse_numbers(MATRIX[0], written, count * count), (count, count))
-        if rows[:3, 3:].any() or rows[3:, :3].any():
-            raise damaged_header(f"{MATRIX[0]}: an axis of space and another")
+    rows = _matrix(fields, count)
     sizes = fields.get("ElementSpacing", fields.get("ElementSize"))
     if sizes is None:
         detail = "neither ElementSpacing nor ElementSize: 1 mm, the default of the format"
@@ -174,28 +181,58 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> PlacedAffine:
     steps = rows[:3, :3] * np.reshape(check_voxel_sides("ElementSpacing", sides[:3]), (3, 1))
     affine = LPS_TO_RAS @ affine_matrix(steps, origin[:3])
     affine[:3] *= scale
+    # Without a turn, the center changes nothing.
     if any(center[:3]) and not np.array_equal(rows, np.eye(count)):
         detail = "the matrix turns the axes about the first voxel, as ITK reads it"
         findings += (Finding.noted(FindingName.CENTER_OF_ROTATION, detail),)
-    named = _named_orientation(fields, count)
-    if written is None and named is None:
-        affine, noted = orient_as_itk(affine, f"no {MATRIX[0]}", options)
-        return affine, (*noted, *findings)
-    if named is None or _runs_to(affine, named):
-        return affine, findings
+    affine, noted, more = _with_named_orientation(affine, fields, count, options)
+    return affine, (*noted, *findings, *more)
+
+
+def _matrix(fields: Fields, count: int) -> NDArray[np.float64]:
+    """Return the directions of the axes, one per row; by default those of the space."""
+    written = fields.first(*MATRIX)
     if written is None:
+        return np.eye(count)
+    rows = np.reshape(parse_numbers(MATRIX[0], written, count * count), (count, count))
+    if rows[:3, 3:].any() or rows[3:, :3].any():
+        raise damaged_header(f"{MATRIX[0]}: an axis of space and another")
+    return rows
+
+
+def _with_named_orientation(
+    affine: AffineMatrix, fields: Fields, count: int, options: ScanOptions
+) -> tuple[AffineMatrix, tuple[Finding, ...], tuple[Finding, ...]]:
+    """Compare the affine with AnatomicalOrientation, and orient it by the options if the header has neither.
+
+    Returns:
+        The affine; the finding about an orientation by the options; and the finding about a contradiction.
+
+    Raises:
+        SourceError: the header names an orientation that is not the default, and has no matrix.
+    """
+    has_matrix, named = fields.first(*MATRIX) is not None, _named_orientation(fields, count)
+    # The header does not say how the volume lies in the patient.
+    if named is None and not has_matrix:
+        affine, noted = orient_as_itk(affine, f"no {MATRIX[0]}", options)
+        return affine, noted, ()
+    if named is None or _runs_to(affine, named):
+        return affine, (), ()
+    # ITK reads the matrix and ignores the name, whose letters programs understand in opposite ways.
+    if not has_matrix:
         detail = f"AnatomicalOrientation means axes to {named}, the lack of a {MATRIX[0]} axes to LPS; write that too"
         raise SourceError("decode", "orientation contradicts itself", detail)
     detail = f"AnatomicalOrientation states that the axes run to {named}; the matrix is used"
-    return affine, (*findings, Finding.noted(FindingName.ORIENTATIONS_DISAGREE, detail))
+    return affine, (), (Finding.noted(FindingName.ORIENTATIONS_DISAGREE, detail),)
 
 
 def _named_orientation(fields: Fields, count: int) -> str | None:
     """Return the directions of the axes in AnatomicalOrientation, such as "LPS"; None if it is absent."""
     letters = fields.get("AnatomicalOrientation", "").upper()
-    if not letters.strip("?"):
+    if not letters.strip("?"):  # ITK writes ??? where it does not know
         return None
     axes = {frozenset((one, OPPOSITE.get(one))) for one in letters[:3]}
+    # One letter per axis, each of another pair; MetaIO writes a fourth for the axis of time.
     if len(letters) not in (3, count) or len(axes) < 3 or not set(letters[:3]) <= OPPOSITE.keys():
         raise damaged_header(
             f"AnatomicalOrientation: expected three letters such as RAI, got {quote(letters)}"
@@ -226,17 +263,20 @@ def _content(
     skip = parse_integer("HeaderSize", fields.get("HeaderSize", "0"), -1, 2**62)
     packed = _flag(fields, "CompressedData")
     after = min(start + max(skip, 0), len(data))
+    # Voxels as text, numbers separated by blanks.
     if not _flag(fields, "BinaryData", default=True):
         if packed:
             raise SourceError("decode", "encoding is not read", "text that is compressed")
         return Content(data=data, start=after, unpack=partial(text_stream, dtype=dtype)), 0
     if packed:
         size = parse_integer("CompressedDataSize", fields.get("CompressedDataSize", "0"), 0, 2**62)
+        # 0 and absent mean up to the end of the file.
         if size > len(data) - after:
             detail = f"CompressedDataSize is {size}, the file holds {len(data) - after}; {COPY_AGAIN}"
             raise SourceError("decode", "voxels are missing", detail)
+        # MetaIO writes zlib data and reads both.
         unpack = GzipStream if data.startswith(GZIP_MAGIC, after) else ZlibStream
         return Content(data=data, start=after, unpack=unpack), 0
-    if skip == -1:
+    if skip == -1:  # the voxels are the last bytes of the file
         return Content(data=data, start=start), max(0, len(data) - start - values * dtype.itemsize)
     return Content(data=data, start=start, unpack=PlainStream), skip

@@ -43,6 +43,7 @@ def open_mgh(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile:
     """
     data = files.read(path)
     start = read_start(data, HEADER_BYTES)
+    # The format has no magic bytes: version 1, and a type whose number is below 256.
     if not (start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"):
         raise wrong_format("a FreeSurfer volume", start)
     if len(start) < HEADER_BYTES:
@@ -75,6 +76,7 @@ def _affine(
         is_oriented: whether the header marks its orientation as valid.
     """
     findings: tuple[Finding, ...] = ()
+    # Then voxel sizes and axes in the header are undefined; FreeSurfer takes 1 mm and coronal slices.
     if not is_oriented:
         side, sign = first_axis_side("the header's orientation is marked as not good", options)
         numbers = np.array([1, 1, 1, sign, 0, 0, 0, 0, -1, 0, 1, 0, 0, 0, 0])

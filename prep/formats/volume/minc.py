@@ -5,7 +5,9 @@
 Each slice can have its own image-min and image-max. Then the voxels are rescaled slice by slice to float64, so that
 labels stay within the tolerance for integers. Floating-point voxels are not rescaled.
 
-Of a NetCDF file, only the header is parsed; a variable's values are a view of the file's bytes:
+Of a NetCDF file, only the header is parsed; a variable's values are a view of the file's bytes. nibabel's reader would
+copy the file (it maps files with a descriptor only), accepts negative offsets, which read from the end of the file, and
+calls a truncated file "cannot reshape array":
 
     magic, record count | dimensions | global attributes | variables with their attributes, type and offset | values
 
@@ -50,7 +52,8 @@ SPACE: Final = {"xspace": (1.0, 0.0, 0.0), "yspace": (0.0, 1.0, 0.0), "zspace": 
 UNIT_TOLERANCE = 1e-3
 """Largest deviation of a direction's length from 1."""
 _IMAGE, _AXES = "minc-2.0/image/0/", "minc-2.0/dimensions/"
-_HDF5_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError)
+_HDF5_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError, OverflowError)
+"""Errors of h5py for damaged bytes; OverflowError for an address that a Python file cannot seek."""
 
 Attributes = Mapping[str, Any]
 ReadPlanes = Callable[[bytes], Iterator[NDArray[Any]]]
@@ -88,59 +91,88 @@ def open_minc(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
         SourceError: the file has another format, an unsupported type or irregular slices, or is damaged or too large.
     """
     data = _unpacked(files.read(path), options)
-    if data.startswith(NETCDF_MAGIC):
-        image = _open_version_1(data)
-    elif data.startswith(HDF5_MAGIC):
-        with _open_hdf5(data) as file:
-            image = _open_version_2(file)
-    else:
-        raise wrong_format("a MINC volume", data)
+    image = _open_image(data)
+    # HDF5 also has types of texts, references and records.
     if image.dtype.kind not in "iuf" or image.dtype.itemsize > 8:
         raise unsupported_type(f"{image.dtype}"[:100])
     spatial, channels, interleaved = _axes_of_space(image)
     shape = tuple(image.shape[image.dimensions.index(one)] for one in spatial)
     check_voxel_count(shape, channels, options.max_voxels)
-    slopes, inters, valid = _rescale(image)
-    uniform = bool((slopes == slopes.flat[0]).all() and (inters == inters.flat[0]).all())
-    dtype = image.dtype if uniform else np.dtype("<f8")
+    rescale = _rescale(image)
+    # With one slope for all slices, integers stay integers; with several, values are rescaled as they are read.
+    dtype = image.dtype if rescale.is_uniform else np.dtype("<f8")
     stored = StoredVoxels(
         shape=(shape[0], shape[1], shape[2]),
         channels=channels,
         interleaved=interleaved,
         dtype=dtype,
         offset=0,
-        slope=float(slopes.flat[0]) if uniform else 1.0,
-        inter=float(inters.flat[0]) if uniform else 0.0,
-        step=0.0 if uniform or image.dtype.kind == "f" else float(np.abs(slopes).max()),
+        slope=float(rescale.slopes.flat[0]) if rescale.is_uniform else 1.0,
+        inter=float(rescale.inters.flat[0]) if rescale.is_uniform else 0.0,
+        step=0.0 if rescale.is_uniform or image.dtype.kind == "f" else float(np.abs(rescale.slopes).max()),
     )
-
-    def pieces(data: bytes) -> Iterator[bytes]:
-        first = 0
-        for part in image.planes(data):
-            for plane in part:
-                _check_range(plane, valid)
-                if not uniform:
-                    scale = (slopes[first], inters[first]) if slopes.ndim else (slopes, inters)
-                    slope, inter = (one.reshape(one.shape + (1,) * (plane.ndim - one.ndim)) for one in scale)
-                    plane = plane * slope + inter
-                yield np.ascontiguousarray(plane, dtype).tobytes()
-                first += 1
-
     plane_bytes = 3 * 8 * math.prod(image.shape[1:])
     content = Content(
         data=data,
-        unpack=lambda data, _: PieceStream(pieces(data), stored.voxel_bytes),
+        unpack=lambda data, _: PieceStream(_pieces(image.planes(data), rescale, dtype), stored.voxel_bytes),
         working_bytes=image.working_bytes + plane_bytes,
     )
     return volume_file(stored, _affine(image, spatial), content, (path,))
 
 
+def _open_image(data: bytes) -> MincImage:
+    """Return the header of a file of either version."""
+    if data.startswith(NETCDF_MAGIC):
+        return _open_version_1(data)
+    if data.startswith(HDF5_MAGIC):
+        with _open_hdf5(data) as file:
+            return _open_version_2(file)
+    raise wrong_format("a MINC volume", data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rescale:
+    """Slope and intercept of each slice, arrays over the image's first axes, and the range of valid stored values.
+
+    The arrays have no axis if all slices share the values; the range is None for floating-point voxels.
+    """
+
+    slopes: NDArray[np.float64]
+    inters: NDArray[np.float64]
+    valid: tuple[float, float] | None
+
+    @property
+    def is_uniform(self) -> bool:
+        return bool((self.slopes == self.slopes.flat[0]).all() and (self.inters == self.inters.flat[0]).all())
+
+    def of_plane(self, number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the slopes and intercepts of a part along the first axis."""
+        if not self.slopes.ndim:
+            return self.slopes, self.inters
+        return np.asarray(self.slopes[number]), np.asarray(self.inters[number])
+
+
+def _pieces(parts: Iterator[NDArray[Any]], rescale: _Rescale, dtype: np.dtype[Any]) -> Iterator[bytes]:
+    """Yield the voxels of each plane, rescaled if the planes have different slopes."""
+    for number, plane in enumerate(plane for part in parts for plane in part):
+        _check_range(plane, rescale.valid)
+        # With one slope, `StoredVoxels` rescales, and integers stay integers.
+        if not rescale.is_uniform:
+            slope, inter = (
+                one.reshape(one.shape + (1,) * (plane.ndim - one.ndim)) for one in rescale.of_plane(number)
+            )
+            plane = plane * slope + inter
+        yield np.ascontiguousarray(plane, dtype).tobytes()
+
+
 def _unpacked(data: bytes, options: ScanOptions) -> bytes:
     """Return the bytes of a file, unpacked if they are gzip, whose last four bytes tell their number."""
+    # MINC 1 files are often kept as .mnc.gz; HDF5 and the NetCDF offsets need the unpacked bytes.
     if not data.startswith(GZIP_MAGIC):
         return data
     size = int.from_bytes(data[-4:], "little")
     options.reserve(len(data) + size)
+    # The size is that of the last member modulo 2**32 (RFC 1952, 2.3.1), so it is checked before and after unpacking.
     if size > (stream := open_stream(data)).max_bytes:
         raise SourceError("decode", "gzip data is damaged", f"it cannot hold the {size} bytes that it claims")
     unpacked = bytearray(size)
@@ -157,6 +189,7 @@ def _open_version_1(data: bytes) -> MincImage:
     if (image := variables.get("image")) is None:
         raise SourceError("decode", "not a MINC volume", "a NetCDF file without a variable 'image'")
     dtype, sign = image.dtype, _text(image.attributes.get("signtype", ""))
+    # NetCDF has signed types only; MINC 1 states the sign, whose default is unsigned for bytes.
     if dtype.kind == "i" and sign.startswith("unsigned") | (dtype.itemsize == 1 and not sign):
         dtype = np.dtype(dtype.str.replace("i", "u"))
     stored = NetcdfVariable(
@@ -206,13 +239,16 @@ def _dataset(file: Any, path: str) -> Any:
 
     for end in (at for at, letter in enumerate(f"{path}/") if letter == "/"):
         link = file.get(path[:end], getlink=True)
+        # An absent part of a path; the caller says whether it is needed.
         if link is None:
             return None
+        # HDF5 would open any file of the machine that a link names.
         if not isinstance(link, h5py.HardLink):
             raise SourceError("decode", "not a MINC volume", f"{path[:end]} is a link")
     found = file[path]
     if not isinstance(found, h5py.Dataset):
         raise SourceError("decode", "not a MINC volume", f"{path} is not a data set")
+    # HDF5 would read any file of the machine that the data set names.
     if found.is_virtual or found.external:
         raise SourceError("decode", "not a MINC volume", f"the values of {path} lie in another file")
     return found
@@ -223,12 +259,7 @@ def _open_version_2(file: Any) -> MincImage:
     if (image := _dataset(file, f"{_IMAGE}image")) is None:
         raise SourceError("decode", "not a MINC volume", f"an HDF5 file without a data set {_IMAGE}image")
     dimensions = _names(image.attrs.get("dimorder", ""))
-    if len(dimensions) != image.ndim:
-        raise damaged_header(f"dimorder names {len(dimensions)} axes, the image has {image.ndim}")
-    if image.chunks and any(one > whole for one, whole in zip(image.chunks, image.shape, strict=True)):
-        raise damaged_header(f"chunks of {image.chunks} in an image of {image.shape}")
-    if not image.id.get_storage_size():
-        raise SourceError("decode", "voxels are missing", "the image was never written")
+    _check_hdf5_image(image, dimensions)
     limits = {
         name: (_names(one.attrs.get("dimorder", ""))[: one.ndim], np.array(one[()], np.float64))
         for name in ("image-min", "image-max")
@@ -248,6 +279,17 @@ def _open_version_2(file: Any) -> MincImage:
     )
 
 
+def _check_hdf5_image(image: Any, dimensions: tuple[str, ...]) -> None:
+    if len(dimensions) != image.ndim:
+        raise damaged_header(f"dimorder names {len(dimensions)} axes, the image has {image.ndim}")
+    # HDF5 allocates a whole chunk, so that a small file could ask for any memory.
+    if image.chunks and any(one > whole for one, whole in zip(image.chunks, image.shape, strict=True)):
+        raise damaged_header(f"chunks of {image.chunks} in an image of {image.shape}")
+    # HDF5 returns zeros for values that were never written.
+    if not image.id.get_storage_size():
+        raise SourceError("decode", "voxels are missing", "the image was never written")
+
+
 def _hdf5_planes(data: bytes, thickness: int) -> Iterator[NDArray[Any]]:
     """Yield the stored values; every chunk is decompressed once."""
     with _open_hdf5(data) as file:
@@ -265,6 +307,7 @@ def _axes_of_space(image: MincImage) -> tuple[tuple[str, ...], int, bool]:
     spatial = tuple(name for name in image.dimensions if name in SPACE)
     rest = image.dimensions
     channels, interleaved = 1, False
+    # `planes` yields parts of the slowest axis, so channels have to be the first or the last axis.
     if rest[:1] == ("time",):
         channels, rest = image.shape[0], rest[1:]
     elif rest[-1:] == ("vector_dimension",):
@@ -278,23 +321,19 @@ def _axes_of_space(image: MincImage) -> tuple[tuple[str, ...], int, bool]:
     return spatial, channels, interleaved
 
 
-def _rescale(
-    image: MincImage,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], tuple[float, float] | None]:
-    """Return slope and intercept of each slice (of no axis: of all), and the range of valid stored values."""
-    one, none = np.ones(()), np.zeros(())
-    if image.dtype.kind == "f":
-        return one, none, None
-    info = np.iinfo(image.dtype)
-    stated = image.attributes.get("valid_range")
-    if stated is None:
-        stated = [image.attributes.get("valid_min", info.min), image.attributes.get("valid_max", info.max)]
-    low, high = _numbers("valid_range", [float(np.squeeze(end)) for end in stated], 2)
-    if not info.min <= low < high <= info.max:
-        raise damaged_header(f"valid_range {low:g} to {high:g} of {image.dtype.name}")
+def _rescale(image: MincImage) -> _Rescale:
+    """Return how stored values are rescaled.
+
+    Raises:
+        SourceError: the range of valid values, or image-min and image-max, are missing or impossible.
+    """
+    if image.dtype.kind == "f":  # the format does not rescale them
+        return _Rescale(slopes=np.ones(()), inters=np.zeros(()), valid=None)
+    low, high = _valid_range(image)
     if len(image.limits) < 2:
         raise damaged_header("image-min or image-max is missing, which say what the stored values mean")
     (axes, least), (others, most) = image.limits["image-min"], image.limits["image-max"]
+    # A limit per slice is an array over the first axes of the image; planes are rescaled by it one after another.
     if axes != others or least.shape != most.shape or least.shape != image.shape[: least.ndim]:
         raise damaged_header(f"image-min has the shape {least.shape}, image-max {most.shape}")
     if axes != image.dimensions[: least.ndim] or least.ndim >= len(image.dimensions):
@@ -304,11 +343,24 @@ def _rescale(
     if not (np.isfinite(least).all() and np.isfinite(most).all()):
         raise damaged_header("image-min or image-max is not finite")
     slopes = (most - least) / (high - low)
-    return slopes, least - low * slopes, (low, high)
+    return _Rescale(slopes=slopes, inters=least - low * slopes, valid=(low, high))
+
+
+def _valid_range(image: MincImage) -> tuple[float, float]:
+    """Return the valid stored values: `valid_range`, else `valid_min` and `valid_max`, else all of the type."""
+    info = np.iinfo(image.dtype)
+    stated = image.attributes.get("valid_range")
+    if stated is None:
+        stated = [image.attributes.get("valid_min", info.min), image.attributes.get("valid_max", info.max)]
+    low, high = _numbers("valid_range", [float(np.squeeze(end)) for end in stated], 2)
+    if not info.min <= low < high <= info.max:
+        raise damaged_header(f"valid_range {low:g} to {high:g} of {image.dtype.name}")
+    return float(low), float(high)
 
 
 def _check_range(plane: NDArray[Any], valid: tuple[float, float] | None) -> None:
     """Refuse stored values outside of the valid range, to which the format gives no meaning."""
+    # Floats are stored as they are and have no valid range.
     if valid is None or (plane.min() >= valid[0] and plane.max() <= valid[1]):
         return
     detail = (
@@ -330,11 +382,13 @@ def _affine(image: MincImage, spatial: tuple[str, ...]) -> PlacedAffine:
         if _text(axis.get("spacing", "regular")).startswith("irregular"):
             detail = f"{name} has irregular distances; store it on a regular grid first, as mincresample does"
             raise SourceError("decode", "slices lie at irregular distances", detail)
+        # The defaults are used, with a finding, because a voxel size of 1 mm is rarely true.
         if "step" not in axis or "start" not in axis:
             missing.append(name)
         (step,) = _numbers(f"step of {name}", axis.get("step", 1.0), 1)
         (start,) = _numbers(f"start of {name}", axis.get("start", 0.0), 1)
         direction = _numbers(f"direction_cosines of {name}", axis.get("direction_cosines", SPACE[name]), 3)
+        # A direction of another length would change the voxel size, which `step` states.
         if abs(np.linalg.norm(direction) - 1) > UNIT_TOLERANCE:
             raise damaged_header(f"direction_cosines of {name}: expected a length of 1, got {direction}")
         steps.append(direction * step)
@@ -445,6 +499,7 @@ class _HeaderParser:
     def count(self, tag: int) -> int:
         """Return the number of items of a list, which is 0 if the list is absent."""
         found, count = self.integer(), self.integer()
+        # ABSENT is written as two zeros.
         if (found, count) != (0, 0) and (found != tag or count > _MAX_ITEMS):
             raise damaged_header(f"a list of {count} items with tag {found}; expected tag {tag}")
         return count

@@ -124,11 +124,13 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
     dtype, parts = _data_type(header)
     lengths = _lengths(header)
     i, j, k, times, vector, *more = (lengths + [1] * 7)[:7]
+    # The axes are i, j, k, time and vector; one axis of channels is read, of times, vectors or colors.
     if max(more) > 1 or (times > 1 and vector > 1) or (parts > 1 and times * vector > 1):
         raise too_many_axes(lengths, parts)
     channels = times * vector * parts
     check_voxel_count(lengths, parts, max_voxels)
     slope, inter, findings = _rescale(header, kind, parts)
+    # Colors are stored as voxels of three or four bytes, and the user should know that they become channels.
     if parts > 1:
         detail = f"red, green, blue{' and alpha' if parts == 4 else ''} become {plural(parts, 'channel')}"
         findings += (Finding.noted(FindingName.COLOR_VOXELS, detail),)
@@ -157,14 +159,19 @@ def _detect_header(start: bytes, may_be_analyze: bool) -> tuple[NibabelHeader, F
         for (place, magic), (header_class, kind) in MAGICS.items():
             if header_class.sizeof_hdr == size and start.startswith(magic, place):
                 return header_class(start[:size], endianness=order, check=False), kind
+        # Analyze has no magic bytes; a damaged magic of NIfTI must not become Analyze, which has no orientation.
         if size == 348 and may_be_analyze and start[344:347] not in (b"n+1", b"ni1"):
             analyze: Any = Spm2AnalyzeHeader
             return analyze(start[:348], endianness=order, check=False), "analyze"
-        place, length = (344, 4) if size == 348 else (4, 8)
-        expected = " or ".join(str(magic) for (at, magic) in MAGICS if at == place)
-        detail = f"expected {expected} at byte {place}, got {start[place : place + length]!r}"
-        raise SourceError("decode", "header has a wrong magic", detail)
+        raise _wrong_magic(start, size)
     raise wrong_format("a NIfTI or Analyze file", start)
+
+
+def _wrong_magic(start: bytes, size: int) -> SourceError:
+    place, length = (344, 4) if size == 348 else (4, 8)
+    expected = " or ".join(str(magic) for (at, magic) in MAGICS if at == place)
+    detail = f"expected {expected} at byte {place}, got {start[place : place + length]!r}"
+    return SourceError("decode", "header has a wrong magic", detail)
 
 
 def _lengths(header: NibabelHeader) -> list[int]:
@@ -191,6 +198,7 @@ def _data_type(header: NibabelHeader) -> tuple[np.dtype[Any], int]:
 
 
 def _offset(header: NibabelHeader, kind: FileKind) -> int:
+    # NIfTI-1 stores the offset as a float. Four bytes after the header say whether extensions follow.
     value = float(header["vox_offset"])
     least = header.sizeof_hdr + 4 if kind == "single" else 0
     if not value >= least or not value.is_integer():
@@ -209,6 +217,7 @@ def _rescale(header: NibabelHeader, kind: FileKind, parts: int) -> tuple[float, 
         ignored = math.isfinite(inter) and inter != 0
         detail = f"slope {slope:g} means no rescaling, so the intercept {inter:g} is not applied"
         return 1.0, 0.0, (Finding.noted(FindingName.RESCALE_IGNORED, detail),) * ignored
+    # Analyze has no intercept, so NaN in its place means none.
     if kind == "analyze" and math.isnan(inter):
         inter = 0.0
     if not (math.isfinite(slope) and math.isfinite(inter)):
@@ -218,9 +227,11 @@ def _rescale(header: NibabelHeader, kind: FileKind, parts: int) -> tuple[float, 
 
 def spm_origin(header: NibabelHeader) -> tuple[float, float, float] | None:
     """Return the voxel (i, j, k) at the origin from SPM's field of an Analyze header; None if it is not set."""
+    # Only SPM's variant of Analyze has an origin.
     if not isinstance(header, Spm99AnalyzeHeader):
         return None
     origin, lengths = header["origin"][:3].astype(float), header["dim"][1:4].astype(float)
+    # nibabel takes an origin far outside of the volume for unset too: other programs use the field's bytes otherwise.
     if not origin.any() or (origin <= -lengths).any() or (origin >= 2 * lengths).any():
         return None
     i, j, k = (origin - 1).tolist()
@@ -238,6 +249,7 @@ def read_affine(header: NiftiHeader, options: ScanOptions) -> PlacedAffine:
     is_nifti = isinstance(fields, Nifti1Header)
     unit, scale = _unit(int(fields["xyzt_units"])) if is_nifti else ((), 1.0)
     has_sform, has_qform = (is_nifti and fields[code] > 0 for code in ("sform_code", "qform_code"))
+    # Both codes above 0: the standard allows both and does not rank them (NIfTI-1.1, "orientation").
     if has_sform and has_qform:
         affine, findings = _choose_affine(fields, lengths, options, scale)
         findings = (*negative * (options.sform_qform == "qform"), *findings)
@@ -272,7 +284,7 @@ def _with_positive_sizes(fields: NibabelHeader) -> tuple[NibabelHeader, tuple[Fi
 
 def _unit(code: int) -> tuple[tuple[Finding, ...], float]:
     """Return the finding about the unit of length, if any, and its size in millimeters."""
-    code &= 7
+    code &= 7  # the other bits are the unit of time
     if code in NIFTI_UNITS_MM:
         name, scale = NIFTI_UNITS_MM[code]
         return (converted_unit_finding(name),), scale
@@ -307,7 +319,7 @@ def _choose_affine(
     used, other_name = ("qform", "sform") if options.sform_qform == "qform" else ("sform", "qform")
     affine, fault = _checked(used, fields, scale)
     other, other_fault = _checked(other_name, fields, scale)
-    if affine is None:
+    if affine is None:  # the other one is used, whatever the options prefer
         if other is None:
             raise fault or AssertionError("an affine exists or has a fault")
         affine, other, fault, other_fault = other, affine, other_fault, fault
@@ -319,6 +331,7 @@ def _choose_affine(
         with np.errstate(over="ignore", invalid="ignore"):
             distance = _max_corner_distance(affine, other, lengths)
             allowed = DISAGREEMENT * float(np.linalg.norm(affine[:3, :3], axis=0).min())
+        # Rounding in float32 moves corners by less; a program that forgot one of the two moves them by more.
         if distance <= allowed:
             return affine, ()
         detail = f"they differ by {distance:.3g} at a corner"
@@ -362,6 +375,7 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
     Axis i becomes width, j height, k depth; time, vector components and colors become channels.
     """
     stem, extension, suffix = split_name(path)
+    # A pair may be named by either of its files.
     if extension.lower() == ".img":
         header_path, header_data = _partner(files, stem, ".hdr", extension, suffix)
     else:
@@ -373,6 +387,7 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
     )
     placed = read_affine(header, options)
     image_path, data = header_path, header_data
+    # The voxels of a pair and of Analyze are in the .img file.
     if header.kind != "single":
         if extension.lower() == ".img":
             image_path, data = path, files.read(path)

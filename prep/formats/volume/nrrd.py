@@ -132,6 +132,7 @@ def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFile
         dtype=dtype,
         offset=offset,
     )
+    # Text has no size per value, so the type must be known to unpack it.
     if unpack is text_stream:
         unpack = partial(unpack, dtype=dtype)
     return volume_file(
@@ -157,12 +158,14 @@ def _parse_fields(data: bytes) -> tuple[Fields, int]:
     for number, (line, end) in enumerate(lines, 2):
         if not line:
             return fields, end
+        # Comments, and key/value pairs (:=), which programs may define as they like.
         if line.startswith("#") or ":=" in line.partition(": ")[0]:
             continue
         name, colon, written = line.partition(":")
         if not colon:
             raise damaged_header(f"line {number} has no colon")  # without the text, which may name a patient
         fields.add(re.sub(r"\s", "", name).lower(), written.strip())
+        # Names of files follow in place of an empty line; `find_voxel_file` refuses several files.
         if fields.get("datafile", "").startswith("LIST"):
             return fields, end
     if len(data) > MAX_HEADER_BYTES:
@@ -178,37 +181,54 @@ def _parse_axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
     """
     count = parse_integer("dimension", fields.needed("dimension"), 1, MAX_HEADER_AXES)
     sizes = parse_integers("sizes", fields.needed("sizes"), count, 1, 2**62)
-    kinds = fields.get("kinds", "").lower().split() or ["???"] * count
-    if len(kinds) != count:
-        raise damaged_header(f"kinds: expected {count}, got {quote(fields['kinds'])}")
-    if any(kind == "complex" and size > 1 for kind, size in zip(kinds, sizes, strict=True)):
-        detail = "complex numbers; store the magnitude"
-        raise unsupported_type(detail)
+    kinds = _kinds(fields, sizes)
     space = _space_axes(fields, kinds, sizes)
     if len(space) != 3:
         detail = f"{len(space)} of the axes of {' x '.join(map(str, sizes))} voxels; write space directions or kinds"
         raise SourceError("decode", "not three axes of space", detail)
-    others = [axis for axis in range(count) if axis not in space and sizes[axis] > 1]
+    axes = _Axes(sizes=sizes, space=space, channel=_channel_axis(sizes, space))
+    if axes.channel is None or kinds[axes.channel] not in COLORS:
+        return axes, ()
+    detail = f"{COLORS[kinds[axes.channel]]} become {plural(sizes[axes.channel], 'channel')}"
+    return axes, (Finding.noted(FindingName.COLOR_VOXELS, detail),)
+
+
+def _kinds(fields: Fields, sizes: list[int]) -> list[str]:
+    """Return the kind of each axis; "???" is the format's word for unknown."""
+    kinds = fields.get("kinds", "").lower().split() or ["???"] * len(sizes)
+    if len(kinds) != len(sizes):
+        raise damaged_header(f"kinds: expected {len(sizes)}, got {quote(fields['kinds'])}")
+    # The real part alone is no image of a patient.
+    if any(kind == "complex" and size > 1 for kind, size in zip(kinds, sizes, strict=True)):
+        detail = "complex numbers; store the magnitude"
+        raise unsupported_type(detail)
+    return kinds
+
+
+def _channel_axis(sizes: list[int], space: list[int]) -> int | None:
+    """Return the axis of more than one value beside those of space, or None."""
+    others = [axis for axis in range(len(sizes)) if axis not in space and sizes[axis] > 1]
     if len(others) > 1:
         raise too_many_axes(sizes, 1)
-    channel = others[0] if others else None
-    if channel is not None and space[0] < channel < space[2]:
+    if not others:
+        return None
+    # Channels that are neither the fastest nor the slowest values would need another copy of the volume.
+    if space[0] < others[0] < space[2]:
         detail = "make it the first or the last of the axes"
         raise SourceError("decode", "axis of channels lies between those of space", detail)
-    axes = _Axes(sizes=sizes, space=space, channel=channel)
-    if channel is None or kinds[channel] not in COLORS:
-        return axes, ()
-    detail = f"{COLORS[kinds[channel]]} become {plural(sizes[channel], 'channel')}"
-    return axes, (Finding.noted(FindingName.COLOR_VOXELS, detail),)
+    return others[0]
 
 
 def _space_axes(fields: Fields, kinds: list[str], sizes: list[int]) -> list[int]:
     """Return the axes of space: those with a direction, else those that `kinds` and `spacings` mark."""
+    # A direction proves an axis of space; "none", or one of time alone, proves the opposite.
     if "spacedirections" in fields:
         directions = _directions(fields, len(sizes))
         return [axis for axis, vector in enumerate(directions) if vector is not None and any(vector[:3])]
+    # Kinds mark axes in files without directions (NRRD0003 and later).
     if any(kind in SPACE_KINDS for kind in kinds):
         return [axis for axis, kind in enumerate(kinds) if kind in SPACE_KINDS]
+    # An axis that is no axis of space has the spacing NaN.
     spacings = _spacings(fields, len(sizes))
     return [
         axis
@@ -224,8 +244,10 @@ def _spacings(fields: Fields, count: int) -> list[float]:
 def _space(fields: Fields) -> tuple[str, int]:
     """Return the name of the space without "-time", and the number of components of a vector in it."""
     name = fields.get("space", "").lower()
+    # Either the name of the space or its number of dimensions is given.
     if not name:
         return "", parse_integer("space dimension", fields.get("spacedimension", "3"), 1, MAX_HEADER_AXES)
+    # A fourth axis of time may be part of the space: rast, right-anterior-superior-time.
     plain = name[:-1] if name in ("rast", "last", "lpst") else name.removesuffix("-time")
     if plain not in PATIENT_SPACES and plain not in OTHER_SPACES:
         known = ", ".join((*PATIENT_SPACES, *OTHER_SPACES))
@@ -242,6 +264,7 @@ def _vector(name: str, written: str, count: int) -> list[float]:
 def _directions(fields: Fields, count: int) -> list[list[float] | None]:
     """Return the direction of each axis; None for the axes without one."""
     written, (_, dimension) = fields["spacedirections"], _space(fields)
+    # Three directions of space and perhaps one of time.
     if dimension not in (3, 4):
         raise SourceError("decode", "not three axes of space", f"space dimension {dimension}")
     words = re.findall(r"none|\([^()]*\)", written)
@@ -249,6 +272,7 @@ def _directions(fields: Fields, count: int) -> list[list[float] | None]:
         raise damaged_header(f"space directions: expected {count}, got {quote(written)}")
     vectors = [None if word == "none" else _vector("space directions", word, dimension) for word in words]
     for vector in vectors:
+        # Such an axis would move the grid over time.
         if vector is not None and any(vector[:3]) and any(vector[3:]):
             raise damaged_header("space directions: an axis of space and time")
     return vectors
@@ -258,6 +282,7 @@ def _directions(fields: Fields, count: int) -> list[list[float] | None]:
 def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> PlacedAffine:
     """Return the affine from voxel (i, j, k) to millimeters (right, anterior, superior), and the findings about it."""
     count = len(axes.sizes)
+    # Files of versions before NRRD0004 have voxel sizes only.
     if "spacedirections" not in fields:
         scale, unit = unit_scale(_quoted(fields, "units", count, axes.space))
         affine = LPS_TO_RAS @ _affine_from_spacings(fields, axes)
@@ -273,6 +298,7 @@ def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> PlacedAffine:
     else:
         findings += (Finding.noted(FindingName.NO_ORIGIN, "the first voxel is taken to lie at 0"),)
     affine[:3] *= scale
+    # The other spaces, such as scanner-xyz, have no stated relation to the patient.
     if name in PATIENT_SPACES:
         return np.diag([*PATIENT_SPACES[name], 1.0]) @ affine, findings
     cause = f"space {name} is not the patient's" if name else "no space is named"
@@ -285,6 +311,7 @@ def _affine_from_spacings(fields: Fields, axes: _Axes) -> AffineMatrix:
     count = len(axes.sizes)
     spacings = _spacings(fields, count)
     sides = [spacings[axis] if spacings else math.nan for axis in axes.space]
+    # The format has no default size, and a guess of 1 mm would be wrong for nearly all scans.
     if not all(map(math.isfinite, sides)):
         detail = (
             "neither space directions nor spacings; write one of them, such as the line spacings: 0.8 0.8 2.5"
@@ -298,6 +325,7 @@ def _affine_from_spacings(fields: Fields, axes: _Axes) -> AffineMatrix:
         if len(centerings) != count:
             raise damaged_header(f"centerings: expected {count}, got {len(centerings)}")
         for row, axis in enumerate(axes.space):
+            # `axis mins` is the position of the first sample, or of the border of its cell.
             if math.isfinite(lowest[axis]):
                 affine[row, 3] = lowest[axis] + (0 if centerings[axis] == "node" else sides[row] / 2)
     return affine
@@ -326,6 +354,7 @@ def _dtype(fields: Fields) -> np.dtype[Any]:
         known = ", ".join(UNPACKERS)
         raise SourceError("decode", "encoding is not read", f"{quote(encoding)}; supported: {known}")
     endian = fields.get("endian", "").lower()
+    # Single bytes and text have no byte order, so the field may be absent.
     if name[1] == "1" or UNPACKERS[encoding] is text_stream:
         return np.dtype(f"<{name}")
     if endian not in ("little", "big"):
@@ -344,10 +373,12 @@ def _skip_lines_and_bytes(
             detail = f"line skip {line_skip}: the file has fewer lines"
             raise SourceError("decode", "voxels are missing", detail)
     skip = parse_integer("byte skip", fields.get("byteskip", "0"), -1, 2**62)
+    # -1 skips all bytes before the voxels at the end of the file, which is possible for raw voxels only.
     if skip == -1:
         if encoding != "raw":
             raise damaged_header(f"byte skip -1 is for raw voxels; encoding is {encoding}")
         return start, max(0, len(data) - start - voxel_bytes)
+    # Bytes are skipped after unpacking, in text before it.
     if UNPACKERS[encoding] in (text_stream, hex_stream):
         return min(start + skip, len(data)), 0
     return start, skip

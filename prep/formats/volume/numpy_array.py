@@ -71,6 +71,7 @@ def open_array(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         shape, is_fortran, dtype = _HEADERS[npy.read_magic(stream)](stream)
     except _HEADER_ERRORS as error:
         raise SourceError("decode", "not a NumPy array", f"{error}"[:200]) from error
+    # Pickled objects would run code; longdouble and complex numbers are no voxels.
     if dtype.kind not in "buif" or dtype.itemsize > 8:
         cure = "save numbers, such as np.save(path, array.astype('float32'))"
         raise unsupported_type(f"dtype {dtype}; {cure}")
@@ -78,6 +79,7 @@ def open_array(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         detail = f"axes of {shape}; expected depth, height, width: save each volume and channel by itself"
         raise SourceError("decode", "not three axes of space", detail)
     check_voxel_count(shape, 1, options.max_voxels)
+    # nibabel's arrays are in this order, with width first, and nothing in the file tells them from others.
     if is_fortran:
         detail = (
             "its first axis is the fastest; save np.ascontiguousarray(array.T) if that is the axis of width, as "
@@ -109,10 +111,12 @@ def _open_member(data: bytes, start: int = 0) -> PieceStream:
         members = zipfile.ZipFile(io.BytesIO(data)).infolist()
     except _ZIP_ERRORS as error:
         raise SourceError("decode", "npz archive is damaged", f"{error}"[:200]) from error
+    # Nothing says which of several arrays is the image.
     if len(members) != 1:
         listed = ", ".join(member.filename.removesuffix(".npy") for member in members[:5])
         detail = f"{len(members)} arrays: {listed}; expected one: save each by itself with np.save"
         raise SourceError("decode", "npz archive has not one array", detail)
+    # The directory may claim any size; deflate cannot expand more than this.
     most = min(members[0].file_size, MAX_DEFLATE_RATIO * (members[0].compress_size + 1))
     return PieceStream(_pieces(data, members[0]), most)
 

@@ -120,6 +120,7 @@ class SeriesPolicy:
         >>> SeriesPolicy(salt="s").key(b"P1") == SeriesPolicy(salt="s").key(b" P1 ")
         True
         """
+        # DICOM pads values to an even length, with a blank or a zero byte (PS3.5 6.2), and programs trim some of them.
         stripped = identifier.strip(b" \0")
         if not stripped:
             return None

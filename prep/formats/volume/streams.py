@@ -77,6 +77,7 @@ class GzipStream:
             piece = self._next_piece(min(len(target) - filled, OUTPUT_BYTES))
             target[filled : filled + len(piece)] = piece
             filled += len(piece)
+            # What ISA-L read beyond the end belongs to the next member.
             if self._member.eof:
                 self._at -= len(self._member.unused_data)
                 self._member = None
@@ -87,6 +88,7 @@ class GzipStream:
         rest = len(self._data) - self._at
         if rest == 0:
             return False
+        # Tapes and block devices pad with zeros, which gzip ignores too; other bytes are a damaged copy.
         if not self._data.startswith(GZIP_MAGIC, self._at):
             if self._data.count(0, self._at) != rest:
                 raise SourceError("decode", "gzip data is followed by something else", plural(rest, "byte"))
@@ -105,11 +107,12 @@ class GzipStream:
         if len(data) < end:
             raise self._truncated()
         method, flags = data[self._at + 2], data[self._at + 3]
-        if method != DEFLATE:
+        if method != DEFLATE:  # RFC 1952 defines no other method
             raise SourceError("decode", "gzip data is damaged", f"compression method {method}")
         if flags & HAS_EXTRA:
             end += 2 + int.from_bytes(data[end : end + 2], "little")
         for flag in (HAS_NAME, HAS_COMMENT):
+            # The name and the comment end with a zero byte (RFC 1952, 2.3.1).
             if flags & flag:
                 end = data.find(b"\0", end) + 1
                 if not end:
@@ -122,6 +125,7 @@ class GzipStream:
 
     def _next_piece(self, most: int) -> bytes:
         piece = self._view[self._at : self._at + INPUT_BYTES] if self._member.needs_input else b""
+        # zlib and ISA-L report no error at a missing end; they wait for more input.
         if self._member.needs_input and not piece:
             raise self._truncated()
         self._at += len(piece)
@@ -171,6 +175,7 @@ def unpack_head(head: bytes, byte_count: int) -> tuple[bytes, bool]:
     """
     if not head.startswith(GZIP_MAGIC):
         return head[:byte_count], False
+    # zlib reads a header of any length; ISA-L's parser does not, see `GzipStream._header_end`.
     stream = zlib.decompressobj(GZIP_WINDOW_BITS)
     try:
         start = stream.decompress(head, byte_count)
@@ -279,6 +284,7 @@ def _text_pieces(data: bytes, at: int, dtype: np.dtype[Any]) -> Iterator[bytes]:
 
 def _values(words: list[bytes], at: int, dtype: np.dtype[Any]) -> bytes:
     try:
+        # A float beyond the type becomes infinite, and is checked like other infinite voxels; an integer is refused.
         if dtype.kind == "f":
             with np.errstate(over="ignore"):
                 return np.array([float(word) for word in words]).astype(dtype).tobytes()

@@ -122,67 +122,84 @@ class VolumeFile:
             SourceError: the file has several channels without segments; or the voxels cannot be read. They are read at
                 once if voxels that are not numbers become background.
         """
-        stored, content, findings = self.stored, self.content, self.findings
+        stored = self.stored
         coding = options.coding if not self.segments else LabelCoding()
-        listed = _coded_segments(coding, stored) or self.segments
-        has_layers = bool(listed) and (bool(coding) or all(one.layer < stored.channels for one in listed))
-        if stored.channels > 1 and not has_layers:
-            raise _several_channels(stored)
-        held: NDArray[Any] | None = None
+        segments = dict(enumerate(self._classes(coding), start=1))
         read_bytes, item_bytes = label_memory(stored, has_negative=bool(options.negative_values))
-        if options.non_finite_labels == "background" and stored.dtype.kind == "f":
-            options.reserve(content.held_bytes + read_bytes)
-            # The finding about replaced voxels must be known now, so all voxels are read.
-            held, replaced = read_labels(
-                stored, content, non_finite_is_background=True, negative=options.negative_values
-            )
-            detail = f"{plural(replaced, 'voxel')} became background"
-            findings += (Finding.corrected(FindingName.MASK_VOXELS_NOT_FINITE, detail),) * (replaced > 0)
-        elif is_quantized(stored):
-            options.reserve(content.held_bytes + read_bytes)
-            tolerance = quantization_tolerance(stored, content)
-            if tolerance is not None:
-                held, _ = read_labels(stored, content, tolerance=tolerance, negative=options.negative_values)
-                step = stored.step or abs(stored.slope)
-                detail = f"values are stored in steps of {step:.3g}; the nearest whole numbers were taken"
-                findings += (Finding.corrected(FindingName.MASK_QUANTIZED, detail),)
+        held, noted = self._labels_now(options, read_bytes)
 
         def read() -> NDArray[Any]:
-            return read_labels(stored, content, negative=options.negative_values)[0] if held is None else held
+            return (
+                read_labels(stored, self.content, negative=options.negative_values)[0]
+                if held is None
+                else held
+            )
 
         def read_single() -> NDArray[Any]:
             if stored.channels > 1:
                 raise _several_channels(stored)
             return read().reshape(stored.shape)
 
-        segments = dict(enumerate(listed, start=1))
         kept = self._select(segments, options)
-        findings += left_out_findings({number: one.name for number, one in segments.items()}, kept)
+        left_out = left_out_findings({number: one.name for number, one in segments.items()}, kept)
 
         def read_classes(ids: Mapping[int, int], overlap: OverlapRule) -> tuple[NDArray[Any], int]:
-            values = _arrange(stored, read())
-            layers = _layers(values, coding)
-            more = dict.fromkeys(options.ignored_values, ids[0]) if 0 in ids else {}
-
-            def is_left_out(value: int) -> bool:
-                return options.classes.target(str(value)) is None
-
-            known = {**dict.fromkeys(segments, 0), **ids}
-            return merge_layers(layers, segments, known, overlap, is_left_out, more)
+            layers = _layers(_arrange(stored, read()), coding)
+            return _merge_classes(layers, segments, ids, overlap, options)
 
         return MaskScan(
             grid=self.grid,
             names={number: one.name for number, one in kept.items()},
+            # Segments of several layers share values, so a value alone names no class.
             values={number: one.value for number, one in kept.items()} if stored.channels == 1 else {},
-            findings=findings,
+            findings=(*self.findings, *noted, *left_out),
             files=tuple(sorted(set(self.files))),
             read=read_single,
             read_classes=read_classes if segments else None,
-            held_bytes=content.held_bytes,
+            held_bytes=self.content.held_bytes,
             # Segments need two more arrays: the ids of a layer, and those of the layers before it.
             read_bytes=read_bytes + (8 * stored.value_count if segments else 0),
             value_bytes=item_bytes,
         )
+
+    def _classes(self, coding: LabelCoding) -> tuple[LabelSegment, ...]:
+        """Return the classes of a mask by the user's coding, else those that the file names.
+
+        Raises:
+            SourceError: the file has several channels that neither explains.
+        """
+        listed = _coded_segments(coding, self.stored) or self.segments
+        has_layers = bool(listed) and (
+            bool(coding) or all(one.layer < self.stored.channels for one in listed)
+        )
+        # Nothing says which channel is the class, or whether colors are classes.
+        if self.stored.channels > 1 and not has_layers:
+            raise _several_channels(self.stored)
+        return listed
+
+    def _labels_now(
+        self, options: ScanOptions, read_bytes: int
+    ) -> tuple[NDArray[Any] | None, tuple[Finding, ...]]:
+        """Return the labels and the finding about corrected ones; None for labels that are correct as they are.
+
+        The finding must be known when the mask is opened, so all voxels are read now.
+        """
+        stored, content, negative = self.stored, self.content, options.negative_values
+        if options.non_finite_labels == "background" and stored.dtype.kind == "f":
+            options.reserve(content.held_bytes + read_bytes)
+            held, replaced = read_labels(stored, content, non_finite_is_background=True, negative=negative)
+            detail = f"{plural(replaced, 'voxel')} became background"
+            return held, (Finding.corrected(FindingName.MASK_VOXELS_NOT_FINITE, detail),) * (replaced > 0)
+        if not is_quantized(stored):
+            return None, ()
+        options.reserve(content.held_bytes + read_bytes)
+        tolerance = quantization_tolerance(stored, content)
+        if tolerance is None:
+            return None, ()
+        held, _ = read_labels(stored, content, tolerance=tolerance, negative=negative)
+        step = stored.step or abs(stored.slope)
+        detail = f"values are stored in steps of {step:.3g}; the nearest whole numbers were taken"
+        return held, (Finding.corrected(FindingName.MASK_QUANTIZED, detail),)
 
     @staticmethod
     def _select(segments: Mapping[int, LabelSegment], options: ScanOptions) -> dict[int, LabelSegment]:
@@ -252,8 +269,10 @@ def _coded_segments(coding: LabelCoding, stored: StoredVoxels) -> tuple[LabelSeg
         named = "red, green, blue" if coding.colors else ", ".join(coding.channels)
         detail = f"expected {expected} ({named}), got {stored.channels}"
         raise SourceError("annotation", "label has another number of channels", detail)
+    # The user states colors as hexadecimal digits of 8 bits each.
     if coding.colors and stored.dtype.itemsize > 1:
         raise SourceError("annotation", "colors of more than 8 bits are no classes", f"{stored.dtype.name}")
+    # Colors give one layer of numbers; channels a layer of 0 and 1 each.
     if coding.colors:
         return tuple(LabelSegment(name=name, value=number) for number, name in coding.names.items())
     return tuple(LabelSegment(name=name, value=1, layer=number - 1) for number, name in coding.names.items())
@@ -265,6 +284,7 @@ def _layers(values: NDArray[Any], coding: LabelCoding) -> list[NDArray[Any]]:
     Raises:
         SourceError: a channel of one class holds several values besides 0, or a color has no class.
     """
+    # The three channels together are one class.
     if coding.colors:
         return [np.stack([classes_of_colors(plane, coding.numbers) for plane in values])]
     layers = [values[..., channel] for channel in range(values.shape[-1])]
@@ -272,6 +292,7 @@ def _layers(values: NDArray[Any], coding: LabelCoding) -> list[NDArray[Any]]:
         return layers
     kept = [(name, layer) for name, layer in zip(coding.channels, layers, strict=True) if name != BACKGROUND]
     for name, layer in kept:
+        # Two values would be two classes, of which the channel's name names one.
         if ((layer != 0) & (layer != layer.max())).any():
             raise SourceError(
                 "annotation", "channel of a class holds several values", f"{name}: 0 and one other"
@@ -281,6 +302,7 @@ def _layers(values: NDArray[Any], coding: LabelCoding) -> list[NDArray[Any]]:
 
 def _arrange(stored: StoredVoxels, values: NDArray[Any]) -> NDArray[Any]:
     """Return the flat values as a view [depth, height, width, channel]."""
+    # The other files store one volume per channel.
     if stored.interleaved or stored.channels == 1:
         return values.reshape(*stored.shape, stored.channels)
     return np.moveaxis(values.reshape(stored.channels, *stored.shape), 0, -1)
@@ -331,16 +353,21 @@ def nrrd_segments(data: bytes) -> tuple[LabelSegment, ...]:
             break
         if match := _SEGMENT.fullmatch(line):
             entries.setdefault(int(match[1]), {})[match[2]] = match[3].strip()
-    segments = []
-    for index, (_, entry) in enumerate(sorted(entries.items())):
-        name = "" if entry.get("NameAutoGenerated") == "1" else entry.get("Name", "")
-        is_early = "LabelValue" not in entry and "Layer" not in entry
-        value, layer = entry.get("LabelValue", "1"), entry.get("Layer", str(index if is_early else 0))
-        if not (value.isdecimal() and layer.isdecimal()):
-            detail = f"{name!r}: {value!r}, layer {layer!r}"
-            raise SourceError("decode", "segment's value is no number", detail)
-        segments.append(LabelSegment(name=name or value, value=int(value), layer=int(layer)))
-    return _meaningful(segments)
+    return _meaningful(
+        [_slicer_segment(index, entry) for index, (_, entry) in enumerate(sorted(entries.items()))]
+    )
+
+
+def _slicer_segment(index: int, entry: Mapping[str, str]) -> LabelSegment:
+    """Return a segment of Slicer by its fields and its place in the file."""
+    # Slicer numbers names that nobody wrote, such as Segment_1.
+    name = "" if entry.get("NameAutoGenerated") == "1" else entry.get("Name", "")
+    # Before Slicer 4.11, a segment had neither field and its own layer of 0 and 1.
+    is_early = "LabelValue" not in entry and "Layer" not in entry
+    value, layer = entry.get("LabelValue", "1"), entry.get("Layer", str(index if is_early else 0))
+    if not (value.isdecimal() and layer.isdecimal()):
+        raise SourceError("decode", "segment's value is no number", f"{name!r}: {value!r}, layer {layer!r}")
+    return LabelSegment(name=name or value, value=int(value), layer=int(layer))
 
 
 def _labels(text: str) -> Iterator[tuple[str, str]]:
@@ -348,6 +375,7 @@ def _labels(text: str) -> Iterator[tuple[str, str]]:
     end = 0
     while (tag := _LABEL.search(text, end)) is not None:
         end = text.find("</Label>", tag.end())
+        # An unclosed label ends the table; searching again would take quadratic time.
         if end < 0:
             return
         if key := _KEY.search(tag[1]):
@@ -362,9 +390,11 @@ def nifti_segments(start: bytes, offset: int, header_bytes: int) -> tuple[LabelS
         offset: offset of the voxels.
         header_bytes: size of the header.
     """
+    # This byte is 0 if no extension follows the header (NIfTI-1.1, "extended header").
     if start[header_bytes : header_bytes + 1] in (b"", b"\0"):
         return ()
     text = start[header_bytes + 4 : offset].decode("utf-8", "replace")
+    # Connectome Workbench and TotalSegmentator write a table; AFNI writes an attribute.
     if "<LabelTable" in text:
         pairs = list(_labels(text))
     else:
@@ -382,27 +412,54 @@ def read_label_segments(files: SourceFiles, path: str) -> tuple[LabelSegment, ..
     lower = path.lower()
     if lower.endswith((*FORMAT_EXTENSIONS["nrrd"].single, *FORMAT_EXTENSIONS["nrrd"].headers)):
         return nrrd_segments(files.head(path, _HEAD_BYTES))
+    # The other formats have no names of classes.
     if not lower.endswith(FORMAT_EXTENSIONS["nifti"].single):
         return ()
     head = files.head(path, _HEAD_BYTES)
     start, _ = unpack_head(head, 544)
-    sizes = {order: int(np.frombuffer(start[:4].ljust(4), f"{order}i4")[0]) for order in "<>"}
-    order, size = next((pair for pair in sizes.items() if pair[1] in _NIFTI_HEADER_SIZES), ("<", 0))
-    if not size or len(start) <= size or not start[size]:
-        return ()
-    kind, place = ("f4", 108) if size == 348 else ("i8", 168)
-    offset = float(np.frombuffer(start, order + kind, 1, place)[0])
+    size, offset = _extension_span(start)
     if not size < offset <= MOST_EXTENSION_BYTES:
         return ()
     start, _ = unpack_head(head, int(offset))
-    if len(start) < offset:
+    if len(start) < offset:  # a long label table
         start, _ = unpack_head(files.read(path), int(offset))
     return nifti_segments(start, int(offset), size)
+
+
+def _extension_span(start: bytes) -> tuple[int, float]:
+    """Return the size of a NIfTI header and the offset of the voxels; (0, 0) without extensions between them.
+
+    nibabel would be imported for these two numbers, while a listing reads thousands of files.
+    """
+    sizes = {order: int(np.frombuffer(start[:4].ljust(4), f"{order}i4")[0]) for order in "<>"}
+    order, size = next((pair for pair in sizes.items() if pair[1] in _NIFTI_HEADER_SIZES), ("<", 0))
+    # The byte after the header is not 0 if extensions follow (NIfTI-1.1, "extended header").
+    if not size or len(start) <= size or not start[size]:
+        return 0, 0.0
+    kind, place = ("f4", 108) if size == 348 else ("i8", 168)  # vox_offset
+    return size, float(np.frombuffer(start, order + kind, 1, place)[0])
 
 
 def _meaningful(segments: Sequence[LabelSegment]) -> tuple[LabelSegment, ...]:
     """Return the segments, or () if all names only repeat the values because nobody named a segment."""
     return () if all(one.is_generated for one in segments) else tuple(segments)
+
+
+def _merge_classes(
+    layers: Sequence[NDArray[Any]],
+    segments: Mapping[int, LabelSegment],
+    ids: Mapping[int, int],
+    overlap: OverlapRule,
+    options: ScanOptions,
+) -> tuple[NDArray[Any], int]:
+    """Merge layers as `merge_layers`; segments without an id, and values that the options ignore, are background."""
+
+    def is_left_out(value: int) -> bool:
+        return options.classes.target(str(value)) is None
+
+    more = dict.fromkeys(options.ignored_values, ids[0]) if 0 in ids else {}
+    known = {**dict.fromkeys(segments, 0), **ids}
+    return merge_layers(layers, segments, known, overlap, is_left_out, more)
 
 
 def merge_layers(
@@ -428,21 +485,11 @@ def merge_layers(
     """
     merged: NDArray[Any] | None = None
     overlapped = 0
-    dtype = np.uint8 if max(ids.values(), default=0) <= 255 else np.int32
+    dtype = np.dtype(np.uint8 if max(ids.values(), default=0) <= 255 else np.int32)
     for number, values in enumerate(layers):
         id_of = {one.value: ids[place] for place, one in segments.items() if one.layer == number} | dict(more)
-        present = sorted({value for plane in values for value in np.unique(plane).tolist()})
-        unnamed = [value for value in present if value and value not in id_of and not left_out(value)]
-        if unnamed:
-            listed = ", ".join(map(str, unnamed[:10]))
-            cure = f"name it in the file, or leave it out with --map-classes {unnamed[0]}=background"
-            raise SourceError("annotation", "label has values that it does not name", f"{listed}; {cure}")
-        id_table = np.array([id_of.get(value, 0) for value in present], dtype)
-        label = np.empty(values.shape, dtype)
-        for target, plane in zip(
-            label, values, strict=True
-        ):  # plane by plane: an index takes 8 bytes per voxel
-            target[...] = id_table[np.searchsorted(present, plane)]
+        label = _ids_of_layer(values, id_of, left_out, dtype)
+        # The first layer cannot overlap.
         if merged is None:
             merged = label
             continue
@@ -450,3 +497,21 @@ def merge_layers(
         overlapped += shared
     assert merged is not None
     return merged, overlapped
+
+
+def _ids_of_layer(
+    values: NDArray[Any], id_of: Mapping[int, int], left_out: Callable[[int], bool], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Return the class ids of a layer of stored values; SourceError if a value has no id and is not left out."""
+    present = sorted({value for plane in values for value in np.unique(plane).tolist()})
+    unnamed = [value for value in present if value and value not in id_of and not left_out(value)]
+    if unnamed:
+        listed = ", ".join(map(str, unnamed[:10]))
+        cure = f"name it in the file, or leave it out with --map-classes {unnamed[0]}=background"
+        raise SourceError("annotation", "label has values that it does not name", f"{listed}; {cure}")
+    id_table = np.array([id_of.get(value, 0) for value in present], dtype)
+    label = np.empty(values.shape, dtype)
+    # Plane by plane, because an index takes 8 bytes per voxel.
+    for target, plane in zip(label, values, strict=True):
+        target[...] = id_table[np.searchsorted(present, plane)]
+    return label

@@ -204,6 +204,7 @@ def first_axis_side(cause: str, options: ScanOptions) -> tuple[str, float]:
     Raises:
         SourceError: the options refuse such files.
     """
+    # Left and right of such a file are a guess, which the user may forbid.
     if options.unoriented == "refuse":
         cure = (
             "--unoriented radiological or neurological says whether its first axis runs to the left or right"
@@ -234,7 +235,7 @@ def orient_as_itk(affine: AffineMatrix, cause: str, options: ScanOptions) -> Pla
         SourceError: the options refuse such files.
     """
     side, sign = first_axis_side(cause, options)
-    if sign > 0:
+    if sign > 0:  # neurological: the first axis runs to the right
         affine = np.diag([-1.0, 1.0, 1.0, 1.0]) @ affine
     taken = f"taken to be {options.unoriented}: space runs to the {side}, to posterior and to superior"
     return affine, (orientation_finding(f"{cause}; {taken}"),)
@@ -253,11 +254,14 @@ def check_affine(affine: AffineMatrix) -> None:
     if not sides.all():
         cure = "write the sizes into the header, such as by nibabel's set_sform"
         raise SourceError("decode", "voxel size is zero", f"{_format_affine(affine)}; {cure}")
+    # Units that were mixed up, or damaged numbers: no scanner has such voxels.
     if sides.min() < MIN_SIDE_MM or sides.max() > MAX_SIDE_MM:
         detail = f"sides of {' x '.join(f'{side:.3g}' for side in sides)} mm"
         raise SourceError("decode", "voxel size is impossible", detail)
+    # Axes in one plane: no position belongs to one voxel.
     if abs(np.linalg.det(affine[:3, :3] / sides)) < MIN_VOLUME_RATIO:
         raise SourceError("decode", "affine is singular", _format_affine(affine))
+    # A kilometer away: damaged numbers.
     if np.abs(affine[:3, 3]).max() > MAX_SIDE_MM:
         raise damaged_header(f"the first voxel lies {np.abs(affine[:3, 3]).max():.3g} mm from the origin")
 
@@ -347,6 +351,7 @@ def parse_numbers(name: str, written: str, count: int, *, finite: bool = True) -
     """Parse `count` numbers; raise SourceError for any other text."""
     words = written.split()
     try:
+        # Python allows underscores in numbers, the formats do not.
         values = [float(word) for word in words[: count + 1] if "_" not in word]
     except ValueError:
         values = []
@@ -370,9 +375,11 @@ def unit_scale(units: list[str]) -> tuple[float, tuple[Finding, ...]]:
         SourceError: the axes of space have different units.
     """
     named = sorted({unit for unit in units if unit not in ("", "?", "??", "???")})
+    # Without a unit, lengths are millimeters: all these formats come from medicine.
     if not named:
         return 1.0, ()
     scales = {TEXT_UNITS_MM.get(unit.lower()) for unit in named}
+    # An oblique axis is a mixture of two units then.
     if len(scales) > 1:
         raise SourceError("decode", "axes have several units", f"{' and '.join(map(quote, named))}")
     scale = scales.pop()
@@ -403,6 +410,7 @@ def find_voxel_file(
             so the conversion did not list the file.
     """
     found = None if written is None else resolve_data_path(written, path)
+    # The listing of a source finds pairs of files by their names alone, before any header is read.
     if written is not None and found != parse_data_file(header, path):
         cure = f"name it {' or '.join(names.headers)}, or save it with its voxels in one file"
         raise SourceError("read", "voxels lie in another file than the name says", cure)

@@ -67,6 +67,7 @@ def plan_conversion(header: StoredVoxels, non_finite_value: float | None = None)
     else becomes float32, with rounding.
     """
     slope, inter = header.slope, header.inter
+    # Larger slopes could overflow int64.
     stays_exact = slope.is_integer() and inter.is_integer() and max(abs(slope), abs(inter)) <= MAX_EXACT_SLOPE
     if header.dtype.kind == "f" or not stays_exact:
         return ValueConversion(dtype="float32", non_finite_value=non_finite_value)
@@ -90,12 +91,14 @@ def check_byte_count(header: StoredVoxels, data: Content) -> None:
         SourceError: voxels are missing or left over. Compressed data may still have this fault when it is read.
     """
     needed, most = header.offset + header.voxel_bytes, data.open().max_bytes
+    # Before anything is allocated: a header of 348 bytes may claim terabytes.
     if needed > most:
         detail = (
             f"the header says {plural(needed, 'byte')}, {plural(data.packed_bytes, 'byte')} of file "
             f"hold at most {most}; {COPY_AGAIN}"
         )
         raise SourceError("decode", "voxels are missing", detail)
+    # The size of compressed content is known only when it is read.
     if data.is_plain and not header.has_trailer and most - needed >= header.slice_bytes:
         raise _left_over(header, most - needed)
 
@@ -145,6 +148,7 @@ def read_values(header: StoredVoxels, data: Content, conversion: ValueConversion
         nonlocal replaced
         replaced += _convert(stored, values, header, conversion)
 
+    # No copy: the array is a view of the file.
     if reads_in_place(header, data, conversion):
         values = np.frombuffer(data.data, header.dtype, header.value_count, data.start + header.offset)
         for start in range(0, len(values), BLOCK_VALUES):
@@ -177,8 +181,10 @@ def quantization_tolerance(header: StoredVoxels, data: Content) -> float | None:
     the lowest value must also be whole, as they are where a program divided the range of whole numbers.
     """
     step = header.step or abs(header.slope)
+    # From a step of 1 on, several whole numbers share a stored value.
     if not is_quantized(header) or step >= 1:
         return None
+    # The content was rescaled slice by slice, so stored values cannot be compared.
     if header.step:
         return _tolerance_of_slices(header, data)
     stored = np.empty(0, header.dtype)
@@ -237,44 +243,57 @@ def read_labels(
     Raises:
         SourceError: see `read_values`; or a value is not an integer up to 2**31 - 1, or negative and not known.
     """
-    unknown: set[int] = set()
+    collected = _Labels(header.value_count, negative)
     ends: list[float] = []
-    labels = np.empty(header.value_count, LABELS[0])
-    at = replaced = 0
+    replaced = 0
 
     def fill(stored: Block, _: Block) -> None:
-        nonlocal labels, at, replaced
+        nonlocal replaced
         if non_finite_is_background and stored.dtype.kind == "f":
             bad = ~np.isfinite(stored)
             replaced += int(np.count_nonzero(bad))
+            # The stored value that rescales to 0.
             with np.errstate(divide="ignore", invalid="ignore"):
                 stored = np.where(bad, stored.dtype.type(-header.inter / header.slope), stored)
         block = _to_labels(stored, header, tolerance)
         if header.rescales or stored.dtype.kind == "f":
             ends.extend(_rescaled(np.array([stored.min(), stored.max()]), *_float_rescale(header)).tolist())
-        lowest, highest = int(block.min()), int(block.max())
-        if lowest < 0 and len(unknown) <= MOST_NEGATIVE:
-            unknown.update(set(np.unique(block[block < 0]).tolist()) - {*negative})
-        if unknown:
-            return  # all are collected before the mask is refused
-        if highest > np.iinfo(labels.dtype).max or lowest < np.iinfo(labels.dtype).min:
-            wider = np.empty(
-                len(labels),
-                next(
-                    name for name in LABELS if np.iinfo(name).min <= lowest and highest <= np.iinfo(name).max
-                ),
-            )
-            wider[:at] = labels[:at]
-            labels = wider
-        labels[at : at + len(block)] = block
-        at += len(block)
+        collected.add(block)
 
-    _read_blocks(header, data, lambda start, stop: labels[start:stop], fill, in_place=False)
-    if unknown:
-        raise SourceError("decode", NEGATIVE_LABELS, _negative_values(sorted(unknown)))
+    _read_blocks(header, data, lambda start, stop: collected.values[start:stop], fill, in_place=False)
+    if collected.unknown:
+        raise SourceError("decode", NEGATIVE_LABELS, _negative_values(sorted(collected.unknown)))
     if ends:
         _check_not_lost(min(ends), max(ends), header)
-    return labels, replaced
+    return collected.values, replaced
+
+
+class _Labels:
+    """Labels that were read so far, in the smallest type that holds them, and their unknown negative values."""
+
+    def __init__(self, count: int, negative: Collection[int]) -> None:
+        self.values: NDArray[Any] = np.empty(count, LABELS[0])
+        self.unknown: set[int] = set()
+        self._negative, self._at = {*negative}, 0
+
+    def add(self, block: Block) -> None:
+        lowest, highest = int(block.min()), int(block.max())
+        if lowest < 0 and len(self.unknown) <= MOST_NEGATIVE:
+            self.unknown |= set(np.unique(block[block < 0]).tolist()) - self._negative
+        if self.unknown:
+            return  # all are collected before the mask is refused
+        if not _holds(self.values.dtype, lowest, highest):
+            # Most masks fit in 8 bits, so a wider array is made only when a block needs it.
+            wider = np.empty(len(self.values), next(one for one in LABELS if _holds(one, lowest, highest)))
+            wider[: self._at] = self.values[: self._at]
+            self.values = wider
+        self.values[self._at : self._at + len(block)] = block
+        self._at += len(block)
+
+
+def _holds(dtype: np.dtype[Any] | str, lowest: int, highest: int) -> bool:
+    info = np.iinfo(dtype)
+    return bool(info.min <= lowest and highest <= info.max)
 
 
 def _float_rescale(header: StoredVoxels) -> tuple[np.float64, np.float64]:
@@ -283,6 +302,7 @@ def _float_rescale(header: StoredVoxels) -> tuple[np.float64, np.float64]:
 
 def _check_not_lost(lowest: float, highest: float, header: StoredVoxels) -> None:
     """Raise SourceError if several values of a mask became one label, as labels with a slope of 6.1e-5 do."""
+    # A mask of one value loses nothing, whatever its fraction within the tolerance.
     if round(lowest) != round(highest) or highest - lowest <= _ROUNDING * max(1.0, abs(highest)):
         return
     detail = f"{lowest:.6g} to {highest:.6g}, which would all become {round(highest)}; "
@@ -303,6 +323,7 @@ def _negative_values(values: Sequence[int]) -> str:
     >>> _negative_values([-2, -1]), _negative_values([*range(-9, 0)])
     ('-2,-1', 'down to -9; are image and label swapped?')
     """
+    # A few negative values are marks, such as -1 for unlabeled; many are Hounsfield units.
     if len(values) > MOST_NEGATIVE:
         return f"down to {values[0]}; are image and label swapped?"
     return ",".join(map(str, values))
@@ -319,6 +340,7 @@ def _are_rounded_to_bytes(values: Block) -> bool:
     found = np.unique(values)
     step = float(found[-1] - found[0]) / _BYTE_STEPS
     whole = np.rint(found)
+    # 256 or more values, or steps of 1, do not come from 8 bits.
     if len(found) > _BYTE_STEPS or not 0 < step < 1 or len(np.unique(whole)) < len(whole):
         return False
     places = (found - found[0]) / step
@@ -372,6 +394,7 @@ def _read_blocks(
             pass
         return
     left_over = skip(stream, header.slice_bytes)
+    # Less than a slice is padding; a slice shows that the header belongs to another volume.
     if left_over >= header.slice_bytes:
         raise _left_over(header, left_over)
 
@@ -388,6 +411,7 @@ def _convert(stored: Block, values: Block, header: StoredVoxels, conversion: Val
             _check_finite(stored, values)
             return 0
         return _replace(stored, values, conversion.non_finite_value)
+    # The type of the file holds more than 32 bits; only its values tell whether they fit.
     if conversion.stored_range is not None:
         low, high = conversion.stored_range
         least, most = int(stored.min()), int(stored.max())
@@ -403,9 +427,10 @@ def _convert(stored: Block, values: Block, header: StoredVoxels, conversion: Val
 
 def _rescaled(stored: Block, slope: np.number[Any], inter: np.number[Any]) -> Block:
     """Return `stored * slope + inter` in the type of the slope."""
-    if slope == 1:
+    if slope == 1:  # saves a pass over the block
         return np.add(stored, inter, dtype=slope.dtype, casting="unsafe")
     values = np.multiply(stored, slope, dtype=slope.dtype, casting="unsafe")
+    # Saves a pass over the block.
     if inter != 0:
         values += inter
     return values
@@ -435,6 +460,7 @@ def _replace(stored: Block, values: Block, value: float) -> int:
     bad = ~np.isfinite(values)
     count = int(np.count_nonzero(bad))
     if count:
+        # Values in the memory of the stored ones were not rescaled, so none became infinite.
         if not np.may_share_memory(stored, values):
             _check_range(stored, values)
         values[bad] = value
@@ -447,33 +473,37 @@ def _to_labels(stored: Block, header: StoredVoxels, tolerance: float) -> Block:
     Raises:
         SourceError: a value is not an integer from -2**31 to 2**31 - 1.
     """
-    labels = exact = stored
+    labels = stored
     if header.rescales or stored.dtype.kind == "f":
+        exact = stored
         with np.errstate(over="ignore", invalid="ignore"):
             if header.rescales:
                 exact = _rescaled(stored, np.float64(header.slope), np.float64(header.inter))
             labels = np.rint(exact)
             off = ~(np.abs(exact - labels) <= tolerance)  # NaN and infinity too
         if off.any():
-            example = float(exact[int(np.argmax(off))])
-            detail = f"{int(np.count_nonzero(off))} in a block of {len(exact)}, the first is {example:.6g}"
-            if not np.isfinite(exact[off]).any():
-                detail += "; --non-finite-labels background takes them for the background"
-            elif _are_rounded_to_bytes(exact):
-                detail += (
-                    ", but all are whole numbers that were rounded to one of 255 steps: save the nearest whole "
-                    "numbers, np.rint(values), as integers"
-                )
-            elif is_quantized(header):
-                detail += (
-                    f", stored in steps of {header.step or abs(header.slope):.3g}; {_NOT_QUANTIZED_LABELS}"
-                )
-            else:
-                detail += "; are image and label swapped? Probabilities have to be made classes first"
-            raise SourceError("decode", "mask values are not whole numbers", detail)
+            raise _not_whole(exact, off, header)
     least, most = int(labels.min()), int(labels.max())  # Python integers, because float32 rounds 2**31 - 1 up
     if least < np.iinfo(np.int32).min:
         raise SourceError("decode", "mask values do not fit in 32 bits", f"down to {least}")
     if most > np.iinfo(np.int32).max:
         raise SourceError("decode", "mask values do not fit in 32 bits", f"up to {most}")
     return labels if labels.dtype.kind in "iu" else labels.astype(np.int32)
+
+
+def _not_whole(exact: Block, off: NDArray[np.bool_], header: StoredVoxels) -> SourceError:
+    """Return the error of values of which some, `off`, are no whole numbers, with the likely cause."""
+    example = float(exact[int(np.argmax(off))])
+    detail = f"{int(np.count_nonzero(off))} in a block of {len(exact)}, the first is {example:.6g}"
+    if not np.isfinite(exact[off]).any():
+        detail += "; --non-finite-labels background takes them for the background"
+    elif _are_rounded_to_bytes(exact):
+        detail += (
+            ", but all are whole numbers that were rounded to one of 255 steps: save the nearest whole "
+            "numbers, np.rint(values), as integers"
+        )
+    elif is_quantized(header):
+        detail += f", stored in steps of {header.step or abs(header.slope):.3g}; {_NOT_QUANTIZED_LABELS}"
+    else:
+        detail += "; are image and label swapped? Probabilities have to be made classes first"
+    return SourceError("decode", "mask values are not whole numbers", detail)

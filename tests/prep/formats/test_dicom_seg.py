@@ -11,7 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
+from halofeed.prep.formats.dicom.masks import class_names, open_dicom_mask
 from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.voxels.label_volumes import OVERLAP_HINT
 from tests.support.dicom_folders import damage, last_wins, mask_outcome
 from tests.support.dicom_folders import mask_refusal as refused
@@ -67,6 +69,24 @@ def frames(labels: NDArray[Any] = LABELS, seed: int | None = 0) -> list[tuple[in
     if seed is not None:
         np.random.default_rng(seed).shuffle(found)
     return found
+
+
+def test_a_mask_is_read_completely_once_and_its_names_from_its_first_bytes(tmp_path, monkeypatch):
+    labels = np.repeat(LABELS, 40, axis=0)
+    (tmp_path / "seg.dcm").write_bytes(saved(segmentation(frames(labels), AXIAL, NAMES)))
+    files, read = LocalFiles(tmp_path), []
+    for name in ("read", "head"):
+        real = getattr(LocalFiles, name)
+        monkeypatch.setattr(
+            LocalFiles,
+            name,
+            lambda self, *given, real=real, name=name: read.append(name) or real(self, *given),
+        )
+    assert set(class_names(files, "seg.dcm").values()) == set(NAMES.values())
+    assert read == ["head"]
+    mask = open_dicom_mask(files, "seg.dcm", Grid(shape=labels.shape, affine=AXIAL))
+    assert (mask.read() == labels).all() and read == ["head", "read"]
+    assert mask.held_bytes == files.size("seg.dcm")
 
 
 @pytest.mark.parametrize("affine", [AXIAL, oblique(1), oblique(2), sheared(AXIAL), sheared(oblique(3))])

@@ -215,10 +215,12 @@ def test_a_damaged_or_faulty_file_of_freesurfer_or_minc_is_refused():
         (write_mgh(MGH.astype(np.uint8), 30, bytes(4)), "voxel size is zero"),
     )
     old = MINC_FILES["tiny.mnc"].read_bytes()
+    new = MINC_FILES["small.mnc"].read_bytes()
     minc = (
+        (new[:49] + b"\x63" + new[50:], "HDF5 file is damaged"),  # an address beyond 63 bits
         (old[:-2000], "voxels are missing"),
         (old[:60], "header is damaged"),
-        (MINC_FILES["small.mnc"].read_bytes()[:900], "HDF5 file is damaged"),
+        (new[:900], "HDF5 file is damaged"),
         (b"\1\2\3", "not a MINC volume"),
         (old.replace(b"regular__", b"irregular"), "slices lie at irregular distances"),
         (old.replace(b"xspace", b"wspace"), "not three axes of space"),

@@ -1,0 +1,51 @@
+"""Content of batches: the fields of each record, the augmentations of what is shown of it, and its decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from halofeed.errors import UsageError
+from halofeed.loader.augment import Augmentation, Combination, check_augmentations
+from halofeed.loader.decode import DECODE
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchContent:
+    """Fields of each record that batches hold, the augmentations of what is shown, and the decoding.
+
+    Args:
+        include: names of optional fields.
+        augmentations: the augmentations in order.
+        decodes_fast: whether pixels of JPEG may differ slightly, for speed.
+    """
+
+    include: tuple[str, ...] = ()
+    augmentations: tuple[Augmentation | Combination, ...] = ()
+    decodes_fast: bool = False
+
+    @classmethod
+    def of(cls, *, include: object, augment: object, decode: object) -> BatchContent:
+        """Return the content that arguments of `Loader` ask for; raise UsageError where one is invalid."""
+        if decode not in DECODE:
+            raise UsageError(f"decode: expected one of {', '.join(DECODE)}, got {decode!r}")
+        augmentations = check_augmentations(augment)
+        return cls(
+            include=_checked_include(include), augmentations=augmentations, decodes_fast=decode == "fast"
+        )
+
+    @property
+    def combines(self) -> bool:
+        """Return whether an augmentation combines several records."""
+        return any(isinstance(one, Combination) for one in self.augmentations)
+
+    def without_augmentations(self) -> BatchContent:
+        """Return the same fields as they are stored."""
+        return replace(self, augmentations=())
+
+
+def _checked_include(include: object) -> tuple[str, ...]:
+    if isinstance(include, str) or not isinstance(include, Iterable):
+        name = include if isinstance(include, str) else "epoch"
+        raise UsageError(f"include: expected a list such as [{name!r}], got {include!r:.80}")
+    return tuple(map(str, include))
