@@ -273,6 +273,7 @@ def _list_of(feature: Mapping[str, Any]) -> dict[str, Any]:
 def _croissant_fields(record: str, features: Mapping[str, Any], column: str = "") -> Iterator[dict[str, Any]]:
     """Yield a field for each column, and for each part of a structure."""
     for name, feature in features.items():
+        # A structure has a field for each of its parts.
         if "_type" not in feature:
             yield from _croissant_fields(record, feature, name)
             continue

@@ -89,6 +89,7 @@ class FoldersExporter(Exporter):
         """
         splits = [split for split, content in self._manifest.splits.items() if content.records]
         lacking = {split for split in splits for label in self._names if (split, label) not in self._filled}
+        # keras.utils.image_dataset_from_directory and ImageFolder number the folders that they find.
         if lacking:
             self.notes.append(
                 f"{', '.join(sorted(lacking))}: a class without pictures has no folder there; programs that number the "

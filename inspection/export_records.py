@@ -129,6 +129,7 @@ def text_names(labels: Mapping[int, str]) -> dict[int, str]:
     names: dict[int, str] = {}
     for label, name in labels.items():
         clean = NO_TEXT.sub("?", name).strip() or "class"
+        # Names that differ only in what a text file cannot hold would become one class.
         while clean in names.values():
             clean = f"{clean}-{label}"
         names[label] = clean

@@ -172,6 +172,7 @@ class WebDatasetExporter(ShardsExporter):
             self._write_waiting()
         else:
             self._waiting.append((record, picture))
+            # The waiting records are in memory.
             if sum(other.size for _, other in self._waiting) > self.WAITING_BYTES:
                 self._write_waiting()
 

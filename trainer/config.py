@@ -267,6 +267,7 @@ def import_named(setting: str, name: str) -> Any:
     Raises:
         UsageError: it cannot be imported.
     """
+    # `halofeed` is a script, for which Python does not search the current folder.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:

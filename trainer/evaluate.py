@@ -116,6 +116,7 @@ class ScanMetrics:
                 label[label == self._ignore] = self._classes
             predicted = self._predicted.add(record.key, number, predictions["probabilities"][row])
             true = self._true.add(record.key, number, label)
+            # Tiles of this scan are missing.
             if predicted is None or true is None:
                 continue
             scan = {name: values[row : row + 1] for name, values in truth.items() if name != "extent"}
@@ -172,6 +173,7 @@ class ExampleCollector:
                 self._typical.append(entry)
             if is_bad:
                 heapq.heappush(self._worst, entry)
+                # The least entry of the heap is the best of the worst examples.
                 if len(self._worst) > EXAMPLE_COUNT:
                     heapq.heappop(self._worst)
 

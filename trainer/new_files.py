@@ -296,11 +296,13 @@ def _write_table(file: Path, listed: Iterable[Sequence[str]], task: str) -> None
 def _link_alone(file: Path, folder: Path) -> str:
     """Create a folder with links to one file or folder only, so that the search does not find its siblings."""
     folder.mkdir()
+    # A clip may be a folder of frames.
     if file.is_dir():
         os.symlink(file, folder / file.name)
         return str(folder)
     parts = {*volume_files(file.name), *data_files(LocalFiles(file.parent), [file.name])}
     for part in sorted(parts):
+        # `volume_files` names every part that a format may have.
         if (file.parent / part).is_file():
             (folder / part).parent.mkdir(parents=True, exist_ok=True)
             os.symlink((file.parent / part).resolve(), folder / part)

@@ -182,6 +182,7 @@ def run_lock() -> FolderLock:
 def _finish_deletions(folder: Path) -> None:
     """Delete runs that an earlier process had renamed for deletion when it was killed."""
     for left in find_paths(folder.parent, f".*{glob.escape(folder.name)}.*.removed"):
+        # The glob also matches names that halofeed does not make, such as .cards.old.removed.
         if _REMOVED_NAME.fullmatch(left.name):
             owned_files.delete_owned(left)
 
@@ -221,6 +222,7 @@ def _set_aside(folder: Path, lock: FolderLock) -> None:
     else:
         replaced.mkdir(mode=0o700)
         lock.take(replaced)
+        # Not all file systems can exchange two folders atomically.
         if not swap_paths(str(replaced), str(folder)):
             replaced.rmdir()
             folder.rename(replaced)
@@ -232,6 +234,7 @@ def _remove(folder: Path) -> None:
     """Delete a run after an atomic rename, so that another writer finds no folder, or its own new one."""
     moved = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.removed")
     folder.rename(moved)
+    # Files that halofeed did not write are the user's.
     if not owned_files.delete_owned(moved):
         print_status(f"halofeed train: {moved} is kept, because halofeed did not write all of its files")
 

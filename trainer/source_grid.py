@@ -201,6 +201,7 @@ def _resample_classes(predicted: NDArray[Any], step: Resample, classes: int, dty
         for number in range(classes):
             out = values if number else best
             _sample(probabilities_of(number), step, ((start, stop), (top, bottom), (left, right)), out)
+            # The first class is the best so far; its values are in `best` already.
             if number:
                 wins = values > best
                 slab[wins] = number

@@ -287,9 +287,12 @@ class _StoredFiles:
         return None
 
     def read(self, path: str) -> bytes:
-        return self.head(path, None)
+        return self._start(path, None)
 
     def head(self, path: str, size: int | None) -> bytes:
+        return self._start(path, size)
+
+    def _start(self, path: str, size: int | None) -> bytes:
         if (member := parse_member(path)) is not None:
             return read_member(self, member, size)
         return self.read_range(path, 0, size)

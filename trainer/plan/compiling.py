@@ -311,6 +311,7 @@ class _Process:
         lines = self._output.read().decode("utf-8", "replace").strip().splitlines() or ["no output"]
         self._output.close()
         status = self._process.returncode
+        # `main` ended the process; any other status is a crash of the compiler.
         if status in (0, REFUSED):
             return str(json.loads(lines[-1])) if status else ""
         ended = f"signal {-status}" if status < 0 else f"status {status}"
