@@ -16,7 +16,7 @@ from halofeed.loader.batch import PADDING_ID, join_id
 from halofeed.loader.prefetcher import Prefetcher
 from halofeed.schemas.bounded_json import with_json_checksum
 from halofeed.schemas.partition import Partition
-from halofeed.system.atomic_files import temporary_folder
+from halofeed.storage.atomic_files import temporary_folder
 from halofeed.system.console import status_with_time
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.distributed import is_chief

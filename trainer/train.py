@@ -21,8 +21,9 @@ from halofeed.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.loader.batch import join_id
 from halofeed.loader.prefetcher import Prefetcher
 from halofeed.schemas.files import CHECKPOINTS, EXAMPLES, RUN_FILE
-from halofeed.system import owned_files, signals
-from halofeed.system.atomic_files import restricted_umask
+from halofeed.storage import owned_files
+from halofeed.storage.atomic_files import restricted_umask
+from halofeed.system import signals
 from halofeed.system.console import VERBOSE, print_status
 from halofeed.system.wording import plural
 from halofeed.trainer.checkpoint import DIGITS, Checkpoints

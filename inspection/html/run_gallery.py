@@ -35,7 +35,7 @@ from halofeed.inspection.thumbnails import (
 )
 from halofeed.inspection.words import percent
 from halofeed.schemas.limits import ARRAY_BYTES
-from halofeed.system.atomic_files import open_regular
+from halofeed.storage.atomic_files import open_regular
 from halofeed.system.wording import plural
 
 MIN_SCORE = 0.3
