@@ -162,7 +162,7 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     with require_extra("convert", "apache_beam"), unlogged(), heavy_imports():
         from halofeed.pipelines.convert import convert
         from halofeed.pipelines.workers import fork_workers
-        from halofeed.system.scratch import temporary_files_in_scratch
+        from halofeed.storage.scratch import temporary_files_in_scratch
     from halofeed.pipelines.summary import summary
 
     if options.dry_run:
@@ -188,7 +188,7 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _dry_run(request: _Request) -> int:
     from halofeed.pipelines.dry_run import dry_run
-    from halofeed.system.scratch import scratch_folder
+    from halofeed.storage.scratch import scratch_folder
 
     options = request.options
     with scratch_folder() as folder:

@@ -126,7 +126,7 @@ def _check_plan(parsed: argparse.Namespace) -> None:
 
 def _write_plan(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> None:
     """Write the plan to the files that the command line names, and beside the data set, whose report shows it."""
-    from halofeed.system.atomic_files import atomic_write
+    from halofeed.storage.atomic_files import atomic_write
 
     if parsed.data is not None:
         from halofeed.schemas.bounded_json import with_json_checksum

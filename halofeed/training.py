@@ -286,7 +286,7 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
                     f"--source {parsed.source}: new files take the place of a data set and its split; leave out "
                     "FOLDER and --split, or --source"
                 )
-            from halofeed.system.scratch import scratch_folder
+            from halofeed.storage.scratch import scratch_folder
 
             scratch = Path(stack.enter_context(scratch_folder()))
             data, split = _convert_new_files(parsed, run, scratch), NEW_SPLIT
@@ -421,7 +421,7 @@ def run_export(parsed: argparse.Namespace, _: list[str]) -> int:
             function, facts.image_shape, dtype, folder, labels=facts.labels, task=facts.task
         )
         if parsed.format == "savedmodel":
-            from halofeed.system.scratch import temporary_files_in_scratch
+            from halofeed.storage.scratch import temporary_files_in_scratch
 
             any_batch = signature["batch"] == "any"
             with temporary_files_in_scratch():  # TensorFlow does not delete its generated code

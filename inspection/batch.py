@@ -18,7 +18,7 @@ from halofeed.loader.picture import draw_batch
 from halofeed.loader.store.choose import open_store
 from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas.partition import Partition
-from halofeed.system.atomic_files import atomic_write
+from halofeed.storage.atomic_files import atomic_write
 
 
 def write_batch(

@@ -362,6 +362,7 @@ def padding_choices(facts: DatasetFacts) -> list[tuple[str, tuple[int, int], flo
         if size not in [known for _, known, _ in choices]:
             share = max(0.0, 1 - area / (int(counts.sum()) * size[0] * size[1]))
             choices.append((f"aspect kept within {longest}, {how}", size, share))
+    # Stretched pictures are the first row already.
     if facts.manifest.recipe.get("resize") != "fixed-shape":
         choices.append(("stretched to the same (fixed-shape), aspect lost", (height, width), 0.0))
     return choices

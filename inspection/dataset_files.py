@@ -18,8 +18,8 @@ from halofeed.schemas.files import MANIFEST
 from halofeed.schemas.limits import LINE_BYTES
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import CURE, OpenFile, ShardFile, read_small_file
+from halofeed.storage.atomic_files import open_regular, read_regular
 from halofeed.system.addresses import address_of
-from halofeed.system.atomic_files import open_regular, read_regular
 
 _PIECE_BYTES = 1 << 20
 

@@ -204,6 +204,7 @@ def _pixel_lines(facts: DatasetFacts) -> list[str]:
     for name, split in facts.manifest.splits.items():
         statistics = split.statistics
         padding = statistics.padding or Padding()
+        # A split may have no records.
         if not padding.stored_pixels:
             continue
         share = f"{name}: {padding.stored_pixels:,} stored, {100 * padding.share:.1f} % of them padding"

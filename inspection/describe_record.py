@@ -194,6 +194,7 @@ def _as_text(data: memoryview) -> str | None:
         text = str(data, "utf-8")
     except UnicodeDecodeError:
         return None
+    # Bytes may be valid UTF-8 and no text.
     if not text.isprintable():
         return None
     return json.dumps(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError, SourceError, UsageError
 from halofeed.inspection.dataset_files import DatasetFiles
-from halofeed.inspection.planes import Display, Plane, center_of, cut_planes
+from halofeed.inspection.planes import Display, Plane, ShownVolume, center_of, cut_planes
 from halofeed.inspection.record_words import KindWords, kind_words
 from halofeed.inspection.stored_records import (
     ClassCounts,
@@ -207,6 +207,7 @@ def _candidate(features: Decoded, split: str, number: int, shard: Shard, row: in
     padding = 1 - math.prod(unpadded) / math.prod(stored)
     elongation = abs(math.log2(source[1] / source[0]))
     extent, spacing = extent_of(features), spacing_of(features)
+    # Volumes may be padded at both ends of an axis, so their records state an extent.
     if extent is not None:
         depth = clamped_side(features, keys.DEPTH)
         padding = 1 - math.prod((extent[1] - extent[0]).tolist()) / (depth * math.prod(stored))
@@ -394,6 +395,7 @@ def load_sample(
         )
     label = label_map(features, manifest) if candidate.labelled else None
     if label is not None:
+        # The classes of a segmentation are those of its label map.
         candidate = replace(candidate, labels=tuple(filter(None, class_counts(label, manifest).voxels)))
         label = shown_classes(label, manifest)
     stored = _stored_picture(features, kind_words(manifest), pixels, label, boxes, ranks or {}, side)
@@ -540,12 +542,14 @@ def load_scan(
     if (scan.extent[1] <= scan.extent[0]).any():
         raise CorruptFileError(f"{source}: image/extent is empty; {fix}")
     planes = cut_planes(
-        scan.volume,
+        ShownVolume(
+            voxels=scan.volume,
+            ranges=tuple(slice(int(first), int(last)) for first, last in zip(*scan.extent, strict=True)),
+            steps_mm=scan.steps_mm,
+            directions=scan.directions,
+        ),
         [lambda at: shown_classes(scan.label[at], manifest)],
         center_of(scan.label, scan.extent),
-        tuple(slice(int(first), int(last)) for first, last in zip(*scan.extent, strict=True)),
-        scan.steps_mm,
-        scan.directions,
         display,
         ranks,
         side,

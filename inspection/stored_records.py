@@ -132,6 +132,7 @@ class SequentialShard:
         frame = self._read(offset, size if fits else HEADER_BYTES)
         data = check_record(frame, self.name, offset)
         self.footer = footer_of(frame)
+        # Records that follow each other are summed while they are in memory, so that the file is read once.
         if offset == self._summed:
             self._checksum = crc32c(frame, self._checksum)
             self._summed += len(frame)

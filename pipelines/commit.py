@@ -16,6 +16,7 @@ from halofeed import __version__
 from halofeed.errors import JobError
 from halofeed.pipelines.heartbeat import check_alive
 from halofeed.pipelines.job import ShardJob, ShardKey
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.replace import delete_unnamed
 from halofeed.prep.annotations.labels import VOC_VOID, void_problem
 from halofeed.prep.annotations.written_boxes import is_mostly_bad
@@ -37,7 +38,6 @@ from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import metadata_files
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.checksum import crc32c
 from halofeed.system.wording import plural
 

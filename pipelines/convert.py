@@ -17,9 +17,11 @@ from halofeed.pipelines.commit import check_committed_budget
 from halofeed.pipelines.disk_space import bytes_per_record, check_disk_space
 from halofeed.pipelines.heartbeat import start_heartbeat
 from halofeed.pipelines.job import JobOptions, ShardJob
+from halofeed.pipelines.lease import held
 from halofeed.pipelines.listing import TRANSFERRED_CLASSES, ListingInJob
 from halofeed.pipelines.opened_sources import Sources, open_sources
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.plan import ConversionPlan, make_plan
 from halofeed.pipelines.progress import Bar, job_counts, job_error
 from halofeed.pipelines.references import (
@@ -51,14 +53,12 @@ from halofeed.prep.sources.files import SourceFiles, source_files
 from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, index_file
 from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
 from halofeed.storage.choose import check_reachable, for_workers, use_options
-from halofeed.storage.lease import held
-from halofeed.storage.output_folder import OutputFolder
+from halofeed.storage.scratch import scratch_folder
 from halofeed.system import signals
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import VERBOSE, print_error, print_status
 from halofeed.system.memory import MEBIBYTE
 from halofeed.system.resource_errors import describe_error
-from halofeed.system.scratch import scratch_folder
 from halofeed.system.threads import OrderedThreads, available_cores, run_in_thread, wait_until_done
 from halofeed.system.wording import plural
 

@@ -18,8 +18,8 @@ import uuid
 from collections.abc import Iterator
 
 from halofeed.errors import JobError
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.schemas.files import TEMPORARY_FOLDER
-from halofeed.storage.output_folder import OutputFolder
 
 _BEAT_SECONDS = 30.0
 _CHECK_SECONDS = 5.0

@@ -25,6 +25,7 @@ import numpy as np
 from halofeed.errors import Problem, UsageError
 from halofeed.pipelines.list_references import print_warning
 from halofeed.pipelines.opened_sources import Sources
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, write_file
 from halofeed.pipelines.run_distributed import Place, RunDistributed, write_pieces
 from halofeed.pipelines.totals import Totals
@@ -49,7 +50,6 @@ from halofeed.schemas.files import TEMPORARY_FOLDER
 from halofeed.schemas.identity import ID_LIMIT, refuse_repeated
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.storage.choose import for_workers, store_of
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.addresses import is_remote
 from halofeed.system.checksum import with_checksum, without_checksum
 from halofeed.system.console import print_status

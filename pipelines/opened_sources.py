@@ -12,8 +12,8 @@ from halofeed.pipelines.job import JobOptions
 from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.files import LocalFiles, RemoteFiles, check_source_path, source_files
 from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
+from halofeed.storage.atomic_files import decode_name
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import decode_name
 
 _MAX_SHOWN_FAULTS = 3
 

@@ -14,11 +14,11 @@ from halofeed.pipelines.beam_pipeline import Numbers
 from halofeed.pipelines.heartbeat import Heartbeat, start_heartbeat
 from halofeed.pipelines.job import check_software
 from halofeed.pipelines.options import RunnerChoice, new_pipeline
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.remote import restarted, run_remote
 from halofeed.pipelines.run_distributed import RunDistributed
 from halofeed.schemas.files import TEMPORARY_FOLDER
 from halofeed.storage.choose import use_settings
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.pickles import from_bytes, to_bytes
 
 _CALLS_PER_GROUP = 256

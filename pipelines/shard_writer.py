@@ -16,6 +16,7 @@ from halofeed.pipelines.commit import check_losses, is_failure
 from halofeed.pipelines.heartbeat import Heartbeat, check_alive
 from halofeed.pipelines.inputs import contents_of, convert_input
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import read_shard
 from halofeed.prep.convert.record import Record
@@ -26,7 +27,6 @@ from halofeed.schemas.files import OBJECT, index_file, index_file_1
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.checksum import crc32c
 from halofeed.system.threads import OrderedThreads
 

@@ -12,14 +12,14 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.schemas.manifest import Manifest
+from halofeed.storage.atomic_files import open_regular
+from halofeed.storage.paths import create_private_file, names_in, open_path
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import open_regular
 
 MOST_KEPT = 1000
 """Maximum number of data sets; the registry drops those converted longest ago."""
@@ -54,9 +54,9 @@ def remember(folder: str, manifest: Manifest, origin: SourceLocations, written: 
     try:
         file = _file(folder)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent)  # readable for its owner alone
+        descriptor, temporary = create_private_file(file.parent)  # readable for its owner alone
         try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            with open_path(descriptor, "w", encoding="ascii") as stream:
                 json.dump(document, stream)
             os.replace(temporary, file)
         except BaseException:
@@ -106,8 +106,7 @@ def _file(folder: str) -> Path:
 
 
 def _forget_oldest(registry: Path) -> None:
-    with os.scandir(registry) as entries:
-        names = [entry.name for entry in entries if _ENTRY.fullmatch(entry.name)]
+    names = [name for name in names_in(registry) if _ENTRY.fullmatch(name)]
     if len(names) <= MOST_KEPT:
         return
     ages = []

@@ -11,7 +11,7 @@ from typing import Any
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, parse_json
 from halofeed.schemas.limits import RUN_BYTES, RUN_VALUES
-from halofeed.system.atomic_files import read_regular
+from halofeed.storage.atomic_files import read_regular
 
 MANIFEST = "manifest.json"
 REJECTED = "rejected.jsonl"

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import CorruptFileError, SystemLimitError
-from halofeed.system.atomic_files import open_regular, read_regular
-from halofeed.system.mapped_files import MappedFile, is_guarded, map_file
+from halofeed.storage.atomic_files import open_regular, read_regular
+from halofeed.storage.mapped_files import MappedFile, is_guarded, map_file
 
 CURE = "run the same `halofeed convert` with --overwrite to rebuild it, or copy the data set again"
 MOST_OPEN = 128

@@ -303,6 +303,7 @@ class SegmentationMetrics:
 
     def _source_region(self, truth: Host, row: int) -> tuple[slice, ...]:
         """Return the part of a row's image that shows the source, without padding."""
+        # A crop may begin after the scan does, and then its extent begins below 0.
         if "extent" in truth:
             return tuple(slice(max(0, start), stop) for start, stop in truth["extent"][row].T.tolist())
         if "size" in truth:

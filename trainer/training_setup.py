@@ -56,6 +56,7 @@ def build_training_setup(config: TrainConfig, facts: DataFacts, mesh: Mesh | Non
             f"convert it to that size, or pass --set image_shape=[{','.join(map(str, facts.image_shape))}]"
         )
     partition = config.parsed_partition()
+    # Raises for an image that does not divide, before the model is built.
     if "image" in partition.dims:
         shape = (config.batch_size, *facts.image_shape)
         replace(partition, dims={"image": partition.dims["image"]}).resolve({"image": shape})

@@ -17,7 +17,7 @@ from halofeed.errors import UsageError
 from halofeed.inspection.html import charts
 from halofeed.inspection.words import escape_unprintable, percent
 from halofeed.loader.picture import color_of
-from halofeed.system.atomic_files import atomic_write
+from halofeed.storage.atomic_files import atomic_write
 from halofeed.system.console import human_bytes
 from halofeed.system.wording import plural
 

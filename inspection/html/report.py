@@ -541,6 +541,7 @@ def _missing_in_splits(facts: DatasetFacts) -> str:
         lacking = [label for label, counts in facts.label_counts.items() if sum(counts) and not counts[at]]
         if lacking and seen:
             found.append(f"not in {split}: {_listed(facts, lacking)}")
+        # No class is missing in particular where no record has a label.
         elif records and not seen:
             found.append(f"no labels at all in {split}")
     joined = "; ".join(found)

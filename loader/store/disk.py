@@ -29,7 +29,8 @@ from halofeed.loader.store.base import ShardSource, Store, StoreWrapper, checked
 from halofeed.loader.store.local import LocalStore
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import OpenFile, ShardFile, close_idle
-from halofeed.system.atomic_files import create_file, fsync_paths, open_owned_file
+from halofeed.storage.atomic_files import create_file, fsync_paths, open_owned_file
+from halofeed.storage.paths import names_in, open_path, paths_in
 from halofeed.system.console import human_bytes
 from halofeed.system.wording import plural
 
@@ -199,7 +200,7 @@ class DiskStore(StoreWrapper):
             descriptor = self._reserve(part, shard.bytes)
             if descriptor is None:
                 return False
-            with open(descriptor, "wb", buffering=0) as stream:
+            with open_path(descriptor, "wb", buffering=0) as stream:
                 for piece in checked_pieces(self._base, shard):
                     left = memoryview(piece)
                     while left:
@@ -300,10 +301,10 @@ def _stage_all(reference: weakref.ref[DiskStore]) -> None:
 
 def _files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the shards below the folder, complete or being written: files with a shard's name and a lock file."""
-    for folder in root.iterdir():
+    for folder in paths_in(root):
         # Only files whose names and lock files halofeed makes are counted and deleted.
         if _FOLDER.fullmatch(folder.name) and not folder.is_symlink():
-            names = set(os.listdir(folder))
+            names = set(names_in(folder))
             for name in names:
                 if f"{name.removesuffix(PART)}{LOCK}" in names and _SHARD.fullmatch(name):
                     with contextlib.suppress(OSError):

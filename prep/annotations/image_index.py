@@ -25,8 +25,8 @@ from halofeed.prep.sources.files import (
     path_exists,
     path_from,
 )
+from halofeed.storage.atomic_files import decode_name
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import decode_name
 
 ImageKey = TypeVar("ImageKey", bound=Hashable)
 _ROOT_ONLY = (("",),)

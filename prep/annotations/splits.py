@@ -18,7 +18,7 @@ from halofeed.prep.annotations.shares import Division, GroupCounts, fold_shares
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_video_name, is_volume_name, stem_of
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.spill import SpillList
+from halofeed.storage.spill import SpillList
 from halofeed.system.wording import plural
 
 _NO_GROUP = ("selection", "group pattern does not match", "")

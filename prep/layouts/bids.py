@@ -140,8 +140,8 @@ class _Role(Enum):
     IMAGE = "image"
     LABEL = "label"
     ELSEWHERE = "image outside the folders `anat`"
-    OTHER_IMAGE = "image that --image-pattern leaves out"
-    OTHER_LABEL = "label that --label-pattern leaves out"
+    OTHER_IMAGE = "image that a pattern leaves out"
+    OTHER_LABEL = "label that a pattern leaves out"
     OTHER = "neither image nor label"
 
 

@@ -343,7 +343,7 @@ def _example(path: str, first_is_split: bool, options: LayoutOptions) -> SourceE
     # Pictures beside the class folders are samples or previews of a set.
     elif not folders:
         problem = ("selection", "image lies in no class folder", "")
-    # HEIC, raw photographs and others: images for certain, which no library here decodes.
+    # AVIF, HEIC, JPEG 2000 and JPEG XL: images for certain, which are not decoded here.
     elif is_unread:
         extension = splitext(path)[1].lower()
         problem = ("decode", "format not supported", f"{extension}; convert it to JPEG or PNG first")

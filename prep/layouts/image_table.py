@@ -61,7 +61,7 @@ from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.members import container_of, member_key
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
-from halofeed.system.spill import ExternalSort, SortedRecord
+from halofeed.storage.spill import ExternalSort, SortedRecord
 from halofeed.system.wording import plural
 
 _SEPARATOR = re.compile(r"[\W_]+")

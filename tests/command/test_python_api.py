@@ -44,6 +44,7 @@ def test_three_lines_give_batches_and_the_command_lines_bytes(tmp_path):
         ({"warn_cut": "much"}, "^warn_cut: expected a number, got 'much'; it is"),
         ({"window_hu": ("low", 4)}, "^window_hu: expected numbers separated by commas.* got 'low'; it is"),
         ({"background": (1, None)}, "^background: expected a whole number such as 8, got None"),
+        ({"keep": {"view", "occluded"}}, "^keep: expected a text, got {"),
         ({"encoding": "jpg"}, "^encoding: invalid choice: 'jpg'; did you mean jpeg[?] choose from raw, jpeg"),
         ({"overwrite": "yes"}, "^overwrite: expected True or False, got 'yes'$"),
         ({"quiet": True, "verbose": True}, "^verbose: not allowed with argument quiet$"),
@@ -76,6 +77,7 @@ def test_the_package_imports_nothing_and_has_every_name_of_its_stub():
     [
         ("convert", {"height": np.int64(16), "width": "24"}, {"height": 16, "width": 24}),
         ("convert", {"spacing_mm": (2, 1.5, 1.5)}, {"spacing_mm": (2.0, 1.5, 1.5)}),
+        ("convert", {"spacing_mm": np.array([2, 1.1], "float32")}, {"spacing_mm": (2.0, 1.1)}),
         ("convert", {"warn_cut": np.float32(0.1)}, {"warn_cut": 0.1}),
         ("convert", {"classes": ["liver, left", 3]}, {"classes": ("liver, left", "3")}),
         ("convert", {"split_shares": "a=0.8, b=0.2"}, {"split_shares": ("a=0.8", "b=0.2")}),

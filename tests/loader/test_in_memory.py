@@ -9,7 +9,7 @@ from halofeed.loader import FlipLeftRight, Loader, RandomCrop, shards
 from halofeed.loader.assemble import Assembler
 from halofeed.loader.copy_plan import MappedRecords
 from halofeed.schemas.tfrecord import read_records
-from halofeed.system.mapped_files import is_guarded
+from halofeed.storage.mapped_files import is_guarded
 from tests.support.batches import flip, same
 from tests.support.kernels import needs_kernel
 

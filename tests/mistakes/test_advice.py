@@ -91,7 +91,7 @@ EXCEPTIONS: dict[str, str] = {
         "tests/inspection/test_export_data.py types it"
     ),
     "prep/layouts/detect.py: ; {} too: --layout {} reads that": "another reading of a source that was read",
-    "prep/layouts/detect.py: {}: labels for {} of {} inputs; without labels: --layout {}": OF_LAYOUTS,
+    "prep/layouts/detect.py: labels for {} of {} inputs; without labels: --layout {}": OF_LAYOUTS,
     "prep/layouts/detect.py: its files show no layout{}; name one of {} with --layout": OF_LAYOUTS,
     **dict.fromkeys(
         (

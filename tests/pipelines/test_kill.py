@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.schemas.files import index_file
-from halofeed.storage.output_folder import OutputFolder
 from tests.support.conversions import (
     all_bytes,
     bytes_of,

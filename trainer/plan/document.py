@@ -156,6 +156,7 @@ def _refused(case: Case, why: str, shape: tuple[int, ...] = ()) -> Case:
     shapes = []
     for axis in range(len(shape) - 1):
         for size in nearest_multiples(shape[axis], case.cores):
+            # An axis that divides already is not the obstacle.
             if size != shape[axis]:
                 other = (*shape[:axis], size, *shape[axis + 1 :])
                 shapes.append((other, math.prod(other) / math.prod(shape) - 1))

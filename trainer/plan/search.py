@@ -191,6 +191,7 @@ def savings(
     changes = []
     for name, values in _CHANGES.items():
         options = values.get("model_options", {})
+        # Other models lack the option.
         if not options.keys() <= model_named(asked.config.model).options().keys():
             continue
         merged = {**asked.config.model_options, **options}

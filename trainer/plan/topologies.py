@@ -192,6 +192,7 @@ def _grid_of(name: str, count: int, generation: _Generation) -> tuple[int, ...]:
     while math.prod(sides) * per_chip < count:
         shortest = max(axis for axis, side in enumerate(sides) if side == min(sides))
         sides[shortest] *= 2
+    # Slices are whole hosts, doubled.
     if math.prod(sides) * per_chip != count:
         least = math.prod(generation.host) * per_chip
         raise UsageError(

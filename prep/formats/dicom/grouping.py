@@ -4,9 +4,9 @@ files --(read_headers)--> images and masks by series, and other files
 series --(find_scans)--> scans: stacks of slices, or the volumes of a stack
 scans --(scans_of_series)--> `DicomSeries`, the description of a scan in a listing
 
-`find_series` and `find_scans` open files that a user names. `series_listing` lists whole folders: `list_series` in one
-process, and in several the same steps on parts of the files, which `halofeed.pipelines.run_distributed` distributes.
-Layouts only choose among listed scans.
+`find_image_series` and `find_scans` open files that a user names. `series_listing` lists folders: `list_series` in
+one process, and in several the same steps on parts of the files, which `halofeed.pipelines.run_distributed`
+distributes. Layouts only choose among listed scans.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def _other_file(path: str, kind: str, fields: HeaderFields) -> OtherFile:
     )
 
 
-def find_series(
+def find_image_series(
     files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy
 ) -> tuple[list[Images], list[OtherFile]]:
     """Return the images of each series among some files, sorted by their first path, and the other files."""

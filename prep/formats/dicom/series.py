@@ -23,8 +23,8 @@ from halofeed.prep.formats.dicom.grouping import (
     FoundScan,
     Images,
     OtherFile,
+    find_image_series,
     find_scans,
-    find_series,
     group_series,
     scan_problem,
     too_few_slices,
@@ -118,7 +118,7 @@ def open_series(
     if isinstance(members, ListingRecords):
         series, apart = [members.images], list[OtherFile]()
     else:
-        series, apart = find_series(files, members, policy)
+        series, apart = find_image_series(files, members, policy)
     findings = list(_check_other_files(apart))
     chosen = _choose_scan(series, apart, policy, volume)
     if volume is not None:

@@ -252,7 +252,7 @@ def _unsupported_compression(compression: int) -> SourceError:
 
 @dataclass(frozen=True, kw_only=True)
 class _StoredSamples:
-    """What the tags say about the samples.
+    """Description of the samples by the tags.
 
     Args:
         photometric: meaning of the samples.

@@ -53,7 +53,7 @@ UNIT_TOLERANCE = 1e-3
 """Largest deviation of a direction's length from 1."""
 _IMAGE, _AXES = "minc-2.0/image/0/", "minc-2.0/dimensions/"
 _HDF5_ERRORS = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError, OverflowError)
-"""What h5py raises for damaged bytes; OverflowError for an address that a Python file cannot seek."""
+"""Errors of h5py for damaged bytes; OverflowError for an address that a Python file cannot seek."""
 
 Attributes = Mapping[str, Any]
 ReadPlanes = Callable[[bytes], Iterator[NDArray[Any]]]

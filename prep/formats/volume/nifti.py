@@ -48,7 +48,8 @@ from halofeed.prep.formats.volume.volume_header import (
 from halofeed.prep.geometry.scan import Finding, affine_matrix
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.findings import FindingName
-from halofeed.system.atomic_files import create_replacing
+from halofeed.storage.atomic_files import create_replacing
+from halofeed.storage.paths import open_path
 from halofeed.system.wording import plural
 
 NIFTI_HEADER_BYTES = 540
@@ -461,5 +462,5 @@ def write_nifti(path: Path, voxels: NDArray[Any], affine: ArrayLike) -> None:
         voxels.transpose(order), np.asarray(affine, np.float64).reshape(4, 4)[:, _AXES_OF_FILE]
     )
     image.header.set_xyzt_units("mm")
-    with open(create_replacing(path), "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
+    with open_path(create_replacing(path), "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
         image.to_stream(stream)

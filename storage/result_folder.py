@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from halofeed.errors import UsageError
-from halofeed.system import owned_files
-from halofeed.system.atomic_files import temporary_folder
-from halofeed.system.locks import FolderLock
+from halofeed.storage import owned_files
+from halofeed.storage.atomic_files import temporary_folder
+from halofeed.storage.locks import FolderLock
 from halofeed.system.signals import CleanupOnExit
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from halofeed.errors import UsageError
-from halofeed.system import owned_files
+from halofeed.storage import owned_files
 from halofeed.system.console import human_bytes, print_status
 from halofeed.system.resource_errors import error_context
 from halofeed.system.signals import CleanupOnExit, DeferSignals
