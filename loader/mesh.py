@@ -1,6 +1,6 @@
 """Placement of batches on a mesh: NumPy rows become global jax.Arrays, each core with its own slab.
 
-Functions import JAX themselves. `Loader.on_mesh` calls `place_batch` once per step.
+JAX is an optional dependency, so functions import it. `Loader.on_mesh` calls `place_batch` once per step.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def mesh_specs(
         )
     specs = {}
     for key, dims in partition.resolve(shapes, replicas=mesh.shape[REPLICA_AXIS]).items():
+        # An array without dims is split over replicas only.
         batch, *others = axis_names(dims) if dims is not None else ((),)
         specs[key] = PartitionSpec(*map(_axis_spec, ((REPLICA_AXIS, *batch), *others)))  # type: ignore[no-untyped-call]
     return specs
