@@ -121,7 +121,7 @@ def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
         parsed.path = Address(parsed.path, hosts)
     for name in ("path", "data"):
         path = getattr(parsed, name, None)
-        # data/cards stands for data/cards/1.0.0 where that is its only version.
+        # data/cards means data/cards/1.0.0 if that is its only version.
         if isinstance(path, str) and os.path.isdir(path) and not os.path.exists(f"{path}/manifest.json"):
             from halofeed.schemas.manifest import only_version
 

@@ -93,7 +93,7 @@ def needed_rows(
     """Return the rows [start, stop) of the global batch that this process's devices hold in part or completely.
 
     Args:
-        mesh, specs, shapes: as of `place_batch`.
+        mesh, specs, shapes: as in `place_batch`.
 
     Raises:
         PartitionError: as `place_batch`.
@@ -126,7 +126,7 @@ def needed_slab(
     """Return the part of each image, and of each label on its grid, that this process's devices hold.
 
     Args:
-        mesh, specs, shapes: as of `place_batch`.
+        mesh, specs, shapes: as in `place_batch`.
         on_grid: the keys of image and label.
         axes: number of the grid's axes.
 

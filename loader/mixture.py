@@ -39,7 +39,7 @@ class Mixture(Stream):
         weights: weight of each data set by its folder, integers or fractions: {"data/a/1.0.0": 3, "data/b/1.0.0": 1}.
         batch_size: rows of the global batch, over all hosts.
         seed: 0 to 2**64 - 1; determines the order of the data sets, and the order within each.
-        shard_index, shard_count: as of a `Loader`.
+        shard_index, shard_count: as in `Loader`.
         options: options of every `Loader`: split, augment, include, verify, on_corrupt, shuffle, where, draw_by.
 
     Raises:

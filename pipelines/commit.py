@@ -347,7 +347,7 @@ def _example(reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]) -> 
 
 
 def cure_of(reason: str) -> str:
-    """Return what to do about a reason of a reject whose details do not say it, after a semicolon, or "".
+    """Return the advice for a rejected input whose details have none, after a semicolon; "" without advice.
 
     >>> cure_of("decode: file is truncated"), cure_of("box is inverted")
     ('; copy or download it again', '')
@@ -413,7 +413,7 @@ def _class_names(job: ShardJob, total: Statistics) -> dict[int, str]:
     """Return the name of each class; where nothing names them, also the values that records hold.
 
     Raises:
-        JobError: the values look like masks with 255 as the void of PASCAL VOC, and nothing says what it means.
+        JobError: the values look like masks with 255 as the void of PASCAL VOC, and nothing states what it means.
     """
     labels = job.labels
     if not labels.is_open:

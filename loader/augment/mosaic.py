@@ -129,7 +129,7 @@ class Mosaic:
         scales: smallest and largest scale of each picture; at 1 it just fits into the frame.
         center: range of the point, as shares of the frame's height and width.
         probability: probability of a mosaic.
-        minimum_visible: as of `RandomCrop`.
+        minimum_visible: as in `RandomCrop`.
     """
 
     height: int
@@ -235,7 +235,7 @@ def _move_objects(example: Example, top: int, left: int, frame: ImageShape) -> O
 class MixUp:
     """Mixes a picture with another one, with the given probability: the weighted mean of both, and all their objects.
 
-    The other picture is sampled, and changed by earlier augmentations in the list, as of `Mosaic`. Both are at the top
+    The other picture is sampled, and changed by earlier augmentations in the list, as in `Mosaic`. Both are at the top
     left. Parts that only one picture covers are mixed with the padding. The picture's own objects come first, at most
     max_boxes in all. MixUp is for detection only, because classes and label maps cannot be averaged.
 

@@ -81,8 +81,8 @@ class ClassTable:
     def ignored(self) -> dict[int, str]:
         """Return the names by value of pixels without a class.
 
-        A negative value cannot be a class. The word "ignore" says it; words such as "void" say it for a value that
-        is -1 of an unsigned type.
+        A negative value cannot be a class. The word "ignore" marks ignored pixels; words such as "void" do so for a
+        value that is -1 of an unsigned type.
         """
         return {row.value: row.name for row in self.rows if is_ignored(row.value, row.name)}
 

@@ -541,7 +541,7 @@ def _row_of_item(name: str, message: Any) -> ClassRow:
 
 
 def _texts_of_item(name: str, message: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """Return the fields of an `item` that are read; raise AnnotationsError for one that comes twice."""
+    """Return the fields of an `item` that are read; raise AnnotationsError for a repeated one."""
     item: dict[str, str] = {}
     for key in ("id", "name", "display_name"):
         values = [value for value in message.get(key, ()) if isinstance(value, str)]

@@ -315,7 +315,7 @@ def in_groups(counts: Counter[str]) -> int:
 
 
 def _repeats(column: Sequence[str]) -> bool:
-    """Return whether each value of a column comes twice on average."""
+    """Return whether each value of a column occurs twice on average."""
     return len(set(column)) <= len(column) / 2
 
 

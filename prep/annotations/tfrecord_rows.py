@@ -39,7 +39,7 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_header, 
 
 _MAX_VALUES = 1_000_000
 _MAX_MASK_PIXELS = 1 << 28
-"""Most pixels of an object's mask, as of a picture of 16,384 x 16,384."""
+"""Most pixels of an object's mask: those of a picture of 16,384 x 16,384."""
 _FILE_NAMES = (keys.FILENAME, "file_name", "filename", "id", keys.SOURCE_ID)
 """Keys of the name of a picture's file, of which the first one with a text is used."""
 _YXYX = "REL_YXYX"

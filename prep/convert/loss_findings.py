@@ -67,7 +67,7 @@ class LossFinding:
         text: sentence with the numbers and an example.
         fix: options of another conversion that avoid the loss.
         is_useless: whether a record that is hit is of no use for training.
-        is_said: whether the summary of a conversion says it in a line of its own.
+        is_said: whether the summary of a conversion prints it on a separate line.
     """
 
     name: str
@@ -108,7 +108,7 @@ class LossRule:
         example: name of the count in the ledger whose example is given.
         fix: function that returns the options that avoid the loss.
         is_useless: whether a record that is hit is of no use.
-        is_said: whether the summary of a conversion says it in a line of its own.
+        is_said: whether the summary of a conversion prints it on a separate line.
     """
 
     name: str

@@ -194,7 +194,7 @@ def list_references(
     - A subject is a group. A column `split` of participants.tsv assigns splits, and no other column does.
 
     Raises:
-        AnnotationsError: there are several data sets, or no image, or no common channel; labels lie in several
+        AnnotationsError: there are several data sets, or no image, or no common channel; labels are in several
             pipelines, or are of two kinds.
     """
     found = _find(images, annotation_file, options)
