@@ -344,7 +344,7 @@ def commit(shard_counts: list[int]) -> None:
     from halofeed.pipelines.commit import SHARDS_PER_SUM, merged, sum_up
     from halofeed.pipelines.job import ShardJob
     from halofeed.prep.annotations.labels import LabelMap
-    from halofeed.schemas.files import index_file
+    from halofeed.schemas.file_layout import index_file
 
     print_row("shards", "index kB", "groups", "s a group", "all groups put together s", "sums MB")
     print_row(*["---"] * 6)

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halofeed.errors import CorruptFileError, HalofeedError, UsageError
-from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
+from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION
 from halofeed.storage.paths import load_bytes
 from halofeed.system.arguments import explains_calls, path_text
+from halofeed.system.errors import CorruptFileError, HalofeedError, UsageError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:

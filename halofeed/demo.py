@@ -23,9 +23,9 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from halofeed import demo_volumes
-from halofeed.errors import JobError, UsageError
 from halofeed.storage.paths import load_bytes, load_text, paths_in, save_bytes, save_text
 from halofeed.system import signals
+from halofeed.system.errors import JobError, UsageError
 from halofeed.system.wording import plural
 
 _SECONDS_TO_END = 10.0

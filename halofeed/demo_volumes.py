@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import JobError
 from halofeed.storage.paths import open_path, save_text
+from halofeed.system.errors import JobError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:

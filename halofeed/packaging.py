@@ -18,9 +18,9 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 from halofeed import __version__
-from halofeed.errors import UsageError
 from halofeed.storage.atomic_files import atomic_write
 from halofeed.storage.paths import load_bytes, paths_in
+from halofeed.system.errors import UsageError
 
 _SETUP = """\
 from setuptools import find_packages, setup

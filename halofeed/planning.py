@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halofeed.errors import UsageError, require_extra
 from halofeed.options import add_settings, text_of_setting
 from halofeed.parser import Command, CommandParser
 from halofeed.system.console import print_status
+from halofeed.system.errors import UsageError, require_extra
 from halofeed.training import check_file
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _write_plan(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> None:
 
     if parsed.data is not None:
         from halofeed.schemas.bounded_json import with_json_checksum
-        from halofeed.schemas.files import plan_file
+        from halofeed.schemas.file_layout import plan_file
 
         atomic_write(plan_file(parsed.data), (json.dumps(with_json_checksum(plan), indent=1) + "\n").encode())
     if parsed.json and parsed.json != "-":

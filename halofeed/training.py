@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halofeed.errors import UsageError, require_extra
 from halofeed.option_rows import saved_rows, train_rows
 from halofeed.options import Option, add_options, add_settings, not_in_brief
 from halofeed.parser import Command, CommandParser
 from halofeed.system import signals
 from halofeed.system.addresses import address_of
 from halofeed.system.console import print_error, print_status
+from halofeed.system.errors import UsageError, require_extra
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _add_data(parser: CommandParser) -> None:
 
 
 def _open_run(parsed: argparse.Namespace) -> Run:
-    from halofeed.schemas.files import read_run
+    from halofeed.schemas.file_layout import read_run
 
     cores = parsed.cores_per_replica or read_run(parsed.run)["config"]["cores_per_replica"]
     _start_jax(parsed.virtual_devices, cores)
@@ -346,7 +346,7 @@ def unlogged() -> Iterator[None]:
 
 def _is_data_set(parsed: argparse.Namespace) -> bool:
     """Return whether `export` gets a data set; UsageError if --to says otherwise."""
-    from halofeed.schemas.files import MANIFEST, RUN_FILE
+    from halofeed.schemas.file_layout import MANIFEST, RUN_FILE
 
     path = parsed.path
     if (Path(path) / RUN_FILE).is_file():

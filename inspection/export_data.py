@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from halofeed.errors import UsageError
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
 from halofeed.inspection.export_grid import GRIDS, SourcePictures
 from halofeed.inspection.export_parquet import ParquetExporter
@@ -27,6 +26,7 @@ from halofeed.inspection.export_yolo import YoloExporter
 from halofeed.schemas.manifest import Manifest
 from halofeed.storage.paths import save_text
 from halofeed.storage.result_folder import ResultFolder
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
 
 EXPORTERS: dict[str, type[Exporter]] = {

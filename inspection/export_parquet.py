@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-from halofeed.errors import UsageError
 from halofeed.inspection.export_records import NO_TEXT, ExportedData, ExportRecord, yaml_text
 from halofeed.inspection.export_shards import ExportedPicture, ShardsExporter
 from halofeed.schemas.croissant import (
@@ -30,8 +29,9 @@ from halofeed.schemas.croissant import (
     record_field,
     record_set,
 )
-from halofeed.schemas.files import CROISSANT
+from halofeed.schemas.file_layout import CROISSANT
 from halofeed.storage.paths import open_path, save_text
+from halofeed.system.errors import UsageError
 
 _MEDIA_TYPE = "application/x-parquet"
 _FILES = "parquet-files"

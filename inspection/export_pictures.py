@@ -23,7 +23,6 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.export_grid import PICTURE_GRID_KEYS, PictureGrid, picture_grid, points_on
 from halofeed.inspection.export_records import (
     NO_TEXT,
@@ -44,10 +43,11 @@ from halofeed.schemas.croissant import (
     record_field,
     record_set,
 )
-from halofeed.schemas.files import CROISSANT
+from halofeed.schemas.file_layout import CROISSANT
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
 from halofeed.storage.paths import open_path, save_text, temporary_stream
+from halofeed.system.errors import CorruptFileError, UsageError
 
 _AREA_TOLERANCE = 1e-3
 _FLAGS = {**keys.OBJECT_FLAGS, **{name: OPTIONAL_ATTRIBUTES[name] for name in ("occluded", "group_of")}}

@@ -14,7 +14,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.export_grid import PictureGrid, SourcePictures, picture_grid
 from halofeed.inspection.stored_records import (
@@ -30,6 +29,7 @@ from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
 from halofeed.storage.paths import open_path
+from halofeed.system.errors import CorruptFileError, UsageError
 
 NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Characters that no text file may hold: control characters and lone surrogates."""

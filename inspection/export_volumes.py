@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.export_records import ExportedData, Exporter, ExportRecord
 from halofeed.inspection.stored_records import (
     affine_of,
@@ -36,13 +35,14 @@ from halofeed.inspection.stored_records import (
 from halofeed.prep.formats.volume.nifti import write_nifti
 from halofeed.prep.geometry.orientation import FIELD_OF_VIEW_VOXELS, plan_onto
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.volume import triple
+from halofeed.prep.geometry.volume_plan import triple
 from halofeed.prep.layouts.msd import MSD_SPLITS, NAME
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.prep.voxels.resample import apply_mask
 from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Decoded
 from halofeed.storage.paths import open_path, save_text
+from halofeed.system.errors import CorruptFileError, UsageError
 
 _LISTS = {split: part for part, split in MSD_SPLITS.items()} | {"val": "validation"}
 """List of dataset.json by split; other splits are in `training`."""

@@ -22,11 +22,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.inspection.export_pictures import BoxedObjects, BoxExporter
 from halofeed.inspection.export_records import ExportedData, ExportRecord, yaml_text
 from halofeed.schemas import keys
 from halofeed.storage.paths import open_path, save_text
+from halofeed.system.errors import UsageError
 
 _YOLO_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Key of data.yaml by split."""

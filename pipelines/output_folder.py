@@ -13,9 +13,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import JobError, UsageError
 from halofeed.pipelines.lease import check_holder
-from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST, is_temporary_name
+from halofeed.schemas.file_layout import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST, is_temporary_name
 from halofeed.storage import owned_files
 from halofeed.storage.atomic_files import fsync_paths
 from halofeed.storage.base import Files, ObjectWriter
@@ -24,6 +23,7 @@ from halofeed.storage.local import DirectFile
 from halofeed.storage.paths import names_in
 from halofeed.storage.retry import ChangedError
 from halofeed.system.addresses import is_remote
+from halofeed.system.errors import JobError, UsageError
 from halofeed.system.resource_errors import FIXES
 
 _COPIED_AT_ONCE = 4 << 20

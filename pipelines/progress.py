@@ -16,10 +16,10 @@ from typing import TextIO
 
 import numpy as np
 
-from halofeed.errors import HalofeedError, JobError
 from halofeed.storage.atomic_files import open_owned_file
 from halofeed.storage.paths import load_bytes
 from halofeed.system.console import StatusLine
+from halofeed.system.errors import HalofeedError, JobError
 from halofeed.system.resource_errors import describe_error
 
 _COUNTS = struct.Struct("<qq")

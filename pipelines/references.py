@@ -23,14 +23,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import JobError
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.output_folder import OutputFolder, TemporaryFile, reporting_disk_errors
 from halofeed.prep.sources.example import SourceExample
-from halofeed.schemas.files import TEMPORARY_FOLDER
+from halofeed.schemas.file_layout import TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shards_of
 from halofeed.storage.paths import open_path
 from halofeed.system.checksum import crc32c, with_checksum, without_checksum
+from halofeed.system.errors import JobError
 
 REFERENCES_PER_FILE = 10_000
 REFERENCE_BUFFER_BYTES = 32 << 20

@@ -15,11 +15,10 @@ import os
 import stat
 from collections.abc import Iterable
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.croissant import MARK
-from halofeed.schemas.files import (
+from halofeed.schemas.file_layout import (
     BESIDE_SHARDS,
     CLASS_NAMES,
     CROISSANT,
@@ -38,6 +37,7 @@ from halofeed.storage.atomic_files import copy_modes, fsync_paths, swap_paths
 from halofeed.storage.paths import names_in
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import print_status
+from halofeed.system.errors import CorruptFileError, UsageError
 
 _SHOWN = 5
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import ManifestError, UsageError
-from halofeed.schemas import files, limits
+from halofeed.schemas import file_layout as files
+from halofeed.schemas import limits
 from halofeed.schemas.bounded_json import checksum_of, parse_json
 from halofeed.schemas.fields import Field
 from halofeed.schemas.kinds import Kind, kind_of, with_current_option_names
@@ -22,6 +22,7 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.storage.atomic_files import read_regular
 from halofeed.storage.paths import find_paths, names_in
 from halofeed.system.addresses import is_remote, meant_address
+from halofeed.system.errors import ManifestError, UsageError
 from halofeed.system.wording import did_you_mean, nearest_name, plural
 
 FORMAT_VERSION = 2

@@ -60,7 +60,7 @@ ONLY_IN_FILES = {
     ("prep", "regex"): {"prep/annotations/patterns.py"},
     ("prep", "pyarrow"): {"prep/sources/parquet.py"},
     ("loader", "tensorflow"): {"loader/stream.py", "loader/assemble.py", "loader/device/ops.py"},
-    ("loader", "jax"): {"loader/mesh.py", "loader/dataset.py", "loader/device/ops.py"},
+    ("loader", "jax"): {"loader/mesh_batches.py", "loader/dataset.py", "loader/device/ops.py"},
     ("trainer", "orbax"): {"trainer/checkpoint.py"},
     ("trainer", "tensorboardX"): {"trainer/log.py"},
     ("trainer", "scipy"): {"trainer/metrics.py"},
@@ -73,12 +73,19 @@ ONLY_IN_FILES = {
     ("prep", "isal"): {"prep/formats/volume/streams.py"},
     ("prep", "h5py"): {"prep/formats/volume/minc.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
-    ("prep", "pydicom"): {f"prep/formats/dicom/{name}.py" for name in ("headers", "kinds", "pixels")},
+    ("prep", "pydicom"): {f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")},
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},
     ("pipelines", "apache_beam"): {
         *(
             f"pipelines/{name}.py"
-            for name in ("beam_worker", "beam_pipeline", "convert", "options", "remote", "run_on_beam")
+            for name in (
+                "beam_worker",
+                "beam_pipeline",
+                "convert",
+                "beam_options",
+                "remote_job",
+                "run_on_beam",
+            )
         ),
         "pipelines/workers.py",
     },
@@ -99,14 +106,15 @@ TOP_PACKAGES = {
 LIGHT = {
     "halofeed",
     *(f"halofeed.{name}" for name in ("errors", "options", "parser", "cli", "conversion", "planning")),
-    *(f"halofeed.{name}" for name in ("training", "streams", "completion")),
-    "halofeed.schemas.files",
+    *(f"halofeed.{name}" for name in ("training", "standard_streams", "completion")),
+    "halofeed.schemas.file_layout",
     "halofeed.storage.atomic_files",
     "halofeed.storage.paths",
     *(
         f"halofeed.system.{name}"
         for name in [
             "addresses",
+            "errors",
             "arguments",
             "console",
             "resource_errors",
@@ -245,7 +253,7 @@ def test_a_forbidden_import_is_found_and_an_allowed_one_passes():
         ("schemas/fake.py", "from halofeed.prep.geometry.resize import apply", "schemas may not import prep"),
         ("prep/fake.py", "import apache_beam as beam", "prep may not import apache_beam"),
         ("prep/fake.py", "import importlib\nimportlib.import_module('jax')", "prep may not import jax"),
-        ("pipelines/shard_writer.py", "import apache_beam", "only in pipelines/beam_pipeline.py"),
+        ("pipelines/shard_writer.py", "import apache_beam", "only in pipelines/beam_options.py"),
         ("loader/dataset.py", "import tensorflow as tf", "only inside functions"),
         ("inspection/fake.py", "import halofeed.trainer.step", "inspection may not import trainer"),
         ("prep/fake.py", "from .boxes import place_boxes", "relative"),
@@ -258,7 +266,7 @@ def test_a_forbidden_import_is_found_and_an_allowed_one_passes():
     for path, text in (
         ("loader/dataset.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jax"),
         ("loader/stream.py", "def f():\n    import tensorflow as tf"),
-        ("prep/fake.py", "import os, json\nfrom halofeed.errors import SourceError"),
+        ("prep/fake.py", "import os, json\nfrom halofeed.system.errors import SourceError"),
         ("halofeed/fake.py", "def f():\n    from halofeed.loader import Loader"),
     ):
         assert offences(path, text) == []
@@ -276,11 +284,11 @@ HELP = "import contextlib, io, halofeed.cli\nwith contextlib.redirect_stdout(io.
 LIGHT_PROGRAMS = [
     "import halofeed",
     "import halofeed.schemas.manifest, halofeed.schemas.partition, halofeed.schemas.index",
-    "import halofeed.prep, halofeed.prep.convert.picture, halofeed.prep.layouts, halofeed.prep.options.recipe",
-    "import halofeed.loader, halofeed.loader.mesh",
+    "import halofeed.prep, halofeed.prep.convert.picture_records, halofeed.prep.layouts, halofeed.prep.options.recipe",
+    "import halofeed.loader, halofeed.loader.mesh_batches",
     "import halofeed.inspection.verify, halofeed.inspection.describe_dataset",
     "import halofeed.pipelines.convert, halofeed.pipelines.run_local",
-    "import halofeed.trainer.config, halofeed.trainer.platform, halofeed.schemas.files",
+    "import halofeed.trainer.config, halofeed.trainer.platform, halofeed.schemas.file_layout",
     HELP.format("['--help']"),
     HELP.format("['convert', '--help']"),
     HELP.format("['train', '--help']"),
@@ -435,18 +443,21 @@ _MACHINE = "facts that the system tells of processes and of the machine"
 _PACKAGE = "resources of an installed package, by importlib"
 _LIBRARY = "the library opens a path by itself"
 MAY_OPEN = {
-    ("halofeed/errors.py", ".read_text"): _PACKAGE,
+    ("system/errors.py", ".read_text"): _PACKAGE,
     ("halofeed/packaging.py", "gzip.GzipFile"): _MEMORY,
     ("halofeed/packaging.py", "tarfile.open"): _MEMORY,
     ("halofeed/packaging.py", "zipfile.ZipFile"): _MEMORY,
-    ("halofeed/streams.py", "open"): _PROCESS,
-    ("halofeed/streams.py", "os.open"): _PROCESS,
+    ("halofeed/standard_streams.py", "open"): _PROCESS,
+    ("halofeed/standard_streams.py", "os.open"): _PROCESS,
     ("inspection/export_shards.py", "tarfile.open"): _LIBRARY,
     ("inspection/html/page.py", ".read_text"): _PACKAGE,
     ("inspection/html/run_gallery.py", "numpy.load"): _MEMORY,
     ("inspection/html/run_gallery.py", "zipfile.ZipFile"): _MEMORY,
     ("pipelines/lease.py", ".read_text"): _MACHINE,
-    ("pipelines/options.py", "shutil.rmtree"): "the temporary folder of Beam's options, which is deleted",
+    (
+        "pipelines/beam_options.py",
+        "shutil.rmtree",
+    ): "the temporary folder of Beam's options, which is deleted",
     ("pipelines/references.py", "numpy.save"): _MEMORY,
     ("pipelines/workers.py", ".write_text"): _MACHINE,
     ("pipelines/workers.py", "os.listdir"): _MACHINE,

@@ -32,11 +32,11 @@ from orbax.checkpoint.checkpoint_managers import (  # type: ignore[import-untype
     LatestN,
 )
 
-from halofeed.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.storage import owned_files
 from halofeed.storage.atomic_files import fsync_tree, make_owned_folder
 from halofeed.storage.paths import find_paths, load_bytes
+from halofeed.system.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.trainer.step import TrainState
 
 DIGITS = 8

@@ -28,12 +28,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from halofeed.errors import UsageError
 from halofeed.loader.stream import start_tensorflow
 from halofeed.storage import owned_files
 from halofeed.storage.atomic_files import atomic_write, temporary_folder
 from halofeed.storage.locks import locked_folder
 from halofeed.storage.paths import names_in
+from halofeed.system.errors import UsageError
 from halofeed.trainer.step import TrainingSetup, Variables
 
 PLATFORMS = ("cpu", "cuda", "tpu")

@@ -22,11 +22,11 @@ from typing import Any, TextIO
 import numpy as np
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.storage import owned_files
 from halofeed.storage.atomic_files import atomic_write, make_owned_folder, open_owned_file
 from halofeed.storage.paths import find_paths, load_bytes, open_path
+from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.resource_errors import error_context
 
 STEPS, EVALUATIONS, TENSORBOARD = "log.jsonl", "evaluations.jsonl", "tensorboard"

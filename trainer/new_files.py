@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import FileSelection, data_files
 from halofeed.prep.sources.file_names import (
@@ -28,8 +27,9 @@ from halofeed.prep.sources.file_names import (
     volume_files,
 )
 from halofeed.prep.sources.files import LocalFiles, check_source_path
-from halofeed.schemas.files import REJECTED
+from halofeed.schemas.file_layout import REJECTED
 from halofeed.storage.paths import load_text, open_path
+from halofeed.system.errors import SourceError, UsageError
 
 TABLE, LINKS = "files.jsonl", "files"
 WINDOW_OVERLAP = 0.25

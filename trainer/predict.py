@@ -23,7 +23,6 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import JobError, UsageError
 from halofeed.loader.batch import join_id
 from halofeed.prep.formats.volume.nifti import write_nifti
 from halofeed.prep.sources.file_names import safe_name
@@ -31,6 +30,7 @@ from halofeed.storage.atomic_files import atomic_write
 from halofeed.storage.paths import open_path
 from halofeed.storage.result_folder import ResultFolder
 from halofeed.system.console import StatusLine
+from halofeed.system.errors import JobError, UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata

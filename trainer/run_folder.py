@@ -24,14 +24,14 @@ from typing import Any
 from jax.sharding import Mesh
 
 from halofeed import __version__
-from halofeed.errors import UsageError
 from halofeed.schemas.bounded_json import with_json_checksum
-from halofeed.schemas.files import CHECKPOINTS, RUN_FILE, RUN_FORMAT, read_run
+from halofeed.schemas.file_layout import CHECKPOINTS, RUN_FILE, RUN_FORMAT, read_run
 from halofeed.storage import owned_files
 from halofeed.storage.atomic_files import atomic_write, swap_paths
 from halofeed.storage.locks import FolderLock
 from halofeed.storage.paths import find_paths, names_in
 from halofeed.system.console import print_status
+from halofeed.system.errors import UsageError
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.optimizers import build_optimizer

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from halofeed.errors import UsageError
 from halofeed.prep.geometry.orientation import FIELD_OF_VIEW_VOXELS, plan_onto
 from halofeed.prep.geometry.resize import apply_to_boxes
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.taps import positions
-from halofeed.prep.geometry.volume import (
+from halofeed.prep.geometry.volume_plan import (
     Ranges,
     Resample,
     VolumePlan,
@@ -26,6 +25,7 @@ from halofeed.prep.geometry.volume import (
 from halofeed.prep.voxels.resample import apply_mask, sample_affine, sample_image, view_of
 from halofeed.storage.atomic_files import create_replacing
 from halofeed.storage.paths import open_path
+from halofeed.system.errors import UsageError
 
 BOX_DECIMALS = 3
 """Decimals of a pixel: float32 coordinates of a picture of 8,000 pixels are no finer."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.annotations.columns import to_corners
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.sources.example import Box
+from halofeed.system.errors import SourceError, UsageError
 
 T = TypeVar("T")
 MIN_BAD_OBJECTS = 10

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import UsageError
 from halofeed.prep.annotations.documents import parse_yaml
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.pipeline_data import read_pipeline_data
@@ -17,12 +16,13 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.volumes import SCAN
 from halofeed.schemas import limits
 from halofeed.schemas.bounded_json import parse_json
-from halofeed.schemas.files import MANIFEST
+from halofeed.schemas.file_layout import MANIFEST
 from halofeed.schemas.manifest import Manifest, only_version
 from halofeed.storage.atomic_files import read_regular
 from halofeed.storage.choose import read_option_file
 from halofeed.storage.paths import find_paths
 from halofeed.system.addresses import Address, address_of
+from halofeed.system.errors import UsageError
 
 _ALTERNATIVES = (
     ("window", "window_hu", "window_percentiles"),

@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from halofeed.errors import Problem, SourceError, UsageError
 from halofeed.prep.sources.members import Member, parse_member
 from halofeed.prep.sources.parquet import RangeFiles, read_cell
 from halofeed.prep.sources.walk import (
@@ -34,6 +33,7 @@ from halofeed.storage.atomic_files import decode_name, encode_name, file_type, o
 from halofeed.storage.local import LocalDisk
 from halofeed.storage.paths import names_in, scan_folder, walk_folders
 from halofeed.system.addresses import is_remote
+from halofeed.system.errors import Problem, SourceError, UsageError
 from halofeed.system.memory import machine_memory
 from halofeed.system.wording import nearest_name
 

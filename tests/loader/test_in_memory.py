@@ -95,6 +95,6 @@ def test_rows_whose_frames_change_meanwhile_are_not_copied(loader, folder, monke
 def test_no_more_files_are_held_open_than_the_process_may(loader, monkeypatch):
     expected = loader.batch(8)
     rows = copied_rows(monkeypatch)
-    monkeypatch.setattr(shards, "most_open", lambda: 2)
+    monkeypatch.setattr(shards, "max_open", lambda: 2)
     same(loader.batch(8), expected)
     assert not rows

@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 from PIL import Image
 
-from halofeed.pipelines import remote
+from halofeed.pipelines import remote_job as remote
 from halofeed.pipelines.lease import leased
 from halofeed.pipelines.workers import _Worker
 from halofeed.storage.retry import ChangedError

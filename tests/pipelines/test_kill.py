@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from halofeed.pipelines.output_folder import OutputFolder
-from halofeed.schemas.files import index_file
+from halofeed.schemas.file_layout import index_file
 from tests.support.conversions import (
     all_bytes,
     bytes_of,

@@ -19,7 +19,7 @@ from halofeed.loader import Loader
 from halofeed.pipelines import replace
 from halofeed.pipelines.lease import held
 from halofeed.pipelines.output_folder import OutputFolder
-from halofeed.schemas.files import index_file, index_file_1
+from halofeed.schemas.file_layout import index_file, index_file_1
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.tfds import metadata_files
 from halofeed.storage.scratch import scratch_folder

@@ -170,7 +170,7 @@ import json, os, signal, sys
 from halofeed.cli import main
 from halofeed.pipelines import replace
 from halofeed.pipelines import output_folder
-import halofeed.pipelines.convert, halofeed.prep.convert.picture
+import halofeed.pipelines.convert, halofeed.prep.convert.picture_records
 calls = {"take": output_folder.OutputFolder.take, "keep": output_folder.TemporaryFile.keep, "remove": os.remove,
          "exchange": replace.swap_paths, "rename": os.rename, "rmdir": os.rmdir}
 def deadly(name, place, before):

@@ -28,11 +28,11 @@ from typing import IO, Any
 
 import jax
 
-from halofeed.errors import HalofeedError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.schemas.partition import Dims
 from halofeed.storage.atomic_files import atomic_write
 from halofeed.storage.paths import find_paths, load_bytes, temporary_stream
+from halofeed.system.errors import HalofeedError, UsageError
 from halofeed.system.memory import available_memory
 from halofeed.system.signals import CleanupOnExit
 from halofeed.system.threads import available_cores
