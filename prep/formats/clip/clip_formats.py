@@ -1,7 +1,7 @@
 """Table of the video containers, and the function that opens a clip of any format.
 
 To add a container, add one line to CONTAINERS and its extensions to `VIDEO_EXTENSIONS` (`prep/sources/file_names.py`).
-Animations (GIF, WebP, PNG) are recognized as pictures are, and `READERS` in `animation.py` reads their frames.
+Animations (GIF, WebP, PNG) are recognized by the table of pictures, and `READERS` in `animation.py` reads their frames.
 OpenCV's decoder is loaded with the first video.
 """
 
