@@ -57,7 +57,7 @@ def encode_name(text: str) -> str:
 
 
 def is_valid_name(text: str) -> bool:
-    """Return True if a file can have this name: every text, unless it has a lone surrogate that encodes no byte.
+    """Return True if a file can have this name: every text without a lone surrogate that stands for no byte.
 
     >>> is_valid_name("caf\\u00e9"), is_valid_name("caf\\udce9"), is_valid_name("caf\\ud800")
     (True, True, False)

@@ -205,7 +205,7 @@ def delete_owned(folder: str | os.PathLike[str]) -> bool:
 
 
 def _delete_inside(folder: str | os.PathLike[str]) -> None:
-    """Delete halofeed's files below a folder, except its list of them."""
+    """Delete what is halofeed's below a folder, but for its list."""
     is_temporary = _has(folder, _TEMPORARY_MARK)
     own = set() if is_temporary else {path for path, problem in _check_paths(folder) if problem is None}
     for parent, folders, files, descriptor in os.fwalk(folder, topdown=False, follow_symlinks=False):
