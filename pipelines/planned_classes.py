@@ -59,14 +59,20 @@ def plan_label_map(layout_input: LayoutInput, totals: Totals, task: str, file: s
         return _label_map_of_images(layout_input, totals, given, table)
     if table is not None:
         return labels.from_table(table, first_id)
-    layout, sources = layout_input.layout, layout_input.sources
-    order = layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else ()
     # A class whose name cannot be written has no objects: its images are rejected.
-    order = tuple(filter(can_be_encoded, order))
+    order = tuple(filter(can_be_encoded, _ordered_by_layout(layout_input, totals)))
     if not totals.labels and not order:
         # A detection or classification set without any object still needs a class for its label map.
         return LabelMap(entries=((first_id, "object"),), first_id=first_id, where="the labels of the data")
     return labels.from_data(totals.labels, first_id, order)
+
+
+def _ordered_by_layout(layout_input: LayoutInput, totals: Totals) -> Iterable[str]:
+    """Return the class names in the layout's own order; () without one."""
+    layout, sources = layout_input.layout, layout_input.sources
+    if totals.listed_classes is not None:
+        return totals.listed_classes().values()
+    return layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else ()
 
 
 def _read_class_file(layout_input: LayoutInput, totals: Totals, first_id: int, file: str) -> ClassTable:
@@ -172,7 +178,7 @@ def _label_map_of_images(
     if (regions := _classes_of_regions(layout_input, given, choice)) is not None:
         return regions
     # A complete file of classes replaces the source's names; a choice needs these to find what it renames.
-    named = _named_by_source(layout_input) if given is None or choice else {}
+    named = _named_by_source(layout_input, totals) if given is None or choice else {}
     naming = _Naming(given=given, table=table, named=named, choice=choice).with_background()
     marked = _marked_as_ignored(naming.in_tables, naming.choice)
     source_names = {**naming.in_classes, **marked}
@@ -264,11 +270,13 @@ def _classes_of_regions(
     return classes
 
 
-def _named_by_source(layout_input: LayoutInput) -> Mapping[int, str]:
+def _named_by_source(layout_input: LayoutInput, totals: Totals) -> Mapping[int, str]:
     """Return the names of values by --label-channels or --label-colors, else by the layout's own files."""
     layout, sources = layout_input.layout, layout_input.sources
     named: Mapping[int, str] = {}
-    if layout.label_values is not None:
+    if totals.listed_classes is not None:
+        named = totals.listed_classes()
+    elif layout.label_values is not None:
         named = layout.label_values(
             sources.annotations, layout_input.selection.files, sources.annotation_file, layout_input.options
         )
