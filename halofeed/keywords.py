@@ -77,7 +77,7 @@ def check_keywords(command: str, given: Mapping[str, Any]) -> dict[str, Any]:
     >>> check_keywords("convert", {"height": "x"})
     Traceback (most recent call last):
         ...
-    halofeed.errors.UsageError: height: expected a whole number, got 'x'; it is: rows of a fixed shape (default: 300)
+    halofeed.errors.UsageError: height: expected a whole number, got 'x'; meaning: rows of a fixed shape (default: 300)
     """
     known, parser = keywords_of(command), _parser(command)
     values = {}

@@ -36,8 +36,8 @@ def test_three_lines_give_batches_and_the_command_lines_bytes(tmp_path):
     [
         ({"hieght": 3}, r"^hieght: convert has no such parameter; did you mean height\?$"),
         ({"layout": "yola"}, r"^layout 'yola' is not known; did you mean yolo\?"),
-        ({"shards": "x"}, "^shards: expected a whole number, got 'x'; it is: files per split"),
-        ({"height": "x"}, "^height: expected a whole number, got 'x'; it is: rows of a fixed shape"),
+        ({"shards": "x"}, "^shards: expected a whole number, got 'x'; meaning: files per split"),
+        ({"height": "x"}, "^height: expected a whole number, got 'x'; meaning: rows of a fixed shape"),
         ({"height": (16, 16)}, r"^height: expected one value, got \(16, 16\); it is"),
         ({"height": 8.5}, "^height: expected a whole number such as 8, got 8.5$"),
         ({"height": True}, "^height: expected a value, got True; it is"),

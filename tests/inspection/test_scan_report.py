@@ -240,8 +240,8 @@ def test_empty_parts_say_so(tmp_path: Path) -> None:
         ("labels", "No scan has a label."),
         ("labels", "0 classes occur in scans"),
         ("findings", "None in 2 scans, and nothing was corrected."),
-        ("values", "no labelled voxels"),
-        ("values", "voxels of train, because none are labelled"),
+        ("values", "no labeled voxels"),
+        ("values", "voxels of train, because none are labeled"),
     ):
         assert words in page.words(section)
     folder = make(tmp_path)
