@@ -86,7 +86,7 @@ ADVICE: dict[str, Advice] = {
             pictures=("a.png", "b.png", "c.png"),
         ),
         "use (--group-column patient) to keep",
-        r"; (--group-pattern) '(\(\.\+\))' takes",
+        r"; (--group-pattern) '(\(\.\+\))' makes",
     ),
     "a table beside one that is none": refused(
         holding("csv", boxes_csv=f"{HEADER}\n{ROW}\n", notes_csv="a,b\n1,2\n"),
@@ -171,7 +171,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "pictures outside of --images": refused(
         beside([HEADER, "other/a.png,hat,1,2,30,20"], (40, 60), "--images ROOT/z"),
-        "use (--images)",
+        "(?:say|use) (--images)",
         more=("{source}",),
     ),
 }

@@ -17,7 +17,7 @@ from tests.support.small_scans import AFFINE, image, mask, msd_document, nnunet_
 from tests.support.volume_support import save_nifti, write_table
 
 SHARES = ("--split-shares", "train=0.5,test=0.5")
-EACH = r"; (--group-pattern) '(\(\.\+\))' takes"
+EACH = r"; (--group-pattern) '(\(\.\+\))' makes"
 SAID = r"use (--group-pattern).*--group-pattern '(\(\.\+\))'"
 
 
