@@ -37,7 +37,7 @@ HALOFEED_COMPLETION
 )"
 """
 SHELLS = {"bash": _BASH, "zsh": _ZSH, "fish": "{script}"}
-"""What is printed for each shell around the script of shtab."""
+"""Text that is printed for each shell around the script of shtab."""
 
 
 def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:

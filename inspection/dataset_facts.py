@@ -16,7 +16,7 @@ from halofeed.prep.geometry.resize import keep_aspect_sizes
 from halofeed.prep.options.recipe import RULES, Recipe
 from halofeed.prep.voxels.counts import ValueCounts, mean_and_deviation, percentile
 from halofeed.schemas.fields import Field
-from halofeed.schemas.files import OBJECT, SELECTION
+from halofeed.schemas.file_layout import OBJECT, SELECTION
 from halofeed.schemas.findings import explain_finding, split_finding
 from halofeed.schemas.limits import SIDE
 from halofeed.schemas.manifest import Manifest
@@ -362,6 +362,7 @@ def padding_choices(facts: DatasetFacts) -> list[tuple[str, tuple[int, int], flo
         if size not in [known for _, known, _ in choices]:
             share = max(0.0, 1 - area / (int(counts.sum()) * size[0] * size[1]))
             choices.append((f"aspect kept within {longest}, {how}", size, share))
+    # Stretched pictures are the first row already.
     if facts.manifest.recipe.get("resize") != "fixed-shape":
         choices.append(("stretched to the same (fixed-shape), aspect lost", (height, width), 0.0))
     return choices

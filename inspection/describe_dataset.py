@@ -17,7 +17,7 @@ from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.loss_findings import describe_findings
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.schemas.fields import Field
-from halofeed.schemas.files import MANIFEST, REJECTED
+from halofeed.schemas.file_layout import MANIFEST, REJECTED
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Padding
 from halofeed.system.addresses import address_of
@@ -204,6 +204,7 @@ def _pixel_lines(facts: DatasetFacts) -> list[str]:
     for name, split in facts.manifest.splits.items():
         statistics = split.statistics
         padding = statistics.padding or Padding()
+        # A split may have no records.
         if not padding.stored_pixels:
             continue
         share = f"{name}: {padding.stored_pixels:,} stored, {100 * padding.share:.1f} % of them padding"

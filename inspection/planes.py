@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.inspection.dataset_facts import counts_of
 from halofeed.inspection.stored_records import (
     VOLUME_AXES,
@@ -26,6 +25,7 @@ from halofeed.prep.voxels.counts import ValueCounts, percentile
 from halofeed.prep.voxels.intensity import IntensityPlan, IntensityWindow, as_numbers
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Statistics
+from halofeed.system.errors import UsageError
 
 _LOW, _HIGH = 1.0, 99.0
 """Percentiles shown as black and white if the recipe has no window."""
@@ -136,6 +136,7 @@ def _counted_range(body: ValueCounts, foreground: ValueCounts) -> tuple[float, f
         # Wider by half on each side, so that the surroundings of labeled voxels are visible too.
         inner = percentile(foreground, _LOW), percentile(foreground, _HIGH)
         room = (inner[1] - inner[0]) / 2
+        # Labelled voxels of a single value have no spread to widen.
         if room > 0:
             low = max(percentile(body, 0.1), inner[0] - room)
             high = min(percentile(body, 99.9), inner[1] + room)
@@ -150,6 +151,7 @@ def display_of_run(recipe: Mapping[str, Any], image: NDArray[Any]) -> Display:
     """Return the display of a run's volume [depth, height, width, channel]: the recipe's window, or percentiles."""
     window = recipe_window(recipe)
     words = f"{window.low:g} to {window.high:g}, the recipe's window." if window else _ALL_BYTES
+    # Bytes are shown as they are: the conversion has applied the window.
     if image.dtype == np.uint8:
         low, high = 0.0, 255.0
     elif window is not None:
@@ -204,13 +206,27 @@ class Plane:
         return [(side, letter) for side, letter in zip("lrtb", self.sides, strict=False) if side in room]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShownVolume:
+    """A volume, and what of it to show.
+
+    Args:
+        voxels: [depth, height, width, channel]; the first channel is shown.
+        ranges: range of each axis to show.
+        steps_mm: distance between voxels along each axis.
+        directions: for each axis, the patient's directions at its low and high end; () if unknown.
+    """
+
+    voxels: NDArray[Any]
+    ranges: tuple[slice, ...]
+    steps_mm: Sequence[float]
+    directions: Sequence[tuple[str, str]]
+
+
 def cut_planes(
-    volume: NDArray[Any],
+    volume: ShownVolume,
     labels: Sequence[Callable[[Any], NDArray[Any]] | None],
     positions: tuple[int, int, int],
-    shown: tuple[slice, ...],
-    steps_mm: Sequence[float],
-    directions: Sequence[tuple[str, str]],
     display: Display,
     ranks: Mapping[int, int],
     side: int,
@@ -218,30 +234,29 @@ def cut_planes(
     """Cut three planes out of a volume, drawn to one scale in millimeters.
 
     Args:
-        volume: [depth, height, width, channel]; the first channel is shown.
+        volume: volume to cut.
         labels: functions from an index of [depth, height, width] to class indices, to lay over it; None for none.
         positions: index of each plane along its fixed axis.
-        shown: range of each axis to show.
-        steps_mm: distance between voxels along each axis.
-        directions: for each axis, the patient's directions at its low and high end; () if unknown.
         display: values shown as black and white.
         ranks: color number of each class.
         side: approximate length in pixels of the longest side of a plane.
     """
-    lengths = [(part.stop - part.start) * step for part, step in zip(shown, steps_mm, strict=True)]
+    spans = zip(volume.ranges, volume.steps_mm, strict=True)
+    lengths = [(part.stop - part.start) * step for part, step in spans]
+    directions = volume.directions
     scale = side / max(lengths)
     planes = []
     for name, (fixed, (down, across)) in PLANES.items():
         size_mm = (lengths[down], lengths[across])
         size = (max(1, round(size_mm[0] * scale)), max(1, round(size_mm[1] * scale)))
-        at = tuple(positions[axis] if axis == fixed else shown[axis] for axis in range(3))
-        gray = resize_gray(display.gray(volume[..., 0][at][::-1, ::-1]), size)
+        at = tuple(positions[axis] if axis == fixed else volume.ranges[axis] for axis in range(3))
+        gray = resize_gray(display.gray(volume.voxels[..., 0][at][::-1, ::-1]), size)
         masks = [None if label is None else overlay(label(at)[::-1, ::-1], ranks, size) for label in labels]
         ends = [*directions[across][::-1], *directions[down][::-1]] if directions else []
         planes.append(
             Plane(
                 name=name,
-                caption=f"{name}, {VOLUME_AXES[fixed]} {positions[fixed]} of {volume.shape[fixed]}",
+                caption=f"{name}, {VOLUME_AXES[fixed]} {positions[fixed]} of {volume.voxels.shape[fixed]}",
                 uri=picture_uri(gray[..., None]),
                 masks=tuple(masks),
                 size_mm=size_mm,

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, SourceError, UsageError
 from halofeed.inspection.dataset_files import DatasetFiles
-from halofeed.inspection.planes import Display, Plane, center_of, cut_planes
+from halofeed.inspection.planes import Display, Plane, ShownVolume, center_of, cut_planes
 from halofeed.inspection.record_words import KindWords, kind_words
 from halofeed.inspection.stored_records import (
     ClassCounts,
@@ -33,11 +32,11 @@ from halofeed.inspection.stored_records import (
     text_of,
 )
 from halofeed.inspection.thumbnails import overlay, thumbnail, thumbnail_size
-from halofeed.loader.picture import contact_sheet, shown_frames
+from halofeed.loader.contact_sheet import contact_sheet, shown_frames
 from halofeed.pipelines.source_registry import SourceLocations
-from halofeed.prep.formats.clip.clip import FrameOptions
+from halofeed.prep.formats.clip.clip_formats import open_clip
 from halofeed.prep.formats.clip.frame_choice import choose_frames
-from halofeed.prep.formats.clip.table import open_clip
+from halofeed.prep.formats.clip.opened_clip import FrameOptions
 from halofeed.prep.formats.picture import ReadOptions, read_image
 from halofeed.prep.formats.picture.image import apply_orientation
 from halofeed.prep.geometry.resize import apply_to_boxes, displayed_to_file
@@ -48,6 +47,7 @@ from halofeed.schemas.limits import SIDE
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.addresses import is_remote
+from halofeed.system.errors import CorruptFileError, SourceError, UsageError
 
 CANDIDATES_PER_SPLIT = 1000
 """Records per split whose labels and sizes are read to choose from; evenly spaced over the split."""
@@ -207,6 +207,7 @@ def _candidate(features: Decoded, split: str, number: int, shard: Shard, row: in
     padding = 1 - math.prod(unpadded) / math.prod(stored)
     elongation = abs(math.log2(source[1] / source[0]))
     extent, spacing = extent_of(features), spacing_of(features)
+    # Volumes may be padded at both ends of an axis, so their records state an extent.
     if extent is not None:
         depth = clamped_side(features, keys.DEPTH)
         padding = 1 - math.prod((extent[1] - extent[0]).tolist()) / (depth * math.prod(stored))
@@ -394,6 +395,7 @@ def load_sample(
         )
     label = label_map(features, manifest) if candidate.labelled else None
     if label is not None:
+        # The classes of a segmentation are those of its label map.
         candidate = replace(candidate, labels=tuple(filter(None, class_counts(label, manifest).voxels)))
         label = shown_classes(label, manifest)
     stored = _stored_picture(features, kind_words(manifest), pixels, label, boxes, ranks or {}, side)
@@ -540,12 +542,14 @@ def load_scan(
     if (scan.extent[1] <= scan.extent[0]).any():
         raise CorruptFileError(f"{source}: image/extent is empty; {fix}")
     planes = cut_planes(
-        scan.volume,
+        ShownVolume(
+            voxels=scan.volume,
+            ranges=tuple(slice(int(first), int(last)) for first, last in zip(*scan.extent, strict=True)),
+            steps_mm=scan.steps_mm,
+            directions=scan.directions,
+        ),
         [lambda at: shown_classes(scan.label[at], manifest)],
         center_of(scan.label, scan.extent),
-        tuple(slice(int(first), int(last)) for first, last in zip(*scan.extent, strict=True)),
-        scan.steps_mm,
-        scan.directions,
         display,
         ranks,
         side,

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.picture import rgb_of
+from halofeed.loader.contact_sheet import rgb_of
 from halofeed.prep.formats.picture.image import scale_depth
 from halofeed.prep.voxels.encode import encode_jpeg, encode_png
 
@@ -168,6 +168,7 @@ def thumbnail(pixels: NDArray[Any], side: int) -> str:
     size = thumbnail_size((pixels.shape[0], pixels.shape[1]), side)
     if size != pixels.shape[:2]:
         small = cv2.resize(small, size[::-1], interpolation=cv2.INTER_AREA).reshape(*size, channels)
+    # JPEG has no transparency.
     if channels == 4:
         small = _over_checkerboard(small)
     return picture_uri(small)

@@ -36,7 +36,7 @@ from halofeed.inspection.stored_records import (
     orientation_of,
     text_of,
 )
-from halofeed.prep.formats.picture.table import check_encoded_image
+from halofeed.prep.formats.picture.picture_formats import check_encoded_image
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
@@ -268,15 +268,14 @@ def record_problems(
 
 
 def _stored_problems(value: Any, field: Field, features: Decoded, manifest: Manifest) -> Iterator[str]:
-    """Yield each problem of the value of one key of a field."""
+    """Return each problem of the value of one key of a field."""
     if field.encoding == "png_list":
-        yield from _masks(value, features, manifest)
-    elif field.encoding in _LIST_CHECKS:
-        yield from _LIST_CHECKS[field.encoding](value, field, features)
-    elif isinstance(value, list) and len(value) == 1:
-        yield from _BYTES_CHECKS[field.encoding](value[0], field, features)
-    else:
-        yield f"expected one bytes value, got {_count_and_dtype(value)}"
+        return _masks(value, features, manifest)
+    if field.encoding in _LIST_CHECKS:
+        return _LIST_CHECKS[field.encoding](value, field, features)
+    if isinstance(value, list) and len(value) == 1:
+        return _BYTES_CHECKS[field.encoding](value[0], field, features)
+    return iter([f"expected one bytes value, got {_count_and_dtype(value)}"])
 
 
 def block_problems(data: memoryview, expected: NDArray[np.uint32]) -> Iterator[str]:

@@ -16,13 +16,13 @@ from halofeed.loader.batch import PADDING_ID, join_id
 from halofeed.loader.prefetcher import Prefetcher
 from halofeed.schemas.bounded_json import with_json_checksum
 from halofeed.schemas.partition import Partition
-from halofeed.system.atomic_files import temporary_folder
+from halofeed.storage.atomic_files import temporary_folder
 from halofeed.system.console import status_with_time
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.distributed import is_chief
-from halofeed.trainer.progress import COMPILING
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import write_json
+from halofeed.trainer.run_progress import COMPILING
 from halofeed.trainer.source_grid import most_probable
 from halofeed.trainer.step import TrainingSetup, Variables, compile_prediction, to_host
 from halofeed.trainer.task import Host, Metrics, valid_host
@@ -116,6 +116,7 @@ class ScanMetrics:
                 label[label == self._ignore] = self._classes
             predicted = self._predicted.add(record.key, number, predictions["probabilities"][row])
             true = self._true.add(record.key, number, label)
+            # Tiles of this scan are missing.
             if predicted is None or true is None:
                 continue
             scan = {name: values[row : row + 1] for name, values in truth.items() if name != "extent"}
@@ -172,6 +173,7 @@ class ExampleCollector:
                 self._typical.append(entry)
             if is_bad:
                 heapq.heappush(self._worst, entry)
+                # The least entry of the heap is the best of the worst examples.
                 if len(self._worst) > EXAMPLE_COUNT:
                     heapq.heappop(self._worst)
 

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from halofeed.errors import UsageError
 from halofeed.prep.options.pipeline_data import read_resizer
 from halofeed.schemas.text_proto import Message
+from halofeed.system.errors import UsageError
 
 FIRST_WIDTH = 32
 """Channels of MobileNet's first convolution at the depth multiplier 1."""
@@ -211,6 +211,7 @@ def _predictor(predictor: Message, settings: Mapping[str, Any], features: int) -
     initializer.expect("mean", 0.0, 0.0)
     initializer.expect("stddev", 0.01, 1.0)
     for name, value in _common_hyperparameters(own).items():
+        # The optimizer and the norms of a run have one value for the complete model.
         if value != settings[name]:
             expected = f"expected {settings[name]} as in the feature extractor"
             own.problems.append(f"{own.path}: {name.replace('_', ' ')}: {expected}, got {value}")
@@ -275,6 +276,7 @@ def _post_processing(given: Message) -> dict[str, Any]:
 def _training(given: Message) -> dict[str, Any]:
     batch_size = given.value("batch_size", 32, "batch_size")
     steps = given.value("num_steps", 0, "steps")
+    # The API trains forever at 0, its default.
     if steps < 1:
         given.problems.append(f"{given.path}.num_steps: expected 1 or more, got {steps}")
     settings: dict[str, Any] = {"batch_size": batch_size, "base_batch_size": batch_size, "steps": steps}

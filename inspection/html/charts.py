@@ -501,6 +501,7 @@ def smoothing_width(points: int) -> int:
 
 def thin_points(steps: Floats, values: Floats) -> tuple[Floats, Floats]:
     """Keep the lowest and highest point of each pixel column of the chart; one point of a column with gaps only."""
+    # Few points need no thinning: a column of the chart keeps up to two.
     if len(steps) <= 2 * _CHART_COLUMNS:
         return steps, values
     span = max(float(steps[-1] - steps[0]), 1e-12)

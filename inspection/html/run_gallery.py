@@ -14,8 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError
-from halofeed.inspection.planes import Display, Plane, cut_planes, display_of_run, find_worst_planes
+from halofeed.inspection.planes import (
+    Display,
+    Plane,
+    ShownVolume,
+    cut_planes,
+    display_of_run,
+    find_worst_planes,
+)
 from halofeed.inspection.record_words import KIND_WORDS
 from halofeed.inspection.run_facts import ExampleEntry, RunFacts
 from halofeed.inspection.stored_records import CANONICAL, DIRECTIONS, count_classes
@@ -28,7 +34,8 @@ from halofeed.inspection.thumbnails import (
 )
 from halofeed.inspection.words import percent
 from halofeed.schemas.limits import ARRAY_BYTES
-from halofeed.system.atomic_files import open_regular
+from halofeed.storage.atomic_files import open_regular
+from halofeed.system.errors import CorruptFileError
 from halofeed.system.wording import plural
 
 MIN_SCORE = 0.3
@@ -398,6 +405,7 @@ def _classification(facts: RunFacts, example: RunExample, side: int) -> DrawnExa
         for words, label in (("it is ", true), ("predicted ", predicted))
     ]
     if KIND_WORDS[facts.kind].in_planes:
+        # A volume is shown by its three planes, without classes over them.
         frames, kind = [first for _, (first, *_) in _plane_rows(facts, example, None, None, side)], "beside"
     else:
         alt = f"it is {facts.label_name(true)}, predicted as {facts.label_name(predicted)}"
@@ -481,13 +489,15 @@ def _plane_rows(
         shown.append((predicted, "predicted"))
     labels, captions = zip(*shown, strict=True)
     planes = cut_planes(
-        example.image,
+        ShownVolume(
+            voxels=example.image,
+            ranges=tuple(slice(0, length) for length in shape),
+            # Without a spacing, the orientation of the volume is not known either.
+            steps_mm=example.spacing_mm or (1.0, 1.0, 1.0),
+            directions=[DIRECTIONS[row] for row in CANONICAL] if example.spacing_mm else (),
+        ),
         [None if label is None else label.__getitem__ for label in labels],
         find_worst_planes(shape, truth, predicted),
-        tuple(slice(0, length) for length in shape),
-        # Without a spacing, the orientation of the volume is not known either.
-        example.spacing_mm or (1.0, 1.0, 1.0),
-        [DIRECTIONS[row] for row in CANONICAL] if example.spacing_mm else (),
         example.display,
         facts.ranks,
         side,

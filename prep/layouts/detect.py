@@ -10,7 +10,6 @@ from functools import partial
 from itertools import pairwise
 from posixpath import basename, splitext
 
-from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.advice import Suggestion, advise, option_values, suggest
 from halofeed.prep.annotations.contract import LayoutOptions, grouped, is_split_name
 from halofeed.prep.annotations.layout_hints import Hint, read_heads
@@ -29,6 +28,7 @@ from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAX_FOLDERS
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, is_image_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, UsageError
 from halofeed.system.wording import plural
 
 _TABLES = frozenset(("csv", "jsonl"))
@@ -173,11 +173,11 @@ def _try_layout(source: _Source, name: str) -> _Trial:
     if name == "folders" and (doubt := _doubt_folders(source, good, options)) is not None:
         return _Trial(name=name, fits=False, reason=doubt)
     count = sum(one.has_annotation for one in good)
-    found = f"labels for {count:,} of {len(listed):,} inputs"
     # Half, since sets have images without labels; see _SHARES for folders.
     if count >= _SHARES.get(name, 0.5) * len(listed) > 0:
-        return _Trial(name=name, fits=True, reason=f"it finds {found}")
-    return _Trial(name=name, fits=False, reason=f"{found}; without labels: --layout {name}")
+        return _Trial(name=name, fits=True, reason=f"it finds labels for {count:,} of {len(listed):,} inputs")
+    reason = f"labels for {count:,} of {len(listed):,} inputs; without labels: --layout {name}"
+    return _Trial(name=name, fits=False, reason=reason)
 
 
 def _doubt_folders(source: _Source, good: Sequence[SourceExample], options: LayoutOptions) -> str | None:

@@ -27,7 +27,7 @@ from halofeed.trainer.models.layers import (
     max_pool,
 )
 from halofeed.trainer.models.mobilenet import MOBILENET_WIDTH, MobileNet
-from halofeed.trainer.models.options import takes_options
+from halofeed.trainer.models.model_options import takes_options
 from halofeed.trainer.models.pyramid import BoxOutputs, SharedTower
 
 LEVELS = 6
@@ -173,6 +173,7 @@ class SsdPooling(nnx.Module):
         """Return the levels, finest first, of normalized images [batch, height, width, channel]."""
         features, levels = self.backbone(image, run)[-1], []
         for index in range(LEVELS):
+            # The first level is the map of the backbone itself.
             if index:
                 features = run.hold(max_pool(features, (2, 2), (2, 2), "SAME"))
             anchors = _anchors(self, image, features, index, few_finest=False)

@@ -16,9 +16,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from halofeed import __version__
-from halofeed.errors import PartitionError, UsageError
-from halofeed.schemas.files import PLAN_FORMAT
+from halofeed.schemas.file_layout import PLAN_FORMAT
 from halofeed.schemas.partition import Partition, nearest_multiples, splits_that_divide
+from halofeed.system.errors import PartitionError, UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan.compiling import (
@@ -156,6 +156,7 @@ def _refused(case: Case, why: str, shape: tuple[int, ...] = ()) -> Case:
     shapes = []
     for axis in range(len(shape) - 1):
         for size in nearest_multiples(shape[axis], case.cores):
+            # An axis that divides already is not the obstacle.
             if size != shape[axis]:
                 other = (*shape[:axis], size, *shape[axis + 1 :])
                 shapes.append((other, math.prod(other) / math.prod(shape) - 1))

@@ -402,6 +402,7 @@ def _sent_bytes(opcode: str, size: int, cores: int) -> float:
     # In a ring each core sends (n - 1) / n of the data to sum them, and again to share the sums.
     if opcode == "all-reduce":
         return 2 * ring_share * size
+    # Here the size is that of the result, 1 / n of the data.
     if opcode == "reduce-scatter":
         return (cores - 1) * size
     return size if opcode in ("collective-permute", "collective-broadcast") else ring_share * size

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.models import model_named
 from halofeed.trainer.plan.compiling import CompileCache, Tell, compile_all
@@ -191,6 +191,7 @@ def savings(
     changes = []
     for name, values in _CHANGES.items():
         options = values.get("model_options", {})
+        # Other models lack the option.
         if not options.keys() <= model_named(asked.config.model).options().keys():
             continue
         merged = {**asked.config.model_options, **options}

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import jax
 
-from halofeed.errors import UsageError, require_extra
 from halofeed.schemas.partition import CORES_PER_REPLICA
+from halofeed.system.errors import UsageError, require_extra
 from halofeed.system.wording import did_you_mean, plural
 from halofeed.trainer.platform import DEVICE_COUNT_FLAG, TPU_COMPILER
 
@@ -192,6 +192,7 @@ def _grid_of(name: str, count: int, generation: _Generation) -> tuple[int, ...]:
     while math.prod(sides) * per_chip < count:
         shortest = max(axis for axis, side in enumerate(sides) if side == min(sides))
         sides[shortest] *= 2
+    # Slices are whole hosts, doubled.
     if math.prod(sides) * per_chip != count:
         least = math.prod(generation.host) * per_chip
         raise UsageError(

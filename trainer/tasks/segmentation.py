@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.trainer.losses import OVERLAP_LOSSES, class_overlap, cross_entropy, sum_over_rows
 from halofeed.trainer.metrics import SegmentationMetrics
 from halofeed.trainer.task import DeviceBatch, Metrics, mean_over_valid, valid_rows
@@ -129,6 +129,8 @@ class Segmentation:
         soft_overlap = class_overlap(
             logits, label, background=self.background, ignore_label=self.ignore_label
         )
+        # A crop without a small class has no overlap to learn from (Dice of the bladder 0.15 instead of 0,
+        # docs/decisions.md).
         if self.overlap_over_batch:
             soft_overlap = sum_over_rows(soft_overlap, counts)
         return {

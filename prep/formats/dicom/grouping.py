@@ -4,9 +4,9 @@ files --(read_headers)--> images and masks by series, and other files
 series --(find_scans)--> scans: stacks of slices, or the volumes of a stack
 scans --(scans_of_series)--> `DicomSeries`, the description of a scan in a listing
 
-`find_series` and `find_scans` open files that a user names. `series_listing` lists whole folders: `list_series` in one
-process, and in several the same steps on parts of the files, which `halofeed.pipelines.run_distributed` distributes.
-Layouts only choose among listed scans.
+`find_image_series` and `find_scans` open files that a user names. `series_listing` lists folders: `list_series` in
+one process, and in several the same steps on parts of the files, which `halofeed.pipelines.run_distributed`
+distributes. Layouts only choose among listed scans.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from itertools import chain
 
 import numpy as np
 
-from halofeed.errors import Problem, SourceError
 from halofeed.prep.formats.dicom.header_fields import (
     LOCALIZER_WORDS,
     MOSAIC,
@@ -34,7 +33,6 @@ from halofeed.prep.formats.dicom.headers import (
     parse_file_header,
     read_dicom_start,
 )
-from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
     VolumeSplit,
@@ -51,9 +49,17 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     is_same_orientation,
     split_mosaic,
 )
+from halofeed.prep.formats.dicom.sop_classes import (
+    IMAGE,
+    LOCALIZER,
+    MASK_KINDS,
+    SECONDARY_CAPTURE,
+    sop_class_kind,
+)
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, common_folder, folder_of
 from halofeed.prep.sources.files import SourceFiles, settled_stamp
+from halofeed.system.errors import Problem, SourceError
 
 Images = list[tuple[str, HeaderFields]]
 """Paths of files, each with its header fields."""
@@ -295,7 +301,7 @@ def _other_file(path: str, kind: str, fields: HeaderFields) -> OtherFile:
     )
 
 
-def find_series(
+def find_image_series(
     files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy
 ) -> tuple[list[Images], list[OtherFile]]:
     """Return the images of each series among some files, sorted by their first path, and the other files."""

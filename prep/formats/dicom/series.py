@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.grouping import (
     FoundScan,
     Images,
     OtherFile,
+    find_image_series,
     find_scans,
-    find_series,
     group_series,
     scan_problem,
     too_few_slices,
@@ -67,10 +66,11 @@ from halofeed.prep.formats.dicom.values import (
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO
 from halofeed.prep.geometry.scan import Finding, Grid, Scan, ScanIdentity, affine_matrix
-from halofeed.prep.geometry.volume import grids_agree
+from halofeed.prep.geometry.volume_plan import grids_agree
 from halofeed.prep.sources.file_names import folder_of
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 
 __all__ = ["group_series", "open_series"]
 
@@ -118,7 +118,7 @@ def open_series(
     if isinstance(members, ListingRecords):
         series, apart = [members.images], list[OtherFile]()
     else:
-        series, apart = find_series(files, members, policy)
+        series, apart = find_image_series(files, members, policy)
     findings = list(_check_other_files(apart))
     chosen = _choose_scan(series, apart, policy, volume)
     if volume is not None:
