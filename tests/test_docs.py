@@ -54,7 +54,7 @@ def test_options_that_the_pages_name_exist() -> None:
         "--peers",
         "--pictures",
         "--volumes",
-    }  # of benchmarks/loading.py, from_disk.py and object_store.py
+    }  # of benchmarks
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![\w-])", page.read_text()))
         assert not named - known, (page.name, sorted(named - known))
