@@ -1,4 +1,4 @@
-"""Records of a data set as exporters see them: one at a time, checked, with a file name of their own."""
+"""Records of a data set as exporters see them: one at a time, checked, each with a unique file name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ExportedData:
 
     Args:
         grid: one of `halofeed.inspection.export_grid.GRIDS`.
-        images: source pictures to copy; None if they are not at hand.
+        images: source pictures to copy; None if they are not available.
     """
 
     files: DatasetFiles

@@ -290,7 +290,7 @@ def _remember(
 
     Args:
         stamps: `ConversionPlan.stamps`, taken before the sources were read.
-        written: as of `remember`.
+        written: as in `remember`.
     """
     source, images = map(for_workers, (options.source, sources.images.root))
     origin = SourceLocations(source=source, images=images, stamps=stamps)

@@ -487,7 +487,7 @@ def commands(report: Report) -> dict[str, Any]:
     filled = [name for name in facts.splits if manifest.splits[name].records] or list(facts.splits)
     split = filled[0] if filled else "train"
     records = manifest.splits[split].records if split in manifest.splits else 0
-    # The largest batch of which an epoch has at least four.
+    # The largest batch size with at least four batches in an epoch.
     batch = next((size for size in (64, 32, 16, 8, 4, 2) if size * 4 <= records), 1)
     channels = class_channels(manifest)
     cores, dims = _shown_partition(report)

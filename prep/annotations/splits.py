@@ -584,7 +584,7 @@ def _lists_in_one_folder(files: SourceFiles) -> list[dict[str, str]]:
 
 
 def _names_in_lists(files: SourceFiles, lists: Mapping[str, str]) -> list[str]:
-    """Return the names in lists; [] if a list is unreadable or a name comes twice."""
+    """Return the names in lists; [] if a list is unreadable or repeats a name."""
     try:
         texts = {split: files.read(path).decode("utf-8-sig") for split, path in lists.items()}
     except (SourceError, UnicodeDecodeError):

@@ -573,7 +573,7 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
     """Return a value as text; raise AnnotationsError if the column cannot hold it."""
     if value is None:
         return ""
-    # Text made of a list would be a class of its own for each list.
+    # If a list became text, each different list would be another class.
     if is_text and isinstance(value, dict | list) and not (may_list and isinstance(value, list)):
         kind = "an object" if isinstance(value, dict) else "a list"
         raise AnnotationsError(f"{place}: {column}: expected text or a number, got {kind}")

@@ -61,7 +61,7 @@ class AnnotatedPicture:
         label: class indices of its label images on the label file's grid, if there are any.
         classes: class ids that occur in its label images.
         image: facts about the picture, without its pixels.
-        grid: grid of the annotations, "stored" or "displayed"; None where neither the user nor other pictures say it.
+        grid: grid of the annotations, "stored" or "displayed"; None if neither the user nor other pictures show it.
         orientation: EXIF orientation, 1 to 8, from the annotations to the displayed picture.
     """
 
@@ -100,7 +100,7 @@ def annotated_orientation(
 
     Args:
         declared: (height, width) in the annotations; None without one.
-        grid: "stored" or "displayed" where the user or other pictures say it.
+        grid: "stored" or "displayed" if the user or other pictures show it.
     """
     stored = image.stored_size
     displayed = displayed_size(image.orientation, stored)

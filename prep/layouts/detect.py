@@ -376,7 +376,7 @@ def _doubt_contents(
 
 
 def _doubtful_name(names: Iterable[str]) -> str | None:
-    """Return a reason if the name of one folder, or the names of all together, are none of classes.
+    """Return a reason if the name of one folder, or all names together, show that folders are not classes.
 
     >>> _doubtful_name(["hat", "images"])
     'a folder named images usually holds all pictures of a set'
@@ -392,7 +392,7 @@ def _doubtful_name(names: Iterable[str]) -> str | None:
         what = next((what for pattern, what in _NO_CLASSES if pattern.fullmatch(name)), None)
         if what is not None:
             return f"a folder named {name} {what}"
-    # CycleGAN's data sets have trainA and trainB, of which one is not the other's class.
+    # CycleGAN's folders trainA, trainB and testA are splits of two domains and not classes.
     begin = {found[1].lower(): name for name in names if (found := _SPLIT.match(name))}
     if len(begin) > 1:
         first, last = sorted(begin.values())[:: len(begin) - 1]
@@ -559,7 +559,7 @@ def _columns_beside_classes(rows: Sequence[_Row]) -> str:
 
 
 def _is_class_column(labels: Sequence[str], column: Sequence[str]) -> bool:
-    """Return whether a column is the class of each picture, by its name or by a number that stands for it."""
+    """Return whether a column is the class of each picture, by its name or by its number."""
     values = {label: set(found) for label, found in grouped(zip(labels, column, strict=True)).items()}
     # The list repeats the folders, as ImageNet's lists do.
     if all(found == {label} for label, found in values.items()):

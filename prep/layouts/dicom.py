@@ -307,7 +307,7 @@ def _label_pattern(options: LayoutOptions) -> Pattern | None:
 def _is_label(series: FoundSeries, pattern: Pattern | None, options: LayoutOptions) -> bool:
     """Return whether the slices of a series are labels: the label pattern, and not the image pattern, fits it.
 
-    Tools that save label maps as CT or MR slices give no sign of it in the header, so only the user can say it.
+    Tools that save label maps as CT or MR slices do not mark it in the header, so only the user can state it.
     """
     if pattern is None or _match_series(pattern, series) is None:
         return False
@@ -522,7 +522,7 @@ def _label_of_mask(
     """Return a SEG or RTSTRUCT with the series that it may belong to.
 
     The series that it refers to comes first. If none of them is there, --mask-references ignore takes the series that
-    a pattern with {id} names, else the one that lies nearest, of the same patient if there are several. The conversion
+    a pattern with {id} names, else the nearest one, of the same patient if there are several. The conversion
     checks its position.
     """
     values = (pattern.match(one.path) if pattern else None) or {}
@@ -549,7 +549,7 @@ def _label_of_mask(
 
 def _nearest_series(one: OtherFile, taken: Sequence[FoundSeries]) -> list[str]:
     near = series_near(one.path, {series.source: series.scan.folder for series in taken})
-    # Without a patient's id nothing tells the near series apart.
+    # Without a patient's id nothing distinguishes the near series.
     if len(near) < 2 or one.group is None:
         return near
     of_patient = [
@@ -589,7 +589,7 @@ def _labels_by_pattern(
     paths, labels = set(content.listing.named), []
     for path, values in match.items():
         class_name = None if values is None else values.get("class")
-        # A pattern such as **/*_seg.nii.gz tells which files are labels, and not of which series.
+        # A pattern such as **/*_seg.nii.gz selects the labels but does not name their series.
         if values is not None and "id" not in values and options.image_pattern is None:
             fits, problem = _by_place(path, content.taken), None
         else:

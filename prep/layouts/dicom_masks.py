@@ -17,7 +17,7 @@ _MERGE = "--several-masks merge takes them together if they show different struc
 
 
 def series_near(path: str, folders: Mapping[str, str]) -> list[str]:
-    """Return the series that lie nearest to a file: in its folder or below, else in or below the folder above, ...
+    """Return the series nearest to a file: in or below its folder, else in or below the folder above, and so on.
 
     A series whose folder is named like the file comes first among several.
 

@@ -277,7 +277,7 @@ def _with_class_names(table: Table, options: LayoutOptions) -> Table:
         # Some files of a set have names already, as the label map's own.
         if number is None or row.cell("class") in names.values():
             return row
-        # A number among names would be a class of its own.
+        # A number among names would become another class.
         if number not in names:
             known = ", ".join(f"{one} {name}" for one, name in list(names.items())[:_MAX_NAMED])
             raise AnnotationsError(
@@ -665,7 +665,7 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
     for separator, cells in by_separator:
         combined = next((cell for cell, parts in cells.items() if all(part in places for part in parts)), "")
         reason = "as each part is a class of other rows"
-        # Kaggle's Planet set: rows combine a few words, such as "clear primary", most of which never come alone.
+        # Kaggle's Planet set: rows combine a few words, such as "clear primary", most of which never occur alone.
         if not combined and _are_combinations(cells, places):
             combined, reason = next(iter(cells)), "as its parts come in other cells in other combinations"
         if combined:
@@ -716,7 +716,7 @@ def _joining_words(cells: Iterable[str]) -> set[str]:
 
 
 def _are_combinations(cells: Mapping[str, Sequence[str]], places: Mapping[str, str]) -> bool:
-    """Return whether cells are sets of a few parts, of which no part need be a cell of its own.
+    """Return whether cells are sets of a few parts; a part need not occur alone in any cell.
 
     Each part is in several cells, there are more cells than parts, and some part comes in several places. So
     "clear primary", "clear road primary", "haze primary" and so on are sets, while "red car", "red bus", "blue car" and
@@ -774,7 +774,7 @@ def _several_classes(source: str, places: Mapping[str, str]) -> AnnotationsError
 
 
 def _means_no_class(row: TableRow, places: Mapping[str, str], options: LayoutOptions) -> bool:
-    """Return whether an image may have no class: `[]` in a table of several classes says so, an empty cell does not."""
+    """Return whether an image may have no class: `[]` in a table of several classes means so, unlike an empty cell."""
     is_empty_list = _listed_classes(row.cell("class")) == ()
     return is_empty_list and not places and options.several_classes != "refuse"
 

@@ -425,7 +425,7 @@ def _class_masks_by_convention(images: SourceFiles, takes: Callable[[str], bool]
     scans = {scan for (scan,), _ in result.labels}
     above = {scan.rpartition("/")[0] for scan in scans}
     for folder, found in grouped(others).items():
-        # A scan whose masks are missing lies like the others: alone in a folder beside theirs.
+        # A scan whose masks are missing is like the others: alone in a folder beside theirs.
         if folder in scans or (len(found) == 1 and folder.rpartition("/")[0] in above):
             for path in found:
                 result.add_image((folder,), path)

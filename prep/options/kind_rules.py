@@ -123,7 +123,7 @@ def _encoding_problems(recipe: RecipeOptions) -> list[str]:
 
 
 def _color_problems(recipe: RecipeOptions) -> list[str]:
-    """Return a message for each color that is none of the recipe's channels and dtype."""
+    """Return a message for each color that does not fit the recipe's channels and dtype."""
     limit = 255 if recipe.dtype == "uint8" else 65_535
     return problems_of(
         (

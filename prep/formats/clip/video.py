@@ -326,7 +326,7 @@ def is_interlaced(codec: bytes, packet: bytes) -> bool:
     if codec not in _HEADERS:
         return False
     is_header, read = _HEADERS[codec]
-    # The headers of a sequence precede its first frame, so they lie in the first bytes.
+    # The headers of a sequence precede its first frame, so they are in the first bytes.
     for unit in packet[:_HEADER_BYTES].split(b"\0\0\x01")[1:]:
         try:
             if is_header(unit):
