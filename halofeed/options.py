@@ -301,7 +301,7 @@ def meaning_of(help: str | None) -> str:
     """Return the beginning of an option's help as a part of a message; "" for a hidden option."""
     if not help or help == argparse.SUPPRESS:
         return ""
-    return f"; it is: {help.replace('%%', '%').partition(';')[0]}"
+    return f"; meaning: {help.replace('%%', '%').partition(';')[0]}"
 
 
 class _Once(argparse.Action):

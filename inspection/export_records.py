@@ -215,7 +215,7 @@ class Exporter(ExitStack):
             yield
         except UsageError as error:
             place = f"{self._data.files}: {record.name} of {record.split} (id {record.id})"
-            raise UsageError(f"{place}: {error}, or say --grid stored") from error
+            raise UsageError(f"{place}: {error}, or use --grid stored") from error
 
     def _picture(self, record: ExportRecord, grid: PictureGrid) -> tuple[str, bytes | memoryview]:
         """Return extension and file of a stored picture without padding: its JPEG or PNG if it has none, else a PNG."""

@@ -54,7 +54,7 @@ class YoloExporter(BoxExporter):
         if None in found or len(set(found)) < len(found):
             raise UsageError(
                 f"{data.files}: expected the splits train, val and test, which YOLO's data.yaml has, got "
-                f"{', '.join(splits)}; say --to voc"
+                f"{', '.join(splits)}; use --to voc"
             )
         self.notes += [
             f"YOLO's name of the split {split} is {_YOLO_SPLITS[split]}, by which it is read again"

@@ -210,7 +210,7 @@ def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
     for name in ("--direct_num_workers", "--direct_running_mode"):
         # With either option, Beam would talk to its workers through ports that are open to the network.
         if any(argument.startswith(name) for argument in given):
-            raise UsageError(f"{name}: say --workers, before the --")
+            raise UsageError(f"{name}: use --workers, before the --")
     options, unknown = _parse_with_beam(given)
     # Portable runners accept options that Beam's Python side does not know, because their job servers know them.
     if unknown and _runner_name(options).lower() in ("", *_LOCAL_RUNNERS, "dataflowrunner"):

@@ -96,7 +96,7 @@ def find_color_table(files: SourceFiles, paths: Sequence[str], max_pixels: int) 
     if len({describe_colors(table) for table in fitting}) > 1:
         listed = " and ".join(table.where for table in fitting[:3])
         raise AnnotationsError(
-            f"{listed} name the colors of {paths[0]} in different ways; choose one with --label-map, or say "
+            f"{listed} name the colors of {paths[0]} in different ways; choose one with --label-map, or use "
             f"--label-colors '{describe_colors(fitting[0])}'"
         )
     return fitting[0]

@@ -262,6 +262,6 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
         check_channels_are_ct(names)
     if names and len(names) != recipe.channels:
         raise UsageError(
-            f"--channels {recipe.channels}: the data set has {len(names)} ({', '.join(names)}); say --channels "
+            f"--channels {recipe.channels}: the data set has {len(names)} ({', '.join(names)}); use --channels "
             f"{len(names)}"
         )

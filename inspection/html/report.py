@@ -596,17 +596,17 @@ def grids(report: Report) -> dict[str, Any]:
 
 
 def values(report: Report) -> dict[str, Any]:
-    """Show the distribution of values in the body and in labelled voxels, with the window and figures."""
+    """Show the distribution of values in the body and in labeled voxels, with the window and figures."""
     facts, display = report.facts, report.display
     body, foreground = counts_of(facts.total, "body"), counts_of(facts.total, "foreground")
     if not body.total:
         return {"display": display, "body": body}
     split = next((name for name in facts.splits if name.startswith("train")), facts.splits[0])
     chosen = value_figures(facts, split, "foreground")
-    which = f"Stored values of the labelled voxels of {split}"
+    which = f"Stored values of the labeled voxels of {split}"
     if chosen is None:
         chosen = value_figures(facts, split, "body")
-        which = f"Stored values of all voxels of {split}, because none are labelled"
+        which = f"Stored values of all voxels of {split}, because none are labeled"
     z_scores = f"mean = {chosen.mean:.4f}\nstd = {chosen.deviation:.4f}" if chosen else ""
     return {
         "display": display,

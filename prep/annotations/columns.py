@@ -159,7 +159,7 @@ def _refuse_unread_geometry(name: str, unread: Sequence[str]) -> None:
     if found := [column for column in unread if is_geometry(column)]:
         raise AnnotationsError(
             f"{name}: column {', '.join(found)} would not be read, and may hold boxes or outlines; expected "
-            "xmin,ymin,xmax,ymax, or say with --box-form how a box is written in x,y,w,h or bbox (corners, "
+            "xmin,ymin,xmax,ymax, or state with --box-form how a box is written in x,y,w,h or bbox (corners, "
             f"corner-size, center-size); --ignore-columns {','.join(found)} ignores it"
         )
 
@@ -208,7 +208,7 @@ def _find_column(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]
         # Two columns of one rank, such as path and file, may name different files.
         if len(found) > 1:
             raise AnnotationsError(
-                f"{name}: columns {' and '.join(found)} can both be {known}; rename one to {known}, or say "
+                f"{name}: columns {' and '.join(found)} can both be {known}; rename one to {known}, or use "
                 f"--ignore-columns {found[-1]}"
             )
         if found:

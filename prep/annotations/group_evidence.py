@@ -398,13 +398,13 @@ def describe(found: GroupsFound, level: int = 0) -> str:
     one, other = found.example
     sample = f" (in a sample of one of {1 << level} images)" if level else ""
     fix = (
-        f"say {shlex.join(found.option)} to keep those together, which makes "
+        f"use {shlex.join(found.option)} to keep each group in one split, which makes "
         f"{plural(found.all_groups, 'group')}"
         + (f" ({plural(found.alone, 'image')} with other names are each one)" if found.alone else "")
         if found.option[0]
         else "write the group of each image in a column group of a table"
     )
     return (
-        f"{one} and {other} might come into different splits: {found.what}; {plural(found.groups, 'such group')} with "
+        f"{one} and {other} may get into different splits: {found.what}; {plural(found.groups, 'such group')} with "
         f"{plural(found.images, 'image')}{sample}; {fix}"
     )

@@ -49,7 +49,7 @@ _IN_FIRST_PIXEL = (
 _NOT_NORMALIZED = ("box is no share of the picture", "--box-units normalized expects 0 to 1")
 _EXCHANGED = "with x and y exchanged all fit: exchange those columns"
 _OTHER_BOXES = (
-    "correct the boxes, say with --box-form how they are written, or name with --images the pictures that were "
+    "correct the boxes, state with --box-form how they are written, or name with --images the pictures that were "
     "annotated, if these were scaled since"
 )
 _DUPLICATE_OBJECT = "an object stands there twice, with one class and one box; both are kept"
@@ -194,7 +194,7 @@ def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file
         return [_without_first_pixel(one, options) for one in listed]
     if not any(map(_has_fractions, small)):
         raise AnnotationsError(
-            f"{file}: every box runs from 0 to 1, which is one pixel or the whole picture; say --box-units pixels or "
+            f"{file}: every box runs from 0 to 1, which is one pixel or the whole picture; use --box-units pixels or "
             "--box-units normalized"
         )
     return [_mark_normalized(one, options, _NORMALIZED) for one in listed]
@@ -302,7 +302,7 @@ def _count_from_zero(listed: Sequence[SourceExample], file: str) -> bool:
     if len(fractions) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(fractions):,} of {boxes:,} boxes have fractions, the first in {fractions[0]}: VOC counts "
-            "whole pixels from 1, and fractions count from 0; say --box-origin 0 to take all numbers as they stand, or "
+            "whole pixels from 1, and fractions count from 0; use --box-origin 0 to take all numbers as they stand, or "
             "--box-origin 1 to shift them all"
         )
     below = [source for source, box in proving if _begins_below_one(box)]
@@ -311,7 +311,7 @@ def _count_from_zero(listed: Sequence[SourceExample], file: str) -> bool:
         raise AnnotationsError(
             f"{file}: {len(below):,} of {plural(boxes, 'box', 'boxes')} begin below 1, the first in "
             f"{below[0]}: VOC counts pixels "
-            "from 1, these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
+            "from 1, these numbers count from 0; use --box-origin 0, or --box-origin 1 to shift them all the same"
         )
     return False
 

@@ -284,7 +284,7 @@ def _detect_dataset_json(files: ListedFiles, paths: Sequence[str]) -> Hint | Non
         if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
             return hint_of_layout(f"{path} is that of nnU-Net's version 1", "nnunet")
         if keys & {"modality", "training"}:
-            return hint_of_layout(f"{path} is that of the Medical Segmentation Decathlon", "msd")
+            return hint_of_layout(f"{path} is a file of the Medical Segmentation Decathlon", "msd")
     return None
 
 

@@ -85,7 +85,7 @@ It returns (reason, detail) of each dropped object, and raises SourceError where
 
 _UNPROVEN = (
     "has an EXIF orientation, and nothing shows whether it was annotated as stored or as displayed: taken as stored; "
-    "say --annotation-grid stored or displayed"
+    "use --annotation-grid stored or displayed"
 )
 _CONTRADICTED = "declared size shows another grid than --annotation-grid says"
 
@@ -341,7 +341,7 @@ def _area_of(box: Box) -> float | None:
 
 def _described(index: int, box: Box) -> str:
     corners = f"x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}"
-    return f"box {index + 1} ({box.label!r}): {corners}; correct it, or say --boxes-zero-area keep"
+    return f"box {index + 1} ({box.label!r}): {corners}; correct it, or use --boxes-zero-area keep"
 
 
 def _draw_masks(

@@ -546,7 +546,7 @@ def _check_bbox_mode(document: InstancesFile, options: LayoutOptions) -> None:
     ]
     if modes and options.box_form == "auto":
         raise AnnotationsError(
-            f"{document.file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; say with --box-form what "
+            f"{document.file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; state with --box-form what "
             "bbox has"
         )
 
@@ -580,7 +580,7 @@ def _check_form(document: InstancesFile, options: LayoutOptions) -> None:
     if boxes and 3 * outside >= boxes:
         raise AnnotationsError(
             f"{document.file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as "
-            "corners; say --box-form corners, or corner-size if that is meant all the same"
+            "corners; use --box-form corners, or corner-size if that is meant all the same"
         )
 
 

@@ -158,7 +158,7 @@ def list_references(
     """
     refuse_annotation_file(
         annotation_file,
-        "series are found in a folder, not in a file; say --source FOLDER, or for a table --layout csv",
+        "series are found in a folder, not in a file; use --source FOLDER, or for a table --layout csv",
     )
     pattern = _label_pattern(options)
     content = _sort_content(images, series_below(images, (), options)["."], pattern, options)
@@ -242,7 +242,7 @@ def _sort_content(
     # A pattern such as ** takes the images for labels too.
     if len(drawn) == len(series):
         raise AnnotationsError(
-            f"--label-pattern {options.label_pattern}: every series fits it, such as {drawn[0].source!r}; say with "
+            f"--label-pattern {options.label_pattern}: every series fits it, such as {drawn[0].source!r}; state with "
             "--image-pattern which folders hold the images"
         )
     pictures = [path for path in scans if not is_volume_name(path)]

@@ -182,8 +182,8 @@ def _column_rules(options: LayoutOptions) -> ColumnRules:
         together=CORNERS,
         text=(*_IMAGE_COLUMNS, "split", "group", "id"),
         lists=("class",),
-        expected=f"{','.join(_IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
-        "image,label need --task segmentation, or --task classification where labels are classes",
+        expected=f"{','.join(_IMAGE_COLUMNS)} with one image per row, or also {','.join(CORNERS)} with one box per "
+        "row; image,label need --task segmentation, or --task classification where labels are classes",
         spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
         read=lambda name, header: read_columns(
             name, header, options.wants_boxes, options.box_form, options.ignore_columns
@@ -237,7 +237,8 @@ def _suggest_task(
             f"finds labels for {good:,} of {plural(len(listed), 'input')}" if 2 * good > len(listed) else None
         )
 
-    return suggest([("--task", task) for task in ("classification", "segmentation")], try_words)
+    # Segmentation fits only if the labels are files; as classes, the files' names would fit too.
+    return suggest([("--task", task) for task in ("segmentation", "classification")], try_words)
 
 
 def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
@@ -670,7 +671,7 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
         if combined:
             raise AnnotationsError(
                 f"{places[combined]}: class {combined!r} looks like "
-                f"{plural(len(cells[combined]), 'class', 'classes')}, {reason}; say "
+                f"{plural(len(cells[combined]), 'class', 'classes')}, {reason}; use "
                 f"{_separator_words(separator, options)} for several classes, or --class-separator none if it is one "
                 "class"
             )

@@ -399,7 +399,7 @@ def _results_of(task: dict[str, Any], name: str) -> list[Any]:
     # A cancelled annotation is a skipped task, whose regions are unfinished.
     used = [one for one in listed if isinstance(one, dict) and not one.get("was_cancelled")]
     if not used:
-        raise SourceError("selection", "image has no annotation", f"{name}: none that is not cancelled")
+        raise SourceError("selection", "image has no annotation", f"{name}: all are canceled")
     # Several people may label one task; merging them would give each object several boxes.
     truth = [one for one in used if one.get("ground_truth") is True]
     used = truth if len(used) > 1 and truth else used

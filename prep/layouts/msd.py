@@ -217,13 +217,13 @@ def _check_not_nnunet(document: DatasetJson, images: SourceFiles) -> None:
     if "training" not in document.content and "channel_names" in document.content:
         # nnU-Net's version 2 lists no files and names the channels (its documentation/dataset_format.md).
         raise AnnotationsError(
-            f"{document.path}: it has channel_names and no training, as nnU-Net's has; say --layout nnunet"
+            f"{document.path}: it has channel_names and no training, as nnU-Net's has; use --layout nnunet"
         )
     document.part("training", list, _EXPECTED)
     if names_cases(document, images):
         raise AnnotationsError(
             f"{document.path}: training: its images are cases whose channels are files CASE_0000, as nnU-Net's "
-            "version 1 has them; say --layout nnunet"
+            "version 1 has them; use --layout nnunet"
         )
 
 

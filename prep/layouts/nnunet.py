@@ -374,7 +374,7 @@ def _check_not_decathlon(document: DatasetJson, files: SourceFiles) -> None:
     if "modality" in document.content and names_cases(document, files) is False:
         raise AnnotationsError(
             f"{document.path}: training: its images are files without the number of a channel, as the Medical "
-            "Segmentation Decathlon has them; say --layout msd"
+            "Segmentation Decathlon has them; use --layout msd"
         )
 
 

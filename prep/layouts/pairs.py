@@ -388,7 +388,7 @@ def _find_class_masks(
     if not found.images or not found.labels:
         what = "mask" if found.images else "image"
         raise LayoutError(
-            f"{images.root}: no {what} is found by the rule: {expected}",
+            f"{images.root}: no {what} found; expected {expected}",
             lambda: pattern_advice(images, options, "class-masks"),
         )
     # A folder called train or val above the scans is their split, as in the other layouts.

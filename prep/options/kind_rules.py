@@ -153,7 +153,10 @@ def interpolation_problems(recipe: RecipeOptions, kind: str) -> Iterator[str]:
 
 
 def _picture_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:
-    return volume and f"{volume} is a volume: say its static shape with --depth, --height and --width"
+    return (
+        volume
+        and f"{volume} is a volume: set its static shape with --depth, --height and --width; --dry-run proposes one"
+    )
 
 
 PICTURE_RULES = KindRules(

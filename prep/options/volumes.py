@@ -488,14 +488,14 @@ class VolumeOptions:
         if slash and window is not None and float(first) >= max(100.0, 2 * float(second)):
             yield (
                 f"--window {self.window} is center/width, and shows {window.low:g} to {window.high:g} HU only; if "
-                f"{first} is the width, as in W/L of viewers, say --window {second}/{first}"
+                f"{first} is the width, as in W/L of viewers, use --window {second}/{first}"
             )
         # --classes lists what is kept beside the background, which has id 0 without being listed.
         if self.depth is not None and "0" in self.classes:
             others = ",".join(name for name in self.classes if name != "0")
             yield (
                 f"--classes {','.join(self.classes)}: the value 0 becomes a class beside the background; if it is the "
-                f"background, which is kept anyway, say --classes {others}"
+                f"background, which is kept anyway, use --classes {others}"
             )
 
     def fixed_standard(self) -> Standardization | None:

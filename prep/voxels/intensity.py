@@ -392,7 +392,7 @@ def _other_unit(image: NDArray[Any], window: IntensityWindow | None) -> str:
     """Return the option that takes a window in the scan's own unit, if values of its body are in the window."""
     if window is None or share_inside(image[sampling(image.shape)], window) < LEAST_INSIDE:
         return ""
-    return ", or say --window-unit any"
+    return ", or use --window-unit any"
 
 
 def _refuse(reason: str, cure: str = _CURE) -> None:

@@ -78,7 +78,7 @@ EXCEPTIONS: dict[str, str] = {
     "prep/formats/dicom/series.py: name one as FOLDER#MARK, as --layout dicom lists them": (
         "a conversion names the series of a folder before it opens one; only a program that opens one reads this"
     ),
-    "prep/formats/dicom/series.py: , or say --series-split channels": "it ends the message before",
+    "prep/formats/dicom/series.py: , or use --series-split channels": "it ends the message before",
     "system/memory.py: has less left; take fewer --workers": (
         "it depends on this machine's memory; tests/prep/sources/test_memory.py limits that"
     ),
@@ -109,7 +109,7 @@ EXCEPTIONS: dict[str, str] = {
         (
             "prep/layouts/coco.py: {}: its annotations have no boxes and no outlines, and give each image",
             "prep/layouts/coco.py: {}: its annotations are objects, and no classes of images: take --task",
-            "prep/layouts/image_table.py: {} for one image a row, with {} for one box a row; image,label need",
+            "prep/layouts/image_table.py: {} with one image per row, or also {} with one box per row; image,label need",
         ),
         "tests/prep/layouts/test_foreign_annotations.py and test_advice_of_cases.py type it",
     ),

@@ -388,7 +388,7 @@ def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Proble
     # Some programs give each file another series UID; the folder then shows what belongs together.
     if beside >= policy.min_slices and policy.identity != "folder":
         cure = (
-            f"{beside} series of its folder are as small: if these are one scan, say --series-identity folder; if each "
+            f"{beside} series of its folder are as small: if these are one scan, use --series-identity folder; if each "
             f"is a scan, --min-slices {places}"
         )
     detail = f"{places} of at least {policy.min_slices}; {cure}"

@@ -46,7 +46,7 @@ _NEVER_GENERATED = frozenset(("patient", "study"))
 """Entities whose attributes count even if every file has a different value."""
 CONTRADICTION = "files of one series contradict each other"
 _CONTRADICTION_ADVICE = (
-    "put the files of each scan into a folder of their own and say --series-identity folder; if they are one scan, say "
+    "put the files of each scan into a folder of their own and use --series-identity folder; if they are one scan, use "
     "--series-identity uid"
 )
 _FOLDERS_ADVICE = (

@@ -43,7 +43,7 @@ CSA_MAGIC, MAX_CSA_TAGS, CSA_TAG_BYTES, CSA_ITEM_BYTES = b"SV10", 1000, 84, 16
 CSA_NUMBER = re.compile(rb"\s*([+-]?\d+\.?\d*(?:[eE][+-]?\d+)?)\s*\0*.*", re.DOTALL)
 NORMAL_TOLERANCE = 1e-3
 _SEPARATE_ADVICE = (
-    "; if they are several scans, put each into a folder of its own and say --series-identity folder"
+    "; if they are several scans, put each into a folder of its own and use --series-identity folder"
 )
 
 

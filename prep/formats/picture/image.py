@@ -348,14 +348,14 @@ def _more_bits(most: int, options: ReadOptions) -> SourceError:
     wide = ", or for pictures that differ in it --dtype uint16 in place of that"
     detail = (
         f"the largest value is {most}, and {options.sample_bits} bits end at {(1 << options.sample_bits) - 1}; "
-        f"say --sample-bits {_usual_bits(most)}{wide if options.may_be_uint16 else ''}"
+        f"use --sample-bits {_usual_bits(most)}{wide if options.may_be_uint16 else ''}"
     )
     return decode_error("samples use more bits", detail)
 
 
 def _nearly_black(most: int, options: ReadOptions) -> SourceError:
     detail = (
-        f"the largest value of the 16-bit samples is {most}, which would be {(most + 128) // 257} of 255; say "
+        f"the largest value of the 16-bit samples is {most}, which would be {(most + 128) // 257} of 255; use "
         f"--sample-bits {_usual_bits(most)} if they use that many bits, or 16 if the picture is that dark"
         f"{'; or keep the values with --dtype uint16' if options.may_be_uint16 else ''}"
     )
