@@ -215,7 +215,7 @@ def _case_of(path: str, ending: str) -> str:
 def _is_unnumbered(dataset: _Dataset, images: SourceFiles) -> bool:
     """Return whether all images of the only channel are named like their labels, without _0000.
 
-    nnU-Net needs the number, and many sets of one channel are made without it. A case may end in four digits itself,
+    nnU-Net needs the number, but a set of one channel is unambiguous without it. A case may end in four digits itself,
     so the labels must exist under the same names.
     """
     # With several channels only the number tells which one a file is.

@@ -199,7 +199,7 @@ def _kind_of(fields: HeaderFields) -> str:
     # `split_mosaic` found no positions for its slices.
     if MOSAIC in fields.image_words and fields.tiles is None:
         return "mosaic"
-    # GE scanners write screenshots beside the scan, as images with this word in their type.
+    # Screenshots of the scanner's console, beside the scan and with the class of a scan, have this word in their type.
     if "SCREEN SAVE" in fields.image_words:
         return SECONDARY_CAPTURE
     # PS3.3 C.8.2.1.1.1: value 3 of the image type tells localizers from axial images.

@@ -427,7 +427,7 @@ def _frames(elements: Elements) -> tuple[DicomFrame, ...]:
     """Return the frames, each with its real world value mappings, which equal ones share."""
     is_signed = integer(elements, headers.SIGNED, 0) == 1
     per_frame, shared = items(elements, headers.FRAME_GROUPS), items(elements, headers.SHARED_GROUPS)[:1]
-    # PS3.3 C.7.6.16.2.11: the mappings are a group of a frame or of all frames; older files have them at the top.
+    # The mappings are a group of a frame or of all frames (PS3.3 C.7.6.16.2.11), or at the top (C.7.6.1, C.8.4.9).
     common = read_mappings((*shared, elements), is_signed)
     frames = _placed_frames(elements)
     if not common and not any(headers.REAL_WORLD_MAPPINGS in item for item in per_frame):
@@ -652,7 +652,7 @@ def _times(groups: Sequence[Elements]) -> dict[str, float]:
     # Frames of an enhanced file have one date and time together (PS3.3 C.7.6.16.2.2), more exact than the file's.
     if element := _find(groups, MOMENTS):
         text = headers.text(*element)
-        # The offset from UTC is the same for all frames of a file (PS3.5 6.2, DT).
+        # A DT may end with an offset from UTC (PS3.5 6.2). It is taken to be the same for all frames of a file.
         seconds = _seconds(re.split(r"[+-]", text[8:])[0], text[:8])
         times[ACQUISITION_TIME] = times.get(ACQUISITION_TIME) if seconds is None else seconds
     return {name: seconds for name, seconds in times.items() if seconds is not None}

@@ -301,7 +301,7 @@ class _ElementParser:
         vr = self.data[offset + 4 : offset + 6]
         if vr in SHORT_VRS:
             return tag, vr.decode(), self.short.unpack_from(self.data, offset + 6)[0], offset + 8
-        # PS3.5 7.1.2: VRs that were added later have a length of 4 bytes, so that unknown ones are read like OB.
+        # PS3.5 6.2: new VRs have the element structure of OB (7.1.2), with a length of 4 bytes.
         if not (vr in LONG_VRS or (vr.isalpha() and vr.isupper())):
             raise damaged_file(f"element {format_tag(tag)} has no value representation")
         self.require(offset + 12)
@@ -316,7 +316,7 @@ class _ElementParser:
         elements: dict[int, Element | tuple[Elements, ...]] = {}
         while end is None or offset < end:
             tag, vr, length, value = self.element(offset)
-            # PS3.5 7.5.2: only an item of undefined length has a delimiter.
+            # PS3.5 7.5.1: only an item of undefined length has a delimiter.
             if tag == ITEM_END and end is None:
                 return elements, value
             # Pixels in a sequence are those of an icon (PS3.3 C.7.6.1.1.6). In the data set they end the header.
@@ -402,8 +402,8 @@ def _file_meta(data: bytes, complete: bool) -> tuple[Elements, int]:
     offset = 132 if data[128:132] == b"DICM" else 0
     parser = _ElementParser(data, complete, True, True)
     elements: dict[int, Element] = {}
-    # PS3.10 7.1: group 2 is explicit little-endian, whatever the data set is. Its length in (0002,0000) is not used,
-    # because some programs change elements and leave it.
+    # PS3.10 7.1: group 2 is explicit little-endian, whatever the data set is. Its length in (0002,0000) is not used:
+    # the elements may have been changed without it.
     while offset + 8 <= len(data) and data[offset : offset + 2] == b"\x02\x00":
         tag, vr, length, value = parser.element(offset)
         offset = value + length

@@ -73,7 +73,7 @@ def open_dicom_mask(
             regular grid (stage `annotation`).
         UsageError: `image_grid` is missing for structures.
 
-    References: DICOM PS3.3, A.51 Segmentation, A.86 Label Map Segmentation and A.19.3 RT Structure Set.
+    References: DICOM PS3.3, A.51 Segmentation (with label maps since Supplement 243) and A.19.3 RT Structure Set.
     """
     mask = read_mask_file(files, path, reserve)
     kind = _mask_kind(mask)

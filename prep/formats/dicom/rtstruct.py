@@ -84,8 +84,8 @@ def enclosed(
     depth, on_contour = np.zeros(size, np.int32), np.zeros(size, np.bool_)
     for points in sorted(map(_snapped, contours), key=_area, reverse=True):
         on_contour[_centers_on(points, size)] = True
-        # PS3.3 C.8.8.6.3 (XOR): voxels in an odd number of contours are inside. Most programs write holes as plain
-        # CLOSED_PLANAR contours within others, which the same rule draws.
+        # PS3.3 C.8.8.6.3 (XOR): voxels in an odd number of contours are inside. Holes that were written as plain
+        # CLOSED_PLANAR contours within others are drawn by the same rule.
         for window, covered in _covered(points, size):
             part = depth[window]
             # In descending order of size, contours that do not cross cover all voxels of the next one equally often.
@@ -340,7 +340,7 @@ def _points_of(item: Elements) -> PointArray:
         detail = f"a contour has {plural(flat.size, 'coordinate')} for {plural(point_count, 'point')}"
         raise damaged_file(detail)
     points = flat.reshape(-1, 3)
-    # PS3.3 C.8.8.6.1: the first point is not repeated; some programs repeat it.
+    # PS3.3 C.8.8.6.1: the first point is not repeated. A repeated one is dropped.
     return points[:-1] if len(points) > 1 and (points[0] == points[-1]).all() else points
 
 
@@ -539,8 +539,8 @@ def _draw_slice(
 ) -> tuple[int, set[int]]:
     """Draw the structures of a slice into `plane`, in order of their numbers.
 
-    A contour belongs to its structure (PS3.3 C.8.8.6.3). Two structures that touch have voxels on both contours: these
-    are no overlap, unless a structure would have no voxel without them.
+    Points on a contour are part of its structure (PS3.3 C.8.8.6.3). Two structures that touch have voxels on both
+    contours: these are no overlap, unless a structure would have no voxel without them.
 
     Args:
         plane: ids [row, column], which are changed.

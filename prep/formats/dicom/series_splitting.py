@@ -289,7 +289,7 @@ def _restart_numbering(parts: Sequence[ImageFiles]) -> bool:
     """Return whether folders number their slices from the same start, so that numbers repeat at other positions."""
     numbers = []
     for part in parts:
-        # Instance Number (PS3.3 C.7.6.1) may be absent, and says nothing where a folder repeats its own.
+        # Instance Number may be empty (PS3.3 C.7.6.1, type 2), and says nothing if a folder repeats its own numbers.
         stated = [fields.frames[0].attributes.get(INSTANCE_NUMBER) for _, fields in part]
         if None in stated or len(set(stated)) < len(stated):
             return False
