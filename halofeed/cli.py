@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
     except Exception as error:
         # A signal may have closed what the error is about; the process then ends with the signal's own status.
         signals.wait_if_ending()
-        # A closed pipe or a full disk behind standard output is no failure of the command that printed.
+        # A command does not fail because standard output is a closed pipe or a full disk.
         if isinstance(error, OSError) and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
         return _command_failed(parsed, error)
@@ -121,7 +121,7 @@ def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
         parsed.path = Address(parsed.path, hosts)
     for name in ("path", "data"):
         path = getattr(parsed, name, None)
-        # data/cards stands for data/cards/1.0.0 where that is its only version.
+        # data/cards means data/cards/1.0.0 if that is its only version.
         if isinstance(path, str) and os.path.isdir(path) and not os.path.exists(f"{path}/manifest.json"):
             from halofeed.schemas.manifest import only_version
 
@@ -187,7 +187,7 @@ def _command_failed(parsed: argparse.Namespace, error: Exception) -> int:
         print_error(traceback.format_exc().rstrip())
     if not isinstance(error, HalofeedError):
         text = describe_error(error)
-        # An error without words of its own tells a user nothing; the traceback does.
+        # An error without a text needs its traceback.
         raw = text.startswith(f"{type(error).__name__}: ")
         error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
     return _fail(parsed.command, error)
@@ -440,7 +440,7 @@ def _value_range(config: TrainConfig, parsed: argparse.Namespace) -> tuple[float
     from halofeed.trainer.training_setup import normalization_of
 
     manifest = open_store(parsed.path).manifest()
-    # Stored bytes have black at 0 and white at 255; other types have no such values of their own.
+    # Stored bytes have black at 0 and white at 255; other types have no such bounds.
     if manifest.field("image").dtype == "uint8":
         return None
     return normalization_of(config, data_facts(manifest, parsed.split)).values()

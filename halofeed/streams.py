@@ -90,7 +90,7 @@ def output_status(error: OSError) -> tuple[int, str | None]:
     >>> output_status(OSError(errno.ENOSPC, "No space left on device"))[0]
     1
     """
-    # `halofeed inspect ... | head` is no failure: the shell's own tools end by SIGPIPE without a word.
+    # `halofeed inspect ... | head` is not a failure: the shell's own tools end by SIGPIPE without a message.
     if error.errno == errno.EPIPE:
         return NOBODY_READS, None
     return 1, f"standard output: {error.strerror}; all files are complete"

@@ -255,7 +255,7 @@ class VerifiedReads:
         Raises:
             CorruptFileError, SystemLimitError: as `Shards.open_all`.
         """
-        # The kernel puts each raw value into the batch; others would need memory of their own.
+        # The kernel copies each raw value into the batch; other values would need more memory.
         if not kernel.reads() or into.keys() != shards.raw_bytes.keys() or not into:
             return None
         # Without checksums to compute, the copy plan is faster.

@@ -286,7 +286,7 @@ class StoredRecord:
                 continue
             scratch = shards.scratch
             complete = scratch.bytes("block", BLOCK_BYTES).data[: high - low]
-            # Rows of one window often lie in one block, which is read and verified once.
+            # Rows of one window are often in one block, which is read and verified once.
             if scratch.block != (self._read_token, key, block):
                 scratch.block = None
                 self._read_block(key, block, complete)

@@ -370,7 +370,7 @@ def _with_ignored(
         # The number of a color is halofeed's own choice; 255 is what palette images of the same classes hold.
         has_colors = layout_input.recipe.label_colors or classes.colors
         return classes.ignoring(*ignored, stored=VOC_VOID if has_colors else None)
-    # Named classes say what 255 is, or that it is none.
+    # Named classes define 255, or show that it is not a class.
     if not classes.is_open or classes.id_of_value(VOC_VOID) is not None:
         return classes
     return _with_foreground(layout_input, totals, choice, classes)
@@ -382,7 +382,7 @@ def _ignored_by_custom(
     """Return the value that the layout or PASCAL VOC's custom makes the ignore label; () without one."""
     if layout_input.layout.unlabeled is not None:
         return (layout_input.layout.unlabeled,)
-    # Label images of --label-colors and --label-channels have no value of their own that could be void.
+    # Label images of --label-colors and --label-channels have no stored value that could be void.
     if layout_input.recipe.label_coding():
         return ()
     if not _is_void(layout_input.selection.files, totals.label_images, classes, choice):

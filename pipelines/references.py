@@ -178,7 +178,7 @@ class FileByShard:
             assert self._file is not None
             self._file.keep()
         places = np.concatenate(self._places)
-        # A split that holds only rejected references is none of the data set's; these count to the first split.
+        # A split with only rejected references is not a split of the data set; they count to the first split.
         of_split = np.array([splits.index(one) if one in splits else 0 for one in self._splits], np.int64)
         split, shard = np.divmod(places[:, 0], self._shards)
         places[:, 0] = of_split[split] * self._shards + shard

@@ -203,7 +203,7 @@ def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
             f"{plural(sum(of_body.values()), 'scan')}"
         )
         fix = f"; the largest scan has {largest}: {cure_of_cuts(manifest.recipe, has_labels=False)}"
-    # Labels say what matters of a scan, and their loss has a warning of its own; air around a body may be cut off.
+    # The labels show what matters in a scan, and their loss has another warning; air around a body may be cut off.
     is_warning = bool(without_body) and not statistics.labelled
     return [
         f"  {'warning: ' * is_warning}{name}: {share:.1%} of the field of view (up to {max(of_view)}% of a scan) lies "

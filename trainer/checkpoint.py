@@ -125,7 +125,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         if step in steps:
             return
         self._check_writable(step, steps)
-        # Orbax's folders are listed before it makes them, so that --overwrite can delete what a killed save left.
+        # Added to the list of owned files before Orbax makes them, so --overwrite can delete those of a killed save.
         if jax.process_index() == 0:
             for name in (self._name(step), f"{self._name(step)}.orbax-checkpoint-tmp"):
                 owned_files.record_library_folder(self.folder.parent, name, whole=False)
@@ -285,7 +285,7 @@ def _damaged(folder: Path, error: Exception) -> CorruptFileError:
 
 def _check_metrics(folder: Path) -> None:
     """Raise CorruptFileError if a metric, which selects the best checkpoint, differs from the saved document."""
-    # Orbax chooses the best checkpoint by this file, which has no checksum of its own.
+    # Orbax chooses the best checkpoint by this file, for which it stores no checksum.
     for checkpoint in sorted(folder.glob("[0-9]" * DIGITS)):
         metric = None
         try:

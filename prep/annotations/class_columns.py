@@ -283,7 +283,7 @@ def _titled_channels(grid: ClassGrid) -> list[int]:
 def _start_of_channels(grid: ClassGrid) -> int | None:
     """Return the first of three neighboring columns that hold red, green and blue; None if there are none."""
     runs = list(_neighbors([at for at in range(grid.width) if grid.holds_numbers(at)]))
-    # A number that stands alone, as in front of a name, is the value; else a run may begin with it.
+    # A single number, as before a name, is the value; otherwise a run may begin with it.
     has_number = any(len(one) == 1 for one in runs)
     for run in runs:
         start = _start_in_run(grid, run, has_number=has_number)
@@ -321,7 +321,7 @@ def _start_in_run(grid: ClassGrid, run: Sequence[int], *, has_number: bool) -> i
     """
     if len(run) < 3:
         return None
-    # Three numbers are a color; more are one with an alpha if the value stands elsewhere.
+    # Three numbers are a color. Four are a color with alpha if another column has the value.
     if len(run) == 3 or has_number:
         return run[0]
     first, last = grid.column(run[0]), grid.column(run[-1])

@@ -65,7 +65,7 @@ def read_class_document(name: str, document: Any, first: int = 0) -> ClassTable:
 
 def _names_of_label_map(document: Any) -> Any:
     """Return the names in the form of `LabelMap.to_json`, which has other dicts beside them; else the document."""
-    # `aliases` and `values` beside the names would be read as tables of their own.
+    # `aliases` and `values` beside the names would be read as further tables.
     if isinstance(document, dict) and isinstance(document.get("names"), dict) and "first_id" in document:
         return document["names"]
     return document
@@ -125,7 +125,7 @@ def _are_dicts(values: Iterable[Any]) -> bool:
 
 def pairs_of_dict(part: Mapping[str, Any]) -> list[tuple[int, str]] | None:
     """Return (value, name) of a dict with the names or the values as keys; None if it is neither."""
-    if all(type(one) is int for one in part.values()):  # a bool is no value
+    if all(type(one) is int for one in part.values()):  # not a bool, which is an int in Python
         return [(one, key) for key, one in part.items()]
     if not _are_texts(part.values()):
         return None

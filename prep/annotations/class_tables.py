@@ -241,7 +241,7 @@ def _is_name_and_number(rows: Sequence[Sequence[str]]) -> bool:
 
 def _header_of_comments(comments: Sequence[_Line], split: _Split, width: int) -> tuple[str, ...]:
     """Return the last comment that has a word for each column, such as `#No. name R G B A`; () if there is none."""
-    # The last one stands right above the rows: FreeSurfer and 3D Slicer write several lines of comments.
+    # The title is the last comment above the rows: FreeSurfer and 3D Slicer write several lines of comments.
     for _, line in reversed(comments):
         bare = line.lstrip("#;%/ ")
         words = [word.strip("<>") for word in bare.replace(":", " ").replace(",", " ").split()]
@@ -287,7 +287,7 @@ def _table_of_list(name: str, lines: Sequence[_Line], first: int, way: str) -> C
         lines = lines[:-1]
     names = [(number, line) for number, line in lines if line and not _is_comment(line)]
     comments = [(number, line) for number, line in lines if _is_comment(line)]
-    # Blank lines are usual around comments, so that they count only where there are none.
+    # Blank lines around comments are usual, so they count only in a file without comments.
     if comments:
         _refuse_unclear_comments(name, names, comments, way)
     else:

@@ -134,7 +134,7 @@ def read_columns(
         spellings = {key: ranks for key, ranks in spellings.items() if key not in CORNERS}
     mapping = match_columns(name, header, spellings, (*ignored, *box))
     unread = tuple(column for column in mapping.unread if column not in box)
-    # Classification reads no boxes, and a table without filename and class has a message of its own.
+    # Classification reads no boxes, and a table without filename and class has another message.
     if boxes is not False and {"filename", "class"} <= mapping.columns.keys():
         _refuse_unread_geometry(name, [column for column in unread if column in remaining])
     return replace(mapping, form=box_form, box=box, unread=unread)
@@ -221,7 +221,7 @@ def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[s
     if form == "auto":
         return _find_evident_box(name, header)
     box = _find_stated_box(name, header, form)
-    # Two corners in columns of their own need no further form.
+    # Two corners in separate columns need no further form.
     if not box and form != "corners":
         raise AnnotationsError(
             f"{name}: --box-form {form} needs columns x, y, w and h, or one called bbox; found "

@@ -232,7 +232,7 @@ def _drop_faulty_boxes(
         (reason, f"{box.label!r} {box.xmin:g},{box.ymin:g},{box.xmax:g},{box.ymax:g}: {why}")
         for box in faulty
     ]
-    # Without the object its record would show training that nothing is there.
+    # Without the object, its record would train the place as background.
     if options.on_bad_object == "reject":
         return replace(example, boxes=None, declared_size=None, problem=("annotation", *bad[0]))
     kept = tuple(box for box in example.boxes or () if not is_faulty(box))

@@ -151,7 +151,7 @@ class Division:
     def lacking(self) -> str:
         """Return a sentence about splits without an image; "" if each has some."""
         empty = [name for name in self.names if not self.counts[name]]
-        # Without any group another message says so.
+        # A source without any group has another message.
         if not empty or not self.groups:
             return ""
         return (

@@ -192,7 +192,7 @@ def may_suggest_layout(files: SourceFiles, others: Iterable[str], images: Iterab
         images: path of one image per folder.
     """
     others, images = list(others), list(images)
-    # A text or mask stands for its image, which may be any of the images that are not listed here.
+    # A text or mask may belong to any image, also to one that is not listed here.
     beside_texts = [f"{splitext(path)[0]}.jpg" for path in others if path.lower().endswith(".txt")]
     of_masks = [f"images/{basename(path)}" for path in images if _lies_in(_MASK_FOLDER, path)]
     known = _FileSubset(files, [*others, *images, *of_masks])
@@ -223,7 +223,7 @@ def layout_hint(
         may_be_classes: whether several folders of images can be classes.
     """
     found = list(find_hints(files, named))
-    # The layout is right, and its own message says what is wrong.
+    # The layout is right, and its reader reports what is wrong.
     if any(one.layouts == (own,) for one in found):
         return ""
     # The files show one layout, and the user named another.
@@ -248,7 +248,7 @@ def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str |
     found = list(find_hints(files, named))
     if not found or found[0].what in str(error) or any(own in one.layouts for one in found):
         return error
-    # A table or a folder of masks can belong to any layout, so that it says nothing against the user's choice.
+    # A table or a folder of masks can belong to any layout, so it does not contradict the user's choice.
     if found[0].layouts and not _TOOL_LAYOUTS.issuperset(found[0].layouts):
         return error
     return AnnotationsError(f"{error}; {found[0]}")
@@ -298,7 +298,7 @@ def _keys_of_dataset_json(text: str) -> set[str]:
 def _detect_marks(files: ListedFiles, paths: Sequence[str], extension: str) -> Hint | None:
     for path, text in read_heads(files, paths, extension):
         for what, layout, marks in _MARKS[extension]:
-            # Keys of other tools may appear in comments and texts, so that each tool has marks of its own.
+            # Keys of other tools may appear in comments and texts, so each tool has several marks.
             if all(re.search(mark, text, re.DOTALL) for mark in marks):
                 return hint_of_layout(f"{path} is {what}", layout)
     return None
@@ -498,7 +498,7 @@ def _detect_packed_file(files: ListedFiles, paths: Sequence[str]) -> Hint | None
     for path in paths:
         stem, extension = splitext(path)
         command = UNPACK_COMMANDS.get(extension.lower())
-        # gzip of a picture; .nii.gz is an extension of its own.
+        # gzip of a picture; .nii.gz counts as one extension.
         if command and extension_of(stem) and not extension_of(path):
             return Hint(what=f"{path} is a compressed file", fix=unpack_advice(command, path))
     return None
@@ -577,7 +577,7 @@ def _content_of_table(files: ListedFiles, text: str) -> str:
     words = {word.lower() for word in re.findall(r"[\w-]+", first)}
     if "filename" not in words:
         return ""
-    # Folders of class names say nothing against boxes.
+    # Folders with class names do not exclude boxes.
     if {"xmin", "ymin", "xmax", "ymax"} <= words:
         return "boxes"
     # Class folders may have a list of their files beside them, which says the same.
@@ -586,7 +586,7 @@ def _content_of_table(files: ListedFiles, text: str) -> str:
 
 def _detect_container(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect files that hold pictures: tar files, TFRecord files and Parquet files."""
-    if any(_images(files)):  # an archive of the pictures may lie beside them
+    if any(_images(files)):  # an archive of the pictures may be in the same folder
         return None
     for path in paths:
         # metadata.parquet names files, and another detector knows it.

@@ -133,7 +133,7 @@ labels with --image-pattern and --label-pattern: paths with {id} for the part th
     paths = list(iterate_scans(files.sizes()))
     if not paths:
         return "it holds no picture and no volume"
-    # Patterns pair one label with an image, so that these have advice of their own.
+    # Patterns pair one label with an image, so several labels per image have other advice.
     if several := several_labels(files, paths):
         return several
     path = paths[0]

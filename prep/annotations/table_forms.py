@@ -107,7 +107,7 @@ def _hugging_face_rows(place: str, row: Row, column: str) -> Iterator[Row]:
     for values in zip(*objects.values(), strict=True):
         own = dict(zip(objects, values, strict=True))
         box, label = own.pop(box_key), own.pop(class_key)
-        # An object may have an id and a width of its own; those of the row are the picture's.
+        # An object may have an id and a width too; those of the row are the picture's.
         more = {f"object_{key}" if key in _PICTURE_KEYS else key: value for key, value in own.items()}
         yield {**more, **rest, BOX_LIST: box, "class": label}
     if not objects[box_key]:  # a picture without objects still is a row
@@ -239,7 +239,7 @@ def _vertex_rows(place: str, row: Row) -> Iterator[Row]:
             sides = {side: one.get(written) for side, written in zip(CORNERS, _SIDES, strict=True)}
             yield {**known, "class": label, **sides}
         return
-    # An empty list says that the picture has no class; without a list nothing is said.
+    # An empty list means that the picture has no class; without a list its classes are unknown.
     has_list = "classificationAnnotations" in row
     yield {**known, "class": _classes(names) if names or has_list else ""}
 

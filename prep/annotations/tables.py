@@ -338,7 +338,7 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
     header = [cell.strip() for cell in next(lines_of_file.written(), (0, []))[1]]
     may_have_form = "class" in rule.required  # published forms are those of classes and boxes
     note = ""
-    if any(map(is_image_name, header)):  # the name of a picture is no title, so the first line is a row
+    if any(map(is_image_name, header)):  # a picture's name is not a title, so the first line is a row
         google = find_google_form(name, lines_of_file.written) if may_have_form else None
         if google is not None:
             return _converted(name, google, lines_of_file.by_place, rule, text)
@@ -573,7 +573,7 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
     """Return a value as text; raise AnnotationsError if the column cannot hold it."""
     if value is None:
         return ""
-    # Text made of a list would be a class of its own for each list.
+    # Each list, converted to text, would be another class.
     if is_text and isinstance(value, dict | list) and not (may_list and isinstance(value, list)):
         kind = "an object" if isinstance(value, dict) else "a list"
         raise AnnotationsError(f"{place}: {column}: expected text or a number, got {kind}")

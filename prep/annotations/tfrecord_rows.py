@@ -429,7 +429,7 @@ def _tfds_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _Reco
     if not boxes or options.wants_boxes is False:
         return schema
     box = _tfds_box(described, boxes)
-    # What describes an object lies beside its box: objects/bbox, objects/label, objects/is_crowd.
+    # The features of an object are beside its box: objects/bbox, objects/label, objects/is_crowd.
     own = [one for one in found if one.parts[:-1] == box.parts[:-1] and one is not box]
     classes = _of_kind(own, "classLabel", in_sequence=1)
     others = [one for one in own if one.in_sequence == 1 and one not in classes]

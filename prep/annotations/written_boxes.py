@@ -89,7 +89,7 @@ def rectangle_of(
     >>> box.xmin, box.ymin, box.xmax, box.ymax
     (1.0, -1.0, 3.0, 3.0)
     """
-    # A rectangle is no outline; as a mask it would teach boxes.
+    # A rectangle is not an outline; as a mask it would train boxes.
     if options.masks and "mask" not in flags:
         raise SourceError("annotation", _NO_OUTLINE, f"{what} is no polygon")
     corners = to_corners(numbers, form if options.box_form == "auto" else options.box_form)
@@ -401,7 +401,7 @@ def is_mostly_bad(bad: int, objects: int) -> bool:
 
 def angle_of(value: object, what: str, options: LayoutOptions) -> float:
     """Return the angle by which a box is turned; 0 without one, or if the options ignore the rotation."""
-    # --ignore-columns rotation takes turned boxes as they stand.
+    # With --ignore-columns rotation, turned boxes are read without their angle.
     if value in (None, "") or "rotation" in (name.lower() for name in options.ignore_columns):
         return 0.0
     return parse_number(value, f"{what} rotation")

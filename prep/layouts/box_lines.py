@@ -27,7 +27,7 @@ _LEFT_OUT = "DontCare regions are left out; objects in them have no label"
 
 
 def _read_kitti(path: str, data: bytes) -> list[FilePicture] | None:
-    # Folders of other text files lie beside label_2, such as calib, so a file is KITTI's by its folder or its rows.
+    # Other folders beside label_2, such as calib, hold text files too. A file is KITTI's by its folder or its rows.
     is_label_folder = _FOLDER.search(path) is not None
     try:
         rows = [line.split() for line in data.decode("utf-8-sig").splitlines() if line.strip()]

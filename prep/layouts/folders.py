@@ -74,7 +74,7 @@ def list_references(
     refuse_annotation_file(annotation_file, "class folders need no annotation file; name the folder")
     paths = images.sizes()
     seen = summarize(paths, options)
-    # The user's word ends all doubts, and their cost: each reads files or compares names.
+    # The user's option decides, and saves the checks below, which read files or compare names.
     if not options.folders_are_classes:
         _check_no_other_layout(annotations, images)
     rules = _resolve_rules(seen, (path for path in paths if not options.takes(path)), images.root, options)
@@ -225,7 +225,7 @@ def _first_files_without_images(
         folders = tuple(path.split("/")[:-1][:depth])
         if len(folders) < depth or folders in known or not is_document_name(path):
             continue
-        # A folder with the name of a document, such as licenses, is none of a class.
+        # A folder with the name of a document, such as licenses, is not a class.
         if not is_document_name(folders[-1]):
             known.add(folders)
             yield path
@@ -297,7 +297,7 @@ def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> No
     below = grouped((path[0], path[1] if len(path) > 2 else "") for path in inside)
     flat = next((name for name, folders in below.items() if "" in folders), None)
     deep = [name for name, folders in below.items() if len(set(folders)) > 1 and "" not in folders]
-    # Two first folders with subfolders are classes with kinds of their own.
+    # Two first folders with subfolders are classes that are divided into kinds.
     if flat is not None and len(deep) == 1 and not is_split_name(deep[0]):
         shown = ", ".join(sorted(set(below[deep[0]]))[:3])
         raise AnnotationsError(

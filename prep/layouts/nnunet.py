@@ -93,7 +93,7 @@ def list_references(
     if "modality" in dataset.document.content:
         found, missing = _compare_with_lists(found, dataset)
         strays += missing
-    # The folder labelsTs is no part of the format; with it, a test case without a label has lost it.
+    # The format does not need labelsTs. If it exists, a test case without a label lacks its file.
     test_label = next(_files(images, f"{dataset.below}labelsTs/"), None)
     may_have_test_labels = test_label is not None or bool(unlisted_folders(images))
     paired = pair_up(

@@ -195,7 +195,7 @@ def _is_class_alone(element: ElementTree.Element) -> bool:
 
 def _with_image(example: SourceExample, image: ImageMatch | SourceError) -> SourceExample:
     """Return the example with the image that its XML file names."""
-    # Without the image, the XML file stands for it, under its own name.
+    # Without the image, the reject has the name of the XML file.
     if isinstance(image, SourceError):
         problem = example.problem or image.at(example.source).args
         return replace(example, boxes=None, declared_size=None, bad_objects=(), problem=problem)

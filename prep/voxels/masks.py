@@ -152,7 +152,7 @@ def _fill(
     crossings = last - first
     begins = np.cumsum(crossings) - crossings
     total = int(crossings.sum())
-    # The polygon lies between the center lines of two rows, or beyond the picture.
+    # The polygon is between the center lines of two rows, or beyond the picture.
     if not total:
         return
     if total > MAX_CROSSINGS:

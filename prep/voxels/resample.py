@@ -90,7 +90,7 @@ def work_dtype(dtype: np.dtype[Any]) -> Any:
 def iterate_slices(source: NDArray[Any], used: Sequence[int]) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield slices by ascending number; copy blocks of them if the voxels of a slice are far apart in memory."""
     strides = [abs(stride) for stride in source.strides]
-    # Slices that lie together in memory are read one by one.
+    # Slices that are contiguous in memory are read one by one.
     if strides[0] >= strides[1] >= strides[2]:
         yield from ((number, source[number]) for number in used)
         return
@@ -415,7 +415,7 @@ def _sample(
         for (low, high), (start, stop) in zip(reached(step, array.shape), ranges, strict=True)
     )
     inner = tuple((low - start, high - start) for (low, high), (start, _) in zip(found, ranges, strict=True))
-    # The range lies beyond the source.
+    # The range is beyond the source.
     if any(low >= high for low, high in found):
         unpadded[...] = fill
         return

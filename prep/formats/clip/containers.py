@@ -165,7 +165,7 @@ def _avi_frames(data: bytes, number: int) -> _AviFrames | None:
     wanted = tuple(f"{number:02d}{ending}".encode() for ending in ("dc", "db"))
     for kind, at, length in limit_elements(_avi_chunks(data)):
         in_movi = in_movi or kind == b"movi"
-        # Names of chunks with frames begin with the stream's two digits; an index and padding lie between them.
+        # Names of chunks with frames begin with the stream's two digits. Other chunks are an index or padding.
         if not in_movi or not kind[:2].isdigit():
             continue
         if at + length > len(data):
@@ -363,7 +363,7 @@ class _MatroskaTrack:
             self.codec = payload if self.codec is None else self.codec
         elif len(payload) in (4, 8):  # EBML has floats of 4 and 8 bytes (RFC 8794, 7.3)
             (angle,) = struct.unpack(">f" if len(payload) == 4 else ">d", payload)
-            # 1 is no multiple of 90, so `_pose_orientation` refuses an angle that is no number.
+            # For an angle that is not a number: `_pose_orientation` refuses 1, which is not a multiple of 90.
             self.numbers.setdefault(identifier, round(angle) % 360 if math.isfinite(angle) else 1)
 
 

@@ -224,7 +224,7 @@ def _kind_without_position(fields: HeaderFields) -> str:
 def _kind_of_damaged(head: bytes, policy: SeriesPolicy) -> str:
     """Return the kind of an unreadable file: "damaged", unless its first bytes show that it is not a slice."""
     kind = sop_class_kind(media_sop_class(head))
-    # A damaged slice or mask must not disappear; a damaged report, for example, is none of the scan's.
+    # A damaged slice or mask must not disappear; a damaged report, for example, does not belong to the scan.
     if kind is None or kind in (IMAGE, *MASK_KINDS):
         return "damaged"
     return "damaged" if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" else kind

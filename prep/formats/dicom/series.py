@@ -275,7 +275,7 @@ def _check_stored(slices: Sequence[Slice]) -> None:
         if fields.lookup_table:
             raise series_error("modality look-up tables are not supported", path)
         try:
-            # The size of a file that is not unpacked yet says nothing about the bytes of its pixels.
+            # The size of a packed file does not limit the bytes of its pixels.
             is_packed = fields.packed or fields.syntax == DEFLATED
             check_pixels(as_stored_image(fields), None if is_packed else fields.file_bytes)
         except SourceError as error:

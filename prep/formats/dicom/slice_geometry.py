@@ -236,7 +236,7 @@ def _lateral_deviations(positions_mm: Floats, normal: Floats) -> Floats:
 
 def _find_outlier(positions_mm: Floats, normal: Floats, limit_mm: float) -> int | None:
     """Return the index of the slice without which all others lie on one line; None if there is no such slice."""
-    # Three slices lie on two lines, whichever of them is left out.
+    # Without any one of three slices, the other two are on one line, so the stray one is unknown.
     if len(positions_mm) < 4:
         return None
     # A stray first or last slice turns the line itself, so that another slice is farthest from it.

@@ -92,7 +92,7 @@ def sniff(data: bytes) -> str:
         raise decode_error("file is empty")
     name = recognize(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
     if name is None:
-        # DICOM has a layout of its own, so the message names it instead of the first bytes, which say nothing.
+        # DICOM has another layout, so the message names that instead of the first bytes.
         if data[128:132] == b"DICM":  # DICOM PS3.10, 7.1
             raise decode_error("not an image format that is read", f"it is DICOM: {SINGLE_PICTURE_ADVICE}")
         kind = recognize(data, UNSUPPORTED_PICTURES) or f"begins with {data[:8].hex(' ')}"
