@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from halofeed import __version__, conversion, planning, training
 from halofeed.completion import COMPLETION_EXAMPLE, SHELLS, completion_script
-from halofeed.errors import HalofeedError, UsageError
 from halofeed.options import add_help, option_group
 from halofeed.parser import Command, CommandParser, HelpFormatter, join_values
-from halofeed.streams import output_error, output_status
+from halofeed.standard_streams import output_error, output_status
 from halofeed.system import signals
 from halofeed.system.addresses import Address, address_of, is_remote, meant_address
 from halofeed.system.console import NORMAL, QUIET, VERBOSE, print_error, status_level
+from halofeed.system.errors import HalofeedError, UsageError
 from halofeed.system.resource_errors import check_least_memory, describe_error
 
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _report(parsed: argparse.Namespace, _: list[str]) -> int:
-    from halofeed.schemas.files import RUN_FILE
+    from halofeed.schemas.file_layout import RUN_FILE
 
     # The folder of a run has this file; that of a data set has a manifest.
     if os.path.isfile(os.path.join(parsed.path, RUN_FILE)):
@@ -435,7 +435,7 @@ def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainCo
 
 def _value_range(config: TrainConfig, parsed: argparse.Namespace) -> tuple[float, float] | None:
     """Return the values of black and white for augmentations on the device; None if the stored type defines them."""
-    from halofeed.loader.store.choose import open_store
+    from halofeed.loader.store.open_store import open_store
     from halofeed.trainer.task import data_facts
     from halofeed.trainer.training_setup import normalization_of
 
@@ -447,7 +447,7 @@ def _value_range(config: TrainConfig, parsed: argparse.Namespace) -> tuple[float
 
 
 def _show(parsed: argparse.Namespace, _: list[str]) -> int:
-    from halofeed.inspection.batch import write_batch
+    from halofeed.inspection.batch_png import write_batch
 
     if not 16 <= parsed.side <= 4096:
         raise UsageError(f"--side {parsed.side}: expected 16 to 4096 pixels")

@@ -16,11 +16,11 @@ from typing import Any
 
 from halofeed.cli import add_common, command_parser
 from halofeed.conversion import RECIPE
-from halofeed.errors import UsageError
 from halofeed.option_rows import convert_rows, train_rows
 from halofeed.options import Option, Setting, meaning_of, option_of_action, unknown_choice, wrong_text
 from halofeed.parser import CommandParser, is_beam_option, meant_option
 from halofeed.system.arguments import truth_value, whole_number
+from halofeed.system.errors import UsageError
 
 _SEVERAL = (Mapping, list, tuple, set)
 
@@ -77,7 +77,7 @@ def check_keywords(command: str, given: Mapping[str, Any]) -> dict[str, Any]:
     >>> check_keywords("convert", {"height": "x"})
     Traceback (most recent call last):
         ...
-    halofeed.errors.UsageError: height: expected a whole number, got 'x'; it is: rows of a fixed shape (default: 300)
+    halofeed.system.errors.UsageError: height: expected a whole number, got 'x'; it is: rows ...
     """
     known, parser = keywords_of(command), _parser(command)
     values = {}

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.decode import decode_image, read_bytes
 from halofeed.loader.device import AUGMENTATIONS, DeviceAugmentation, augment_on_device, device_keys
 from halofeed.loader.native import kernel
-from halofeed.loader.store.base import Store
-from halofeed.loader.store.choose import open_store
+from halofeed.loader.store.dataset_store import Store
+from halofeed.loader.store.open_store import open_store
 from halofeed.schemas.manifest import Shard
 from halofeed.system.console import human_bytes
+from halofeed.system.errors import UsageError
 from halofeed.system.threads import available_cores
 from halofeed.system.wording import plural
 
@@ -226,7 +226,7 @@ def _through_tensorflow(loader: Loader) -> _Part:
 
 
 def _onto_device(loader: Loader) -> _Part:
-    from halofeed.loader.mesh import put_on_device
+    from halofeed.loader.mesh_batches import put_on_device
 
     image = loader.batch(0)["image"]
     while True:
@@ -238,7 +238,7 @@ def _on_device(
     loader: Loader, augmentations: Sequence[DeviceAugmentation], values: tuple[float, float] | None
 ) -> _Part:
     """Augment one batch that is on the device already."""
-    from halofeed.loader.mesh import compile_on_device
+    from halofeed.loader.mesh_batches import compile_on_device
 
     batch = loader.batch(0)
     needed = {key: batch[key] for key in ("image", "id", *device_keys(loader.manifest))}

@@ -16,7 +16,7 @@ from halofeed.prep.geometry.resize import keep_aspect_sizes
 from halofeed.prep.options.recipe import RULES, Recipe
 from halofeed.prep.voxels.counts import ValueCounts, mean_and_deviation, percentile
 from halofeed.schemas.fields import Field
-from halofeed.schemas.files import OBJECT, SELECTION
+from halofeed.schemas.file_layout import OBJECT, SELECTION
 from halofeed.schemas.findings import explain_finding, split_finding
 from halofeed.schemas.limits import SIDE
 from halofeed.schemas.manifest import Manifest

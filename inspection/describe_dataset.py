@@ -17,7 +17,7 @@ from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.loss_findings import describe_findings
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.schemas.fields import Field
-from halofeed.schemas.files import MANIFEST, REJECTED
+from halofeed.schemas.file_layout import MANIFEST, REJECTED
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Padding
 from halofeed.system.addresses import address_of

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.inspection.dataset_files import open_files, open_manifest
 from halofeed.inspection.stored_records import (
     VOLUME_AXES,
@@ -37,6 +36,7 @@ from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.console import human_bytes
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 
 _RECORD = re.compile(r"(.+):([0-9]{1,18})")

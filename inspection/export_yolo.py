@@ -22,10 +22,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.inspection.export_pictures import BoxedObjects, BoxExporter
 from halofeed.inspection.export_records import ExportedData, ExportRecord, yaml_text
 from halofeed.schemas import keys
+from halofeed.storage.paths import open_path, save_text
+from halofeed.system.errors import UsageError
 
 _YOLO_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Key of data.yaml by split."""
@@ -67,7 +68,7 @@ class YoloExporter(BoxExporter):
         kept, self._write_object = self._content(data, keypoints)
         self._keeps = frozenset(kept)
         lines = [*self._split_and_class_lines(splits), *self._keypoint_lines(keypoints)]
-        (folder / "data.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        save_text(folder / "data.yaml", "\n".join(lines) + "\n", encoding="utf-8")
         for split in splits:
             (folder / "labels" / split).mkdir(parents=True)
 
@@ -119,7 +120,7 @@ class YoloExporter(BoxExporter):
         objects = self._objects(record)
         self._write_picture(record, objects.grid, f"images/{record.split}")
         rows = [self._write_object(objects, box) for box in range(len(objects.labels))]
-        with (self._folder / "labels" / record.split / f"{record.name}.txt").open("x") as file:
+        with open_path(self._folder / "labels" / record.split / f"{record.name}.txt", "x") as file:
             for label, row in zip(objects.labels, rows, strict=True):
                 # An object without an outline has no row.
                 if row:

@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.inspection.dataset_facts import counts_of
 from halofeed.inspection.stored_records import (
     VOLUME_AXES,
@@ -26,6 +25,7 @@ from halofeed.prep.voxels.counts import ValueCounts, percentile
 from halofeed.prep.voxels.intensity import IntensityPlan, IntensityWindow, as_numbers
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Statistics
+from halofeed.system.errors import UsageError
 
 _LOW, _HIGH = 1.0, 99.0
 """Percentiles shown as black and white if the recipe has no window."""

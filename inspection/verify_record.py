@@ -36,7 +36,7 @@ from halofeed.inspection.stored_records import (
     orientation_of,
     text_of,
 )
-from halofeed.prep.formats.picture.table import check_encoded_image
+from halofeed.prep.formats.picture.picture_formats import check_encoded_image
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field

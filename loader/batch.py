@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from halofeed.errors import UsageError
 from halofeed.loader.augment.view import ImageShape
 from halofeed.loader.decode import array_dtype
 from halofeed.loader.reading import BOXES, IMAGE, is_label_map
 from halofeed.schemas.fields import Field
+from halofeed.system.errors import UsageError
 from halofeed.system.memory import process_memory
 
 ID, SIZE, COUNT, VALID = "id", "size", "num_boxes", "valid"

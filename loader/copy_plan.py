@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.example import Windows
+from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.native import kernel
 from halofeed.loader.native.kernel import (

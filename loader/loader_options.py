@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from halofeed.errors import UsageError
 from halofeed.loader.sampler import DrawBy, Where
-from halofeed.loader.store.base import Store
-from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store
+from halofeed.loader.store.dataset_store import Store
+from halofeed.loader.store.open_store import CONCURRENT_READS, cached, open_store
 from halofeed.loader.stream import check_hosts
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.addresses import Address
 from halofeed.system.arguments import truth_value, whole_number
+from halofeed.system.errors import UsageError
 
 ON_CORRUPT = {
     "fail": "an error that names file, offset and id",

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.batch import Batch, BufferPool, allocate, check_memory
 from halofeed.loader.dataset import Loader
 from halofeed.loader.sampler import permute
 from halofeed.loader.stream import Stream, check_hosts
 from halofeed.system.arguments import explains_calls, whole_number
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 
 LONGEST_CYCLE = 10_000

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError
 from halofeed.loader.augment import NO_OBJECTS, Example, Objects, to_view
-from halofeed.loader.augment.example import Windows
+from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges, SourceArray, View
 from halofeed.loader.batch_content import BatchContent
 from halofeed.loader.decode import (
@@ -29,6 +28,7 @@ from halofeed.prep.geometry.resize import compose_affines
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
+from halofeed.system.errors import CorruptFileError
 from halofeed.system.wording import plural
 
 IMAGE, LABEL, BOXES, AREA = "image", "label", "boxes", "area"

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError
 from halofeed.loader.augment.view import ImageShape, Ranges, View, common, slices_within
 from halofeed.loader.native import kernel
 from halofeed.loader.shards import Bytes, Integers, ObjectLists, Shards
@@ -31,6 +30,7 @@ from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfexample import Decoded, decode_parts
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
+from halofeed.system.errors import CorruptFileError
 
 NEVER_SPLIT_BYTES, SPLIT_BYTES_FOR_CROPS, SPLIT_BYTES_FOR_SLABS = 1 << 62, 2 << 20, BLOCK_BYTES
 """Raw values up to this size are fetched completely: a further request may cost more than the unused bytes."""

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.decode import decode_png, read_numbers, stored_dtype
 from halofeed.loader.reading import is_label_map, one_file
 from halofeed.loader.record import ChosenRecords, StoredArray, StoredRecord, stored_record
@@ -27,6 +26,7 @@ from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import example_id, splitmix64
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.arguments import whole_number
+from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.wording import did_you_mean, plural
 
 Where = Callable[[Integers], NDArray[np.bool_]] | Sequence[int | str]
@@ -116,7 +116,7 @@ _ROUNDS = 16
 """Eight rounds leave the orders of five records uneven (chi-squared 923 at 119 degrees of freedom); sixteen do not."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
-_ROWS_AT_ONCE, _MOST_BLOCKS = 512, 4
+_ROWS_AT_ONCE, _MAX_BLOCKS = 512, 4
 """NumPy takes as long for a few numbers as for some hundred, so rows of several steps are computed at once."""
 Words = NDArray[np.uint64]
 
@@ -282,7 +282,7 @@ class Sampler:
             last = min((block + 1) * many, steps or (block + 1) * many)
             firsts = np.arange(block * many, last, dtype=np.int64) * self.batch_size
             found = self.at((firsts[:, None] + np.arange(start, stop)).reshape(-1))
-            if len(self._blocks) >= _MOST_BLOCKS:  # callers read on; an old block is rarely asked for again
+            if len(self._blocks) >= _MAX_BLOCKS:  # callers read on; an old block is rarely asked for again
                 self._blocks.clear()
             self._blocks[block, start, stop] = found
         own = slice(number * (stop - start), (number + 1) * (stop - start))

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed import __version__
-from halofeed.errors import JobError
 from halofeed.pipelines.heartbeat import check_alive
 from halofeed.pipelines.job import ShardJob, ShardKey
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.replace import delete_unnamed
 from halofeed.prep.annotations.labels import VOC_VOID, void_problem
 from halofeed.prep.annotations.written_boxes import is_mostly_bad
 from halofeed.prep.convert.loss_findings import refusing_finding
 from halofeed.schemas import keys
-from halofeed.schemas.files import (
+from halofeed.schemas.file_layout import (
     MANIFEST,
     OBJECT,
     REJECTED,
@@ -37,8 +37,8 @@ from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import metadata_files
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.checksum import crc32c
+from halofeed.system.errors import JobError
 from halofeed.system.wording import plural
 
 SHARDS_PER_SUM = 256

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from halofeed import __version__
-from halofeed.errors import JobError, UsageError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, flag, option
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import common_folder
-from halofeed.schemas.files import check_name, check_version, shard_file
+from halofeed.schemas.file_layout import check_name, check_version, shard_file
 from halofeed.system.addresses import NO_USER, Address, address_of
+from halofeed.system.errors import JobError, UsageError
 
 ON_LOSS = ("refuse", "warn", "ignore")
 _LEAST = {"workers": 1, "threads": 1, "max_rejected": 0, "max_silence_minutes": 1, "job_restarts": 0}

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.annotations.class_rows import ClassTable, describe_colors, is_background, is_void_name
 from halofeed.prep.annotations.documents import parse_json_document, read_limited
@@ -17,9 +16,10 @@ from halofeed.prep.convert.label_image import GRAY_FIX, gray_form, read_label_im
 from halofeed.prep.formats.picture.gray_forms import GrayForm, bits_to_show
 from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 
-_MOST_TABLE_BYTES = 1 << 16
-_MOST_TABLES = 50
+_MAX_TABLE_BYTES = 1 << 16
+_MAX_TABLES = 50
 _BACKGROUND_HINTS = (
     "bg",
     "none",
@@ -121,9 +121,9 @@ def _tables_beside(files: SourceFiles) -> list[ClassTable]:
         for path, size in files.sizes().items()
         if path.lower().endswith((*TEXT_TABLES, ".json"))
         and path.count("/") <= 1
-        and 0 < (size or 0) <= _MOST_TABLE_BYTES
+        and 0 < (size or 0) <= _MAX_TABLE_BYTES
     ]
-    for path in paths[:_MOST_TABLES]:
+    for path in paths[:_MAX_TABLES]:
         try:
             table = read_table(path, files.read(path))
         except (
@@ -214,7 +214,7 @@ def is_of_objects(table: ClassTable, files: SourceFiles) -> bool:
     if first is None:
         return False
     try:
-        document = parse_json_document(read_limited(files, first, "document of a label", _MOST_TABLE_BYTES))
+        document = parse_json_document(read_limited(files, first, "document of a label", _MAX_TABLE_BYTES))
     except SourceError:  # the conversion rejects the label with its reason
         return False
     return isinstance(document, dict) and isinstance(document.get("instances"), dict)

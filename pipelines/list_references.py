@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from halofeed.errors import UsageError
 from halofeed.pipelines.classes import NamesInLabels
 from halofeed.pipelines.declared_sizes import add_declared_objects
 from halofeed.pipelines.opened_sources import Sources, naming_faults
@@ -24,6 +23,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import FileSelection, SourceExample
 from halofeed.prep.sources.files import settled_stamp
 from halofeed.system.console import print_status
+from halofeed.system.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.pipelines.declared_sizes import check_declared_sizes
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.list_references import (
@@ -37,6 +36,7 @@ from halofeed.schemas.identity import refuse_repeated
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.tasks import task_named
 from halofeed.system.console import print_status
+from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 from halofeed.system.wording import plural
 
 _STACK_BYTES = 64 << 20
@@ -233,7 +233,9 @@ def _check_no_stack(images: SourceFiles, picture: str) -> None:
 
     nnU-Net's Tiff3DIO and microscopes store volumes so. TIFF has no standard field for the distance of the pages.
     """
-    from halofeed.prep.formats.picture.table import open_header  # imports OpenCV, which --help does without
+    from halofeed.prep.formats.picture.picture_formats import (
+        open_header,  # imports OpenCV, which --help does without
+    )
 
     if not is_image_name(picture):
         return

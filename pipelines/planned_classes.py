@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.pipelines.classes import (
     NamesInLabels,
     check_channels,
@@ -36,9 +35,10 @@ from halofeed.prep.convert.label_image import has_voc_palette, read_label_image
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.tasks import task_named
 from halofeed.system.console import print_status
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
-_MOST_DECODED: Final = 8
+_MAX_DECODED: Final = 8
 """Label images whose pixels planning reads."""
 
 
@@ -244,7 +244,7 @@ def _check_table(
     if totals.first_volume:
         check_has_background(table)
     max_pixels = layout_input.recipe.max_pixels
-    check_positions(table, layout_input.selection.files, totals.label_images[:_MOST_DECODED], max_pixels)
+    check_positions(table, layout_input.selection.files, totals.label_images[:_MAX_DECODED], max_pixels)
 
 
 def _classes_of_regions(
@@ -290,7 +290,7 @@ def _find_color_table(layout_input: LayoutInput, totals: Totals) -> ClassTable |
     # The user names the colors, or labels are masks per class, or the layout has no label images.
     if recipe.label_coding() or totals.labels or layout_input.layout.label_values is None:
         return None
-    table = find_color_table(images, totals.label_images[:_MOST_DECODED], recipe.max_pixels)
+    table = find_color_table(images, totals.label_images[:_MAX_DECODED], recipe.max_pixels)
     if table is not None:
         print_status(
             f"halofeed convert: label images are in color, such as {totals.label_images[0]}: {table.where} names their "
@@ -399,7 +399,7 @@ def _with_foreground(
 ) -> LabelMap:
     """Return the classes in which 255 is foreground, if label images hold only 0 and 255, as masks of editors do."""
     images, recipe = layout_input.selection.files, layout_input.recipe
-    found = _values_in(images, totals.label_images[:_MOST_DECODED], recipe.max_pixels, classes)
+    found = _values_in(images, totals.label_images[:_MAX_DECODED], recipe.max_pixels, classes)
     if problem := void_problem(found):
         raise AnnotationsError(f"{totals.label_images[0]} and others: {problem}")
     if found not in ({0, VOC_VOID}, {VOC_VOID}) or choice:

@@ -16,9 +16,10 @@ from typing import TextIO
 
 import numpy as np
 
-from halofeed.errors import HalofeedError, JobError
-from halofeed.system.atomic_files import open_owned_file
+from halofeed.storage.atomic_files import open_owned_file
+from halofeed.storage.paths import load_bytes
 from halofeed.system.console import StatusLine
+from halofeed.system.errors import HalofeedError, JobError
 from halofeed.system.resource_errors import describe_error
 
 _COUNTS = struct.Struct("<qq")
@@ -100,7 +101,7 @@ class WorkerProgress:
 def job_counts(folder: str) -> tuple[int, int]:
     """Return the examples written and inputs rejected so far by all workers of the job with this progress folder."""
     try:
-        data = Path(folder, _COUNTS_FILE).read_bytes()
+        data = load_bytes(Path(folder, _COUNTS_FILE))
     except FileNotFoundError:
         return 0, 0
     done, rejected = np.frombuffer(data, "<i8").reshape(-1, 2).sum(0).tolist()

@@ -23,13 +23,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import JobError
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
+from halofeed.pipelines.output_folder import OutputFolder, TemporaryFile, reporting_disk_errors
 from halofeed.prep.sources.example import SourceExample
-from halofeed.schemas.files import TEMPORARY_FOLDER
+from halofeed.schemas.file_layout import TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shards_of
-from halofeed.storage.output_folder import OutputFolder, TemporaryFile, reporting_disk_errors
+from halofeed.storage.paths import open_path
 from halofeed.system.checksum import crc32c, with_checksum, without_checksum
+from halofeed.system.errors import JobError
 
 REFERENCES_PER_FILE = 10_000
 REFERENCE_BUFFER_BYTES = 32 << 20
@@ -240,7 +241,7 @@ def read_shard(job: ShardJob, key: ShardKey) -> list[bytes]:
 @lru_cache(maxsize=1)
 def _read_index(path: str, _: tuple[int, int]) -> NDArray[np.int64]:
     """Return the index of the chunks, read once for all shards that this process writes."""
-    with _reporting_changes(path), open(path, "rb") as stream:
+    with _reporting_changes(path), open_path(path, "rb") as stream:
         return np.asarray(np.load(io.BytesIO(without_checksum(stream.read()))))
 
 

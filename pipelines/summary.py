@@ -9,14 +9,14 @@ from typing import Any
 
 from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.convert import Conversion
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.convert.loss_findings import Converted, cure_of_cuts, loss_findings
-from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
+from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.findings import FindingName, explain_finding, finding_key, split_finding
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import task_named
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.wording import plural
 
 _MAX_LISTED = 8

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from halofeed.errors import AnnotationsError, JobError
 from halofeed.pipelines.classes import NamesInLabels
 from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.job import reference_to_json
@@ -21,11 +20,12 @@ from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.system.addresses import address_of, redacted
+from halofeed.system.errors import AnnotationsError, JobError
 from halofeed.system.wording import plural
 
 SHARE_INVERTED = 0.1
 """Share of inverted boxes above which their numbers are not corners, rather than mistakes."""
-MOST_LABELS_SEEN = 64
+MAX_LABELS_SEEN = 64
 """Number of label images that planning reads."""
 _FRAMES_SEEN = 8
 """Label images of one clip, or of one scan with a picture for each slice, that planning reads."""
@@ -145,7 +145,7 @@ class Totals:
         if not reference.is_labelled:
             self.unlabeled[reference.split] += 1
             self.first_unlabeled = self.first_unlabeled or reference.source
-        if len(self.label_images) < MOST_LABELS_SEEN:
+        if len(self.label_images) < MAX_LABELS_SEEN:
             self.label_images += _label_images(reference)
 
     def _take_objects(self, reference: SourceExample) -> None:
@@ -199,7 +199,7 @@ class Totals:
         self.labelled += later.labelled
         self.unlabeled.update(later.unlabeled)
         self.first_unlabeled = self.first_unlabeled or later.first_unlabeled
-        self.label_images = (self.label_images + later.label_images)[:MOST_LABELS_SEEN]
+        self.label_images = (self.label_images + later.label_images)[:MAX_LABELS_SEEN]
         self.masks |= later.masks
 
     def describe_unlabeled(self) -> str:

@@ -1,6 +1,6 @@
 """Ledger of losses: what a conversion did to the information of its records, as counts that add up in any order.
 
-`halofeed.prep.convert.losses` fills it, record by record. The index of each shard and the manifest hold it as a part of
+`halofeed.prep.convert.loss_measures` fills it, record by record. The index of each shard and the manifest hold it in
 `halofeed.schemas.statistics.Statistics`. `halofeed.prep.convert.loss_findings` lists what is found in it.
 """
 

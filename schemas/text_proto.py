@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 
 ProtoFields = dict[str, list[Union[str, "ProtoFields"]]]
 _Tokens = list[tuple[str, str]]

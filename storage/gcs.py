@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-from halofeed.errors import StoreError
 from halofeed.storage.base import (
     ABSENT,
     ANY,
@@ -27,6 +26,7 @@ from halofeed.storage.base import (
 )
 from halofeed.storage.retry import Fault, fault_of
 from halofeed.system.checksum import crc32c
+from halofeed.system.errors import StoreError
 from halofeed.system.wording import plural
 
 _CONNECTIONS: Final = 64

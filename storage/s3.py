@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from halofeed.errors import StoreError
 from halofeed.storage.base import (
     ABSENT,
     ANY,
@@ -25,6 +24,7 @@ from halofeed.storage.base import (
 )
 from halofeed.storage.retry import Fault, Result, fault_of, retry_request
 from halofeed.storage.web import RangeReader, RefusedRedirectError, WebError
+from halofeed.system.errors import StoreError
 
 _CONNECTIONS: Final = 64
 _DELETED_AT_ONCE: Final = 1000

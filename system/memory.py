@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from halofeed.errors import SourceError
+from halofeed.system.errors import SourceError
 from halofeed.system.resource_errors import resource_limit
 
 

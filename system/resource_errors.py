@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from halofeed.errors import HalofeedError
+from halofeed.system.errors import HalofeedError
 
 try:
     import resource

@@ -17,9 +17,9 @@ import optax  # type: ignore[import-untyped]
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from halofeed.errors import UsageError
 from halofeed.loader.device import DeviceAugmentation, Normalization, augment_on_device
 from halofeed.schemas.partition import Dims
+from halofeed.system.errors import UsageError
 from halofeed.trainer.mesh import platform_of
 from halofeed.trainer.models.layers import SAVED, Layers, Pass, name_layers
 from halofeed.trainer.optimizers import Schedule

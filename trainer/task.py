@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.loader.device.photometric import Normalization
 from halofeed.prep.convert.normalize_like import foreground_scheme
 from halofeed.schemas.kinds import KIND_BY_RANK
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tasks import task_named
+from halofeed.system.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

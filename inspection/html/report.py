@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.dataset_facts import (
     CORES,
     VALUE_PARTS,
@@ -61,12 +60,13 @@ from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.options.option import flag
 from halofeed.prep.voxels.counts import ValueCounts, percentile
 from halofeed.schemas.bounded_json import parse_json
-from halofeed.schemas.files import OBJECT, REJECTED, SELECTION, read_plan
+from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION, read_plan
 from halofeed.schemas.findings import TREATMENTS
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import nearest_multiples, splits_that_divide
 from halofeed.system.addresses import Address, address_of
 from halofeed.system.console import human_bytes
+from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.wording import plural
 
 _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL = 360, 160
@@ -294,7 +294,7 @@ def scans(report: Report) -> dict[str, Any]:
         "shown": shown,
         "display": report.display,
         "overlap": bool(class_channels(facts.manifest)),
-        "most_chips": _MAX_SCAN_CHIPS,
+        "max_chips": _MAX_SCAN_CHIPS,
     }
 
 
@@ -312,7 +312,7 @@ def labels(report: Report) -> dict[str, Any]:
         most, least = present[0], present[-1]
         lead += words.extremes.format(
             most=facts.label_name(most),
-            most_count=f"{sum(counts[most]):,}",
+            max_count=f"{sum(counts[most]):,}",
             least=facts.label_name(least),
             least_count=f"{sum(counts[least]):,}",
         )

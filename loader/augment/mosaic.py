@@ -11,9 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
-from halofeed.loader.augment.crop_and_resize import scaled
-from halofeed.loader.augment.example import (
+from halofeed.loader.augment.augmented_example import (
     Example,
     Frame,
     Objects,
@@ -23,6 +21,7 @@ from halofeed.loader.augment.example import (
     check_share,
     check_sides,
 )
+from halofeed.loader.augment.crop_and_resize import scaled
 from halofeed.loader.augment.view import (
     ImageShape,
     LazyArray,
@@ -34,6 +33,7 @@ from halofeed.loader.augment.view import (
     slices_within,
 )
 from halofeed.system.arguments import explains_fields
+from halofeed.system.errors import UsageError
 
 _DIRECT = ("uint8", "uint16", "int16", "float32")
 """Dtypes that OpenCV adds without conversion."""

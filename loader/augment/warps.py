@@ -10,8 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
-from halofeed.loader.augment.example import (
+from halofeed.loader.augment.augmented_example import (
     Example,
     Frame,
     Objects,
@@ -22,6 +21,7 @@ from halofeed.loader.augment.example import (
 )
 from halofeed.loader.augment.view import ImageShape, PointWarp, Positions, Ranges, sampling_box
 from halofeed.system.arguments import explains_fields
+from halofeed.system.errors import UsageError
 
 
 @explains_fields

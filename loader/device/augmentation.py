@@ -23,11 +23,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from halofeed.errors import UsageError
 from halofeed.loader.batch import EPOCH, ID, SIZE
 from halofeed.loader.device.ops import DeviceArray, Ops, ops_of
 from halofeed.loader.reading import EXTENT, IMAGE
 from halofeed.schemas.manifest import Manifest
+from halofeed.system.errors import UsageError
 
 Pair = tuple[DeviceArray, DeviceArray]
 """Two uint32 arrays of one shape, or of shapes that broadcast."""

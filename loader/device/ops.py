@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.errors import UsageError, require_extra
+from halofeed.system.errors import UsageError, require_extra
 
 DeviceArray = Any
 """A jax.Array or a tf.Tensor."""

@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from halofeed.errors import UsageError
 from halofeed.loader.device.augmentation import DeviceAugmentation, DeviceImages, Draw
 from halofeed.loader.device.ops import DeviceArray, ops_of
 from halofeed.prep.voxels.counts import ValueCounts, mean_and_deviation
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import PixelSums, Statistics
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 
 _REACH = 3

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -31,6 +30,7 @@ from halofeed.prep.annotations.written_boxes import check_ignored_columns, decla
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 
 _MAX_BYTES = 256 << 20
 """Largest annotation file (estimate): the parsed document takes several times as much memory."""

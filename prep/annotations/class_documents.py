@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_columns import (
     INTEGER,
     ClassGrid,
@@ -16,6 +15,7 @@ from halofeed.prep.annotations.class_columns import (
 )
 from halofeed.prep.annotations.class_rows import ClassRow, ClassTable, first_value
 from halofeed.prep.annotations.class_tables import CLEAR_FORM
+from halofeed.system.errors import AnnotationsError
 
 _TABLE_KEYS = (
     "names",

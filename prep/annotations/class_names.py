@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.sources.example import SourceExample
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import did_you_mean
 
 # Cyrillic, Greek and other letters that look like Latin letters in at least one case.

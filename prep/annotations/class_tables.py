@@ -17,7 +17,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_columns import (
     NAME_HEADERS,
     REAL,
@@ -33,6 +32,7 @@ from halofeed.prep.annotations.class_rows import (
     is_background,
     is_void_name,
 )
+from halofeed.system.errors import AnnotationsError
 
 CLEAR_FORM = 'write a .json file with the name and the value of each class, such as {"liver": 1, "tumor": 2}'
 """How to write classes so that they have one reading."""

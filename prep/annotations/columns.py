@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from halofeed.errors import AnnotationsError
+from halofeed.system.errors import AnnotationsError
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 BOX_FORMS = ("auto", "corners", "corner-size", "center-size")

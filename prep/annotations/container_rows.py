@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.sources.containers import describe_member, member_name, open_container
@@ -21,6 +20,7 @@ from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.parquet import MAX_GROUP_BYTES, open_parquet, unreadable_parquet
 from halofeed.schemas.bounded_json import parse_json
+from halofeed.system.errors import AnnotationsError, SourceError
 
 FAULT = "//fault"
 """Key of (reason, detail) in a row whose picture is rejected. No column of a file has a name with this meaning."""

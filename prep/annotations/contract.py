@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from halofeed.errors import AnnotationsError, Problem, SourceError, UsageError
 from halofeed.prep.annotations.class_names import ClassChoice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
 from halofeed.schemas.tasks import task_named
-from halofeed.system.atomic_files import is_valid_name
+from halofeed.storage.atomic_files import is_valid_name
+from halofeed.system.errors import AnnotationsError, Problem, SourceError, UsageError
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import SeriesListing
@@ -304,7 +304,7 @@ def reject_lone_surrogates(examples: Iterable[SourceExample]) -> Iterator[Source
 
     JSON can contain "\\ud800", half of a surrogate pair, which UTF-8 cannot encode. Names of files that are not UTF-8
     contain lone surrogates too, U+DC80 to U+DCFF. Those represent bytes and are valid (see
-    `halofeed.system.atomic_files`).
+    `halofeed.storage.atomic_files`).
 
     >>> (found,) = reject_lone_surrogates([SourceExample(source="a.jpg", key="a\\ud800")])
     >>> print(*found.problem, sep="; ")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
-from halofeed.errors import SourceError
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.bounded_json import parse_json
+from halofeed.system.errors import SourceError
 
 _MAX_VALUES = 20_000_000
 """Limit for the values of a JSON document: about as many as fit into `annotation_tools._MAX_BYTES`."""

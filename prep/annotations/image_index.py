@@ -13,7 +13,6 @@ from functools import cached_property
 from posixpath import splitext
 from typing import Generic, TypeVar
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import IMAGE_EXTENSIONS, is_image_name
 from halofeed.prep.sources.files import (
@@ -25,8 +24,9 @@ from halofeed.prep.sources.files import (
     path_exists,
     path_from,
 )
+from halofeed.storage.atomic_files import decode_name
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import decode_name
+from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 
 ImageKey = TypeVar("ImageKey", bound=Hashable)
 _ROOT_ONLY = (("",),)

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_documents import read_class_document, xml_entries
 from halofeed.prep.annotations.class_names import BACKGROUND, class_number, shorten_list, sort_class_names
 from halofeed.prep.annotations.class_rows import ClassRow, ClassTable, is_background, is_ignored
@@ -20,6 +19,7 @@ from halofeed.prep.annotations.documents import parse_xml_document, parse_yaml
 from halofeed.schemas.fields import channel_ids, set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
 from halofeed.schemas.text_proto import parse_text_proto
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import did_you_mean, plural
 
 VOC_VOID = 255
@@ -27,7 +27,7 @@ VOC_VOID = 255
 LARGEST_LABEL = 65535
 """Largest value of a label image of 16 bits."""
 _UNKNOWN = "mask has unknown labels"
-_MOST_FIXED = 20
+_MAX_FIXED = 20
 """Unknown values that a message suggests to map; more are likely an image in place of a label (an estimate)."""
 
 
@@ -348,7 +348,7 @@ def _name_problems(identity: int, name: str) -> Iterator[str]:
 def _fixes(unknown: Sequence[int], *, may_ignore: bool) -> str:
     """Return what to do with values of label files that no table names; "" without any or with too many."""
     # An option with hundreds of values helps nobody.
-    if not 0 < len(unknown) <= _MOST_FIXED:
+    if not 0 < len(unknown) <= _MAX_FIXED:
         return ""
     mapped = ",".join(f"{value}=background" for value in unknown)
     space = "=" if unknown[0] < 0 else " "

@@ -10,7 +10,7 @@ from itertools import islice
 from posixpath import basename, splitext
 from typing import Protocol
 
-from halofeed.errors import SourceError
+from halofeed.system.errors import SourceError
 
 HEAD_BYTES = 1 << 16
 """Bytes of a file to read. The keys of a document and the header of a table are in its first kilobytes."""

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.class_names import sort_class_names
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, rejected_example, sort_examples
 from halofeed.prep.annotations.patterns import PatternPair
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import iterate_scans, missing_part
+from halofeed.system.errors import AnnotationsError, Problem
 
 CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
 PairKey = tuple[str, ...]

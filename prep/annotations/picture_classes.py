@@ -15,9 +15,9 @@ import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.sources.example import SourceExample
+from halofeed.system.errors import AnnotationsError
 
 _EMPTY = re.compile(
     r"(is)?(empty|none|nothing|blank|background|negatives?|no[-_ ]\w+|unoccupied|void)", re.IGNORECASE

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.written_boxes import PNG_HEAD_BYTES, is_mostly_bad, size_of_png
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
 _HEADER_BYTES = (1 << 12, 1 << 16)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.group_evidence import GroupEvidence, describe
 from halofeed.prep.annotations.list_entries import match_ends
@@ -18,7 +17,8 @@ from halofeed.prep.annotations.shares import Division, GroupCounts, fold_shares
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_video_name, is_volume_name, stem_of
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.spill import SpillList
+from halofeed.storage.spill import SpillList
+from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 from halofeed.system.wording import plural
 
 _NO_GROUP = ("selection", "group pattern does not match", "")
@@ -57,7 +57,7 @@ class SplitOptions:
     >>> SplitOptions(shares={"train": 0.8, "test": 0.1})
     Traceback (most recent call last):
     ...
-    halofeed.errors.UsageError: --split-shares: expected a sum of 1, got 0.9 (train=0.8, test=0.1)
+    halofeed.system.errors.UsageError: --split-shares: expected a sum of 1, got 0.9 (train=0.8, test=0.1)
     """
 
     shares: Mapping[str, float] = field(default_factory=dict)

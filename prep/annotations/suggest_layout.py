@@ -13,7 +13,6 @@ from functools import partial
 from itertools import islice
 from posixpath import basename, splitext
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.layout_hints import (
     HEAD_BYTES,
@@ -38,6 +37,7 @@ from halofeed.prep.sources.file_names import (
     is_image_name,
 )
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
+from halofeed.system.errors import AnnotationsError, SourceError
 
 _NUMBER = r"\s+[-+.\deE]+"
 _TEXT_LABELS = {
@@ -449,7 +449,7 @@ def _detect_dicom(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
 def hint_of_dicom(files: ListedFiles, path: str) -> Hint:
     """Return the hint for a DICOM file: the layout dicom reads series, and single pictures are to be saved as PNG."""
     from halofeed.prep.formats.dicom.header_fields import is_single_picture  # takes 0.1 s
-    from halofeed.prep.formats.dicom.kinds import SINGLE_PICTURE_ADVICE
+    from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE
 
     # A radiograph or photograph in DICOM has no position, so that it is no slice of a volume.
     if is_single_picture(files.head(path, HEAD_BYTES)):

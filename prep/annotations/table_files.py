@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.table_forms import is_description, is_metadata
 from halofeed.prep.sources.containers import check_shards, container_kind
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError
 
 _EXTENSIONS: dict[str, tuple[str, ...]] = {
     "csv": (".csv", ".tsv"),

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, normalize_name, parse_literal
 from halofeed.prep.annotations.contract import is_split_name, read_required
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError
 
 GOOGLE_SETS = {
     **dict.fromkeys(("train", "training", "unassigned", ""), "train"),

@@ -17,7 +17,6 @@ from functools import partial
 from itertools import count, islice
 from typing import Any
 
-from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
 from halofeed.prep.annotations.container_rows import FAULT, parquet_rows, usable_rows, webdataset_rows
@@ -34,6 +33,7 @@ from halofeed.prep.annotations.tfrecord_rows import tfrecord_rows
 from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, SourceStream
+from halofeed.system.errors import AnnotationsError, UsageError
 from halofeed.system.wording import plural
 
 MAX_CACHED_BYTES = 4 << 20

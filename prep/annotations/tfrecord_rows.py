@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import AnnotationsError, CorruptFileError, SourceError
 from halofeed.prep.annotations import labels
 from halofeed.prep.annotations.container_rows import (
     ContainerRow,
@@ -33,9 +32,10 @@ from halofeed.prep.sources.containers import ContainerReader, describe_member, o
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas import keys
 from halofeed.schemas.bounded_json import parse_json
-from halofeed.schemas.files import DATASET_INFO, FEATURES, LABEL_MAP
+from halofeed.schemas.file_layout import DATASET_INFO, FEATURES, LABEL_MAP
 from halofeed.schemas.tfexample import Decoded, decode_example
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_header, check_record
+from halofeed.system.errors import AnnotationsError, CorruptFileError, SourceError
 
 _MAX_VALUES = 1_000_000
 _MAX_MASK_PIXELS = 1 << 28

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from halofeed.prep.sources.example import SourceExample
-from halofeed.system.spill import SpillList
+from halofeed.storage.spill import SpillList
 
 UNLABELED_SPLIT = "unlabeled"
 """Split of images without a label for which the source names no split of such images."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.annotations.columns import to_corners
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.sources.example import Box
+from halofeed.system.errors import SourceError, UsageError
 
 T = TypeVar("T")
 MIN_BAD_OBJECTS = 10
@@ -28,7 +28,7 @@ _LEAST_NUMBERS = 6
 """Numbers of a triangle."""
 _ROUNDED_CORNER = 0.03
 """Share of the sides of the upright box by which corners with few decimals may be off (an estimate)."""
-_MOST_ROUNDED = 2.0
+_MAX_ROUNDED = 2.0
 """Pixels by which the sum of four corners in whole pixels may be off."""
 BOX_IS_ORIENTED = "box is oriented"
 LINE_IS_NO_POLYGON = "polygon has fewer than 3 points"
@@ -228,7 +228,7 @@ def _is_parallelogram(numbers: Sequence[float], width: float, height: float) -> 
     x, y = numbers[::2], numbers[1::2]
     gap_x, gap_y = x[0] + x[2] - x[1] - x[3], y[0] + y[2] - y[1] - y[3]
     # Each of four corners in whole pixels is up to half a pixel off.
-    rounded = _MOST_ROUNDED if all(float(side).is_integer() for side in numbers) else 0.0
+    rounded = _MAX_ROUNDED if all(float(side).is_integer() for side in numbers) else 0.0
     limit_x, limit_y = max(_ROUNDED_CORNER * width, rounded), max(_ROUNDED_CORNER * height, rounded)
     return abs(gap_x) <= limit_x and abs(gap_y) <= limit_y
 

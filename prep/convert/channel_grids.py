@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.convert.tallies import NOTED_SHARE
 from halofeed.prep.geometry.orientation import offset_between, plan_canonical, plan_onto, tolerance_for
 from halofeed.prep.geometry.scan import Finding, Grid, Scan
-from halofeed.prep.geometry.volume import VolumePlan, describe_grid
+from halofeed.prep.geometry.volume_plan import VolumePlan, describe_grid
 from halofeed.prep.voxels.resample import apply_image, apply_mask, view_of
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 
 Voxels = NDArray[Any]
 _WHERE_IT_LIES = "--channel-grid resample brings further channels onto the first one's"

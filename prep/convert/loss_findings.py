@@ -16,7 +16,7 @@ from halofeed.schemas.ledger import Ledger
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Statistics
 
-MOST_RECORDS: Final = 0.5
+MAX_RECORDS: Final = 0.5
 """Share of records above which a loss that makes a record useless refuses the conversion."""
 _LISTED_CLASSES: Final = 8
 
@@ -86,7 +86,7 @@ class LossFinding:
     @property
     def refuses(self) -> bool:
         """Return whether most records are useless."""
-        return self.is_useless and self.share > MOST_RECORDS
+        return self.is_useless and self.share > MAX_RECORDS
 
     def __str__(self) -> str:
         return f"{self.text}; {self.fix}"

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.annotations.resolve_boxes import scale_to_pixels
 from halofeed.prep.annotations.written_boxes import BOX_IS_ORIENTED
 from halofeed.prep.convert.label_image import label_on_grid
-from halofeed.prep.convert.losses import (
+from halofeed.prep.convert.loss_measures import (
     add_classes,
     add_instances,
     add_keypoints,
@@ -47,10 +46,11 @@ from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.masks import encode_mask_png, mask_area, stored_mask
 from halofeed.schemas import keys
-from halofeed.schemas.files import ZERO_AREA
+from halofeed.schemas.file_layout import ZERO_AREA
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Value
+from halofeed.system.errors import SourceError
 
 
 @dataclass(frozen=True, kw_only=True)

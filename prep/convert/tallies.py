@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.geometry.scan import Finding, Grid, VolumeShape
-from halofeed.prep.geometry.volume import AxisView, Ranges, VolumePlan, full_ranges
+from halofeed.prep.geometry.volume_plan import AxisView, Ranges, VolumePlan, full_ranges
 from halofeed.prep.voxels.counts import ValueCounts, count_intensities, merge_counts
 from halofeed.prep.voxels.intensity import as_numbers, in_memory_order
 from halofeed.prep.voxels.label_volumes import CT_FOREGROUND_HU

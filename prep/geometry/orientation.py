@@ -18,9 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.geometry.scan import GRID_TOLERANCE_VOXELS, MAX_GRID_TOLERANCE_VOXELS, Grid, VolumeShape
-from halofeed.prep.geometry.volume import (
+from halofeed.prep.geometry.volume_plan import (
     AxisView,
     Resample,
     VolumePlan,
@@ -34,6 +33,7 @@ from halofeed.prep.geometry.volume import (
     plan_window,
     triple,
 )
+from halofeed.system.errors import SourceError
 
 SHEAR_COSINE: Final = 1e-3
 """Axes within this cosine of a right angle (0.06°) are not resampled. Over 400 mm their ends deviate by 0.4 mm from a

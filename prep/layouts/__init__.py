@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, list_documents
 from halofeed.prep.annotations.contract import Layout, LayoutOptions, PartwiseListing
 from halofeed.prep.annotations.suggest_layout import add_hint
@@ -27,6 +26,7 @@ from halofeed.prep.layouts import (
 )
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, UsageError
 from halofeed.system.wording import did_you_mean
 
 __all__ = ["LAYOUTS", "Layout", "LayoutOptions", "SourceExample", "find_layout"]

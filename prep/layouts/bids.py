@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.advice import advise, option_values, suggest
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -49,6 +48,7 @@ from halofeed.prep.layouts.pairs import other_scans
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, iterate_scans, missing_part, stem_of
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, Problem
 from halofeed.system.wording import plural
 
 # BIDS, "Filesystem structure" and "Entities": sub-<label>[_ses-<label>][_<key>-<value>]..._<suffix>. `drawn_on` is
@@ -66,8 +66,8 @@ _OTHER_FOLDERS = frozenset(("sourcedata", "code", "stimuli", "phenotype"))
 """Folders of a data set whose files have no standard names."""
 _IN_DATA_SET = re.compile("(?:sub|ses)-.+|anat")
 """Folders within a data set."""
-_MOST_LISTED = 4
-_MOST_ADVISED = 2
+_MAX_LISTED = 4
+_MAX_ADVISED = 2
 _NOT_CHOSEN: Problem = ("selection", "file is not chosen by its pattern", "")
 _NOT_IN_CHANNELS = "image is of a suffix that is no channel"
 
@@ -442,7 +442,7 @@ def _advise_on_labels(found: _Found, images: SourceFiles, options: LayoutOptions
         count = sum(one.problem is None and one.is_labelled for one in listing(images, images, None, tried))
         return f"pairs {plural(count, 'image')} with labels" if count else None
 
-    return advise(suggest(_label_candidates(found), try_words, most=_MOST_ADVISED), "")
+    return advise(suggest(_label_candidates(found), try_words, most=_MAX_ADVISED), "")
 
 
 def _label_candidates(found: _Found) -> list[tuple[str, ...]]:
@@ -471,7 +471,7 @@ def _check_one_data_set(files: Sequence[_BidsFile], root: str) -> None:
     folders = sorted({file.data_set for file in files})
     # sub-01 of two data sets are two people, who would be one group.
     if len(folders) > 1:
-        listed = ", ".join(folder or "." for folder in folders[:_MOST_LISTED])
+        listed = ", ".join(folder or "." for folder in folders[:_MAX_LISTED])
         outermost = "" if folders[0] else "; for that of ., move the others out of it"
         raise AnnotationsError(
             f"{root}: it holds {len(folders)} data sets in BIDS, whose subjects may share their names: {listed}; name "
@@ -525,7 +525,7 @@ def _several_images(
     if several is None:
         return None
     names = ",".join(taken[0].name if len(taken) > 1 else name for name, taken in channels.items())
-    listed = ", ".join(file.path for file in several[:_MOST_LISTED])
+    listed = ", ".join(file.path for file in several[:_MAX_LISTED])
     advice = f"--channel-order {names} takes one" if len(channels) > 1 else _image_advice(several[0])
     if derived:
         # The first option alone would lead to images without labels.
@@ -672,7 +672,7 @@ def _several_labels(by_class: Mapping[str | None, Sequence[_BidsFile]], are_mask
     several = next((same for same in by_class.values() if len(same) > 1), None)
     if several is None:
         return None
-    listed = ", ".join(file.path for file in several[:_MOST_LISTED])
+    listed = ", ".join(file.path for file in several[:_MAX_LISTED])
     # One pattern must take the masks of all classes.
     name = re.sub(r"(?<=label-)[^_]+", "*", several[0].name) if are_masks else several[0].name
     advice = _label_advice(several[0].like(name))

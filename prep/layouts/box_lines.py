@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from halofeed.errors import SourceError
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
 from halofeed.prep.annotations.contract import LayoutOptions, split_in_file_name
 from halofeed.prep.annotations.written_boxes import class_of, numbers_of, rectangle_of
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 # KITTI: label_2/000001.txt for image_2/000001.png ---------------------------------------------------------

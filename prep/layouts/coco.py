@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import note_similar_classes, shorten_list
 from halofeed.prep.annotations.columns import is_geometry, normalize_name
 from halofeed.prep.annotations.contract import (
@@ -44,6 +43,7 @@ from halofeed.prep.layouts.coco_files import (
 )
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
 _KNOWN_KEYS = frozenset(
@@ -320,7 +320,7 @@ def _segment_values(
     ((70000, 2), (5, 1))
     >>> _segment_values([{"id": 1 << 24, "category_id": 9}], {9: 1})
     Traceback (most recent call last):
-    halofeed.errors.SourceError: ...
+    halofeed.system.errors.SourceError: ...
     """
     found: dict[int, int] = {}
     for one in segments:

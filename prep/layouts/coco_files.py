@@ -16,13 +16,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import shorten_list
 from halofeed.prep.annotations.contract import read_required, rejected_example, split_in_file_name
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import MIN_BAD_OBJECTS, polygon_area, share_of_turned_rectangle
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 
 Lists: TypeAlias = "dict[str, list[dict[str, Any]]]"
 _MAX_DIGITS = 4300
@@ -337,7 +337,7 @@ def _segments_as_objects(name: str, lists: Lists, *, things_only: bool) -> Lists
     [{'id': 3, 'category_id': 1, 'image_id': 7}]
     >>> _segments_as_objects("a.json", {**lists, "categories": [{"id": 1, "name": "cat"}]}, things_only=True)
     Traceback (most recent call last):
-    halofeed.errors.AnnotationsError: a.json: category 'cat': expected isthing 0 or 1, got None; ...
+    halofeed.system.errors.AnnotationsError: a.json: category 'cat': expected isthing 0 or 1, got None; ...
     """
     categories = lists["categories"]
     stuff = _ids_of_stuff(name, categories) if things_only else set()

@@ -19,7 +19,6 @@ from operator import itemgetter
 from typing import Any
 from xml.etree import ElementTree
 
-from halofeed.errors import SourceError
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import parse_xml_document
@@ -35,6 +34,7 @@ from halofeed.prep.annotations.written_boxes import (
 )
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
+from halofeed.system.errors import SourceError
 
 _SIDES = {
     "box": ("xtl", "ytl", "xbr", "ybr"),

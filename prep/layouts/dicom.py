@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from halofeed.errors import AnnotationsError, Problem, SourceError
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     grouped,
@@ -30,7 +29,7 @@ from halofeed.prep.annotations.pairing import (
     target_classes,
 )
 from halofeed.prep.annotations.patterns import Pattern, compile_pattern
-from halofeed.prep.formats.dicom.kinds import SECONDARY_CAPTURE, SINGLE_PICTURE_ADVICE
+from halofeed.prep.formats.dicom.sop_classes import SECONDARY_CAPTURE, SINGLE_PICTURE_ADVICE
 from halofeed.prep.layouts.dicom_masks import describe_choice, fits_pattern, series_near
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
@@ -45,6 +44,7 @@ from halofeed.prep.sources.file_names import (
     stem_of,
 )
 from halofeed.prep.sources.files import UNREADABLE_FILE, SourceFiles, unlisted_folders
+from halofeed.system.errors import AnnotationsError, Problem, SourceError
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.grouping import DicomSeries, OtherFile

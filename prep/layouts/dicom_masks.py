@@ -12,7 +12,7 @@ from halofeed.prep.annotations.patterns import Pattern, compile_pattern
 from halofeed.prep.sources.file_names import folder_of, stem_of
 
 _NAMES = {"segmentation": "SEG", "label map segmentation": "SEG", "structure set": "RTSTRUCT"}
-_MOST_CHOICES = 3
+_MAX_CHOICES = 3
 _MERGE = "--several-masks merge takes them together if they show different structures"
 
 
@@ -59,7 +59,7 @@ def describe_choice(several: Sequence[Sequence[str]], single: Sequence[str], kin
         _pattern_of([paths[place] for paths in ordered], ordered) for place in range(min(map(len, ordered)))
     ]
     try_words = partial(_try_pattern, ordered, single, kinds)
-    found = suggest([("--label-pattern", pattern) for pattern in patterns], try_words, most=_MOST_CHOICES)
+    found = suggest([("--label-pattern", pattern) for pattern in patterns], try_words, most=_MAX_CHOICES)
     return "; or ".join([*map(str, found), _MERGE])
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from posixpath import basename, splitext
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import add_class_notes, similar_class_notes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -31,6 +30,7 @@ from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_image_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.addresses import is_remote
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
 IMAGE_FOLDER = re.compile(

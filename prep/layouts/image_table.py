@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from operator import itemgetter
 
-from halofeed.errors import AnnotationsError, Problem, SourceError, UsageError
 from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.class_names import (
     add_class_notes,
@@ -61,7 +60,8 @@ from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.members import container_of, member_key
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
-from halofeed.system.spill import ExternalSort, SortedRecord
+from halofeed.storage.spill import ExternalSort, SortedRecord
+from halofeed.system.errors import AnnotationsError, Problem, SourceError, UsageError
 from halofeed.system.wording import plural
 
 _SEPARATOR = re.compile(r"[\W_]+")

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from halofeed.errors import SourceError
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
 from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions
@@ -36,6 +35,7 @@ from halofeed.prep.annotations.written_boxes import (
 )
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
+from halofeed.system.errors import SourceError
 
 _PNG_HEAD_BYTES = 33
 """First bytes of a PNG file, which hold its size."""

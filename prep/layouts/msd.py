@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_documents import pairs_of_dict
 from halofeed.prep.annotations.class_names import is_whole_number
 from halofeed.prep.annotations.contract import LayoutOptions, read_required, rejected_example, sort_examples
@@ -25,6 +24,7 @@ from halofeed.prep.sources.file_names import (
     stem_of,
 )
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
 NAME = "dataset.json"

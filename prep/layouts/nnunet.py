@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.class_documents import pairs_of_dict
 from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, sort_examples
 from halofeed.prep.annotations.pairing import LabelFiles, PairKey, pair_up, single_file_label
@@ -28,6 +27,7 @@ from halofeed.prep.sources.file_names import (
     is_document_name,
 )
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
+from halofeed.system.errors import AnnotationsError, Problem
 from halofeed.system.wording import plural
 
 _FOLDERS = {"Tr": "train", "Ts": "test"}
@@ -240,7 +240,9 @@ def _channels_of_files(dataset: _Dataset, images: SourceFiles) -> int:
 
     Source: nnU-Net, nnunetv2/imageio/natural_image_reader_writer.py; Dataset120_RoadSegmentation.
     """
-    from halofeed.prep.formats.picture.table import open_header  # imports OpenCV, which --help does without
+    from halofeed.prep.formats.picture.picture_formats import (
+        open_header,  # imports OpenCV, which --help does without
+    )
 
     ending = dataset.file_ending
     paths = [path for path in _files(images, f"{dataset.below}imagesTr/") if path.endswith(ending)]

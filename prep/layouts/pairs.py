@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.advice import Suggestion, option_values
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -44,6 +43,7 @@ from halofeed.prep.sources.file_names import (
     stem_of,
 )
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
+from halofeed.system.errors import AnnotationsError
 
 _CLASSES_FILE = "_classes.csv"
 _SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.advice import suggest
 from halofeed.prep.annotations.columns import match_columns
 from halofeed.prep.annotations.contract import (
@@ -38,6 +37,7 @@ from halofeed.prep.sources.file_names import (
 )
 from halofeed.prep.sources.files import SourceFiles, path_from
 from halofeed.system.addresses import is_remote
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:

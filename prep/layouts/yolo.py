@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.class_tables import read_class_table
 from halofeed.prep.annotations.contract import (
@@ -42,6 +41,7 @@ from halofeed.prep.annotations.written_boxes import (
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, path_below
+from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 from halofeed.system.wording import plural
 
 _SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from halofeed.errors import UsageError
 from halofeed.schemas.text_proto import Message
+from halofeed.system.errors import UsageError
 
 KERNELS = {
     "BILINEAR": "tf1-bilinear",

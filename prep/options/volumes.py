@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
-from halofeed.errors import UsageError
 from halofeed.prep.annotations.class_names import ClassChoice, LabelCoding, is_whole_number
 from halofeed.prep.annotations.labels import LARGEST_LABEL
 from halofeed.prep.annotations.patterns import Expression
@@ -33,6 +32,7 @@ from halofeed.prep.options.option import (
 )
 from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityWindow, Standardization, named_window
 from halofeed.schemas.fields import SETS
+from halofeed.system.errors import UsageError
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 SCAN = "scan"

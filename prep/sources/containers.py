@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.sources.files import SourceFiles, SourceStream
 from halofeed.prep.sources.members import Member
 from halofeed.system.checksum import crc32c
+from halofeed.system.errors import AnnotationsError, SourceError
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f;:\\%\"*?<>|]|^/+|(?<=/)/+|(?:(?<=/)|^)\.{1,2}(?=/|$)|/$")
 _SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})(\.[^/]*)?")

@@ -13,7 +13,6 @@ from functools import cached_property
 from itertools import takewhile
 from posixpath import splitext
 
-from halofeed.errors import Problem, SourceError
 from halofeed.prep.sources.files import (
     BELOW_IMAGES_FOLDER,
     UNREADABLE_FILE,
@@ -25,11 +24,12 @@ from halofeed.prep.sources.files import (
 )
 from halofeed.prep.sources.members import parse_member
 from halofeed.system.addresses import is_remote
+from halofeed.system.errors import Problem, SourceError
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 _IMAGE_EXTENSIONS = frozenset(IMAGE_EXTENSIONS)
 VIDEO_EXTENSIONS = (".mp4", ".m4v", ".mov", ".3gp", ".avi", ".webm", ".mkv")
-"""Extensions of the containers that `halofeed.prep.formats.clip.table` reads."""
+"""Extensions of the containers that `halofeed.prep.formats.clip.clip_formats` reads."""
 UNREAD_EXTENSIONS = (".avif", ".heic", ".heif", ".jp2", ".j2k", ".jxl")
 """Extensions of unsupported picture formats. To skip such a file is a failure, not a choice."""
 _TEXT_EXTENSIONS = (

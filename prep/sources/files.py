@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from halofeed.errors import Problem, SourceError, UsageError
 from halofeed.prep.sources.members import Member, parse_member
 from halofeed.prep.sources.parquet import RangeFiles, read_cell
 from halofeed.prep.sources.walk import (
@@ -30,10 +29,11 @@ from halofeed.prep.sources.walk import (
     list_below,
     list_part,
 )
+from halofeed.storage.atomic_files import decode_name, encode_name, file_type, open_regular
 from halofeed.storage.local import LocalDisk
 from halofeed.storage.paths import names_in, scan_folder, walk_folders
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import decode_name, encode_name, file_type, open_regular
+from halofeed.system.errors import Problem, SourceError, UsageError
 from halofeed.system.memory import machine_memory
 from halofeed.system.wording import nearest_name
 
@@ -179,7 +179,7 @@ def path_below(root: str, written: str) -> str | None:
 
 
 def absolute_path(root: str) -> str:
-    """Return the absolute path of a folder, decoded as in `halofeed.system.atomic_files`."""
+    """Return the absolute path of a folder, decoded as in `halofeed.storage.atomic_files`."""
     return decode_name(os.path.abspath(root))
 
 
@@ -322,7 +322,7 @@ class LocalFiles(_StoredFiles):
 
     Args:
         root: folder, as Python received it from the system. Paths below it are decoded as in
-            `halofeed.system.atomic_files`.
+            `halofeed.storage.atomic_files`.
 
     Raises:
         UsageError: there is no such folder, or it is not accessible.

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from itertools import accumulate
 from typing import Any, Protocol
 
-from halofeed.errors import AnnotationsError, SourceError
+from halofeed.system.errors import AnnotationsError, SourceError
 
 MAX_GROUP_BYTES = 1 << 30
 """Most bytes of one column in a row group; one group and column is decoded at once."""

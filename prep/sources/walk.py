@@ -18,11 +18,11 @@ from itertools import islice
 
 import numpy as np
 
-from halofeed.errors import Problem
-from halofeed.schemas.files import SELECTION
+from halofeed.schemas.file_layout import SELECTION
+from halofeed.storage import owned_files
+from halofeed.storage.atomic_files import decode_name, encode_name
 from halofeed.storage.paths import scan_folder
-from halofeed.system import owned_files
-from halofeed.system.atomic_files import decode_name, encode_name
+from halofeed.system.errors import Problem
 
 DICT_MAX_FILES = 200_000
 """Up to this number of files a dict is used, which is faster; above it the compact table saves memory."""

@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Finding, Scan
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import did_you_mean
 
 STORES: Final = ("int16", "uint8", "float32", "bfloat16")

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Grid, OverlapRule, Triple, VolumeShape
-from halofeed.prep.geometry.volume import VolumePlan, plan_window, triple
+from halofeed.prep.geometry.volume_plan import VolumePlan, plan_window, triple
+from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import plural
 
 CT_FOREGROUND_HU: Final = -500.0

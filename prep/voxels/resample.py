@@ -21,9 +21,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.prep.geometry.taps import Taps, axis_taps, nearest_indices, positions, snap
-from halofeed.prep.geometry.volume import AxisView, Matrix, Ranges, Resample, VolumePlan, full_ranges
+from halofeed.prep.geometry.volume_plan import AxisView, Matrix, Ranges, Resample, VolumePlan, full_ranges
+from halofeed.system.errors import UsageError
 
 BLOCK_SLICES: Final = 16
 SLAB_BYTES: Final = 1 << 23

@@ -9,7 +9,7 @@ import pytest
 from halofeed.cli import main
 from halofeed.errors import UsageError
 from halofeed.inspection import bench as module
-from halofeed.inspection.batch import write_batch
+from halofeed.inspection.batch_png import write_batch
 from halofeed.inspection.bench import (
     AUGMENTED,
     COPY,
@@ -23,9 +23,9 @@ from halofeed.inspection.bench import (
     bench,
 )
 from halofeed.loader import FlipLeftRight, Loader
+from halofeed.loader.contact_sheet import draw_batch
 from halofeed.loader.device import Brightness, augment_on_device
 from halofeed.loader.native import kernel
-from halofeed.loader.picture import draw_batch
 from tests.support.conversions import draw_folders, run_convert
 
 

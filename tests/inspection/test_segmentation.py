@@ -17,7 +17,7 @@ from halofeed.inspection.verify import verify
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.voxels.intensity import IntensityWindow
 from halofeed.prep.voxels.phantom import grid_around, stored_grid
-from halofeed.schemas.files import index_file
+from halofeed.schemas.file_layout import index_file
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest

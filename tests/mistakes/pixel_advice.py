@@ -7,7 +7,7 @@ from unittest.mock import patch
 import numpy as np
 from PIL import Image
 
-from halofeed.pipelines import options
+from halofeed.pipelines import beam_options as options
 from halofeed.system.memory import MEBIBYTE
 from tests.mistakes.option_advice import label_images
 from tests.mistakes.test_table_mistakes import HEADER, ROW, draw, table

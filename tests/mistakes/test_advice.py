@@ -26,7 +26,7 @@ OF_OTHERS = {
 }
 OF_OTHERS |= {"--on"}
 """Of tools that convert foreign files, of XLA, and a color of CSS."""
-ONLY_OF = {"inspection/batch.py": "show", "inspection/bench.py": "bench"}
+ONLY_OF = {"inspection/batch_png.py": "show", "inspection/bench.py": "bench"}
 """Modules that serve one command."""
 
 
@@ -226,7 +226,7 @@ EXCEPTIONS: dict[str, str] = {
     "pipelines/summary.py: warning: {}: {} of {} shards {} empty; lower --shards": OF_SHARDS,
     "pipelines/dry_run.py: scans {} to {}; at {} mm the median is {}, and the largest sides are {}": PROPOSED,
     "pipelines/dry_run.py: --window-hu {},{}": PROPOSED,
-    "pipelines/options.py: --project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER": FACT,
+    "pipelines/beam_options.py: --project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER": FACT,
     "halofeed/conversion.py: --depth: volumes have no default size; give --height and --width too.": PROPOSED,
     "prep/layouts/folders.py: {}: all images lie in {}, so that its name would be the only class;": OF_LAYOUTS,
     "prep/layouts/coco_files.py: {}: a panoptic file, whose masks are pictures: take --task segmentation": OF_LAYOUTS,
@@ -271,7 +271,7 @@ EXCEPTIONS: dict[str, str] = {
         "benchmarks/mistakes/volumes.md has the mistake; what to type depends on what the user meant",
     ),
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
-    "loader/picture.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
+    "loader/contact_sheet.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from halofeed.errors import UsageError
-from halofeed.pipelines import options
+from halofeed.pipelines import beam_options as options
 from halofeed.pipelines import workers as workers_module
+from halofeed.pipelines.beam_options import choose_runner
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.options import choose_runner
 from tests.support.conversions import convert_words, halofeed, halofeed_here
 
 LEARNING = ("train", "evaluate", "predict", "export", "configs")

@@ -17,8 +17,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from halofeed.errors import UsageError
 from halofeed.schemas.partition import Dims
+from halofeed.system.errors import UsageError
 from halofeed.trainer.mesh import constrain, reason_not_split
 from halofeed.trainer.models.convolutions import (
     VOLUME_CONVOLUTIONS,

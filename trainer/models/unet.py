@@ -25,10 +25,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.trainer.models.chunks import fold, map_images, unfold
 from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool, save_for_backward
-from halofeed.trainer.models.options import takes_options
+from halofeed.trainer.models.model_options import takes_options
 
 SPATIAL_AXES = {3: ("height", "width"), 4: ("depth", "height", "width")}
 """Names of the spatial axes by the rank of an image without batch."""
@@ -338,7 +338,7 @@ def halvings(sizes: Sequence[int], depth: int, *, anisotropic: bool = False) -> 
     ((1, 2, 2), (2, 2, 2), (2, 2, 2))
     >>> halvings((100, 64), 4)
     Traceback (most recent call last):
-    halofeed.errors.UsageError: depth=4: height 100 must divide by 8; the nearest that do are 96 and 104
+    halofeed.system.errors.UsageError: depth=4: height 100 must divide by 8; the nearest that do are 96 and 104
     """
     strides, level_sizes = [], [float(size) for size in sizes]
     for _ in range(depth - 1):

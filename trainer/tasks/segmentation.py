@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.trainer.losses import OVERLAP_LOSSES, class_overlap, cross_entropy, sum_over_rows
 from halofeed.trainer.metrics import SegmentationMetrics
 from halofeed.trainer.task import DeviceBatch, Metrics, mean_over_valid, valid_rows

@@ -11,8 +11,7 @@ from posixpath import basename, splitext
 
 import numpy as np
 
-from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import (
+from halofeed.prep.formats.clip.opened_clip import (
     Clip,
     FrameOptions,
     RgbFrame,
@@ -26,6 +25,7 @@ from halofeed.prep.formats.picture.png import PNG_SIGNATURE
 from halofeed.prep.sources.example import FileSelection, SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import SourceError
 
 _NUMBER = re.compile(r"(\d+)")
 

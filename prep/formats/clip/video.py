@@ -12,8 +12,7 @@ from typing import Any, cast
 import cv2
 import numpy as np
 
-from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import (
+from halofeed.prep.formats.clip.opened_clip import (
     MAX_FRAMES,
     Clip,
     FrameOptions,
@@ -23,7 +22,7 @@ from halofeed.prep.formats.clip.clip import (
     normalize_times,
     reserve_memory,
 )
-from halofeed.prep.formats.clip.containers import Container
+from halofeed.prep.formats.clip.video_containers import Container
 from halofeed.prep.formats.picture.image import (
     Size,
     apply_orientation,
@@ -33,6 +32,7 @@ from halofeed.prep.formats.picture.image import (
     truncated_error,
 )
 from halofeed.prep.geometry.resize import displayed_size
+from halofeed.system.errors import SourceError
 from halofeed.system.memory import TOO_MUCH_MEMORY, is_out_of_memory
 from halofeed.system.wording import plural
 

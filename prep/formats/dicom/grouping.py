@@ -18,7 +18,6 @@ from itertools import chain
 
 import numpy as np
 
-from halofeed.errors import Problem, SourceError
 from halofeed.prep.formats.dicom.header_fields import (
     LOCALIZER_WORDS,
     MOSAIC,
@@ -34,7 +33,6 @@ from halofeed.prep.formats.dicom.headers import (
     parse_file_header,
     read_dicom_start,
 )
-from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
     VolumeSplit,
@@ -51,9 +49,17 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     is_same_orientation,
     split_mosaic,
 )
+from halofeed.prep.formats.dicom.sop_classes import (
+    IMAGE,
+    LOCALIZER,
+    MASK_KINDS,
+    SECONDARY_CAPTURE,
+    sop_class_kind,
+)
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, common_folder, folder_of
 from halofeed.prep.sources.files import SourceFiles, settled_stamp
+from halofeed.system.errors import Problem, SourceError
 
 Images = list[tuple[str, HeaderFields]]
 """Paths of files, each with its header fields."""

@@ -15,7 +15,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import (
     DicomHeader,
@@ -28,9 +27,10 @@ from halofeed.prep.formats.dicom.headers import (
     items,
     parse_dicom_header,
 )
-from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, object_kind
 from halofeed.prep.formats.dicom.real_world_values import Rescale, read_mappings
+from halofeed.prep.formats.dicom.sop_classes import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, object_kind
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 VolumeAttribute = float | str | tuple[float, ...]
@@ -205,7 +205,7 @@ class HeaderFields:
     Hashes are salted by the policy, and None if the file lacks the identifier.
 
     Args:
-        kind: "image", or the kind of another object, see `halofeed.prep.formats.dicom.kinds`.
+        kind: "image", or the kind of another object, see `halofeed.prep.formats.dicom.sop_classes`.
         modality: one of `MODALITIES`, or "".
         series: hash of the series' UID.
         group: hash of the patient's id.

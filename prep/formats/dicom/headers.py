@@ -21,7 +21,6 @@ from typing import Union
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.streams import (
     GZIP_MAGIC,
     MAX_DEFLATE_RATIO,
@@ -30,6 +29,7 @@ from halofeed.prep.formats.volume.streams import (
     unpack_head,
 )
 from halofeed.prep.sources.files import CHANGED_FILE, SourceFiles
+from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 from halofeed.system.wording import plural
 

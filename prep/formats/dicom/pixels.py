@@ -22,10 +22,10 @@ from pydicom.encaps import encapsulate
 from pydicom.pixels.decoders.base import get_decoder
 from rle.rle import decode_segment
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.headers import PixelLocation
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 RUN_LENGTHS = "1.2.840.10008.1.2.5"

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import Elements, damaged_file, finite_number, items
+from halofeed.system.errors import SourceError
 
 DAMAGED = "damaged"
 AUTO, STORED = "auto", "stored"

@@ -16,7 +16,6 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import Elements, MaskFile, damaged_file, integer, items
 from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS_SIGNS
@@ -24,6 +23,7 @@ from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, le
 from halofeed.prep.voxels.label_volumes import overlap_error
 from halofeed.prep.voxels.masks import fill_polygons
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import plural
 
 PointArray = NDArray[np.float64]
@@ -199,7 +199,7 @@ class _ContourSlices:
 def read_structures(
     path: str, elements: Elements, grid: Grid | None, keeps: Callable[[str], bool]
 ) -> MaskScan:
-    """Return an RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
+    """Return an RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.mask_files.open_dicom_mask`."""
     if grid is None:
         message = "structures are contours without a grid; give image_grid, that of their scan"
         raise UsageError(f"{path}: {message}")

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.header_fields import PixelFormat
 from halofeed.prep.formats.dicom.headers import (
@@ -23,7 +22,6 @@ from halofeed.prep.formats.dicom.headers import (
     items,
     numbers,
 )
-from halofeed.prep.formats.dicom.kinds import uid_name
 from halofeed.prep.formats.dicom.pixels import PLUGINS, UNCOMPRESSED, FrameReader, compressed_frames
 from halofeed.prep.formats.dicom.slice_geometry import (
     LPS_TO_RAS_SIGNS,
@@ -32,9 +30,11 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     own_grid,
     place_frames,
 )
+from halofeed.prep.formats.dicom.sop_classes import uid_name
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, left_out_findings
 from halofeed.prep.voxels.label_volumes import overlap_error
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 BITS = {"BINARY": (1, 8), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
@@ -83,7 +83,7 @@ def read_segmentation(
     tolerance_voxels: float,
     keeps: Callable[[str], bool],
 ) -> MaskScan:
-    """Return a DICOM SEG or label map as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
+    """Return a DICOM SEG or label map as a mask; see `halofeed.prep.formats.dicom.mask_files.open_dicom_mask`."""
     header = _parse_header(mask.elements)
     pixels = _check_pixel_data(mask, header)
     placement = _place(header, image_grid, tolerance_voxels, len(mask.body) - pixels.offset)

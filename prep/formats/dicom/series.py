@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.grouping import (
     FoundScan,
     Images,
@@ -67,10 +66,11 @@ from halofeed.prep.formats.dicom.values import (
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO
 from halofeed.prep.geometry.scan import Finding, Grid, Scan, ScanIdentity, affine_matrix
-from halofeed.prep.geometry.volume import grids_agree
+from halofeed.prep.geometry.volume_plan import grids_agree
 from halofeed.prep.sources.file_names import folder_of
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 
 __all__ = ["group_series", "open_series"]
 

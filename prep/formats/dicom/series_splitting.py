@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import Problem, SourceError
 from halofeed.prep.formats.dicom.header_fields import (
     IDENTITY,
     INSTANCE_NUMBER,
@@ -36,6 +35,7 @@ from halofeed.prep.formats.dicom.slice_geometry import (
 )
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import folder_of
+from halofeed.system.errors import Problem, SourceError
 
 ImageFiles = Sequence[tuple[str, HeaderFields]]
 Values = tuple[bytes, ...]

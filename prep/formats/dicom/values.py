@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.pixels import extract_values
 from halofeed.prep.formats.dicom.real_world_values import Rescale, apply_table, check_mapped
@@ -21,6 +20,7 @@ from halofeed.prep.formats.dicom.series_splitting import Slice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 
 PADDING_AIR_HU = -1000.0
 TISSUE_HU = (-900.0, 3000.0)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.resize import displayed_size
 from halofeed.prep.voxels.levels import Levels, picture_levels
+from halofeed.system.errors import SourceError, UsageError
 
 # uint8 or uint16; each docstring states the axes.
 PixelArray = NDArray[Any]
@@ -53,7 +53,7 @@ class ReadOptions:
 
     >>> ReadOptions(channels=2)
     Traceback (most recent call last):
-    halofeed.errors.UsageError: channels: expected 1, 3 or 4, got 2
+    halofeed.system.errors.UsageError: channels: expected 1, 3 or 4, got 2
     """
 
     channels: int = 3

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 import numpy as np
 from PIL import Image, ImageFile
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
     PART_PIXELS,
     PixelArray,
@@ -25,6 +24,7 @@ from halofeed.prep.formats.picture.image import (
     iterate_blocks,
     truncated_error,
 )
+from halofeed.system.errors import SourceError
 from halofeed.system.memory import TOO_MUCH_MEMORY, is_out_of_memory
 
 # Modes whose array is the picture, and the modes that other modes are converted to first.

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import TiffImagePlugin, _imaging
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
     GRAY_BANDS,
     MORE_BANDS,
@@ -35,6 +34,7 @@ from halofeed.prep.formats.picture.pillow import (
     load_raster,
     open_with_plugin,
 )
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 NEW_SUBFILE_TYPE = 254
@@ -49,13 +49,13 @@ _SCALE = (
     "gdal_translate -ot UInt16 -scale MIN MAX 0 65535 a.tif b.tif writes it as 16 bits: take one MIN and one MAX "
     "for all pictures"
 )
-_MOST_PAGES = 64
+_MAX_PAGES = 64
 
 # Bytes per value of each field type, TIFF 6.0 section 2 and BigTIFF.
 _SIZES = {1: (1, 2, 6, 7), 2: (3, 8), 4: (4, 9, 11, 13), 8: (5, 10, 12, 16, 17, 18)}
 TYPE_BYTES = {type_: size for size, types in _SIZES.items() for type_ in types}
 UNSIGNED = frozenset((1, 3, 4, 13, 16, 18))
-MOST_ENTRIES = 1 << 16
+MAX_ENTRIES = 1 << 16
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, SAMPLES = 256, 257, 258, 259, 262, 277
 STRIP_OFFSETS, STRIP_BYTES, TILE_WIDTH, TILE_HEIGHT, TILE_OFFSETS, TILE_BYTES = 273, 279, 322, 323, 324, 325
 EXTRA_SAMPLES, SAMPLE_FORMAT = 338, 339
@@ -110,7 +110,7 @@ class TiffDirectory:
 def holds_further_page(data: bytes, first: TiffDirectory) -> bool:
     """Return whether a later directory is another picture, not a smaller copy or a mask."""
     directory, seen = first, {0}
-    while directory.following not in seen and len(seen) < _MOST_PAGES:
+    while directory.following not in seen and len(seen) < _MAX_PAGES:
         seen.add(directory.following)
         try:
             directory = read_tiff_directory(data, directory.following)
@@ -178,7 +178,7 @@ def read_tiff_directory(data: bytes, start: int | None = None) -> TiffDirectory:
     end = first + count * form.entry_bytes
     if end > len(data):
         raise truncated_error(f"the directory of {count} entries ends at byte {end} of {len(data)}")
-    if count > MOST_ENTRIES:  # BigTIFF counts entries in 64 bits
+    if count > MAX_ENTRIES:  # BigTIFF counts entries in 64 bits
         raise damaged_error(f"a directory of {count} entries")
     fields = {}
     for position in range(first, end, form.entry_bytes):

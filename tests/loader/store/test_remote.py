@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from halofeed.errors import CorruptFileError, MissingExtraError, StoreError, UsageError
-from halofeed.inspection.batch import write_batch
+from halofeed.inspection.batch_png import write_batch
 from halofeed.inspection.bench import bench
 from halofeed.loader import Loader, Mixture, RandomCrop
 from halofeed.loader.batch import join_id
-from halofeed.loader.store import remote
-from halofeed.loader.store.base import HeldFile
-from halofeed.loader.store.remote import FetchWindow
+from halofeed.loader.store import remote_store as remote
+from halofeed.loader.store.dataset_store import HeldFile
+from halofeed.loader.store.remote_store import FetchWindow
 from halofeed.schemas.shard_file import OpenFile
 from halofeed.storage import choose, web
 from tests.support import stores

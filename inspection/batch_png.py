@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
+from halofeed.loader.contact_sheet import draw_batch
 from halofeed.loader.device import AUGMENTATIONS, augment_on_device, device_keys
-from halofeed.loader.picture import draw_batch
-from halofeed.loader.store.choose import open_store
+from halofeed.loader.store.open_store import open_store
 from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas.partition import Partition
-from halofeed.system.atomic_files import atomic_write
+from halofeed.storage.atomic_files import atomic_write
+from halofeed.system.errors import UsageError
 
 
 def write_batch(

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
-from halofeed.loader.store.base import (
+from halofeed.loader.store.dataset_store import (
     PIECE_BYTES,
     HeldFile,
     Item,
@@ -33,6 +32,7 @@ from halofeed.schemas.shard_file import CURE, ShardFile, read_small_file
 from halofeed.storage.local import LocalDisk
 from halofeed.storage.paths import advise_reads
 from halofeed.system.console import human_bytes
+from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.memory import available_memory
 
 _MAX_PREFETCHED = 8
@@ -42,7 +42,7 @@ _COLD_BATCHES = 4
 
 
 class LocalStore:
-    """The files of a folder; see `halofeed.loader.store.base.Store`."""
+    """The files of a folder; see `halofeed.loader.store.dataset_store.Store`."""
 
     fetches = False
     has_windows = True

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.header_fields import referenced_images, referenced_series, uid_digest
 from halofeed.prep.formats.dicom.headers import (
@@ -23,16 +22,17 @@ from halofeed.prep.formats.dicom.headers import (
     read_dicom_start,
     read_mask_file,
 )
-from halofeed.prep.formats.dicom.kinds import MASK_KINDS, STRUCTURE_SET, sop_class_kind, uid_name
 from halofeed.prep.formats.dicom.rtstruct import read_structures, structure_bytes, structure_names
 from halofeed.prep.formats.dicom.seg import read_segmentation, segment_names
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.dicom.slice_geometry import TOLERANCE
+from halofeed.prep.formats.dicom.sop_classes import MASK_KINDS, STRUCTURE_SET, sop_class_kind, uid_name
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.formats.volume.voxel_values import LABELS
 from halofeed.prep.geometry.scan import Grid, MaskScan, ScanIdentity
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 from halofeed.system.wording import plural
 

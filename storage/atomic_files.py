@@ -15,9 +15,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from halofeed.errors import UsageError
-from halofeed.system import owned_files
+from halofeed.storage import owned_files
 from halofeed.system.console import human_bytes, print_status
+from halofeed.system.errors import UsageError
 from halofeed.system.resource_errors import error_context
 from halofeed.system.signals import CleanupOnExit, DeferSignals
 
@@ -71,24 +71,24 @@ def is_valid_name(text: str) -> bool:
     return True
 
 
-def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None) -> FileIO:
-    """Open a regular file of at most `most_bytes` without a buffer; follow links.
+def open_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> FileIO:
+    """Open a regular file of at most `max_bytes` without a buffer; follow links.
 
     Raises:
         OSError: the file is missing, unreadable or too large, or it is a folder, a pipe, a device or a socket. The
             call never waits for one of these.
     """
-    descriptor, _ = _open_regular(path, most_bytes)
+    descriptor, _ = _open_regular(path, max_bytes)
     return open(descriptor, "rb", buffering=0)
 
 
-def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """Read a regular file of at most `most_bytes`.
+def read_regular(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """Read a regular file of at most `max_bytes`.
 
     Raises:
         OSError: as `open_regular`, and if the file changes while it is read.
     """
-    descriptor, status = _open_regular(path, most_bytes)
+    descriptor, status = _open_regular(path, max_bytes)
     size = status.st_size
     try:
         if size > _MAX_READ_BYTES:
@@ -107,17 +107,15 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
         os.close(descriptor)
 
 
-def _open_regular(path: str | os.PathLike[str], most_bytes: int | None) -> tuple[int, os.stat_result]:
+def _open_regular(path: str | os.PathLike[str], max_bytes: int | None) -> tuple[int, os.stat_result]:
     """Return the descriptor and the status of a regular file."""
     _check_regular(os.stat(path), path)  # before open, which may have an effect on a device
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
         _check_regular(status, path)
-        if most_bytes is not None and status.st_size > most_bytes:
-            message = (
-                f"it holds {human_bytes(status.st_size)}, and at most {human_bytes(most_bytes)} are read"
-            )
+        if max_bytes is not None and status.st_size > max_bytes:
+            message = f"it holds {human_bytes(status.st_size)}, and at most {human_bytes(max_bytes)} are read"
             raise OSError(errno.EFBIG, message, os.fspath(path))
     except BaseException:
         os.close(descriptor)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.convert.picture import PictureConverter
-from halofeed.prep.convert.record import Record
+from halofeed.prep.convert.converted_record import Record
+from halofeed.prep.convert.picture_records import PictureConverter
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
@@ -51,13 +51,13 @@ def _picture(recipe: Recipe, task: str, labels: LabelMap) -> Converter:
 
 
 def _volume(recipe: Recipe, task: str, labels: LabelMap) -> Converter:
-    from halofeed.prep.convert.volume import VolumeConverter
+    from halofeed.prep.convert.volume_records import VolumeConverter
 
     return VolumeConverter(recipe=recipe, labels=labels)
 
 
 def _clip(recipe: Recipe, task: str, labels: LabelMap) -> Converter:
-    from halofeed.prep.convert.clip import ClipConverter
+    from halofeed.prep.convert.clip_records import ClipConverter
 
     return ClipConverter(recipe=recipe, task=task, labels=labels)
 

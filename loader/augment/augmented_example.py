@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from halofeed.errors import UsageError
 from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges, Resampled, SourceArray, View, Warp
 from halofeed.prep.geometry.boxes import crop_boxes
 from halofeed.schemas.kinds import Kind
+from halofeed.system.errors import UsageError
 
 Uniform = NDArray[np.float64]
 """Random numbers of one augmentation, float64 [8], each in 0 (inclusive) to 1 (exclusive)."""

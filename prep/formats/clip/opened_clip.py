@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.formats.picture.image import Size, decode_error
 from halofeed.prep.voxels.levels import Levels
+from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 RgbFrame = NDArray[np.uint8]

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from halofeed.errors import CorruptFileError, HalofeedError, StoreError, UsageError
-from halofeed.loader.store.base import (
+from halofeed.loader.store.dataset_store import (
     PIECE_BYTES,
     HeldFile,
     Item,
@@ -31,7 +30,7 @@ from halofeed.loader.store.base import (
     Span,
     check_size,
 )
-from halofeed.schemas.files import MANIFEST
+from halofeed.schemas.file_layout import MANIFEST
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import CURE
@@ -39,6 +38,7 @@ from halofeed.storage.choose import reader_of
 from halofeed.storage.retry import LONGEST_PAUSE_SECONDS, Fault, retry
 from halofeed.storage.web import RefusedRedirectError
 from halofeed.system.addresses import Address, printable_cause, redacted
+from halofeed.system.errors import CorruptFileError, HalofeedError, StoreError, UsageError
 from halofeed.system.wording import plural
 
 GAP_BYTES = 128 << 10
@@ -133,7 +133,7 @@ _MAX_PREFETCHED = 4
 
 
 class RemoteStore:
-    """The files below an address; see `halofeed.loader.store.base.Store`.
+    """The files below an address; see `halofeed.loader.store.dataset_store.Store`.
 
     Memory: the stored bytes of the batch that is being made, and of the next one if batches are read in order.
 

@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, parse_json
 from halofeed.schemas.limits import RUN_BYTES, RUN_VALUES
-from halofeed.system.atomic_files import read_regular
+from halofeed.storage.atomic_files import read_regular
+from halofeed.system.errors import CorruptFileError, UsageError
 
 MANIFEST = "manifest.json"
 REJECTED = "rejected.jsonl"

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.channel_grids import bring_channel, plan_channel, resampled_bytes
+from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.label_volume import LabelReader, ScanLabels
-from halofeed.prep.convert.losses import (
+from halofeed.prep.convert.loss_measures import (
     FEW_VOXELS,
     add_classes,
     add_instances,
@@ -34,7 +34,6 @@ from halofeed.prep.convert.losses import (
     flat_channels,
     source_name,
 )
-from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import (
     Coverage,
     VolumeFacts,
@@ -45,10 +44,10 @@ from halofeed.prep.convert.tallies import (
     shown_by,
 )
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volumes import open_scan
+from halofeed.prep.formats.volume_formats import open_scan
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, Scan, ScanIdentity, VolumeShape
-from halofeed.prep.geometry.volume import (
+from halofeed.prep.geometry.volume_plan import (
     AxisView,
     VolumePlan,
     VolumeTile,
@@ -93,6 +92,7 @@ from halofeed.schemas.fields import count_set_members
 from halofeed.schemas.findings import FindingName
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tfexample import Value
+from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory
 
 MOVED_PLANE, COMPUTED_PLANE, SAMPLED_PLANE, OBLIQUE_PLANE = 2, 32, 40, 240

@@ -87,7 +87,7 @@ _BACKGROUND = 24
 _INK, _LINE = (235, 235, 235), (255, 255, 0)
 _FILL = 0.35
 _FONT = cv2.FONT_HERSHEY_PLAIN
-_MOST_FRAMES = 3
+_MAX_FRAMES = 3
 
 
 def draw_batch(
@@ -162,7 +162,7 @@ def _planes(kind: Kind, shape: Sequence[int]) -> list[tuple[int, int]]:
         return [(-1, 0)]
     if kind.axes[0] == "depth":  # the middle of a scan shows most of it
         return [(axis, shape[axis] // 2) for axis in range(3)]
-    return [(0, at) for at in shown_frames(shape[0], _MOST_FRAMES).tolist()]
+    return [(0, at) for at in shown_frames(shape[0], _MAX_FRAMES).tolist()]
 
 
 def _to_rgb(image: NDArray[Any]) -> Canvas:

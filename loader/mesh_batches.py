@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from halofeed.errors import PartitionError, require_extra
 from halofeed.schemas.partition import REPLICA_AXIS, Partition, axis_names, core_axes
+from halofeed.system.errors import PartitionError, require_extra
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.label_image import read_picture_labels
-from halofeed.prep.convert.losses import add_levels, add_picture
+from halofeed.prep.convert.loss_measures import add_levels, add_picture
 from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
-from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
 from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS, MORE_BANDS

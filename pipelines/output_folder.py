@@ -13,16 +13,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import JobError, UsageError
-from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST, is_temporary_name
+from halofeed.pipelines.lease import check_holder
+from halofeed.schemas.file_layout import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST, is_temporary_name
+from halofeed.storage import owned_files
+from halofeed.storage.atomic_files import fsync_paths
 from halofeed.storage.base import Files, ObjectWriter
 from halofeed.storage.choose import store_of
-from halofeed.storage.lease import check_holder
 from halofeed.storage.local import DirectFile
+from halofeed.storage.paths import names_in
 from halofeed.storage.retry import ChangedError
-from halofeed.system import owned_files
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import fsync_paths
+from halofeed.system.errors import JobError, UsageError
 from halofeed.system.resource_errors import FIXES
 
 _COPIED_AT_ONCE = 4 << 20
@@ -137,7 +138,7 @@ class OutputFolder:
         try:  # only the owner may read it: files of a failed job may name patients
             os.mkdir(folder, 0o770 if is_shared else 0o700)
         except FileExistsError as error:
-            if os.path.islink(folder) or (os.listdir(folder) and not owned_files.has_list(folder)):
+            if os.path.islink(folder) or (names_in(folder) and not owned_files.has_list(folder)):
                 raise JobError(
                     f"{folder}: halofeed keeps unfinished files there and did not make it; move it away, or "
                     "take another --out"

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from halofeed.errors import UsageError
-from halofeed.system import owned_files
-from halofeed.system.atomic_files import temporary_folder
-from halofeed.system.locks import FolderLock
+from halofeed.storage import owned_files
+from halofeed.storage.atomic_files import temporary_folder
+from halofeed.storage.locks import FolderLock
+from halofeed.system.errors import UsageError
 from halofeed.system.signals import CleanupOnExit
 
 

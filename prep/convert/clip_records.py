@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.label_image import (
     OVERLAPPED,
     DecodeColors,
@@ -27,16 +27,15 @@ from halofeed.prep.convert.label_image import (
     merged_labels,
     read_label_image,
 )
-from halofeed.prep.convert.losses import add_classes, add_instances, add_levels, is_flat, source_name
-from halofeed.prep.convert.picture import plan_of, size_features
+from halofeed.prep.convert.loss_measures import add_classes, add_instances, add_levels, is_flat, source_name
+from halofeed.prep.convert.picture_records import plan_of, size_features
 from halofeed.prep.convert.picture_tasks import class_features
-from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, count_labels, sum_pixels
 from halofeed.prep.formats.clip.animation import READERS, animation_format, has_alpha, open_animation
-from halofeed.prep.formats.clip.clip import Clip, FrameOptions
+from halofeed.prep.formats.clip.clip_formats import open_clip
 from halofeed.prep.formats.clip.frame_choice import choose_frames
 from halofeed.prep.formats.clip.frame_folder import natural_order, read_still
-from halofeed.prep.formats.clip.table import open_clip
+from halofeed.prep.formats.clip.opened_clip import Clip, FrameOptions
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.formats.picture.gif_webp_bmp import riff_chunks
 from halofeed.prep.formats.picture.gray_forms import png_form
@@ -54,6 +53,7 @@ from halofeed.schemas import keys
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tasks import task_named
 from halofeed.schemas.tfexample import Value
+from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory
 from halofeed.system.wording import plural
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from halofeed.errors import JobError
+from halofeed.system.errors import JobError
 
 try:
     import fcntl

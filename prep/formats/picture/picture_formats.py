@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import simplejpeg
 
-from halofeed.errors import SourceError
-from halofeed.prep.formats.dicom.kinds import SINGLE_PICTURE_ADVICE
+from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE
 from halofeed.prep.formats.picture.gif_webp_bmp import open_bmp, open_gif, open_webp
 from halofeed.prep.formats.picture.image import (
     BLOCK_PIXELS,
@@ -36,6 +35,7 @@ from halofeed.prep.formats.picture.png import PNG_SIGNATURE, open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.geometry.resize import displayed_size
 from halofeed.prep.sources.files import POINTERS
+from halofeed.system.errors import SourceError
 
 # Format name: (first bytes of a file, function that opens it). A "." in a pattern matches any byte.
 FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {

@@ -2,7 +2,7 @@
 
 A process deletes its folder when it ends, fails or is stopped. The folder of a killed process is not locked. The next
 process that needs a scratch folder deletes it, or the fork server of the killed process does (pipelines/workers.py).
-A folder with such a name but without halofeed's list (halofeed.system.owned_files) is kept.
+A folder with such a name but without halofeed's list (halofeed.storage.owned_files) is kept.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from halofeed.system import owned_files
-from halofeed.system.locks import try_lock
+from halofeed.storage import owned_files
+from halofeed.storage.locks import try_lock
 from halofeed.system.signals import CleanupOnExit, DeferSignals
 
 _NEW_PREFIX, _LOCKED_PREFIX = ".halofeed-scratch-", "halofeed-scratch-"

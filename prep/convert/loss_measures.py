@@ -41,10 +41,10 @@ _SATURATED: Final = 0.99
 """Share of labeled voxels at one end of a window; the others are the blurred edge of the structure."""
 _ALIKE: Final = 16
 """Largest ratio of the sizes of objects of one label that may be of one class."""
-_MOST_LEVELS: Final = 16
+_MAX_LEVELS: Final = 16
 """Levels that a window keeps above which it loses no contrast; HU in the widest preset have 255, SUV in a window in HU
 have 10."""
-_BOX_PIXELS, _LABEL_PIXELS, _MOST_CLASSES = 1024, 1 << 16, 64
+_BOX_PIXELS, _LABEL_PIXELS, _MAX_CLASSES = 1024, 1 << 16, 64
 """Pixels of a box and of a label image that are sampled, and classes of it that are measured."""
 _ROUNDING: Final = 1e-3
 """Pixels by which float32 coordinates are off."""
@@ -53,8 +53,8 @@ _MANY: Final = 32
 """Values of a label above which they number objects even if some numbers are missing, as after objects at the edge were
 deleted, or if all objects touch, as cells of a tissue do. Jaws have 32 teeth, which touch."""
 _COUNTED_UP: Final = 0.9
-_MOST_LINKED_VALUES: Final = 32
-_MOST_LINKED: Final = {2: 1 << 14, 3: 1 << 14}
+_MAX_LINKED_VALUES: Final = 32
+_MAX_LINKED: Final = {2: 1 << 14, 3: 1 << 14}
 """Pixels and voxels of a label, by its axes, above which connected regions are found in a sample."""
 
 
@@ -135,7 +135,7 @@ def add_label_levels(
     """
     values, step = label.reshape(-1), max(1, label.size // _LABEL_PIXELS) | 1
     samples, values = pixels.reshape(label.size, -1)[::step], values[::step]
-    for value in np.unique(values[values > 0])[:_MOST_CLASSES].tolist():
+    for value in np.unique(values[values > 0])[:_MAX_CLASSES].tolist():
         _add_part_levels(ledger, samples[values == value][None], options, f"class {value}", source)
 
 
@@ -288,7 +288,7 @@ def add_instances(
         return
     planes = _shrink_to_link(label)
     # Evenly spaced values of many: each takes a pass over the label.
-    if any(_regions(planes == value) > 1 for value in values[:: -(-len(values) // _MOST_LINKED_VALUES)]):
+    if any(_regions(planes == value) > 1 for value in values[:: -(-len(values) // _MAX_LINKED_VALUES)]):
         return
     ledger.count("numbered_records", 1, f"{source_name(name)}: values 1 to {values[-1]}")
     sizes = sorted(counts[value] for value in values if counts.get(value))
@@ -304,7 +304,7 @@ def add_instances(
 def _shrink_to_link(label: NDArray[Any]) -> NDArray[Any]:
     """Return every second voxel of a label [depth, height, width], as often as needed to link its regions quickly."""
     planes = label[None] if label.ndim == 2 else label
-    while planes.size > _MOST_LINKED[label.ndim]:
+    while planes.size > _MAX_LINKED[label.ndim]:
         planes = planes[:: 2 if len(planes) > 8 else 1, ::2, ::2]
     return np.ascontiguousarray(planes)
 
@@ -331,7 +331,7 @@ def scan_levels(image: NDArray[Any], plan: IntensityPlan) -> Levels:
     # Values outside of the window became its ends on purpose; `inside` measures them.
     clipped = wide if window is None else np.clip(wide, window.low, window.high)
     found = measure_levels(clipped, stored, stored * slope + intercept)
-    if window is not None and found.after > _MOST_LEVELS:
+    if window is not None and found.after > _MAX_LEVELS:
         # A wide window rounds the noise of one tissue, which loses nothing.
         found = replace(found, loss=0.0)
     whole = measure_levels(values, values, values)

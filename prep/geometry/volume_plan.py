@@ -25,9 +25,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Grid, Triple, VolumeShape
 from halofeed.prep.geometry.taps import known_kernel
+from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import plural
 
 Matrix = NDArray[np.float64]

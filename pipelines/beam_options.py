@@ -18,10 +18,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from halofeed import __version__
-from halofeed.errors import UsageError
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.workers import SHARE_OF_MEMORY, count_workers
 from halofeed.system.addresses import is_remote, keep_secret
+from halofeed.system.errors import UsageError
 from halofeed.system.memory import machine_memory
 from halofeed.system.threads import available_cores
 

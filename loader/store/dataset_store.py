@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Protocol, TypeVar
 
-from halofeed.errors import CorruptFileError
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import CURE, OpenFile
 from halofeed.system.checksum import crc32c
+from halofeed.system.errors import CorruptFileError
 
 PIECE_BYTES = 8 << 20
 """Size of a read while a complete shard is read, and the largest request."""

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.geometry.scan import Grid, MaskScan, Scan
 from halofeed.prep.sources.file_names import ARRAY_EXTENSIONS, DICOM_EXTENSIONS, FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _dicom_scan(
 
 
 def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions) -> MaskScan:
-    from halofeed.prep.formats.dicom.masks import open_dicom_mask
+    from halofeed.prep.formats.dicom.mask_files import open_dicom_mask
 
     return open_dicom_mask(
         files,
@@ -170,7 +170,7 @@ def open_mask(
     """
     options = options or ScanOptions()
     if members:
-        from halofeed.prep.formats.dicom.masks import open_label_series
+        from halofeed.prep.formats.dicom.mask_files import open_label_series
 
         return open_label_series(files, members, options.series)
     below = _files_below(files, path)

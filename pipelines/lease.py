@@ -22,12 +22,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from halofeed.errors import JobError, StoreError
 from halofeed.storage.base import ABSENT
 from halofeed.storage.choose import store_of
+from halofeed.storage.locks import FolderLock
 from halofeed.storage.retry import ChangedError
 from halofeed.system.addresses import is_remote
-from halofeed.system.locks import FolderLock
+from halofeed.system.errors import JobError, StoreError
 from halofeed.system.signals import CleanupOnExit
 from halofeed.system.threads import run_in_thread, wait_until_done
 

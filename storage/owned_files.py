@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from halofeed.errors import UsageError
 from halofeed.system.checksum import crc32c
+from halofeed.system.errors import UsageError
 
 LIST: Final = ".halofeed"
 _TEMPORARY_MARK: Final = ".halofeed-temporary"

@@ -12,9 +12,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import check_frame_count
+from halofeed.prep.formats.clip.opened_clip import check_frame_count
 from halofeed.prep.formats.picture.image import Size, damaged_error, decode_error, truncated_error
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 MAX_CONTAINER_ELEMENTS = 5_000_000

@@ -18,13 +18,13 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import DebugOptions, GoogleCloudOptions
 
 from halofeed import __version__
-from halofeed.errors import HalofeedError, JobError, LostJobError, NotRunError
+from halofeed.pipelines.beam_options import RunnerChoice
 from halofeed.pipelines.heartbeat import split_heartbeat_path
-from halofeed.pipelines.options import RunnerChoice
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.workers import SHARD_KEPT
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system import signals
 from halofeed.system.console import print_status
+from halofeed.system.errors import HalofeedError, JobError, LostJobError, NotRunError
 from halofeed.system.threads import run_in_thread, wait_until_done
 
 T = TypeVar("T")

@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.clip.animation import READERS, animation_format, open_animation
-from halofeed.prep.formats.clip.clip import Clip, FrameOptions
-from halofeed.prep.formats.clip.containers import Container, read_avi, read_matroska, read_mp4
 from halofeed.prep.formats.clip.frame_folder import open_frame_folder
+from halofeed.prep.formats.clip.opened_clip import Clip, FrameOptions
+from halofeed.prep.formats.clip.video_containers import Container, read_avi, read_matroska, read_mp4
 from halofeed.prep.formats.picture.image import decode_error
-from halofeed.prep.formats.picture.table import FORMATS, UNSUPPORTED_PICTURES, matches_start, recognize
+from halofeed.prep.formats.picture.picture_formats import (
+    FORMATS,
+    UNSUPPORTED_PICTURES,
+    matches_start,
+    recognize,
+)
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import SourceError
 
 # Name: (first bytes of a file, reader of its container). A "." matches any byte.
 CONTAINERS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], Container]]] = {
