@@ -485,7 +485,7 @@ def scale_to_pixels(box: Box, size: tuple[int, int]) -> Box:
 
 
 def _keypoints_in_pixels(points: tuple[Keypoint, ...], size: tuple[int, int]) -> tuple[Keypoint, ...]:
-    # Some writers normalize the box and leave the keypoints in pixels.
+    # The box may be normalized and the keypoints in pixels.
     if any(max(point.y, point.x) > _MAX_FRACTION for point in points):
         return points
     height, width = size

@@ -56,7 +56,7 @@ _KNOWN_KEYS = frozenset(
 _IMAGE_KEYS = frozenset(("id", "file_name", "height", "width"))
 """Keys of an image entry that the reader uses; the others may name its group."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
-# COCO's key is iscrowd; converters also write is_crowd, isCrowd and crowd.
+# COCO's key is iscrowd; is_crowd, isCrowd and crowd are read too.
 _CROWD = ("iscrowd", "crowd")
 _FLAGS = {0: False, 1: True}
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))

@@ -594,11 +594,11 @@ class _Mp4Track:
         """
         a, b, _, c, d, *_ = self.timed(b"tkhd", 40, 52, ">9i")
         largest = max(abs(value) for value in (a, b, c, d))
-        if not largest:  # some writers leave the matrix out; FFmpeg shows such a video upright
+        if not largest:  # a matrix of zeros; FFmpeg shows such a video upright
             return 1
         signs = tuple(round(value / largest) for value in (a, b, c, d))
         slack = max(abs(value / largest - sign) for value, sign in zip((a, b, c, d), signs, strict=True))
-        # Writers round the matrix, and scale it for pixels that are not square.
+        # The matrix may be rounded, and scaled for pixels that are not square.
         if signs not in _MATRIX_TURNS or (slack > 0.01 and not _is_scaled(a, b, c, d)):
             raise unsupported_matrix(f"({a}, {b}, {c}, {d}) / 65536")
         return _MATRIX_TURNS[signs]

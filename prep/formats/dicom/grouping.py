@@ -385,7 +385,7 @@ def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Proble
     if places >= policy.min_slices:
         return None
     cure = f"--min-slices {places} takes it"
-    # Some programs give each file another series UID; the folder then shows what belongs together.
+    # If each file has another series UID, the folder shows what belongs together.
     if beside >= policy.min_slices and policy.identity != "folder":
         cure = (
             f"{beside} series of its folder are as small: if these are one scan, say --series-identity folder; if each "

@@ -323,7 +323,7 @@ def _kind_of_object(header: DicomHeader, modality: str, policy: SeriesPolicy) ->
     elements, has_pixels = header.elements, header.pixels is not None
     classes = (headers.text(elements, headers.SOP_CLASS), headers.text(elements, headers.MEDIA_SOP_CLASS))
     kind = object_kind(classes, modality, has_pixels)
-    # Some programs write volumes as secondary captures, which mostly are screenshots.
+    # A volume may be stored as secondary captures, but these are usually screenshots, so the user decides.
     is_taken = kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" and has_pixels
     return IMAGE if is_taken else kind
 
@@ -488,7 +488,7 @@ def _place_nuclear_slices(elements: Elements, count: int) -> list[SlicePlace] | 
     # Other images show projections. Several detectors would place the first slice several times.
     if set(map(str.strip, image_type)).isdisjoint(RECONSTRUCTED) or len(detectors) > 1:
         return None
-    # The place is that of the detector; some programs write it at the top instead.
+    # The position is that of the detector (PS3.3 C.8.4.11), or else at the top of the file.
     position = _first_numbers((*detectors, elements), headers.POSITION, 3)
     orientation = _first_numbers((*detectors, elements), headers.ORIENTATION, 6)
     step_mm = headers.finite_number(elements, headers.SPACING_BETWEEN_SLICES)

@@ -502,7 +502,7 @@ def parse_dicom_header(
     if syntax == DEFLATED:
         data, offset = inflate(data[offset:]), 0
     vr = data[offset + 4 : offset + 6]
-    # The first element tells, because some programs write another transfer syntax than that of the data set.
+    # The first element decides, because a file may state another transfer syntax than that of its data set.
     explicit = vr in SHORT_VRS or vr in LONG_VRS
     parser = _ElementParser(data, complete, explicit, syntax != EXPLICIT_BIG, vrs)
     elements: Elements = {}
@@ -679,7 +679,7 @@ def _number_blocks(elements: Elements, tag: int) -> Iterator[list[float]]:
 def _decimal(part: bytes) -> float:
     """Return the number of a DS or IS; NaN if it is none.
 
-    PS3.5 6.2 allows 16 characters; some programs write more digits. `float` alone would accept "nan", "1_000" and
+    PS3.5 6.2 allows 16 characters; longer numbers are read too. `float` alone would accept "nan", "1_000" and
     text of any length.
     """
     return float(part) if len(part) <= MAX_NUMBER_CHARACTERS and DECIMAL.fullmatch(part) else math.nan
@@ -712,7 +712,7 @@ def unsigned_bits(elements: Elements, tag: int) -> int | None:
     element = elements.get(tag)
     if not isinstance(element, Element) or len(element.data) < 2:
         return None
-    # Files of implicit VR state US or SS by the sign of the pixels (PS3.6); some programs write padding as text.
+    # With implicit VR, US or SS follows from the sign of the pixels (PS3.6). Padding may also be text (DS or IS).
     if element.vr in ("DS", "IS"):
         value = finite_number(elements, tag)
         return None if value is None else int(value) & 0xFFFF

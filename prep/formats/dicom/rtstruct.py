@@ -248,7 +248,7 @@ def _structures(elements: Elements, counts: Counter[str]) -> tuple[dict[int, int
     Stored numbers below 1 get unused numbers. `counts` receives the renumbered and the unnamed structures.
     """
     stored = _stored_names(elements)
-    # Some programs count structures from 0, which is the background of a label volume.
+    # Structures may be counted from 0, which is the background of a label volume.
     below_1 = [number for number in stored if number < 1]
     first_unused = max(0, *stored) + 1
     if first_unused + len(below_1) > 2**31:
@@ -389,7 +389,7 @@ def _assign_slices(
     _refuse_crowded(in_group.values())
     for structures in slices.values():
         for number, group in structures.items():
-            # Some programs write each contour once per image that shows it, or once in each direction.
+            # A contour may be repeated, also in the other direction.
             unique = {_shape_key(contour.points, axis): contour for contour in group}
             counts[DUPLICATE] += len(group) - len(unique)
             structures[number] = list(unique.values())
@@ -488,7 +488,7 @@ def _shape_key(points: PointArray, axis: int) -> bytes:
     flat = np.delete(points, axis, axis=1)
     if len(flat) < 3:
         return flat[np.lexsort(flat.T[::-1])].tobytes()
-    # Two programs that trace the same voxels round the coordinates in different ways.
+    # Two contours of the same voxels may differ in the rounding of coordinates.
     traced = is_traced(flat)
     if traced:
         flat = np.rint(flat)

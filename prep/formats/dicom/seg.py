@@ -138,7 +138,7 @@ def _place(
     """
     if image_grid is not None and (on_image := place_frames(header.frames, image_grid, tolerance_voxels)):
         return on_image
-    # Some programs segment a resampled scan: --mask-grid decides later whether its grid may differ.
+    # A resampled scan may have been segmented: --mask-grid decides later whether the grid may differ.
     grid = own_grid(header.frames, header.slice_spacing_mm)
     _check_voxels(grid, image_grid, held_bytes)
     placement = place_frames(header.frames, grid)

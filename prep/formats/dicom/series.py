@@ -407,7 +407,7 @@ def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[floa
     for part in slices:
         if not is_same_orientation(orientation, part.orientation):
             raise series_error("slices differ in orientation", part.path)
-        # Pixel Spacing is required of slices (PS3.3 C.7.6.2); programs that export screenshots leave it out.
+        # Pixel Spacing is required of slices (PS3.3 C.7.6.2), so a file without it was changed or is a screenshot.
         if part.frame.spacing_mm is None or spacing_mm is None:
             raise series_error("pixel spacing is missing", f"{part.path}; export the original series")
         if min(part.frame.spacing_mm) <= 0:
