@@ -174,7 +174,7 @@ def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options:
     if kind not in _SIDES:
         raise no_box(kind, what)
     numbers = numbers_of((shape.get(side) for side in _SIDES[kind]), what)
-    # CVAT turns ellipses about their center, and its export to COCO writes the box around them.
+    # CVAT turns ellipses about their center.
     if kind == "ellipse":
         (angle,) = numbers_of([shape.get("rotation") or 0], what)
         return ellipse_of(label, [*numbers, math.radians(angle)], what, options, **flags)

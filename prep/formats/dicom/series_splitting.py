@@ -113,8 +113,8 @@ def _describe_files(images: ImageFiles) -> str:
 def _contradicting(images: ImageFiles) -> list[str]:
     """Return the attributes that have several values in the files.
 
-    Some writers generate a frame of reference or a number for every slice. Therefore a different value in each file
-    is a contradiction only for attributes of the patient and the study.
+    A frame of reference or a number may differ for every slice. Therefore a different value in each file is a
+    contradiction only for attributes of the patient and the study.
     """
     single_frames = all(len(fields.frames) == 1 for _, fields in images)
     names = []
