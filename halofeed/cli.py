@@ -187,7 +187,7 @@ def _command_failed(parsed: argparse.Namespace, error: Exception) -> int:
         print_error(traceback.format_exc().rstrip())
     if not isinstance(error, HalofeedError):
         text = describe_error(error)
-        # An error without a text needs its traceback.
+        # An error without a message tells a user nothing, so print the traceback.
         raw = text.startswith(f"{type(error).__name__}: ")
         error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
     return _fail(parsed.command, error)
@@ -214,7 +214,7 @@ def _parser(only: str | None = None, *, saved: bool = False) -> argparse.Argumen
     """Return the parser of all commands.
 
     Args:
-        only: command that will run; the parser has the options of no other one. "" is none, and None all of them.
+        only: command that will run; the parser has only its options. "" means no command, and None means all.
         saved: for a help text, use the saved rows of options, which takes a third of the time.
     """
     parser = CommandParser(
@@ -440,7 +440,7 @@ def _value_range(config: TrainConfig, parsed: argparse.Namespace) -> tuple[float
     from halofeed.trainer.training_setup import normalization_of
 
     manifest = open_store(parsed.path).manifest()
-    # Stored bytes have black at 0 and white at 255; other types have no such bounds.
+    # Stored bytes have black at 0 and white at 255; other types have no such fixed values.
     if manifest.field("image").dtype == "uint8":
         return None
     return normalization_of(config, data_facts(manifest, parsed.split)).values()

@@ -1,6 +1,6 @@
-"""Keywords of the Python API: values of a command's options, checked and handed over without words in between.
+"""Keywords of the Python API: values of a command's options, which are checked without becoming words first.
 
-A value has the type of its option. A text is also read as the command line reads it, so that "train=0.8,test=0.2" and
+A value has the type of its option. A text is parsed as on the command line, so "train=0.8,test=0.2" and
 {"train": 0.8, "test": 0.2} are the same.
 """
 
@@ -77,7 +77,7 @@ def check_keywords(command: str, given: Mapping[str, Any]) -> dict[str, Any]:
     >>> check_keywords("convert", {"height": "x"})
     Traceback (most recent call last):
         ...
-    halofeed.system.errors.UsageError: height: expected a whole number, got 'x'; it is: rows ...
+    halofeed.system.errors.UsageError: height: expected a whole number, got 'x'; meaning: rows ...
     """
     known, parser = keywords_of(command), _parser(command)
     values = {}
@@ -116,7 +116,7 @@ def _refuse_both(parser: CommandParser, values: Mapping[str, Any]) -> None:
 
 
 def check_value(option: Option, value: Any) -> Any:
-    """Return a keyword's value as its command has it; raise UsageError for a value that its option cannot have.
+    """Return a keyword's value in the form of its command; raise UsageError for a value that its option cannot have.
 
     >>> check_value(Option(name="spacing_mm", type=float, is_list=True), (2, 1.5, 1.5))
     (2.0, 1.5, 1.5)

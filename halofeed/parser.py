@@ -208,7 +208,7 @@ def join_values(given: Sequence[str]) -> list[str]:
     joined: list[str] = []
     for word in given:
         before = joined[-1] if joined else ""
-        # argparse takes -160 for an option, even after an option that needs a value.
+        # argparse reads -160 as an option, even after an option that needs a value.
         if re.match(r"-\.?\d", word) and re.fullmatch(r"--[a-z-]+", before):
             joined[-1] += f"={word}"
         elif is_conversion and word[:2] != "--" and _NUMBERS.fullmatch(before) and _NUMBERS.fullmatch(word):

@@ -22,7 +22,7 @@ def open_closed_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            # POSIX open takes the lowest free descriptor, which is this one: the lower ones are open by now.
+            # POSIX open uses the lowest free descriptor, which is this one, because the lower ones are open already.
             opened = os.open(os.devnull, os.O_RDWR)
             if opened == descriptor:
                 # Python's descriptors are not inherited (PEP 446); dup2 makes one that is.
@@ -30,7 +30,7 @@ def open_closed_streams() -> None:
             else:
                 os.dup2(opened, descriptor)
                 os.close(opened)
-        # Python sets a stream to None whose descriptor was closed when the interpreter started.
+        # Python sets a stream such as sys.stdout to None if its descriptor was closed when the interpreter started.
         if getattr(sys, name) is None:
             stream = open(descriptor, mode, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
@@ -90,7 +90,7 @@ def output_status(error: OSError) -> tuple[int, str | None]:
     >>> output_status(OSError(errno.ENOSPC, "No space left on device"))[0]
     1
     """
-    # `halofeed inspect ... | head` is not a failure: the shell's own tools end by SIGPIPE without a message.
+    # `halofeed inspect ... | head` is not a failure: shell tools also end silently by SIGPIPE.
     if error.errno == errno.EPIPE:
         return NOBODY_READS, None
     return 1, f"standard output: {error.strerror}; all files are complete"

@@ -159,7 +159,7 @@ def stub_text() -> str:
 
 
 def _stub_of(function: Function) -> str:
-    """Return the definition of a function as the stub has it."""
+    """Return the definition of a function for the stub."""
     given, returns = function.node.args, function.node.returns
     assert returns is not None
     places = [None] * (len(given.args) - len(given.defaults)) + given.defaults

@@ -50,7 +50,7 @@ class DatasetFiles:
         return self._store.size(name) is not None if self._sizes is None else name in self._sizes
 
     def manifest(self) -> Manifest:
-        """Read the manifest; errors as of `read_manifest`."""
+        """Read the manifest; errors as in `read_manifest`."""
         return self._store.manifest()
 
     def source(self, shard: Shard) -> ShardSource:

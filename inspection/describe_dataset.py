@@ -146,7 +146,7 @@ def _class_lines(facts: DatasetFacts) -> list[str]:
         has_label += f"; {without:,} without, for prediction: all values of their label are 0"
     lines = [
         *_class_table(facts, list(found), (unit, "of the foreground"), cells, 2),
-        f"(counts per split are records) foreground: {share} of the {unit} of labelled records",
+        f"(counts per split are records) foreground: {share} of the {unit} of labeled records",
         has_label,
     ]
     if facts.manifest.ignore_label is not None:

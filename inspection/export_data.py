@@ -142,7 +142,7 @@ def _check_takes(target: str, files: DatasetFiles, manifest: Manifest) -> None:
     what = f"records of {manifest.task} with the kind of image {manifest.kind.name}"
     if not (fitting := targets_of(manifest)):
         raise UsageError(f"{files}: no target of export holds {what}; read it with halofeed.loader")
-    raise UsageError(f"{files}: holds {what}, which {target} does not take; say --to {fitting[0]}")
+    raise UsageError(f"{files}: holds {what}, which {target} does not take; use --to {fitting[0]}")
 
 
 def _check_grid(target: str, grid: str, images: str | None) -> None:

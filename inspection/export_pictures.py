@@ -296,7 +296,7 @@ class CocoExporter(BoxExporter):
     """Exporter of COCO instances: image ids are the records', masks are run lengths, keypoints have fractions.
 
     Difficult, truncated, occluded and grouped objects have a key of that name with the value 1. If a split has an
-    unusual name, all files lie in its folder as Roboflow's do, which gives readers its name.
+    unusual name, all files are in a folder of that name, as in Roboflow's exports, so readers know the name.
     """
 
     KEEPS = frozenset((*(f"{name} flags" for name in _FLAGS), "masks", "keypoints", "areas"))

@@ -1,4 +1,4 @@
-"""Records of a data set as exporters see them: one at a time, checked, with a file name of their own."""
+"""Records of a data set as exporters see them: one at a time, checked, each with a unique file name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ExportedData:
 
     Args:
         grid: one of `halofeed.inspection.export_grid.GRIDS`.
-        images: source pictures to copy; None if they are not at hand.
+        images: source pictures to copy; None if they are not available.
     """
 
     files: DatasetFiles
@@ -215,7 +215,7 @@ class Exporter(ExitStack):
             yield
         except UsageError as error:
             place = f"{self._data.files}: {record.name} of {record.split} (id {record.id})"
-            raise UsageError(f"{place}: {error}, or say --grid stored") from error
+            raise UsageError(f"{place}: {error}, or use --grid stored") from error
 
     def _picture(self, record: ExportRecord, grid: PictureGrid) -> tuple[str, bytes | memoryview]:
         """Return extension and file of a stored picture without padding: its JPEG or PNG if it has none, else a PNG."""

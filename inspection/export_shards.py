@@ -181,7 +181,7 @@ class WebDatasetExporter(ShardsExporter):
             self.notes.append(
                 f"{self._waiting[0][0].split}: the first {plural(len(self._waiting), 'record')} have no boxes, so that "
                 "Hugging Face's datasets, which takes types from the first five, cannot load boxes after them; for "
-                "that library say --to parquet"
+                "that library use --to parquet"
             )
         self._waits_for_boxes = False
         for record, picture in self._waiting:

@@ -54,7 +54,7 @@ class YoloExporter(BoxExporter):
         if None in found or len(set(found)) < len(found):
             raise UsageError(
                 f"{data.files}: expected the splits train, val and test, which YOLO's data.yaml has, got "
-                f"{', '.join(splits)}; say --to voc"
+                f"{', '.join(splits)}; use --to voc"
             )
         self.notes += [
             f"YOLO's name of the split {split} is {_YOLO_SPLITS[split]}, by which it is read again"
@@ -181,7 +181,8 @@ def outline(mask: NDArray[np.uint8]) -> NDArray[np.float64]:
     >>> outline(np.array([[0, 1, 1], [0, 1, 1]], np.uint8)).tolist()
     [[1.0, 0.0], [1.0, 2.0], [3.0, 2.0], [3.0, 0.0]]
     """
-    # OpenCV follows the centers of border pixels. With pixels of 2 x 2, each lies beside one corner of a pixel.
+    # OpenCV follows the centers of border pixels. If each pixel is enlarged to 2 x 2, each center is next to one corner
+    # of a pixel.
     doubled = np.repeat(np.repeat((mask > 0).astype(np.uint8), 2, axis=0), 2, axis=1)
     found, _ = cv2.findContours(doubled, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
     parts = [_without_repeats((part.reshape(-1, 2).astype(np.int64) + 1) // 2) for part in found]

@@ -301,7 +301,7 @@ def _log(file: Path) -> dict[str, NDArray[np.float64]]:
 
 
 def _is_logged(value: Any) -> bool:
-    """Return whether a value of the log is a number, or stands for one that JSON cannot express."""
+    """Return whether a value of the log is a number, or a text for a number that JSON cannot express."""
     if isinstance(value, str):
         return value in NOT_FINITE
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

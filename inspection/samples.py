@@ -481,7 +481,7 @@ def _before(
     source: SourcePicture, features: Decoded, boxes: NDArray[np.float64], orientation: int, side: int
 ) -> Picture:
     """Return the source in the orientation of its annotations, with the stored `boxes` in pixels mapped to it."""
-    # A contact sheet shows frames of their own size, to which no boxes belong.
+    # The frames of a contact sheet have another size, so boxes would not fit.
     if source.shape:
         size = (source.pixels.shape[0], source.pixels.shape[1])
         uri = thumbnail(source.pixels, side)

@@ -533,7 +533,7 @@ def _keypoint_count_problems(features: Decoded, boxes: int) -> Iterator[str]:
 
 
 def _point_problems(features: Decoded, boxes: int) -> Iterator[str]:
-    """Yield each problem of the values of keypoints, of which each box has equally many with equal names."""
+    """Yield each problem of the values of keypoints; every box must have the same number and names of points."""
     key, lists = keys.OBJECT_KEYPOINT, _keypoint_lists(features)
     for part in ("x", "y"):
         for point in np.flatnonzero(~np.isfinite(np.asarray(lists[part], np.float32))):

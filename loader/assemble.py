@@ -246,10 +246,10 @@ class Assembler:
         """Copy the pixels of all planned rows at once by the kernel, if `moves_rows`.
 
         Args:
-            batch, rows: as of `plan`.
+            batch, rows: as in `plan`.
             records: the rows' records.
             windows: the result of `plan`.
-            run_in_threads: as of `halofeed.loader.native.kernel.move`.
+            run_in_threads: as in `halofeed.loader.native.kernel.move`.
 
         Returns:
             Which rows were copied, bool [row]: those whose record has a valid frame.

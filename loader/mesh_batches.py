@@ -1,6 +1,6 @@
 """Placement of batches on a mesh: NumPy rows become global jax.Arrays, each core with its own slab.
 
-Functions import JAX themselves. `Loader.on_mesh` calls `place_batch` once per step.
+JAX is an optional dependency, so functions import it. `Loader.on_mesh` calls `place_batch` once per step.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def mesh_specs(
         )
     specs = {}
     for key, dims in partition.resolve(shapes, replicas=mesh.shape[REPLICA_AXIS]).items():
+        # An array without dims is split over replicas only.
         batch, *others = axis_names(dims) if dims is not None else ((),)
         specs[key] = PartitionSpec(*map(_axis_spec, ((REPLICA_AXIS, *batch), *others)))  # type: ignore[no-untyped-call]
     return specs
@@ -89,10 +90,10 @@ def mesh_specs(
 def needed_rows(
     mesh: Mesh, specs: Mapping[str, PartitionSpec], shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[int, int]:
-    """Return the rows [start, stop) of the global batch of which this process's devices hold a part.
+    """Return the rows [start, stop) of the global batch that this process's devices hold in part or completely.
 
     Args:
-        mesh, specs, shapes: as of `place_batch`.
+        mesh, specs, shapes: as in `place_batch`.
 
     Raises:
         PartitionError: as `place_batch`.
@@ -125,7 +126,7 @@ def needed_slab(
     """Return the part of each image, and of each label on its grid, that this process's devices hold.
 
     Args:
-        mesh, specs, shapes: as of `place_batch`.
+        mesh, specs, shapes: as in `place_batch`.
         on_grid: the keys of image and label.
         axes: number of the grid's axes.
 

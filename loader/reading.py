@@ -155,7 +155,7 @@ class RecordReader:
 
         Args:
             record: the record.
-            out: as of `decode_image`, which also says what it raises.
+            out: as in `decode_image`, which also says what it raises.
 
         Returns:
             Each array, or None if the batch has it already; None for both if the picture's size is not the cached one.
@@ -179,7 +179,7 @@ class RecordReader:
 
         Args:
             record: the record.
-            into: as of `StoredRecord.features`.
+            into: as in `StoredRecord.features`.
             out: memory for a picture that is used as it is stored.
 
         Raises:
@@ -212,7 +212,7 @@ class RecordReader:
         """Return the parsed features; without parsing the image's file alone, if all else is cached.
 
         Args:
-            record, into: as of `read`.
+            record, into: as in `read`.
             cached: the cached values, if all that can be cached is.
         """
         keys = self._keys if cached is None or not self.caches_all else frozenset()

@@ -371,7 +371,7 @@ def plan_draws(draw_by: DrawBy, records: ChosenRecords, manifest: Manifest, *, s
     """Return the draws that `draw_by` asks for.
 
     Args:
-        draw_by: as of `Loader`.
+        draw_by: as in `Loader`.
         records: the records to draw from.
         manifest: the data set's manifest.
         skips: never draw records that cannot be read; otherwise raise.

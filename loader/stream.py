@@ -523,7 +523,7 @@ def _restore_step(state: Mapping[str, Any], stream: Mapping[str, Any]) -> int:
 
 
 def _checked_state(state: Any) -> Mapping[str, Any]:
-    """Return a saved state; raise UsageError where it is none, was modified, or is another version's."""
+    """Return a saved state; raise UsageError if it is not a state, was modified, or is of another version."""
     if not isinstance(state, Mapping) or "step" not in state:
         cure = "json.loads makes it of its text; " if isinstance(state, str) else ""
         raise UsageError(

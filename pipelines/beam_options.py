@@ -1,6 +1,6 @@
 """Choice of the runner of a job, and check of Beam's options.
 
-Beam is imported inside functions, because a local run without options of Beam does without it: the import takes a
+Beam is imported inside functions, because a local run without Beam's options does not need it. The import takes a
 second, which is most of the time of a small conversion.
 """
 
@@ -37,9 +37,12 @@ class RunnerChoice:
     """A runner and how a job is distributed over it.
 
     Args:
-        local: whether the workers share this machine's process table and temporary folder. Then Beam runs nothing.
+        local: whether the workers are processes of this machine and share its temporary folder; Beam then runs nothing.
         runner: Beam's runner; None for a local run.
         options: Beam's options; None where the user gave none.
+        beam_arguments: the arguments from which `options` were parsed.
+        threads: threads of each worker.
+        workers: number of local worker processes, where 1 may mean this process; 0 for other runners.
         memory_bytes: memory for the inputs that one local worker decodes at a time.
         max_silence_seconds: time without a heartbeat after which the command cancels the job.
         job_restarts: how often the command restarts a lost job.
@@ -76,7 +79,7 @@ def choose_runner(
     options = _parse(beam_arguments) if beam_arguments else None
     if options is not None and (named := _runner_name(options)).lower() not in ("", *_LOCAL_RUNNERS):
         return _choose_beam_runner(named, options, beam_arguments, job)
-    # Both speak of jobs that a runner may lose; local workers end with this command.
+    # Both options are for jobs that a runner may lose; local workers end with this command.
     if job.max_silence_minutes is not None or job.job_restarts:
         named = "--job-restarts" if job.max_silence_minutes is None else "--max-silence-minutes"
         raise UsageError(
@@ -132,7 +135,7 @@ def _check_dataflow(choice: RunnerChoice, options: PipelineOptions, job: JobOpti
     from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
 
     validator = PipelineOptionsValidator(options, choice.runner)
-    if not validator.is_service_runner():  # a test endpoint of the user's own
+    if not validator.is_service_runner():  # an endpoint that the user chose for tests
         return
     cloud = options.view_as(GoogleCloudOptions)
     problems = [*validator.validate_cloud_options(cloud), *_bucket_problems(validator, cloud)]
@@ -145,10 +148,10 @@ def _check_dataflow(choice: RunnerChoice, options: PipelineOptions, job: JobOpti
 
 
 def _bucket_problems(validator: Any, cloud: Any) -> list[str]:
-    """Return what is wrong with the folders for temporary and staged files; Beam takes either for the other."""
+    """Return what is wrong with the folders for temporary and staged files; Beam uses one for both if need be."""
     locations = [name for name in ("temp_location", "staging_location") if getattr(cloud, name) is not None]
     faults = [fault for name in locations for fault in validator.validate_gcs_path(cloud, name)]
-    if len(faults) < len(locations):  # one is valid
+    if len(faults) < len(locations):  # each location has at most one fault, so one is valid
         return []
     return faults or ["Missing option: temp_location, a folder in a bucket"]
 
@@ -165,7 +168,7 @@ def _local_folders(job: JobOptions) -> list[str]:
 
 
 def _has_software(options: PipelineOptions) -> bool:
-    """Return whether an option brings packages to the workers, whose default image has none of halofeed."""
+    """Return whether an option installs packages on the workers, whose default image lacks halofeed."""
     from apache_beam.options.pipeline_options import SetupOptions, WorkerOptions
 
     setup, worker = options.view_as(SetupOptions), options.view_as(WorkerOptions)
@@ -205,9 +208,9 @@ def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
     given = list(beam_arguments)
     _keep_secrets(given)
     for name in ("--direct_num_workers", "--direct_running_mode"):
-        # With either option, Beam would reach workers through ports open to the network.
+        # With either option, Beam would talk to its workers through ports that are open to the network.
         if any(argument.startswith(name) for argument in given):
-            raise UsageError(f"{name}: say --workers, before the --")
+            raise UsageError(f"{name}: use --workers, before the --")
     options, unknown = _parse_with_beam(given)
     # Portable runners accept options that Beam's Python side does not know, because their job servers know them.
     if unknown and _runner_name(options).lower() in ("", *_LOCAL_RUNNERS, "dataflowrunner"):
@@ -236,7 +239,7 @@ def _parse_with_beam(given: list[str]) -> tuple[PipelineOptions, list[str]]:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            # PipelineOptions only logs unknown arguments, so its parser is asked for them.
+            # PipelineOptions only logs unknown arguments; its parser returns them.
             PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
             unknown = parsers[0].parse_known_args(given)[1]
             return PipelineOptions(given), unknown

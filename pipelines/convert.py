@@ -290,7 +290,7 @@ def _remember(
 
     Args:
         stamps: `ConversionPlan.stamps`, taken before the sources were read.
-        written: as of `remember`.
+        written: as in `remember`.
     """
     source, images = map(for_workers, (options.source, sources.images.root))
     origin = SourceLocations(source=source, images=images, stamps=stamps)
@@ -592,7 +592,7 @@ def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: Outpu
     with contextlib.closing(Bar(len(indexes), "shards", show=run.show_progress)) as bar:
         restarted(choice.job_restarts, run_once)
     if not output.exists(MANIFEST):
-        raise JobError(f"the job ended without {output.path(MANIFEST)}: was it cancelled? {SHARD_KEPT}")
+        raise JobError(f"the job ended without {output.path(MANIFEST)}: was it canceled? {SHARD_KEPT}")
 
 
 def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> None:

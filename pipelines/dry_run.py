@@ -258,7 +258,7 @@ def _propose(
 
 def _round_up(side: float) -> int:
     multiple = _SIDE_MULTIPLE if side > 4 * _SIDE_MULTIPLE else _SIDE_MULTIPLE // 2
-    # 1e-6: resampled sizes such as 64.0000001 are whole numbers but for rounding.
+    # 1e-6: resampled sizes such as 64.0000001 are whole numbers except for rounding.
     return multiple * math.ceil(side / multiple - 1e-6)
 
 

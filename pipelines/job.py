@@ -343,10 +343,10 @@ class ShardKey:
 def reference_to_json(reference: SourceExample) -> str:
     """Return a reference as JSON without its empty fields; equal references give equal text.
 
-    The members of a series lie in one folder, which the text has once, before their names.
+    The members of a series are in one folder. The text has the folder once, before their names.
     """
     document = _without_empty(vars(reference))
-    # Attributes serve the choice of splits and groups, which are made by now, and may name a patient.
+    # Attributes are for the choice of splits and groups, which is finished. They may name a patient.
     document.pop("attributes", None)
     # Empty lists stay: they mean that a picture has no object or no class; without a list this is unknown.
     if reference.boxes is not None:

@@ -40,17 +40,18 @@ _BORDER_SHARE = 0.9
 def colors_in(
     files: SourceFiles, paths: Iterable[str], max_pixels: int, *, of_palettes: bool = False
 ) -> set[int]:
-    """Return the colors of label images in color; {} if none is.
+    """Return all colors of those label images that are in color, as integers RRGGBB.
 
     Args:
         files: source files.
         paths: label images.
         max_pixels: see `read_label_image`.
-        of_palettes: whether a palette counts as colors, and not as numbers.
+        of_palettes: whether an image with a palette counts as one in color; otherwise its numbers are the classes.
     """
     found: set[int] = set()
 
     def note(values: NDArray[Any]) -> NDArray[Any]:
+        # `read_label_image` expects the classes of the colors, which nobody uses here.
         red, green, blue = (values[..., band].astype(np.int32) for band in range(3))
         found.update(np.unique(red << 16 | green << 8 | blue).tolist())
         return np.zeros(values.shape[:2], np.uint8)
@@ -71,17 +72,18 @@ def colors_in(
 def _has_values(data: bytes, max_pixels: int) -> bool:
     try:
         read_label_image(data, max_pixels)
-    except SourceError:  # which says that it is in color
+    except SourceError:  # in color, or damaged, which the caller finds by reading it again
         return False
     return True
 
 
 def find_color_table(files: SourceFiles, paths: Sequence[str], max_pixels: int) -> ClassTable | None:
-    """Return the class table beside label images whose colors are all of theirs; None without label images in color.
+    """Return the class table beside label images that names all their colors; None without label images in color.
 
     Raises:
-        AnnotationsError: several tables have these colors and other names.
+        AnnotationsError: several tables name all colors, in different ways, or none names all and one names some.
     """
+    # Black is the background unless a table names it.
     colors = {color for color in colors_in(files, paths, max_pixels) if color}
     # Gray in three equal channels, as editors save masks, has values and no colors of classes.
     if not colors or all(color % 0x010101 == 0 for color in colors):
@@ -94,14 +96,14 @@ def find_color_table(files: SourceFiles, paths: Sequence[str], max_pixels: int) 
     if len({describe_colors(table) for table in fitting}) > 1:
         listed = " and ".join(table.where for table in fitting[:3])
         raise AnnotationsError(
-            f"{listed} name the colors of {paths[0]} in different ways; choose one with --label-map, or say "
+            f"{listed} name the colors of {paths[0]} in different ways; choose one with --label-map, or use "
             f"--label-colors '{describe_colors(fitting[0])}'"
         )
     return fitting[0]
 
 
 def _check_no_partial_table(tables: Sequence[ClassTable], colors: Set[int], example: str) -> None:
-    """Refuse a table that names some colors of the label images; it may be incomplete, or of other images."""
+    """Refuse a table that names only some colors of the label images; it may be incomplete, or belong to others."""
     partial = next((one for one in tables if colors & one.colors.keys() - {0}), None)
     if partial is None:
         return
@@ -114,7 +116,7 @@ def _check_no_partial_table(tables: Sequence[ClassTable], colors: Set[int], exam
 
 
 def _tables_beside(files: SourceFiles) -> list[ClassTable]:
-    """Return the class tables with colors in the top folders of a source; other documents are passed over."""
+    """Return the class tables with colors in the root of a source and its folders; skip other documents."""
     found = []
     paths = [
         path
@@ -126,10 +128,8 @@ def _tables_beside(files: SourceFiles) -> list[ClassTable]:
     for path in paths[:_MAX_TABLES]:
         try:
             table = read_table(path, files.read(path))
-        except (
-            AnnotationsError,
-            SourceError,
-        ):  # another document; --label-map would say what is wrong with a table
+        # Any other document fails here too. --label-map reports what is wrong with a table.
+        except (AnnotationsError, SourceError):
             continue
         if table.colors:
             found.append(table)
@@ -149,7 +149,8 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
         AnnotationsError: value 0 gets the name of an object, and is the background in all of these images; or the
             table has colors and no values, and the images have no colors.
     """
-    if table.is_numbered or not paths:  # numbers in the file need no positions
+    # A table with numbers does not depend on positions, and without label images there is nothing to compare.
+    if table.is_numbered or not paths:
         return
     if table.colors:
         _check_has_colors(table, files, paths, max_pixels)
@@ -168,12 +169,12 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
 
 
 def _check_has_colors(table: ClassTable, files: SourceFiles, paths: Sequence[str], max_pixels: int) -> None:
-    """Refuse a table of colors whose rows are in no order of values, for label images without these colors."""
+    """Refuse a table of colors for label images without them, unless the positions of its rows are values."""
     colors = colors_in(files, paths, max_pixels, of_palettes=True)
     if not table.is_in_order and not colors & (table.colors.keys() - {0}):
         raise AnnotationsError(
             f"{table.where}: it names colors and no values, and label images such as {paths[0]} hold values; write "
-            f"a .json file with the value of each class, such as {_as_json(table, 0)}"
+            f"a .json file with the value of each class, such as {_as_json(table)}"
         )
 
 
@@ -221,9 +222,9 @@ def is_of_objects(table: ClassTable, files: SourceFiles) -> bool:
 
 
 def _way_to_background(table: ClassTable) -> str:
-    """Return what to do about a list of names; an option only if the first name hints at a background.
+    """Return advice on a list of names whose first name is the class of value 0.
 
-    Else the option would drop an object from a list that lacks the background.
+    The advice is an option only if that name hints at a background. Otherwise the option might drop an object.
     """
     first = table.names[0]
     if first.lower() in _BACKGROUND_HINTS:
@@ -231,12 +232,12 @@ def _way_to_background(table: ClassTable) -> str:
     return (
         f"; if value 1 is {first!r}, insert the line '{BACKGROUND}' above it; if {first!r} is another word for the "
         f"background, write '{BACKGROUND}' in its place; if value 0 is an object, write a .json file with the value of "
-        f"each class, such as {_as_json(table, 0)}"
+        f"each class, such as {_as_json(table)}"
     )
 
 
-def _as_json(table: ClassTable, start: int) -> str:
-    pairs = ", ".join(f'"{row.name}": {row.value + start}' for row in table.rows[:3])
+def _as_json(table: ClassTable) -> str:
+    pairs = ", ".join(f'"{row.name}": {row.value}' for row in table.rows[:3])
     return "{" + pairs + (", ...}" if len(table.rows) > 3 else "}")
 
 
@@ -253,7 +254,7 @@ def _share_of_zero_in_border(files: SourceFiles, path: str, max_pixels: int) -> 
 def gray_reading(
     files: SourceFiles, paths: Sequence[str], named: Iterable[int], choice: str, max_pixels: int
 ) -> tuple[int, tuple[str, ...]]:
-    """Return `LabelMap.shown_bits` and `LabelMap.forms` for some label images.
+    """Return how to read gray label images: `LabelMap.shown_bits` and `LabelMap.forms`, which `LabelMap` defines.
 
     Args:
         files: source files.
@@ -263,9 +264,10 @@ def gray_reading(
         max_pixels: see `read_label_image`.
 
     Raises:
-        AnnotationsError: files of several forms prove nothing.
+        AnnotationsError: the files have several forms, and nothing proves which values they mean.
     """
     forms = _forms(files, paths)
+    # The user's choice needs no evidence.
     if choice == "stored":
         return 0, ()
     if choice == "shown":

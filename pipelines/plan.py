@@ -194,7 +194,7 @@ def _check_convertible(
     # With --max-rejected the commit refuses, after the list of rejected inputs has been written.
     if not totals.convertible and options.max_rejected is None:
         totals.refuse_all(images.root)
-    # If an id comes twice, this lists the references again to name their sources.
+    # If an id is repeated, list the references again to name their sources.
     references = functools.partial(list_references, layout_input)
     refuse_repeated(
         totals.identities, lambda: ((one.key, one.source) for one in references() if one.problem is None)
@@ -262,6 +262,6 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
         check_channels_are_ct(names)
     if names and len(names) != recipe.channels:
         raise UsageError(
-            f"--channels {recipe.channels}: the data set has {len(names)} ({', '.join(names)}); say --channels "
+            f"--channels {recipe.channels}: the data set has {len(names)} ({', '.join(names)}); use --channels "
             f"{len(names)}"
         )

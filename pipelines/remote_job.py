@@ -114,7 +114,7 @@ def run_remote(
         JobError: a worker failed.
     """
     signals.set_stop_message(
-        outlook="the job is being cancelled, and ends with the shards that it is writing; the same command resumes it"
+        outlook="the job is being canceled, and ends with the shards that it is writing; the same command resumes it"
     )
     output, name = split_heartbeat_path(heartbeat_path)
 

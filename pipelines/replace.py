@@ -84,7 +84,7 @@ def check_own_version(output: OutputFolder, name: str, fix: str) -> None:
 
 
 def _check_proven(output: OutputFolder, name: str, fix: str) -> None:
-    """Refuse files named like shards of which no index proves that a conversion wrote them."""
+    """Refuse files named like shards if no index proves that a conversion wrote them."""
     listed = sorted(file for file in output.sizes() if is_conversion_file(file, name))
     if listed and not proven(output, listed):
         more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""

@@ -286,7 +286,7 @@ class ShardWriter:
         A runner may repeat the call, also after a crash in the middle; each input counts once.
 
         Args:
-            references: references that came with the key, unless they lie in files by shard.
+            references: references that came with the key; unused if they are in files by shard.
 
         Raises:
             JobError: this process alone has rejected more inputs than the job allows.

@@ -152,7 +152,7 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
 
 
 def _cut_classes(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:
-    """Yield a warning about the classes of which the static shape cuts off more than a share."""
+    """Yield a warning about the classes that lose more than a share of their voxels to the static shape."""
     total, lost = split.statistics.label_mm3 or {}, split.statistics.label_cut_mm3 or {}
     shares = {value: lost.get(value, 0) / mm3 for value, mm3 in total.items()}
     cut = sorted((-share, value) for value, share in shares.items() if share > warn_cut)
@@ -203,7 +203,7 @@ def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
             f"{plural(sum(of_body.values()), 'scan')}"
         )
         fix = f"; the largest scan has {largest}: {cure_of_cuts(manifest.recipe, has_labels=False)}"
-    # The labels show what matters in a scan, and their loss has another warning; air around a body may be cut off.
+    # Labels show what matters in a scan, and another warning covers their loss. Air around a body may be cut off.
     is_warning = bool(without_body) and not statistics.labelled
     return [
         f"  {'warning: ' * is_warning}{name}: {share:.1%} of the field of view (up to {max(of_view)}% of a scan) lies "

@@ -12,6 +12,7 @@ from typing import Any
 from halofeed.pipelines.classes import NamesInLabels
 from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.job import reference_to_json
+from halofeed.prep.annotations.contract import ListedClasses
 from halofeed.prep.annotations.written_boxes import BOX_IS_INVERTED, MIN_BAD_OBJECTS, is_mostly_bad
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_volume_name
@@ -48,6 +49,8 @@ class Totals:
         first_unlabeled: first of them.
         declared: sizes of stored objects, as far as declared sizes of pictures show them; empty for lists that workers
             wrote.
+        listed_classes: classes that the layout knows from what it has read for the references; None if it has other
+            files of classes, or none.
     """
 
     count: int = 0
@@ -75,6 +78,7 @@ class Totals:
     label_images: list[str] = field(default_factory=list)
     names_in_labels: NamesInLabels | None = None
     declared: LedgerCounter = field(default_factory=LedgerCounter)
+    listed_classes: ListedClasses | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process, without the ids (8 bytes each) and the ordered digest."""
@@ -123,6 +127,10 @@ class Totals:
             self.problems[named] += 1
             self.first_problems.setdefault(named, reference.source + (f": {detail}" if detail else ""))
         return identity, line.encode("utf-8", "surrogateescape")
+
+    def keep_classes(self, classes: ListedClasses) -> None:
+        """Keep the classes that a listing returned."""
+        self.listed_classes = classes
 
     def _take_convertible(self, reference: SourceExample) -> None:
         self.splits[reference.split] += 1
@@ -246,7 +254,7 @@ class Totals:
         raise JobError("\n".join([head, *listed]))
 
     def check_objects(self) -> None:
-        """Refuse annotations of which most objects are unusable, because this is a systematic mistake."""
+        """Refuse annotations if most of their objects are unusable, because this is a systematic mistake."""
         bad = sum(self.bad_objects.values())
         inverted = self.bad_objects[BOX_IS_INVERTED]
         many_inverted = inverted >= MIN_BAD_OBJECTS and inverted > SHARE_INVERTED * self.objects

@@ -191,7 +191,7 @@ def field_problems(task: str, fields: Sequence[Field], labels: Collection[int]) 
 
     Args:
         task: a key of `TASKS`.
-        fields: fields without problems of their own, see `Field.problems`.
+        fields: fields that are valid by themselves, see `Field.problems`.
         labels: ids of the classes.
     """
     named = {field.name: field for field in fields}

@@ -1,7 +1,7 @@
 """Parser of protobuf's text format: label maps (.pbtxt) and configurations of training (.config).
 
 It needs no schema: every field is a list of what its occurrences say, scalars as text and messages as fields. `Message`
-reads configurations, of which every field must be known.
+reads configurations and must know every field of them.
 Source: the Text Format Language Specification of Protocol Buffers.
 """
 

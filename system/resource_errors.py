@@ -97,7 +97,7 @@ def resource_error(error: BaseException) -> str | None:
     >>> str(resource_error(RuntimeError("can't start new thread"))).startswith("no further thread could be started")
     True
     """
-    # The dynamic loader's text if no address space is left for a library.
+    # The dynamic loader reports this for a library if no address space is left.
     unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
     refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
     if isinstance(error, MemoryError) or unmapped or refused:

@@ -286,7 +286,7 @@ def _damaged(folder: Path, error: Exception) -> CorruptFileError:
 
 def _check_metrics(folder: Path) -> None:
     """Raise CorruptFileError if a metric, which selects the best checkpoint, differs from the saved document."""
-    # Orbax chooses the best checkpoint by this file, for which it stores no checksum.
+    # Orbax chooses the best checkpoint by this file, which has no checksum.
     for checkpoint in sorted(find_paths(folder, "[0-9]" * DIGITS)):
         metric = None
         try:

@@ -134,7 +134,7 @@ _Placement = tuple[NDArray[np.float64], Sequence[int], Sequence[int]]
 
 
 def _source_of(image_size: NDArray[Any], truth: Host, row: int) -> _Placement:
-    """Return how one row's image lies in its source picture."""
+    """Return how one row's image is placed in its source picture."""
     if not {"transform", "source_height", "source_width"} <= set(truth):
         return np.eye(2, 3), image_size.tolist(), image_size.tolist()
     source_size = [int(truth[name][row]) for name in ("source_height", "source_width")]
@@ -381,7 +381,7 @@ def hausdorff_per_class(
 def hausdorff95(one: BooleanMask, other: BooleanMask, spacing: Sequence[float]) -> float:
     """Return the larger of the two directed 95th percentiles of surface distances.
 
-    The surface of a mask is its voxels with a face towards the outside or the image's edge. Distances are between
+    The surface of a mask is its voxels with a face toward the outside or the image's edge. Distances are between
     voxel centers, and percentiles are interpolated linearly, as in MONAI.
 
     Args:

@@ -91,7 +91,7 @@ class Progress:
         self._done, self._working, self._waiting = 0, 0.0, 0.0
 
     def say(self, text: str) -> None:
-        """Print a line of its own."""
+        """Print a separate line."""
         if self._stream is not None:
             clear = "\r\x1b[K" if self._in_place else ""
             write_if_possible(self._stream, f"{clear}{text}\n")

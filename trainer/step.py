@@ -273,7 +273,7 @@ def compile_step(
             step=state.step + 1,
         )
         values = {**parts, "loss": loss, "gradient_norm": optax.tree.norm(gradients)}
-        # A value of the step: a separate program for the rate cost 28 to 45 ms on an H100 (docs/decisions.md).
+        # The step returns the rate: a separate program for it cost 28 to 45 ms on an H100 (docs/decisions.md).
         if schedule is not None:
             values["learning_rate"] = schedule(state.step // average_every)
         return after, values

@@ -182,7 +182,7 @@ class TrainingTask(Protocol):
 
     Attributes:
         keys: keys of a batch that the loss needs besides `image`.
-        on_grid: those of `keys` that lie on the image's grid and are split like it.
+        on_grid: those of `keys` that are on the image's grid and are split like it.
         truth: keys of a batch that the metrics need besides `valid` and `id`.
         include: optional fields of the data set that the loader must add for evaluation and prediction.
         best: name of the metric that selects the best checkpoint; higher is better.

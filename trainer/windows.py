@@ -146,7 +146,7 @@ class TileBlender:
 class ScanBlender:
     """Class probabilities of complete scans, each stored as one record or as tiles.
 
-    Memory: a `TileBlender` per scan of which some tiles are missing.
+    Memory: a `TileBlender` per scan with missing tiles.
 
     Args:
         tiles: tiles of each scan by their number.

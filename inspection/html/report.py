@@ -487,7 +487,7 @@ def commands(report: Report) -> dict[str, Any]:
     filled = [name for name in facts.splits if manifest.splits[name].records] or list(facts.splits)
     split = filled[0] if filled else "train"
     records = manifest.splits[split].records if split in manifest.splits else 0
-    # The largest batch of which an epoch has at least four.
+    # The largest batch size with at least four batches in an epoch.
     batch = next((size for size in (64, 32, 16, 8, 4, 2) if size * 4 <= records), 1)
     channels = class_channels(manifest)
     cores, dims = _shown_partition(report)
@@ -596,17 +596,17 @@ def grids(report: Report) -> dict[str, Any]:
 
 
 def values(report: Report) -> dict[str, Any]:
-    """Show the distribution of values in the body and in labelled voxels, with the window and figures."""
+    """Show the distribution of values in the body and in labeled voxels, with the window and figures."""
     facts, display = report.facts, report.display
     body, foreground = counts_of(facts.total, "body"), counts_of(facts.total, "foreground")
     if not body.total:
         return {"display": display, "body": body}
     split = next((name for name in facts.splits if name.startswith("train")), facts.splits[0])
     chosen = value_figures(facts, split, "foreground")
-    which = f"Stored values of the labelled voxels of {split}"
+    which = f"Stored values of the labeled voxels of {split}"
     if chosen is None:
         chosen = value_figures(facts, split, "body")
-        which = f"Stored values of all voxels of {split}, because none are labelled"
+        which = f"Stored values of all voxels of {split}, because none are labeled"
     z_scores = f"mean = {chosen.mean:.4f}\nstd = {chosen.deviation:.4f}" if chosen else ""
     return {
         "display": display,

@@ -454,7 +454,7 @@ class Windows:
         Args:
             sides: size of the window per axis; a smaller image is shown completely.
             uniforms: float64 [row, axis].
-            minimum_visible: as of `Objects.crop`.
+            minimum_visible: as in `Objects.crop`.
         """
         shape = np.minimum(np.array(sides), self.shape)
         end = self.start + self.shape

@@ -44,7 +44,7 @@ class ScaleJitter:
     Args:
         height, width: size of the frame, in pixels.
         scales: smallest and largest scale; all scales between are equally likely.
-        minimum_visible: as of `RandomCrop`.
+        minimum_visible: as in `RandomCrop`.
     """
 
     height: int

@@ -47,7 +47,7 @@ ImageShape = tuple[int, ...]
 Ranges = tuple[tuple[int, int], ...]
 """(start, stop) per axis."""
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
-"""Types that stand for all others of their size in bytes if bits are only moved."""
+"""Types that represent all others of their size in bytes if bits are only moved."""
 _SMALLEST_SIDE = 16
 """NumPy copies planes below this, because calling OpenCV costs more than the copy."""
 _LARGE_BYTES = 1 << 17

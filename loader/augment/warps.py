@@ -45,7 +45,7 @@ class RandomRotation:
         degrees: the largest angle; for a volume one for all axes, or (depth, height, width).
         probability: probability of a rotation.
         fill: value from outside; None is a picture's padding, and the minimum of the sampled part of a volume.
-        minimum_visible: as of `RandomCrop`.
+        minimum_visible: as in `RandomCrop`.
     """
 
     degrees: float | tuple[float, ...] = 10.0

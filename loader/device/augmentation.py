@@ -217,7 +217,7 @@ def augment_on_device(
     for augmentation, draw in zip(augmentations, draws, strict=True):
         pixels = replace(pixels, image=augmentation.apply(pixels, draw))
     after = pixels.image
-    # Other units, such as HU, have no bounds of their own.
+    # Other units, such as HU, have no fixed bounds.
     if stored == "uint8":
         after = ops.clip(after, *_EIGHT_BITS)
     if pixels.extent is not None:

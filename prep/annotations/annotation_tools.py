@@ -55,7 +55,7 @@ class FilePicture:
         fault: error that makes the picture unusable.
         optional: whether the picture is ignored if there is no such file.
         notes: remarks on how the file was read.
-        attributes: keys of the picture's entry, of which some may name its group.
+        attributes: keys of the picture's entry; some of them may name its group.
     """
 
     name: str

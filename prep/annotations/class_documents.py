@@ -65,14 +65,14 @@ def read_class_document(name: str, document: Any, first: int = 0) -> ClassTable:
 
 def _names_of_label_map(document: Any) -> Any:
     """Return the names in the form of `LabelMap.to_json`, which has other dicts beside them; else the document."""
-    # `aliases` and `values` beside the names would be read as further tables.
+    # `aliases` and `values` beside the names would be read as separate tables.
     if isinstance(document, dict) and isinstance(document.get("names"), dict) and "first_id" in document:
         return document["names"]
     return document
 
 
 def _tables_in(name: str, document: Any, first: int) -> tuple[dict[str, ClassTable], str]:
-    """Return the class tables by their paths in a document, and why the first unclear part is none."""
+    """Return the class tables by their paths in a document, and why the first unclear part is not a table."""
     found: dict[str, ClassTable] = {}
     unclear = ""
     for path, part in _parts(document, ""):
@@ -163,7 +163,7 @@ def _grid_of_entries(place: str, entries: Sequence[Mapping[str, Any]]) -> ClassG
     """Return the grid of entries with the same keys; keys that some entries lack are left out."""
     shared = [key for key in entries[0] if all(key in one for one in entries)]
     columns = {key: [one[key] for one in entries] for key in shared}
-    # A list or dict in a cell describes something else than the class, but for a list that is a color.
+    # A list or dict in a cell describes something other than the class, unless the list is a color.
     columns = {key: cells for key, cells in columns.items() if all(map(_is_cell, cells))}
     if not any(map(_are_texts, columns.values())):
         return None

@@ -41,7 +41,7 @@ _COMMENTS = ("#", ";", "//", "%")
 _TITLE = re.compile(r"\[[^\[\],]+\]")
 """Title of a section of an INI file; a list such as [cat, dog] has a comma."""
 _COMMENT_TAIL = re.compile(r"\s(?:#|//|;|%)\s.*")
-"""Comment behind a name: its mark stands alone between blanks, as it does not in "C#" or "50%"."""
+"""Comment behind a name: its mark is between blanks, unlike in "C#" or "50%"."""
 _EDGE_MARKS = re.compile(r"^[^\w\s]+(?=\s)|^\W?\d+[^\w\s]+(?=\s)|(?<=\w)[^\w\s)\]!?.+\"']+$")
 """Marks at the edges of names: bullets and arrows, numbers with a mark, and ends such as a comma."""
 _LIST_MARKS = re.compile(rf"{_EDGE_MARKS.pattern}|[,;:=|\t{{}}]")
@@ -241,7 +241,7 @@ def _is_name_and_number(rows: Sequence[Sequence[str]]) -> bool:
 
 def _header_of_comments(comments: Sequence[_Line], split: _Split, width: int) -> tuple[str, ...]:
     """Return the last comment that has a word for each column, such as `#No. name R G B A`; () if there is none."""
-    # The title is the last comment above the rows: FreeSurfer and 3D Slicer write several lines of comments.
+    # The last one is right above the rows: FreeSurfer and 3D Slicer write several lines of comments.
     for _, line in reversed(comments):
         bare = line.lstrip("#;%/ ")
         words = [word.strip("<>") for word in bare.replace(":", " ").replace(",", " ").split()]
@@ -257,7 +257,7 @@ def _is_value(cell: Any) -> bool:
 
 
 def _check_no_numbers(name: str, content: Sequence[_Line], way: str) -> None:
-    """Refuse lines of which most, but not all, begin with a number or end in several.
+    """Refuse lines if most, but not all, begin with a number or end in several.
 
     They are a table of which one line was written wrong; as a list, its numbers would become parts of the names.
     """

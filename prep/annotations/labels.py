@@ -175,7 +175,7 @@ class LabelMap:
         )
 
     def _ids_of_ignored(self, ignored: Collection[int]) -> set[int]:
-        """Return the classes of ignored values, but for the background, which always is a class."""
+        """Return the classes of ignored values except the background, which is always a class."""
         # Then the values are the ids.
         if self.values is None:
             return {*ignored} - {0}
@@ -541,7 +541,7 @@ def _row_of_item(name: str, message: Any) -> ClassRow:
 
 
 def _texts_of_item(name: str, message: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """Return the fields of an `item` that are read; raise AnnotationsError for one that comes twice."""
+    """Return the fields of an `item` that are read; raise AnnotationsError for a repeated one."""
     item: dict[str, str] = {}
     for key in ("id", "name", "display_name"):
         values = [value for value in message.get(key, ()) if isinstance(value, str)]

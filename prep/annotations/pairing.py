@@ -175,7 +175,7 @@ def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root:
             other = next(path for path in paths if not is_split_name(_folder_at(path, place)))
             raise AnnotationsError(
                 f"{root}: folder {'/'.join(named[0])} names a split and {'/'.join(other) or 'the root'} does not; put "
-                "every image in the folder of a split, or say --split-folders no"
+                "every image in the folder of a split, or use --split-folders no"
             )
         if named:
             return place

@@ -192,7 +192,7 @@ def may_suggest_layout(files: SourceFiles, others: Iterable[str], images: Iterab
         images: path of one image per folder.
     """
     others, images = list(others), list(images)
-    # A text or mask may belong to any image, also to one that is not listed here.
+    # A text or mask represents its image, which may be any of the images that are not listed here.
     beside_texts = [f"{splitext(path)[0]}.jpg" for path in others if path.lower().endswith(".txt")]
     of_masks = [f"images/{basename(path)}" for path in images if _lies_in(_MASK_FOLDER, path)]
     known = _FileSubset(files, [*others, *images, *of_masks])
@@ -284,7 +284,7 @@ def _detect_dataset_json(files: ListedFiles, paths: Sequence[str]) -> Hint | Non
         if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
             return hint_of_layout(f"{path} is that of nnU-Net's version 1", "nnunet")
         if keys & {"modality", "training"}:
-            return hint_of_layout(f"{path} is that of the Medical Segmentation Decathlon", "msd")
+            return hint_of_layout(f"{path} is a file of the Medical Segmentation Decathlon", "msd")
     return None
 
 
@@ -298,7 +298,7 @@ def _keys_of_dataset_json(text: str) -> set[str]:
 def _detect_marks(files: ListedFiles, paths: Sequence[str], extension: str) -> Hint | None:
     for path, text in read_heads(files, paths, extension):
         for what, layout, marks in _MARKS[extension]:
-            # Keys of other tools may appear in comments and texts, so each tool has several marks.
+            # Keys of other tools may appear in comments and texts, so each tool has specific marks.
             if all(re.search(mark, text, re.DOTALL) for mark in marks):
                 return hint_of_layout(f"{path} is {what}", layout)
     return None
@@ -586,7 +586,7 @@ def _content_of_table(files: ListedFiles, text: str) -> str:
 
 def _detect_container(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect files that hold pictures: tar files, TFRecord files and Parquet files."""
-    if any(_images(files)):  # an archive of the pictures may be in the same folder
+    if any(_images(files)):  # an archive may contain the same pictures
         return None
     for path in paths:
         # metadata.parquet names files, and another detector knows it.

@@ -101,7 +101,7 @@ class LayoutError(AnnotationsError):
     """Error of a source that does not fit the layout that the user named, with advice for that layout.
 
     The advice may open files, so it is made when the message is needed. `brief` is the message without it: another
-    layout, or the choice of one, has advice of its own.
+    layout, or the choice of one, has specific advice.
     """
 
     def __init__(self, brief: str, advice: Callable[[], str]) -> None:
@@ -133,7 +133,7 @@ labels with --image-pattern and --label-pattern: paths with {id} for the part th
     paths = list(iterate_scans(files.sizes()))
     if not paths:
         return "it holds no picture and no volume"
-    # Patterns pair one label with an image, so several labels per image have other advice.
+    # Patterns pair one label with an image, so several labels need other advice.
     if several := several_labels(files, paths):
         return several
     path = paths[0]

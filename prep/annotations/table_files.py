@@ -26,7 +26,7 @@ def table_files(annotations: SourceFiles, annotation_file: str | None, form: str
     """Return the named table, or the tables of a form in the folder of the annotations.
 
     Raises:
-        AnnotationsError: there are none, or nothing says which of several belong together.
+        AnnotationsError: there are none, or several of which it is unclear which belong together.
     """
     if annotation_file is not None:
         return [annotation_file]

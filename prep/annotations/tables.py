@@ -573,7 +573,7 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
     """Return a value as text; raise AnnotationsError if the column cannot hold it."""
     if value is None:
         return ""
-    # Each list, converted to text, would be another class.
+    # If a list became text, each different list would be another class.
     if is_text and isinstance(value, dict | list) and not (may_list and isinstance(value, list)):
         kind = "an object" if isinstance(value, dict) else "a list"
         raise AnnotationsError(f"{place}: {column}: expected text or a number, got {kind}")

@@ -39,7 +39,7 @@ from halofeed.system.errors import AnnotationsError, CorruptFileError, SourceErr
 
 _MAX_VALUES = 1_000_000
 _MAX_MASK_PIXELS = 1 << 28
-"""Most pixels of an object's mask, as of a picture of 16,384 x 16,384."""
+"""Most pixels of an object's mask: those of a picture of 16,384 x 16,384."""
 _FILE_NAMES = (keys.FILENAME, "file_name", "filename", "id", keys.SOURCE_ID)
 """Keys of the name of a picture's file, of which the first one with a text is used."""
 _YXYX = "REL_YXYX"
@@ -429,7 +429,7 @@ def _tfds_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _Reco
     if not boxes or options.wants_boxes is False:
         return schema
     box = _tfds_box(described, boxes)
-    # The features of an object are beside its box: objects/bbox, objects/label, objects/is_crowd.
+    # The features of an object are named alike: objects/bbox, objects/label, objects/is_crowd.
     own = [one for one in found if one.parts[:-1] == box.parts[:-1] and one is not box]
     classes = _of_kind(own, "classLabel", in_sequence=1)
     others = [one for one in own if one.in_sequence == 1 and one not in classes]

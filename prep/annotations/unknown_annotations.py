@@ -132,7 +132,7 @@ def _describe_text(path: str, text: str, pictures: Collection[str]) -> Hint | No
     """
     if path.lower().endswith(".xml"):
         return _describe_xml(path, text) if name_stem(path) in pictures else None
-    # Text files of numbers are labels even where they are called otherwise than the pictures.
+    # Text files of numbers are labels even if their names differ from those of the pictures.
     if not path.endswith(".txt") and name_stem(path) not in pictures:
         return None
     rows = [re.split(r"[\s,;]+", line.strip(" ,;")) for line in _first_lines(text)]

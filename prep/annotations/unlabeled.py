@@ -19,7 +19,7 @@ Assign = Callable[[Iterable[SourceExample]], Iterator[SourceExample]]
 def assign_unlabeled_apart(
     examples: Iterable[SourceExample], assign: Assign, *, by_shares: bool
 ) -> Iterator[SourceExample]:
-    """Yield examples of a segmentation set with their splits, those without a label in splits of their own.
+    """Yield examples of a segmentation set with their splits, those without a label in separate splits.
 
     The record of an image without a label has zeros as label. In a split with labeled records, a loss or a metric that
     does not use `labelled` would take these zeros for background. Whether an image has a label decides, not the name

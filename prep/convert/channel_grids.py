@@ -55,7 +55,7 @@ def bring_channel(plan: VolumePlan | None, scan: Scan, voxels: Voxels) -> tuple[
         voxels: [depth, height, width, channel] as stored.
 
     Raises:
-        SourceError: the channel lies completely outside of the first.
+        SourceError: the channel is completely outside the first.
     """
     values = view_of(plan_canonical(scan.grid), voxels)
     if plan is None:

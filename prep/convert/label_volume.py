@@ -150,9 +150,9 @@ class LabelReader:
         """Open the label of a DICOM series that has a picture for each slice.
 
         A picture belongs to the slice of the same name. Without such names, both are taken in order of their names if
-        the slices lie in that order.
+        the slices have that order.
         """
-        # One more or less would shift all that follow it.
+        # Pictures are paired with slices in order, so one more or less would shift all that follow.
         if len(members) != len(self.slices):
             detail = (
                 f"{plural(len(members), 'picture')} in {path}, {plural(len(self.slices), 'slice')} in "
@@ -371,9 +371,9 @@ class LabelReader:
             fix = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
             if same_shape and not _may_be_taken_by_voxels(mask.grid, self.grid):
                 fix = "its axes run otherwise than the image's; --mask-grid resample takes it where its affine puts it"
-            # A mask of the scan's shape may have lost its affine; one of another shape was drawn on another grid.
             if self.recipe.mask_grid == "resample":
                 return _resample(turned.target, values, self.canonical, fix)
+            # A mask of the scan's shape may have lost its affine; one of another shape was drawn on another grid.
             if self.recipe.mask_grid == "voxels" and same_shape:
                 finding = Finding.corrected(FindingName.MASK_AFFINE_DIFFERS, "taken voxel for voxel")
                 return view_of(plan_canonical(self.grid), stored), (finding,)
@@ -474,7 +474,7 @@ def _may_be_taken_by_voxels(mask: Grid, image: Grid) -> bool:
 
 
 def _resample(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Voxels, tuple[Finding, ...]]:
-    """Resample a mask to its scan's grid; refuse one that lies completely outside, with `fix` as the detail."""
+    """Resample a mask to its scan's grid; refuse one that is completely outside, with `fix` as the detail."""
     onto = plan_onto(source, target)
     on_scan = apply_mask(onto, values)
     # A label that leaves nothing on its scan belongs to another one, or its affine was lost.

@@ -294,7 +294,7 @@ def add_instances(
     sizes = sorted(counts[value] for value in values if counts.get(value))
     if len(sizes) > 1:
         ledger.count("several_numbered_records")
-        # Parts of one structure, such as a tumor in its organ, touch. Objects lie apart somewhere.
+        # Parts of one structure, such as a tumor in its organ, touch. Separate objects have a gap somewhere.
         ledger.count("apart_records", many or _regions(planes > 0) > 1)
         # A few cut objects at the edge do not decide about many.
         few = len(sizes) // 10 if many else 0

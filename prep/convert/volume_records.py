@@ -526,7 +526,7 @@ class VolumeConverter:
         found = sum(scan.channels for scan in scans)
         if found != self.recipe.channels:
             detail = f"found {found}, expected {self.recipe.channels}"
-            fix = f"say --channels {found} if all scans have as many"
+            fix = f"use --channels {found} if all scans have as many"
             raise SourceError("read", "number of channels", f"{detail}; {fix}")
         brought = [
             bring_channel(plan, scan, _narrowed(scan.read()))

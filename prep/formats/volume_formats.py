@@ -1,7 +1,7 @@
 """Table of the volume formats, and the functions that open a path as a scan or as a mask.
 
-A new format needs a file in volume/, and a line in each of `FORMATS`, `_open_file` and
-`halofeed.prep.sources.file_names`. The readers, and with them nibabel and pydicom, are imported when the first file of
+A new format needs a file in volume/, and a line in each of `FORMATS`, `_open_file` and `FORMAT_EXTENSIONS`
+(`prep/sources/file_names.py`). The readers, and with them nibabel and pydicom, are imported when the first file of
 their format is opened.
 """
 

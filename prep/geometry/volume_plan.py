@@ -373,7 +373,7 @@ def plan_window(grid: Grid, start: VolumeShape, shape: VolumeShape) -> VolumePla
         return plan_nothing(grid)
     inside = []
     for origin, new, old in zip(start, shape, grid.shape, strict=True):
-        # What lies before voxel 0 or after the last one is padding.
+        # Positions before voxel 0 or after the last one are padding.
         low, high = max(0, -origin), min(new, old - origin)
         inside.append((low, high) if low < high else (0, 0))
     return plan_volume_step(grid, AxisView(shape=shape, first=start, inside=tuple(inside)))

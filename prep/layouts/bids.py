@@ -123,7 +123,7 @@ class _BidsFile:
 
     @property
     def data_set(self) -> str:
-        """Folder of the data set; rawdata and derivatives may lie side by side in it."""
+        """Folder of the data set; it may contain both rawdata and derivatives."""
         folders = self.place.split("/") if self.place else []
         # BIDS, "Source vs. raw vs. derived data": ds/rawdata/sub-01 and ds/derivatives/x/sub-01 are one data set.
         end = folders.index("derivatives") if self.is_derived else len(folders)
@@ -194,7 +194,7 @@ def list_references(
     - A subject is a group. A column `split` of participants.tsv assigns splits, and no other column does.
 
     Raises:
-        AnnotationsError: there are several data sets, or no image, or no common channel; labels lie in several
+        AnnotationsError: there are several data sets, or no image, or no common channel; labels are in several
             pipelines, or are of two kinds.
     """
     found = _find(images, annotation_file, options)
@@ -228,7 +228,7 @@ def label_values(
         AnnotationsError: tables of two labels differ.
     """
     found = _find(images, annotation_file, options)
-    # Masks of classes are numbered here; they hold 0 and 1 themselves.
+    # A mask of one class stores 0 and 1, so the numbers of the classes are chosen here.
     if names := [label.class_name for label in found.masks if label.class_name]:
         return class_values(target_classes(names, images.root, options), options)
     named: dict[str, Mapping[int, str]] = {}
@@ -398,7 +398,7 @@ def _matches(pattern: Pattern, file: _BidsFile) -> bool:
 
 
 def _named_after(path: str, stems: Mapping[str, str]) -> Problem:
-    """Return the problem of a file whose name is none of BIDS, such as sub-01_T1w_seg-manual, with a way to pair it."""
+    """Return the problem of a file whose name is not BIDS, such as sub-01_T1w_seg-manual, with a way to pair it."""
     words, image = _patterns_of_pair(path, stems)
     if not words:
         return NEITHER
@@ -410,7 +410,7 @@ def _patterns_of_pair(path: str, stems: Mapping[str, str]) -> tuple[tuple[str, .
     """Return the options that pair a file with the image after which it is named, and that image; () if there is none.
 
     Args:
-        path: file whose name is none of BIDS.
+        path: file whose name is not BIDS.
         stems: image by stem.
     """
     name = stem_of(path)
@@ -544,7 +544,7 @@ def _common_suffixes(
     # The grid of a label is that of the image in its name, so other suffixes would need to be resampled.
     if drawn_on and drawn_on <= counts.keys():
         return tuple(sorted(drawn_on))
-    # Every image has the same channels, so a suffix that some sessions lack is none.
+    # Every image has the same channels, so a suffix that some sessions lack is not a channel.
     if common := [suffix for suffix, count in counts.items() if count == len(scans)]:
         return tuple(sorted(common))
     listed = ", ".join(f"{suffix} in {count}" for suffix, count in counts.most_common(20))

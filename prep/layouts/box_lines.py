@@ -27,7 +27,7 @@ _LEFT_OUT = "DontCare regions are left out; objects in them have no label"
 
 
 def _read_kitti(path: str, data: bytes) -> list[FilePicture] | None:
-    # Other folders beside label_2, such as calib, hold text files too. A file is KITTI's by its folder or its rows.
+    # Folders beside label_2, such as calib, have other text files, so the folder or the rows identify KITTI's files.
     is_label_folder = _FOLDER.search(path) is not None
     try:
         rows = [line.split() for line in data.decode("utf-8-sig").splitlines() if line.strip()]

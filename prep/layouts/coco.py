@@ -6,13 +6,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 from halofeed.prep.annotations.class_names import note_similar_classes, shorten_list
 from halofeed.prep.annotations.columns import is_geometry, normalize_name
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    Listing,
     attributes_of,
     grouped,
     rejected_example,
@@ -36,10 +37,10 @@ from halofeed.prep.annotations.written_boxes import (
 from halofeed.prep.layouts.coco_files import (
     TURNED_SHARE,
     InstancesFile,
-    category_names,
     is_class_alone,
     normalize_id,
     read_files,
+    values_of_classes,
 )
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.files import SourceFiles
@@ -69,12 +70,16 @@ _LARGEST_SEGMENT = (1 << 24) - 1
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[SourceExample]:
+) -> Listing:
     """Yield an example for every image of the named instances file, or of all instances files of the folder.
 
     The key is the image id; the image's path if several files use the same ids. An image without annotations has no
     boxes, which is valid. The file name contains the split (val2017 for `instances_val2017.json`, train for
     `instances.json`). For `valid/_annotations.coco.json` the folder is the split.
+
+    Returns:
+        The category names in the order of their ids, including unused ones, by their values in label images of
+        panoptic files.
 
     Raises:
         AnnotationsError: a file is not COCO instances, or an image id occurs twice in it; a category has no
@@ -90,9 +95,11 @@ def list_references(
         index.check_any_image(documents[0].file)
     _check_occluded(documents, options)
     skeletons = _skeletons_of(documents) if "keypoints" in options.keep else None
+    # The documents take most of the memory of planning, so only their classes are kept.
+    class_values = partial(values_of_classes, [document.classes for document in documents])
     listed: list[SourceExample] = []
     if options.wants_label_images:
-        values = {name: value for value, name in _values_of_classes(documents).items()}
+        values = {name: value for value, name in class_values().items()}
         for document in documents:
             listed += _label_image_examples(document, named, values, options)
     elif _are_of_classes(documents, options):
@@ -111,6 +118,7 @@ def list_references(
     used |= dict.fromkeys(named.label_images, "train")
     listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
     yield from sort_examples(note_similar_classes(listed))
+    return class_values
 
 
 def _ids_restart(documents: Sequence[InstancesFile]) -> bool:
@@ -241,22 +249,6 @@ def _classified_images(
         yield with_classes(example, names, document.file, options)
     yield from document.faulty
     yield from orphaned
-
-
-def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
-    """Return the category names in the order of their ids, including unused ones."""
-    return category_names(read_files(annotations, annotation_file))
-
-
-def label_values(
-    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Mapping[int, str]:
-    """Return the class of each value in the label images of panoptic files, in the order of the category ids."""
-    return _values_of_classes(read_files(annotations, annotation_file, label_images=True))
-
-
-def _values_of_classes(documents: Sequence[InstancesFile]) -> dict[int, str]:
-    return dict(enumerate(category_names(documents), start=1))
 
 
 def _image_query(file_name: str, document: InstancesFile) -> ImageQuery:
@@ -420,7 +412,7 @@ def _refuse_lost_annotations(
     """
     lost, count = sum(map(len, orphans.values())), len(document.annotations)
     bare = sum(not annotations for annotations in by_image.values())
-    # Single orphans are slips. Many, with images that lack objects, mean that image_id has other ids than images.
+    # Single orphans are errors. Many, with images that lack objects, mean that image_id has other ids than images.
     if lost and (lost == count or (is_mostly_bad(lost, count) and 2 * bare >= len(by_image))):
         raise AnnotationsError(
             f"{document.file}: {lost} of {count} annotations belong to no image, the first has image_id "
@@ -554,7 +546,7 @@ def _check_bbox_mode(document: InstancesFile, options: LayoutOptions) -> None:
     ]
     if modes and options.box_form == "auto":
         raise AnnotationsError(
-            f"{document.file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; say with --box-form what "
+            f"{document.file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; state with --box-form what "
             "bbox has"
         )
 
@@ -584,11 +576,11 @@ def _check_form(document: InstancesFile, options: LayoutOptions) -> None:
             return
         boxes += 1
         outside += x + third > width + 1 or y + fourth > height + 1
-    # Small boxes near the upper left fit both ways; a third outside is too many for slips.
+    # Small boxes near the upper left fit both ways; a third outside is too many for single errors.
     if boxes and 3 * outside >= boxes:
         raise AnnotationsError(
             f"{document.file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as "
-            "corners; say --box-form corners, or corner-size if that is meant all the same"
+            "corners; use --box-form corners, or corner-size if that is meant all the same"
         )
 
 

@@ -31,7 +31,16 @@ _FROM_OUTLINE, TURNED_SHARE = "\0box of the outline", "\0share of the turned box
 """Keys that the reader adds to annotations; no JSON file has them by chance."""
 _ROBOFLOW = "_annotations.coco.json"
 _SHARE_LOST = 0.1
-"""Share of annotations with an undefined category. More show that a class was lost; fewer are slips."""
+"""Share of annotations with an undefined category. More show that a class was lost; fewer are single errors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileClasses:
+    """Classes of one instances file; see `InstancesFile` for the fields."""
+
+    file: str
+    names_by_id: Mapping[int, str]
+    used: frozenset[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +74,11 @@ class InstancesFile:
     label_images: Mapping[int | str | None, str]
     outlined: int = 0
     classes_only: bool = False
+
+    @property
+    def classes(self) -> FileClasses:
+        """Return the classes, which do not hold the annotations in memory."""
+        return FileClasses(file=self.file, names_by_id=self.names_by_id, used=self.used)
 
 
 def read_files(
@@ -385,7 +399,7 @@ def _split_of(name: str) -> str | None:
 def _valid_images(
     name: str, entries: Sequence[dict[str, Any]]
 ) -> tuple[tuple[dict[str, Any], ...], tuple[tuple[str, str, str], ...]]:
-    """Return the image entries with an unambiguous image, and (place, reason, detail) of all others."""
+    """Return the image entries with an unambiguous image, and (place, reason, detail) of the others."""
     by_id: dict[int | str, dict[str, dict[str, Any]]] = {}
     faulty: list[tuple[str, str, str]] = []
     for place, written in enumerate(entries):
@@ -469,8 +483,12 @@ def _names_by_id(
     return dict(sorted(names_by_id.items()))
 
 
-def category_names(documents: Sequence[InstancesFile]) -> tuple[str, ...]:
-    """Return the category names of all files, in the order of their ids; raise AnnotationsError if files disagree."""
+def values_of_classes(documents: Sequence[FileClasses]) -> dict[int, str]:
+    """Return the category names of all files by value, in the order of their ids; values begin at 1.
+
+    Raises:
+        AnnotationsError: files disagree.
+    """
     names_by_id: dict[int, str] = {}
     for document in documents:
         for identity in document.used:
@@ -486,7 +504,8 @@ def category_names(documents: Sequence[InstancesFile]) -> tuple[str, ...]:
             # Unused categories keep their place, so that class ids do not depend on which objects a subset has.
             if label not in names_by_id.values():
                 names_by_id.setdefault(identity, label)
-    return tuple(dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id)))
+    names = dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id))
+    return dict(enumerate(names, start=1))
 
 
 def normalize_id(value: object) -> int | str | None:

@@ -3,7 +3,7 @@
 The rules are those of CVAT (docs.cvat.ai/docs/dataset_management/formats/format-xml, and
 `cvat/apps/dataset_manager/formats/cvat.py`):
 
-- Pictures are shown with their EXIF orientation applied. They lie in `images/`, or in `images/SUBSET/` for a project.
+- Pictures are shown with their EXIF orientation applied. They are in `images/`, or in `images/SUBSET/` for a project.
 - Frame 7 of a video is `frame_000007`. A track lists its box on each frame, and `outside="1"` where it is not visible.
 - Tags are classes of pictures.
 - Ellipses and masks have the box around them, as in CVAT's export to COCO. Points, lines, cuboids and skeletons have

@@ -158,7 +158,7 @@ def list_references(
     """
     refuse_annotation_file(
         annotation_file,
-        "series are found in a folder, not in a file; say --source FOLDER, or for a table --layout csv",
+        "series are found in a folder, not in a file; use --source FOLDER, or for a table --layout csv",
     )
     pattern = _label_pattern(options)
     content = _sort_content(images, series_below(images, (), options)["."], pattern, options)
@@ -242,7 +242,7 @@ def _sort_content(
     # A pattern such as ** takes the images for labels too.
     if len(drawn) == len(series):
         raise AnnotationsError(
-            f"--label-pattern {options.label_pattern}: every series fits it, such as {drawn[0].source!r}; say with "
+            f"--label-pattern {options.label_pattern}: every series fits it, such as {drawn[0].source!r}; state with "
             "--image-pattern which folders hold the images"
         )
     pictures = [path for path in scans if not is_volume_name(path)]
@@ -307,7 +307,7 @@ def _label_pattern(options: LayoutOptions) -> Pattern | None:
 def _is_label(series: FoundSeries, pattern: Pattern | None, options: LayoutOptions) -> bool:
     """Return whether the slices of a series are labels: the label pattern, and not the image pattern, fits it.
 
-    Tools that save label maps as CT or MR slices give no sign of it in the header, so only the user can say it.
+    Tools that save label maps as CT or MR slices do not mark it in the header, so only the user can state it.
     """
     if pattern is None or _match_series(pattern, series) is None:
         return False
@@ -522,7 +522,7 @@ def _label_of_mask(
     """Return a SEG or RTSTRUCT with the series that it may belong to.
 
     The series that it refers to comes first. If none of them is there, --mask-references ignore takes the series that
-    a pattern with {id} names, else the one that lies nearest, of the same patient if there are several. The conversion
+    a pattern with {id} names, else the nearest one, of the same patient if there are several. The conversion
     checks its position.
     """
     values = (pattern.match(one.path) if pattern else None) or {}
@@ -549,7 +549,7 @@ def _label_of_mask(
 
 def _nearest_series(one: OtherFile, taken: Sequence[FoundSeries]) -> list[str]:
     near = series_near(one.path, {series.source: series.scan.folder for series in taken})
-    # Without a patient's id, the near series cannot be distinguished.
+    # Without a patient's id nothing distinguishes the near series.
     if len(near) < 2 or one.group is None:
         return near
     of_patient = [
@@ -589,7 +589,7 @@ def _labels_by_pattern(
     paths, labels = set(content.listing.named), []
     for path, values in match.items():
         class_name = None if values is None else values.get("class")
-        # A pattern such as **/*_seg.nii.gz tells which files are labels, and not of which series.
+        # A pattern such as **/*_seg.nii.gz selects the labels but does not name their series.
         if values is not None and "id" not in values and options.image_pattern is None:
             fits, problem = _by_place(path, content.taken), None
         else:

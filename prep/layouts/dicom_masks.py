@@ -17,7 +17,7 @@ _MERGE = "--several-masks merge takes them together if they show different struc
 
 
 def series_near(path: str, folders: Mapping[str, str]) -> list[str]:
-    """Return the series that lie nearest to a file: in its folder or below, else in or below the folder above, ...
+    """Return the series nearest to a file: in or below its folder, else in or below the folder above, and so on.
 
     A series whose folder is named like the file comes first among several.
 
@@ -52,7 +52,7 @@ def describe_choice(several: Sequence[Sequence[str]], single: Sequence[str], kin
 
     >>> files = [["p1/ct.dcm", "p1/rt/1.dcm"], ["p2/ct.dcm", "p2/rt/7.dcm"]]
     >>> describe_choice(files, [], {}).split("; or ")[1]
-    "say --label-pattern '**/rt/*.dcm', which takes rt/1.dcm, one for each of 2 series"
+    "use --label-pattern '**/rt/*.dcm', which takes rt/1.dcm, one for each of 2 series"
     """
     ordered = [sorted(paths, key=lambda path: (kinds.get(path, ""), path)) for paths in several]
     patterns = [

@@ -77,7 +77,7 @@ def list_references(
     """
     dataset = _read(annotations, annotation_file)
     _check_not_decathlon(dataset.document, images)
-    label_values(annotations, images, annotation_file, options)
+    _named_values(dataset.document, options)  # checks the labels before any case
     dataset = replace(dataset, channels_of_files=_channels_of_files(dataset, images))
     found: list[tuple[PairKey, SourceExample]] = []
     labels: list[tuple[PairKey, LabelFiles]] = []
@@ -264,7 +264,10 @@ def label_values(
 
     If classes are regions, the names are combined. With the option "channels", `regions` defines the classes instead.
     """
-    document = _read(annotations, annotation_file).document
+    return _named_values(_read(annotations, annotation_file).document, options)
+
+
+def _named_values(document: DatasetJson, options: LayoutOptions) -> Mapping[int, str]:
     labels = document.part("labels", dict, '{"background": 0, "spleen": 1, ...}')
     # nnU-Net, documentation/region_based_training.md: a region is a list of values, and regions overlap.
     regions = [name for name, value in labels.items() if isinstance(value, list)]
@@ -295,7 +298,7 @@ def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[st
     found: dict[str, tuple[int, ...]] = {}
     for name, written in labels.items():
         values = written if isinstance(written, list) else [written]
-        # The background, whatever its name.
+        # Value 0 is the background under any name.
         if values == [0]:
             continue
         checked = check_label_values(document.path, ((value, f"{name} {value}") for value in values))
@@ -367,11 +370,11 @@ def _version_2(document: DatasetJson, files: SourceFiles) -> DatasetJson:
 
 
 def _check_not_decathlon(document: DatasetJson, files: SourceFiles) -> None:
-    # Version 1 and the Decathlon have the same keys; the files of the lists tell them apart.
+    # Version 1 and the Decathlon have the same keys; the files in the lists distinguish them.
     if "modality" in document.content and names_cases(document, files) is False:
         raise AnnotationsError(
             f"{document.path}: training: its images are files without the number of a channel, as the Medical "
-            "Segmentation Decathlon has them; say --layout msd"
+            "Segmentation Decathlon has them; use --layout msd"
         )
 
 

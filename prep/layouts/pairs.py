@@ -388,7 +388,7 @@ def _find_class_masks(
     if not found.images or not found.labels:
         what = "mask" if found.images else "image"
         raise LayoutError(
-            f"{images.root}: no {what} is found by the rule: {expected}",
+            f"{images.root}: no {what} found; expected {expected}",
             lambda: pattern_advice(images, options, "class-masks"),
         )
     # A folder called train or val above the scans is their split, as in the other layouts.
@@ -425,7 +425,7 @@ def _class_masks_by_convention(images: SourceFiles, takes: Callable[[str], bool]
     scans = {scan for (scan,), _ in result.labels}
     above = {scan.rpartition("/")[0] for scan in scans}
     for folder, found in grouped(others).items():
-        # A scan whose masks are missing is alone in its folder, beside the folders of other scans.
+        # A scan whose masks are missing is like the others: alone in a folder beside theirs.
         if folder in scans or (len(found) == 1 and folder.rpartition("/")[0] in above):
             for path in found:
                 result.add_image((folder,), path)

@@ -117,9 +117,9 @@ def _check_label_column(
     source: _Source,
     options: LayoutOptions,
 ) -> None:
-    """Refuse a table no label of which is a file, if another column that may be the label holds files.
+    """Refuse a table without any label that is a file, if another column that may be the label holds files.
 
-    pyradiomics' tables have the columns Image, Mask and Label, of which Label is the value within the mask.
+    pyradiomics' tables have the columns Image, Mask and Label, where Label is the value within the mask.
     """
     if not _is_no_label_found(listed):
         return
@@ -343,7 +343,7 @@ def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> Sourc
     if parts := [one.source for one in others if one.volume is not None]:
         detail = f"{parts[0]}; save it as NIfTI, or give it a folder of its own"
         raise SourceError("annotation", "channel is one of several volumes of a series", detail)
-    # Channels of two people are no image; the hash of PatientID (DICOM PS3.3 C.7.1.1) tells them apart.
+    # Channels of two people are not one image; the hash of PatientID (DICOM PS3.3 C.7.1.1) shows it.
     if len({one.group for one in series if one.group is not None}) > 1:
         raise SourceError("annotation", "channels are of different patients (PatientID)", "; ".join(names))
     return replace(

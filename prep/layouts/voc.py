@@ -195,7 +195,7 @@ def _is_class_alone(element: ElementTree.Element) -> bool:
 
 def _with_image(example: SourceExample, image: ImageMatch | SourceError) -> SourceExample:
     """Return the example with the image that its XML file names."""
-    # Without the image, the reject has the name of the XML file.
+    # Without the image, the XML file is listed in its place, under its own name.
     if isinstance(image, SourceError):
         problem = example.problem or image.at(example.source).args
         return replace(example, boxes=None, declared_size=None, bad_objects=(), problem=problem)

@@ -66,7 +66,7 @@ def measure_levels(values: NDArray[Any], stored: NDArray[Any], restored: NDArray
     Args:
         values: [value], ascending; equal values count as often as they occur.
         stored: [value], the stored number of each value.
-        restored: [value], the value that each stored number stands for.
+        restored: [value], the value that each stored number represents.
 
     >>> few = np.repeat([0.0, 100.0, 200.0], [9, 5, 4])
     >>> stored = np.rint(few / 257)

@@ -352,6 +352,7 @@ def _apply(
     # A fraction or NaN would be stored as another number without an error.
     if array.dtype.kind != "f" and (not np.isfinite(fill) or int(np.array(fill).astype(array.dtype)) != fill):
         raise UsageError(f"fill: {fill} is no value of {array.dtype}")
+    # The steps are for one channel; several are computed one after the other.
     if array.ndim == 3:
         return _apply_steps(plan, array, fill, interpolate, spare)
     if array.shape[3] == 1:

@@ -320,7 +320,7 @@ ADVICE: dict[str, Advice] = {
     "restarts here": usage(pictures("--job-restarts 1"), r"(--job-restarts) has no effect.* leave it out"),
     "silence here": usage(pictures("--max-silence-minutes 1"), r"(--max-silence-minutes) has .*leave it out"),
     "workers of Beam's": usage_4(
-        pictures("--", "--direct_num_workers 1"), (r"say (--workers)", "1"), without=("--direct_num_workers",)
+        pictures("--", "--direct_num_workers 1"), (r"use (--workers)", "1"), without=("--direct_num_workers",)
     ),
     "no room": usage_4(
         pictures(),
@@ -373,7 +373,7 @@ ADVICE: dict[str, Advice] = {
         (r"(--nnunet-splits); add that", "{folder}/folds.json"),
         r"(--nnunet-fold) has .*leave it out",
     ),
-    "channels that the data set has not": usage(nnunet("--channels 2"), r"say (--channels 1)"),
+    "channels that the data set has not": usage(nnunet("--channels 2"), r"use (--channels 1)"),
     "labels under names of their own": noted(
         unlabeled(*SIZE),
         (r"with (--layout csv) and", "--source {folder}/full.csv"),

@@ -164,7 +164,7 @@ def test_an_option_that_nobody_knows_is_refused_by_its_name(runner, unknown, cap
 
 @pytest.mark.parametrize("given", ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])
 def test_options_by_which_beam_would_start_workers_behind_open_ports_are_refused(given):
-    with pytest.raises(UsageError, match=f"{given.partition('=')[0]}: say --workers, before the --"):
+    with pytest.raises(UsageError, match=f"{given.partition('=')[0]}: use --workers, before the --"):
         choose_runner(JOB, 1, [given], 1 << 30)
 
 

@@ -100,7 +100,7 @@ def test_a_stopped_command_withdraws_and_cancels_its_job(source, tmp_path, monke
     incomplete = tmp_path / "out/set/1.0.0/.incomplete"
     assert list(incomplete.glob("wanted-*"))
     command.send_signal(signal.SIGTERM)
-    assert "the job is being cancelled" in command.communicate(timeout=60)[1]
+    assert "the job is being canceled" in command.communicate(timeout=60)[1]
     assert command.returncode == 143
     assert not hangs.exists()
     assert not list(incomplete.glob("wanted-*"))

@@ -42,7 +42,7 @@ def normal(deviation: float) -> Initializer:
 
 
 def truncated_normal(deviation: float) -> Initializer:
-    """Return an initializer for a normal distribution without the values beyond two deviations, as TensorFlow has it.
+    """Return an initializer for a normal distribution without the values beyond two deviations, as in TensorFlow.
 
     Args:
         deviation: standard deviation of the distribution before values are left out.
@@ -100,7 +100,7 @@ def _sample_normal(
 ) -> jax.Array:
     """Sample with NumPy, because XLA takes seconds on a CPU to compile a program for every shape."""
     if isinstance(key, jax.core.Tracer):
-        # The caller wants only shapes, or samples inside a program of its own.
+        # The caller wants only shapes, or samples inside its own program.
         draw = partial(jax.random.truncated_normal, lower=-limit, upper=limit)
         traced = (draw if limit < math.inf else jax.random.normal)(key, shape=shape, dtype=dtype)
         return traced * jnp.asarray(deviation, dtype)

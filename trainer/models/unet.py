@@ -34,7 +34,7 @@ SPATIAL_AXES = {3: ("height", "width"), 4: ("depth", "height", "width")}
 """Names of the spatial axes by the rank of an image without batch."""
 UPSAMPLING = ("learned", "transposed", "repeat")
 GROUP_EPSILON = 1e-5
-"""Epsilon of instance and group norm, as PyTorch and nnU-Net have it; batch norm uses that of its `Layers`."""
+"""Epsilon of instance and group norm, as in PyTorch and nnU-Net; batch norm uses that of its `Layers`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ class UNet(nnx.Module):
 def _block(
     unit: Callable[..., ConvolutionNorm], before: int, after: int, convolutions: int, growth: int = 1
 ) -> nnx.List[ConvolutionNorm]:
-    """Return convolutions from `before` to `after` features, of which the last multiplies them by `growth`."""
+    """Return convolutions from `before` to `after` features; the last one multiplies them by `growth`."""
     widths = [before, *[after // growth] * (convolutions - 1), after]
     return nnx.List(unit(before=first, after=second) for first, second in pairwise(widths))
 

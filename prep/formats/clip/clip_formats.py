@@ -1,7 +1,8 @@
 """Table of the video containers, and the function that opens a clip of any format.
 
-To add a container, add one line to CONTAINERS and its extensions to `prep/sources/file_names.py`. The formats of
-animations come from `halofeed.prep.formats.picture`. OpenCV's decoder is loaded with the first video.
+To add a container, add one line to CONTAINERS and its extensions to `VIDEO_EXTENSIONS` (`prep/sources/file_names.py`).
+Animations (GIF, WebP, PNG) are recognized by the table of pictures, and `READERS` in `animation.py` reads their frames.
+OpenCV's decoder is loaded with the first video.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def open_clip(
 
     Args:
         files: source files.
-        path: path of a video or an animation, or the folder of a folder of frames.
+        path: path of a video or an animation, or of a folder of frames.
         members: paths of the frames of a folder of frames, in any order; the numbers in their names order them.
         options: conversion of the frames and handling of incomplete clips; default: `FrameOptions()`.
 
@@ -80,6 +81,7 @@ def _open(files: SourceFiles, path: str, members: Sequence[str], options: FrameO
     # GIF, WebP and PNG come first: a still picture of these formats is a clip of one frame.
     if name := animation_format(data):
         return open_animation(data, name, options)
+    # These come before CONTAINERS, because AVIF and HEIC begin as MP4 does ("....ftyp").
     pictures = {f"a {name} picture, which does not move": patterns for name, (patterns, _) in FORMATS.items()}
     other = recognize(data, {**pictures, **UNSUPPORTED_PICTURES, **UNSUPPORTED_CLIPS})
     for patterns, read_container in CONTAINERS.values():

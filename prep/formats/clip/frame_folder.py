@@ -127,7 +127,7 @@ def turned_frame() -> SourceError:
     return SourceError(
         "annotation",
         "frame has an EXIF orientation",
-        "its masks may fit its stored or its displayed pixels; if the displayed ones, say --annotation-grid displayed, "
+        "its masks may fit its stored or its displayed pixels; if the displayed ones, use --annotation-grid displayed, "
         "else turn the files first",
     )
 

@@ -165,7 +165,7 @@ def _avi_frames(data: bytes, number: int) -> _AviFrames | None:
     wanted = tuple(f"{number:02d}{ending}".encode() for ending in ("dc", "db"))
     for kind, at, length in limit_elements(_avi_chunks(data)):
         in_movi = in_movi or kind == b"movi"
-        # Names of chunks with frames begin with the stream's two digits. Other chunks are an index or padding.
+        # Names of chunks with frames begin with the stream's two digits; an index and padding are between them.
         if not in_movi or not kind[:2].isdigit():
             continue
         if at + length > len(data):
@@ -325,7 +325,7 @@ class _WholeElements:
                 if is_complete:
                     raise damaged_error(f"the element at byte {element.start} is longer than the file")
                 self.is_cut = True
-                # These contain others, of which the first ones are complete.
+                # These elements contain others, whose first ones are complete even if the parent is cut off.
                 if element.identifier not in (SEGMENT, CLUSTER, GROUP):
                     self.end = element.start
                     return

@@ -230,7 +230,7 @@ def _kind_without_position(fields: HeaderFields) -> str:
 def _kind_of_damaged(head: bytes, policy: SeriesPolicy) -> str:
     """Return the kind of an unreadable file: "damaged", unless its first bytes show that it is not a slice."""
     kind = sop_class_kind(media_sop_class(head))
-    # A damaged slice or mask must not disappear; a damaged report, for example, does not belong to the scan.
+    # A damaged slice or mask must not disappear; a damaged report, for example, is not part of the scan.
     if kind is None or kind in (IMAGE, *MASK_KINDS):
         return "damaged"
     return "damaged" if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" else kind
@@ -388,7 +388,7 @@ def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Proble
     # If each file has another series UID, the folder shows what belongs together.
     if beside >= policy.min_slices and policy.identity != "folder":
         cure = (
-            f"{beside} series of its folder are as small: if these are one scan, say --series-identity folder; if each "
+            f"{beside} series of its folder are as small: if these are one scan, use --series-identity folder; if each "
             f"is a scan, --min-slices {places}"
         )
     detail = f"{places} of at least {policy.min_slices}; {cure}"

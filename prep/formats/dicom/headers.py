@@ -677,7 +677,7 @@ def _number_blocks(elements: Elements, tag: int) -> Iterator[list[float]]:
 
 
 def _decimal(part: bytes) -> float:
-    """Return the number of a DS or IS; NaN if it is none.
+    """Return the number of a DS or IS; NaN for other text.
 
     PS3.5 6.2 allows 16 characters; longer numbers are read too. `float` alone would accept "nan", "1_000" and
     text of any length.

@@ -38,7 +38,7 @@ from halofeed.system.wording import plural
 
 WRONG_SCAN = "label was drawn on another scan"
 _WRONG_SCAN_FIX = (
-    "pair it with the scan that it was drawn on, which --layout dicom finds, or say --mask-references ignore"
+    "pair it with the scan that it was drawn on, which --layout dicom finds, or use --mask-references ignore"
 )
 
 

@@ -199,7 +199,7 @@ def _jpeg_segments(frame: bytes) -> Iterator[tuple[int, int, int]]:
     offset = 2
     while offset + 4 <= len(frame) and frame[offset] == 0xFF:
         marker, length = frame[offset + 1], int.from_bytes(frame[offset + 2 : offset + 4], "big")
-        # T.81, B.1.1.2: any number of 0xFF may stand before a marker.
+        # T.81, B.1.1.2: any number of 0xFF may precede a marker.
         if marker == 0xFF:
             offset += 1
             continue

@@ -164,7 +164,7 @@ def _find_mapping(mappings: Sequence[Rescale], choice: str) -> Rescale | None:
 
 
 def _no_single_mapping(mappings: Sequence[Rescale], choice: str) -> SourceError:
-    """Return the error for a choice that is none, or several, of the mappings."""
+    """Return the error for a choice that matches none, or several, of the mappings."""
     units = ", ".join(f"{number}: {one.kind or 'no unit'}" for number, one in enumerate(mappings, start=1))
     units_differ = len({one.kind for one in mappings}) == len(mappings)
     example = mappings[0].kind if units_differ and mappings[0].kind else "1"

@@ -116,7 +116,7 @@ def _area(points: PointArray) -> float:
 
 
 def _centers_on(points: PointArray, size: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows and the columns of the voxels whose centers lie on an edge."""
+    """Return the rows and the columns of the voxels whose centers are on an edge."""
     found = [np.empty((0, 2), np.int64)]
     ends = np.roll(points, -1, axis=0)
     steps = ends - points
@@ -359,13 +359,13 @@ def _assign_slices(
     """Find the slice of every contour.
 
     Raises:
-        SourceError: a contour does not lie in a slice of the grid.
+        SourceError: a contour is not in a slice of the grid.
     """
     if not contours:
         return _ContourSlices(axis=0, slices={})
     lowest = np.array([contour.points.min(axis=0) for contour in contours])
     highest = np.array([contour.points.max(axis=0) for contour in contours])
-    # Contours are planar (PS3.3 C.8.8.6.1): the slices lie along the axis along which no contour extends.
+    # Contours are planar (PS3.3 C.8.8.6.1): no contour extends along the axis of the slices.
     axis = int((highest - lowest).max(axis=0).argmin())
     spread = highest[:, axis] - lowest[:, axis]
     if spread.max() > FLAT:
@@ -423,7 +423,7 @@ def _nearest_slices(
 
 
 def _refuse_crowded(planes: Iterable[Sequence[float]]) -> None:
-    """Refuse contours of one structure and slice that lie in several planes, given as voxels along the slices' axis."""
+    """Refuse contours of one structure and slice that are in several planes, given as voxels along the slices' axis."""
     # They were drawn on thinner slices: their union would be thicker in the plane than the structure.
     crowded = sum(max(group) - min(group) > SAME_PLANE for group in planes)
     if crowded:

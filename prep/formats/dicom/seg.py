@@ -128,7 +128,7 @@ def _findings(elements: Elements, header: _Segmentation) -> Iterator[Finding]:
 def _place(
     header: _Segmentation, image_grid: Grid | None, tolerance_voxels: float, held_bytes: int
 ) -> Placement:
-    """Return the position of the frames on the grid of their scan, or else on a grid of their own.
+    """Return the position of the frames on the grid of their scan, or else on a separate grid.
 
     Args:
         header: header of the segmentation.

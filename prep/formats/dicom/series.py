@@ -164,7 +164,7 @@ def _several_scans(scans: Sequence[FoundScan], *, joins: bool) -> SourceError:
         rows, columns = scan.parts[0][0].fields.stored.size
         sizes.append(f"{len(scan.slices)} of {rows} x {columns}")
     cure = "name one as FOLDER#MARK, as --layout dicom lists them"
-    cure += ", or say --series-split channels" if joins else ""
+    cure += ", or use --series-split channels" if joins else ""
     detail = f"{len(scans)}: slices {', '.join(sizes)}; {cure}"
     return series_error("several series, or several stacks in one", detail)
 
@@ -372,7 +372,7 @@ def _check_alternation(voxels: NDArray[Any]) -> None:
     near, far = difference(1), difference(2)
     if far < near * ALTERNATION:
         detail = f"neighbors differ by {near:.4g} on average, every other slice by {far:.4g}"
-        cure = "give each its own series UID, or say --alternating-slices keep"
+        cure = "give each its own series UID, or use --alternating-slices keep"
         reason = "every other slice shows something else, as if two scans were mixed"
         raise series_error(reason, f"{detail}; {cure}")
 
@@ -424,7 +424,7 @@ def _separation_advice(first: str, second: str) -> str:
     # The option separates files by folder, so that files of one folder must be moved first.
     if folder_of(first) != folder_of(second):
         return "--series-identity folder takes the files of each folder as a scan of their own"
-    return "put the files of each scan into a folder of their own, and say --series-identity folder"
+    return "put the files of each scan into a folder of their own, and use --series-identity folder"
 
 
 def _drop_duplicates(

@@ -46,7 +46,7 @@ _NEVER_GENERATED = frozenset(("patient", "study"))
 """Entities whose attributes count even if every file has a different value."""
 CONTRADICTION = "files of one series contradict each other"
 _CONTRADICTION_ADVICE = (
-    "put the files of each scan into a folder of their own and say --series-identity folder; if they are one scan, say "
+    "put the files of each scan into a folder of their own and use --series-identity folder; if they are one scan, use "
     "--series-identity uid"
 )
 _FOLDERS_ADVICE = (
@@ -93,7 +93,7 @@ def split_contradictions(images: ImageFiles, policy: SeriesPolicy) -> list[Group
 def _fault_of_split(
     parts: Sequence[ImageFiles], unclear: str | None, names: Sequence[str], policy: SeriesPolicy
 ) -> str:
-    """Return why the groups are not proven to be scans of their own, or ""."""
+    """Return why the groups are not proven to be separate scans, or ""."""
     if unclear is not None:
         return f"{unclear} has no value and fits several"
     # A single file with another value may be a stray, or a slice whose header somebody changed.
@@ -204,7 +204,7 @@ def _positions(images: ImageFiles) -> Mapping[Stack, set[tuple[float, ...]]]:
 
 
 def _share_positions(parts: Sequence[ImageFiles], positions: set[tuple[float, ...]]) -> bool:
-    """Return whether slices of different groups lie at one position; `positions` are those of all groups."""
+    """Return whether slices of different groups are at one position; `positions` are those of all groups."""
     return sum(len(own) for part in parts for own in _positions(part).values()) > len(positions)
 
 
@@ -499,7 +499,7 @@ def _attributes_of_volumes(images: Sequence[_Image], most: int) -> tuple[list[st
 
 
 def _shares_a_place(images: Sequence[_Image]) -> bool:
-    """Return whether several images lie at one place."""
+    """Return whether several images are at one place."""
     return len({image.place for image in images}) < len(images)
 
 

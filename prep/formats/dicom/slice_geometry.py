@@ -43,7 +43,7 @@ CSA_MAGIC, MAX_CSA_TAGS, CSA_TAG_BYTES, CSA_ITEM_BYTES = b"SV10", 1000, 84, 16
 CSA_NUMBER = re.compile(rb"\s*([+-]?\d+\.?\d*(?:[eE][+-]?\d+)?)\s*\0*.*", re.DOTALL)
 NORMAL_TOLERANCE = 1e-3
 _SEPARATE_ADVICE = (
-    "; if they are several scans, put each into a folder of its own and say --series-identity folder"
+    "; if they are several scans, put each into a folder of its own and use --series-identity folder"
 )
 
 
@@ -96,7 +96,7 @@ def axes_of(orientation: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
 
 
 def is_same_orientation(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return whether the vectors along rows and columns of two slices are equal but for rounding."""
+    """Return whether the vectors along rows and columns of two slices are equal except for rounding."""
     return all(abs(one - other) <= ORIENTATION_TOLERANCE for one, other in zip(first, second, strict=True))
 
 
@@ -235,8 +235,8 @@ def _lateral_deviations(positions_mm: Floats, normal: Floats) -> Floats:
 
 
 def _find_outlier(positions_mm: Floats, normal: Floats, limit_mm: float) -> int | None:
-    """Return the index of the slice without which all others lie on one line; None if there is no such slice."""
-    # Without any one of three slices, the other two are on one line, so the stray one is unknown.
+    """Return the index of the slice without which all others are on one line; None if there is no such slice."""
+    # Any two of three slices are on a line, so three slices show no outlier.
     if len(positions_mm) < 4:
         return None
     # A stray first or last slice turns the line itself, so that another slice is farthest from it.
@@ -458,7 +458,7 @@ def _interpolation(along: Floats, slices: int) -> tuple[NDArray[np.int64], Float
 
 
 def _describe_tilt(positions: Floats, normal: Floats, policy: SeriesPolicy) -> list[Finding]:
-    """Return the finding about a tilted gantry; [] if the slices lie along their normal.
+    """Return the finding about a tilted gantry; [] if the slices follow their normal.
 
     CT scanners tilt the gantry for the head (Gantry/Detector Tilt, PS3.3 C.8.2.1). The affine holds the shear.
     """
@@ -570,7 +570,7 @@ def own_grid(frames: FrameGeometry, spacing_mm: float | None) -> Grid:
         spacing_mm: distance between slices that the file states, or None. The smallest gap is used if it does not fit.
 
     Raises:
-        SourceError: the frames do not lie on a regular grid (stage `annotation`).
+        SourceError: the frames are not on a regular grid (stage `annotation`).
     """
     normal = np.cross(frames.column_step, frames.row_step)
     normal /= np.linalg.norm(normal)

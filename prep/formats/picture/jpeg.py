@@ -207,7 +207,7 @@ def _check_scans(scans: int, size: Size) -> None:
         raise decode_error(
             "more JPEG scans than allowed", f"{plural(scans, 'scan')}, allowed are {MAX_SCANS}"
         )
-    # 12 scans are allowed for any size; only more of them on a large picture are hostile.
+    # Encoders write up to USUAL_SCANS for pictures of any size; only more of them on a large picture are hostile.
     if scans * size[0] * size[1] > MAX_SCANNED_PIXELS and scans > USUAL_SCANS:
         detail = f"{plural(scans, 'scan')} of {size[0]} x {size[1]} pixels"
         raise decode_error("more JPEG scans than allowed", detail)

@@ -92,7 +92,7 @@ def sniff(data: bytes) -> str:
         raise decode_error("file is empty")
     name = recognize(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
     if name is None:
-        # DICOM has another layout, so the message names that instead of the first bytes.
+        # DICOM has its own layout, so the message names it. The first bytes of a DICOM file can have any value.
         if data[128:132] == b"DICM":  # DICOM PS3.10, 7.1
             raise decode_error("not an image format that is read", f"it is DICOM: {SINGLE_PICTURE_ADVICE}")
         kind = recognize(data, UNSUPPORTED_PICTURES) or f"begins with {data[:8].hex(' ')}"
@@ -126,7 +126,7 @@ def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
 
 
 def open_header(data: bytes) -> OpenedImage | None:
-    """Return the picture that a file holds, its pixels not decoded; None if it is none, or damaged."""
+    """Return the picture that a file holds, with pixels not decoded; None for a damaged file or another format."""
     try:
         return FORMATS[sniff(data)][1](data)
     except SourceError:

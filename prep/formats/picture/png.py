@@ -190,7 +190,7 @@ def _transparent_color(data: bytes, header: PngHeader) -> tuple[int, ...]:
     """Return the transparent color of a tRNS chunk at the decoded depth, or () if there is none."""
     payload = header.payload(data, b"tRNS")
     count = {GRAY: 1, COLOR: 3}.get(header.color_type, 0)
-    # Palettes have a transparency per entry, which Pillow applies; gray and color with alpha store it.
+    # Palettes have a transparency per entry, which Pillow applies; other images have alpha as a channel.
     if payload is None or not count or len(payload) < 2 * count:
         return ()
     key = struct.unpack_from(f">{count}H", payload)

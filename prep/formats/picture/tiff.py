@@ -345,7 +345,7 @@ def _check_supported(stored: _StoredSamples) -> None:
             "TIFF of this many samples per pixel is not supported",
             f"{stored}; {_THREE_BANDS}",
         ),
-        # Three bands are taken for red, green and blue; nothing says which of four or more are.
+        # Three bands are read as red, green and blue; with four or more, nothing shows which are the colors.
         (
             stored.are_bands and (stored.photometric, stored.samples) != (BLACK_IS_ZERO, 3),
             bands,
@@ -489,7 +489,7 @@ def _load_planes_16_bit(data: bytes, directory: TiffDirectory, layout: SampleLay
     """Decode 16-bit colors of which each has its own strips or tiles, as uint16 [height, width, channel].
 
     Pillow 12 keeps only the high bytes of such samples, whatever the raw mode, so that `load_16_bit` cannot read them.
-    Each color is read as a gray picture of its own.
+    Each color is read as a separate gray picture.
     """
     pixels = np.empty((*layout.size, layout.samples), np.uint16)
     for sample in range(layout.samples):
@@ -578,7 +578,7 @@ def open_tiff(data: bytes) -> OpenedImage:
                 notes = [GRAY_BANDS] * layout.are_bands + [MORE_BANDS] * layout.has_more_bands
                 return replace(raster, notes=(*raster.notes, *notes))
             except SourceError as error:
-                # Pillow's own message does not tell that its libtiff was built without the codec.
+                # Pillow's own message does not mention that its libtiff was built without the codec.
                 if any("not configured" in message for message in messages):
                     raise _unsupported_compression(compression) from error
                 raise

@@ -211,7 +211,7 @@ def _with_named_orientation(
         SourceError: the header names an orientation that is not the default, and has no matrix.
     """
     has_matrix, named = fields.first(*MATRIX) is not None, _named_orientation(fields, count)
-    # The header does not say how the volume lies in the patient.
+    # The header does not say how the volume is placed in the patient.
     if named is None and not has_matrix:
         affine, noted = orient_as_itk(affine, f"no {MATRIX[0]}", options)
         return affine, noted, ()

@@ -233,7 +233,7 @@ def _dataset(file: Any, path: str) -> Any:
     """Return a data set of the file itself; None if it is absent.
 
     Raises:
-        SourceError: the path is a link to another file, or the values lie in another file.
+        SourceError: the path is a link to another file, or the values are in another file.
     """
     import h5py
 

@@ -79,7 +79,7 @@ def open_array(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         detail = f"axes of {shape}; expected depth, height, width: save each volume and channel by itself"
         raise SourceError("decode", "not three axes of space", detail)
     check_voxel_count(shape, 1, options.max_voxels)
-    # nibabel's arrays are in this order, with width first, and nothing in the file tells them from others.
+    # nibabel's arrays are in this order, with width first, and nothing in the file distinguishes them from others.
     if is_fortran:
         detail = (
             "its first axis is the fastest; save np.ascontiguousarray(array.T) if that is the axis of width, as "

@@ -292,7 +292,7 @@ def _layers(values: NDArray[Any], coding: LabelCoding) -> list[NDArray[Any]]:
         return layers
     kept = [(name, layer) for name, layer in zip(coding.channels, layers, strict=True) if name != BACKGROUND]
     for name, layer in kept:
-        # Two values would be two classes, of which the channel's name names one.
+        # A channel has one name, so two values would be two classes with one name.
         if ((layer != 0) & (layer != layer.max())).any():
             raise SourceError(
                 "annotation", "channel of a class holds several values", f"{name}: 0 and one other"

@@ -281,7 +281,7 @@ class _Labels:
         if lowest < 0 and len(self.unknown) <= MAX_NEGATIVE:
             self.unknown |= set(np.unique(block[block < 0]).tolist()) - self._negative
         if self.unknown:
-            return  # all are collected before the mask is refused
+            return  # the mask is refused, after all unknown values are collected for the message
         if not _holds(self.values.dtype, lowest, highest):
             # Most masks fit in 8 bits, so a wider array is made only when a block needs it.
             wider = np.empty(len(self.values), next(one for one in LABELS if _holds(one, lowest, highest)))
