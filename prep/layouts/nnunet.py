@@ -334,7 +334,7 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
     # nnU-Net's version 1 has modality and no file_ending (documentation/dataset_format.md of version 2).
     if "channel_names" not in document.content and "modality" in document.content:
         document = _version_2(document, annotations)
-    # nnU-Net, documentation/dataset_format.md: `dataset` lists the files of each case, anywhere on the machine.
+    # nnU-Net's `get_filenames_of_train_images_and_targets`: `dataset` lists the files of each case, in any folder.
     if "dataset" in document.content:
         raise AnnotationsError(
             f"{document.path}: dataset: lists of files are not followed; lay them out as imagesTr and labelsTr"

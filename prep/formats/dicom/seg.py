@@ -38,7 +38,7 @@ from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 BITS = {"BINARY": (1, 8), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
-"""Allowed bits per stored pixel by segmentation type; some writers store binary segments with one byte per pixel."""
+"""Allowed bits per stored pixel by segmentation type; binary segments may also have one byte per pixel."""
 CODECS = ("RLE", "JPEG-LS", "JPEG 2000")
 """Codecs of the frames that are read."""
 MIN_SPACING_MM, MAX_SPACING_MM = 1e-6, 1e6
