@@ -25,6 +25,7 @@ from halofeed.system.errors import HalofeedError, UsageError
 from halofeed.system.resource_errors import check_least_memory, describe_error
 
 if TYPE_CHECKING:
+    from halofeed.inspection.training_batches import TrainingBatches
     from halofeed.trainer.config import TrainConfig
 
 
@@ -413,8 +414,9 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainConfig | None, dict[str, Any]]:
+def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainConfig | None, TrainingBatches]:
     """Return the training recipe of --config, if there is one, and the options of the batches."""
+    from halofeed.inspection.training_batches import TrainingBatches
     from halofeed.trainer.platform import configure_platform
 
     configure_platform(None)  # before an augmentation imports JAX, which reads the variables once
@@ -424,13 +426,13 @@ def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainCo
 
         config = load_config(parsed.config)
     device_augment = config.device_augment if config else ()
-    return config, {
-        "split": parsed.split,
-        "batch_size": _or_default(parsed.batch_size, config.batch_size if config else batch_size),
-        "augment": config.augment if config else (),
-        "device_augment": device_augment,
-        "values": _value_range(config, parsed) if config and device_augment else None,
-    }
+    return config, TrainingBatches(
+        split=parsed.split,
+        batch_size=_or_default(parsed.batch_size, config.batch_size if config else batch_size),
+        augment=config.augment if config else (),
+        device_augment=device_augment,
+        values=_value_range(config, parsed) if config and device_augment else None,
+    )
 
 
 def _value_range(config: TrainConfig, parsed: argparse.Namespace) -> tuple[float, float] | None:
@@ -455,11 +457,11 @@ def _show(parsed: argparse.Namespace, _: list[str]) -> int:
     file = write_batch(
         parsed.path,
         parsed.output,
+        batches,
         step=parsed.step,
         seed=_or_default(parsed.seed, config.seed if config else 0),
         partition=parsed.partition or (config.partition if config else ""),
         side=parsed.side,
-        **batches,
     )
     print(file)
     return 0
@@ -475,7 +477,7 @@ def _bench(parsed: argparse.Namespace, _: list[str]) -> int:
     if parsed.appetite is not None and parsed.appetite <= 0:
         raise UsageError(f"--appetite {parsed.appetite:g}: expected images per second above 0")
     batches = _batch_options(parsed, 32)[1]
-    found = bench(parsed.path, seconds=parsed.seconds, **batches)
+    found = bench(parsed.path, batches, seconds=parsed.seconds)
     print(found, *([] if parsed.appetite is None else [found.feeds(parsed.appetite)]), sep="\n")
     return 0
 

@@ -196,12 +196,14 @@ def _dry_run(request: _Request) -> int:
         print(found.text)
         if options.preview is not None and found.sample is not None:
             from halofeed.inspection.batch_png import write_batch
+            from halofeed.inspection.training_batches import TrainingBatches
 
             # The split with most records has a batch; a small sample may leave another one empty.
             splits = found.sample.manifest.splits
             split = max(splits, key=lambda name: splits[name].records)
             count = min(10, splits[split].records)
-            print(write_batch(found.sample.folder, options.preview, split=split, batch_size=count))
+            batches = TrainingBatches(split=split, batch_size=count)
+            print(write_batch(found.sample.folder, options.preview, batches))
     return 0 if found.sample is not None else 1
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from halofeed.inspection.training_batches import TrainingBatches
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.contact_sheet import draw_batch
@@ -24,14 +24,10 @@ from halofeed.system.errors import UsageError
 def write_batch(
     folder: str | os.PathLike[str],
     output: str | os.PathLike[str],
+    batches: TrainingBatches,
     *,
-    split: str = "train",
     step: int = 0,
-    batch_size: int = 8,
     seed: int = 0,
-    augment: Sequence[Mapping[str, object]] = (),
-    device_augment: Sequence[Mapping[str, object]] = (),
-    values: tuple[float, float] | None = None,
     partition: str = "",
     side: int = 320,
 ) -> Path:
@@ -40,10 +36,9 @@ def write_batch(
     Args:
         folder: folder or address of the data set.
         output: PNG file to write.
-        split, batch_size, seed: parameters of `Loader`.
+        batches: training batches of which one is drawn.
         step: number of the batch.
-        augment, device_augment: tables of augmentations, as in a training recipe.
-        values: parameter of `augment_on_device`.
+        seed: parameter of `Loader`.
         partition: split of images over cores to draw as lines, such as "image=1,4,1,1"; "" draws none.
         side: longer side of each image in the PNG, in pixels.
 
@@ -59,13 +54,13 @@ def write_batch(
         raise UsageError(f"{file}: a batch is written as PNG; name a .png file")
     manifest = open_store(folder).manifest()
     masks = [field.name for field in manifest.fields if field.name == "masks"]
-    on_device = build_augmentations(device_augment, AUGMENTATIONS, "device_augment")
+    on_device = build_augmentations(batches.device_augment, AUGMENTATIONS, "device_augment")
     loader = Loader(
         folder,
-        split=split,
-        batch_size=batch_size,
+        split=batches.split,
+        batch_size=batches.batch_size,
         seed=seed,
-        augment=build_augmentations(augment),
+        augment=build_augmentations(batches.augment),
         include=[*masks, *(device_keys(manifest) if on_device else ())],
     )
     shape = loader.spec["image"].shape
@@ -86,7 +81,7 @@ def write_batch(
             parts = known.resolve({"image": shape})["image"]
     batch = loader.batch(step)
     if on_device:
-        changed = augment_on_device(batch, on_device, seed=seed, values=values)["image"]
+        changed = augment_on_device(batch, on_device, seed=seed, values=batches.values)["image"]
         stored = batch["image"].dtype
         # The device computes in floats; bytes are drawn as the loader stores them.
         batch["image"] = np.asarray(changed.round() if stored.kind == "u" else changed, stored)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from halofeed.inspection.training_batches import TrainingBatches
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.decode import decode_image, read_bytes
@@ -101,21 +102,15 @@ class Bench:
 
 def bench(
     folder: str | os.PathLike[str],
+    batches: TrainingBatches,
     *,
-    split: str = "train",
-    batch_size: int = 32,
-    augment: Sequence[Mapping[str, object]] = (),
-    device_augment: Sequence[Mapping[str, object]] = (),
-    values: tuple[float, float] | None = None,
     seconds: float = 1.0,
 ) -> Bench:
     """Measure each part of the pipeline from shards to a device: medians over several alternating rounds.
 
     Args:
         folder: folder or address of the data set.
-        split, batch_size: parameters of `Loader`.
-        augment, device_augment: tables of augmentations, as in a training recipe.
-        values: parameter of `augment_on_device`.
+        batches: training batches whose way is measured.
         seconds: duration of each part in each round.
 
     Raises:
@@ -123,25 +118,25 @@ def bench(
     """
     if not 0 < seconds < 3600:
         raise UsageError(f"seconds: expected more than 0 and less than an hour, got {seconds}")
-    on_device = build_augmentations(device_augment, AUGMENTATIONS, "device_augment")
+    on_device = build_augmentations(batches.device_augment, AUGMENTATIONS, "device_augment")
 
     def loader(**options: object) -> Loader:
-        return Loader(folder, split=split, batch_size=batch_size, **options)  # type: ignore[arg-type]
+        return Loader(folder, split=batches.split, batch_size=batches.batch_size, **options)  # type: ignore[arg-type]
 
     plain, verified = loader(verify="never"), loader(verify="always")
     spec = plain.spec
     batch_bytes = sum(int(np.prod(one.shape)) * one.dtype.itemsize for one in spec.values())
     parts = {
-        COPY: _copying(batch_size, batch_bytes),
-        DISK: _reading(open_store(folder), plain.manifest.split(split).shards),
+        COPY: _copying(batches.batch_size, batch_bytes),
+        DISK: _reading(open_store(folder), plain.manifest.split(batches.split).shards),
     }
     encoding = plain.manifest.field("image").encoding
     # Raw pixels are copied, not decoded.
     if encoding != "raw":
         parts[DECODE] = _decoding(plain)
     parts[PLAIN], parts[VERIFIED] = _batches(plain), _batches(verified)
-    if augment:
-        parts[AUGMENTED] = _batches(loader(verify="never", augment=build_augmentations(augment)))
+    if batches.augment:
+        parts[AUGMENTED] = _batches(loader(verify="never", augment=build_augmentations(batches.augment)))
     # TensorFlow and JAX are extras.
     if importlib.util.find_spec("tensorflow"):
         parts[TENSORFLOW] = _through_tensorflow(plain)
@@ -149,12 +144,12 @@ def bench(
         parts[TRANSFER] = _onto_device(plain)
     if on_device:
         parts[ON_DEVICE] = _on_device(
-            loader(verify="never", include=device_keys(plain.manifest)), on_device, values
+            loader(verify="never", include=device_keys(plain.manifest)), on_device, batches.values
         )
     what = (
-        f"{plain.manifest.name} {plain.manifest.version}, {split}: {plural(plain.num_records, 'record')}, "
+        f"{plain.manifest.name} {plain.manifest.version}, {batches.split}: {plural(plain.num_records, 'record')}, "
         f"{encoding}, batches "
-        f"of {batch_size} ({human_bytes(batch_bytes)}), {plural(available_cores(), 'core')}"
+        f"of {batches.batch_size} ({human_bytes(batch_bytes)}), {plural(available_cores(), 'core')}"
     )
     return Bench(what=what, rates=_measured(parts, seconds))
 
