@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
     except Exception as error:
         # A signal may have closed what the error is about; the process then ends with the signal's own status.
         signals.wait_if_ending()
-        # A closed pipe or a full disk behind standard output is no failure of the command that printed.
+        # A command does not fail because standard output is a closed pipe or a full disk.
         if isinstance(error, OSError) and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
         return _command_failed(parsed, error)

@@ -141,7 +141,7 @@ def _check_list(option: Option, value: Any) -> tuple[Any, ...]:
         return _read(option, value)  # type: ignore[no-any-return]
     if isinstance(value, Mapping):
         value = [f"{key}={one}" for key, one in value.items()]
-    # A set is no list: its order differs from one process to the next, and that of classes decides their numbers.
+    # A set is refused: its order differs between processes, and the order of classes decides their numbers.
     is_list = isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
     return tuple(_check_item(option, one) for one in (value if is_list else [value]))
 

@@ -232,7 +232,7 @@ def _add_value(parser: Any, option: Option, flag: str, text: str) -> argparse.Ac
 
 
 def _metavar(option: Option) -> str:
-    # The last word of a name says what the value is: --min-dimension DIMENSION.
+    # The last word of a name describes the value: --min-dimension DIMENSION.
     last_word = option.more.get("metavar") or option.name.rpartition("_")[2].upper()
     return last_word if option.is_list else _METAVARS.get(option.type, last_word)
 

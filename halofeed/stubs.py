@@ -210,7 +210,7 @@ def keyword_tables() -> str:
 
 def _row(option: Option) -> str:
     code = map(_code, (option.name, annotation(option), repr(_default(option))))
-    # A pattern such as tf1-* would turn the text to italics, and <filename> is no element of the page.
+    # A pattern such as tf1-* would start italics, and <filename> would be taken for an HTML element.
     text = _meaning(option).translate({ord(sign): f"&#{ord(sign)};" for sign in "*<|"})
     return f"| {' | '.join((*code, text))} |\n"
 

@@ -298,7 +298,7 @@ def _extent_lines(features: Decoded, volume: NDArray[Any]) -> list[str]:
 
 def _tile_lines(features: Decoded) -> list[str]:
     tile, origin = integer_of(features, keys.TILE), array_of(features, keys.TILE_ORIGIN, "i")
-    # A scan that is one record is tile 0 at the origin, which says nothing.
+    # A scan that is one record is tile 0 at the origin, which is not worth a line.
     if origin is None or not (tile or origin.any()):
         return []
     return [f"  tile    {tile}, from voxel {_numbers(origin)} of the scan's grid"]

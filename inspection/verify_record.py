@@ -324,7 +324,7 @@ def _numbers(value: Any, field: Field, features: Decoded) -> Iterator[str]:
     limits = _INTEGER_LIMITS.get(field.dtype)
     wanted = "float32" if limits is None else "int64"
     if not isinstance(value, np.ndarray) or value.dtype != wanted:
-        # Some writers store an empty list without its type; another check covers its length.
+        # An empty list may be stored without its type; another check covers its length.
         if len(value):
             yield f"expected {wanted} values, got {_count_and_dtype(value)}"
         return
@@ -514,7 +514,7 @@ def _keypoint_type_problems(features: Decoded) -> Iterator[str]:
         yield from (f"{key}/{part} is missing" for part in missing)
         return
     for part, values in lists.items():
-        # Some writers store an empty list without its type.
+        # An empty list may be stored without its type.
         if len(values) and getattr(values, "dtype", "bytes") != _KEYPOINT_KINDS[part]:
             yield f"{key}/{part}: expected {_KEYPOINT_KINDS[part]} values"
 

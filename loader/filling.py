@@ -209,7 +209,7 @@ class Filler:
     def _run_in_threads(self, work: Callable[[], None], most: int = _MAX_THREADS) -> None:
         """Call `work` in several threads at the same time, including this one, and wait for all."""
         workers = self._workers
-        if workers is None or workers.process != os.getpid():  # a fork has none of its parent's threads
+        if workers is None or workers.process != os.getpid():  # a fork lacks its parent's threads
             count = max(min(available_cores(), _MAX_THREADS), self._min_threads)
             self._workers = workers = InterruptibleThreads(count)
         workers.together(work, most)

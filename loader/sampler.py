@@ -437,7 +437,7 @@ def _pairs_to_draw(
         # All classes above 0 are one, so that a record with several is not drawn more often.
         records, classes = np.unique(np.stack([records, np.minimum(classes, 1)]), axis=1)
     elif draw_by == CLASS and has_background:
-        # The background is no class; shares by name may give it one.
+        # The background is not a class; shares by name may give it a share.
         records, classes = records[classes > 0], classes[classes > 0]
     return records, classes
 

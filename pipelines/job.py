@@ -348,7 +348,7 @@ def reference_to_json(reference: SourceExample) -> str:
     document = _without_empty(vars(reference))
     # Attributes are for the choice of splits and groups, which is finished. They may name a patient.
     document.pop("attributes", None)
-    # Empty lists stay: they say that a picture has no object and no class; without the list nothing is known.
+    # Empty lists stay: they mean that a picture has no object or no class; without a list this is unknown.
     if reference.boxes is not None:
         document["boxes"] = [_box_to_json(box) for box in reference.boxes]
     if reference.labels is not None:

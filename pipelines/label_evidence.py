@@ -190,7 +190,7 @@ def check_has_background(table: ClassTable) -> None:
     Raises:
         AnnotationsError: the first name of a list would be the class of value 0.
     """
-    # Numbered tables and tables of colors say what value 0 is; a list only has a first name.
+    # Numbered tables and tables of colors define value 0; a list only has a first name.
     first = "" if table.is_numbered or table.colors else _first_object(table)
     if not first:
         return

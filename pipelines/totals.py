@@ -142,7 +142,7 @@ class Totals:
     def _take_kind(self, reference: SourceExample) -> None:
         """Note the first volume and the first picture, by the names of their files."""
         has_slices = reference.members or reference.stored
-        # A DICOM series is a folder or a list of files, whose name says nothing.
+        # A DICOM series is a folder or a list of files, whose name has no meaning.
         if not self.first_volume and (has_slices or is_volume_name(reference.source)):
             self.first_volume = reference.source
         if not self.first_picture and is_image_name(reference.source):

@@ -248,7 +248,7 @@ def copy_mode(descriptor: int, target: str | os.PathLike[str]) -> None:
         old = os.lstat(target)
     except OSError:
         return
-    # A folder or a link is there: its permissions mean something else.
+    # The permissions of a folder or of a link mean something else.
     if stat.S_IFMT(old.st_mode) != stat.S_IFMT(os.fstat(descriptor).st_mode):
         return
     mode = old.st_mode & (0o3777 if stat.S_ISDIR(old.st_mode) else 0o777)

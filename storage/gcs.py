@@ -211,7 +211,7 @@ def _credentials(*, anonymous: bool) -> Any:
         try:
             return google.auth.default(scopes=[_SCOPE])[0]
         except DefaultCredentialsError as error:
-            # Credentials were meant. Without them, public buckets can still be read.
+            # The user has named credentials. Without any, public buckets can still be read.
             if (file := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")) is not None:
                 raise StoreError(
                     f"GOOGLE_APPLICATION_CREDENTIALS={file}: {str(error).rstrip('.')}; name a key file "

@@ -152,7 +152,7 @@ class RangeReader:
             try:
                 response = _request(connection, method, parts, {**headers, **user}, deadline)
                 if response.status in _REDIRECTS:
-                    # The user and the password go to another server only if its own address has them.
+                    # The user and the password are sent to another server only if the address of the redirect has them.
                     target = urljoin(address, response.getheader("Location", ""))
                     check_redirect(response.status, address, target, self._redirects)
                     after = urlsplit(target)

@@ -126,7 +126,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         if step in steps:
             return
         self._check_writable(step, steps)
-        # Orbax's folders are listed before it makes them, so that --overwrite can delete what a killed save left.
+        # Added to the list of owned files before Orbax makes them, so --overwrite can delete those of a killed save.
         if jax.process_index() == 0:
             for name in (self._name(step), f"{self._name(step)}.orbax-checkpoint-tmp"):
                 owned_files.record_library_folder(self.folder.parent, name, whole=False)

@@ -99,8 +99,7 @@ class _Search:
     unlabeled_task: Mapping[str, str] = field(default_factory=dict)
 
 
-# A picture or clip without a class is no record of classification, so it is converted for a task that needs no
-# labels.
+# A record of classification needs a class, so pictures and clips without one are converted for a task without labels.
 _SEARCHES = {
     "picture": _Search("picture", _pictures, unlabeled_task={"classification": "detection"}),
     "volume": _Search("NIfTI, Analyze, NRRD, MetaImage or DICOM file", _scans, has_series=True),

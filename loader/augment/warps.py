@@ -118,7 +118,7 @@ def _rotation_matrix(
 
 def _rotate_box(box: Ranges, matrix: NDArray[np.float64], shape: ImageShape) -> Ranges:
     """Return the smallest box of voxels around a box that a matrix moves."""
-    if any(low >= high for low, high in box):  # a window beside the scan shows none of it
+    if any(low >= high for low, high in box):  # a window outside of the scan
         return tuple((0, 0) for _ in shape)
     corners = np.array(list(itertools.product(*box)), np.float64)
     moved = corners @ matrix[:-1, :-1].T + matrix[:-1, -1]

@@ -133,7 +133,7 @@ class DiskStore(StoreWrapper):
                 return
             self._requested.add(shard.file)
             self._waiting.append(shard)
-            # Started again after each pause, so that an idle loader has no thread.
+            # A new thread after each pause, so that an idle loader has none.
             if self._thread is None:
                 # The end of the process may stop this daemon thread at any time.
                 self._thread = threading.Thread(
@@ -232,7 +232,7 @@ class DiskStore(StoreWrapper):
                         os.posix_fallocate(descriptor, 0, size)
                         break
                     except OSError as error:
-                        # The disk may be full without a bound; then the oldest shards make room.
+                        # Without a limit the disk may be full; then the oldest shards are deleted.
                         if error.errno not in _NO_ROOM or not self._evict():
                             raise
             except BaseException:

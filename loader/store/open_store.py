@@ -53,7 +53,7 @@ def cached(store: Store, manifest: Manifest, split: str, cache: str | None, max_
         return MemoryStore(store, shards)
     if kind == "disk" and folder:
         return DiskStore(store, manifest, shards, Path(folder).absolute(), max_bytes)
-    # Whoever gave only a folder sees it in the cure.
+    # If the user gave only a folder, the message shows it with disk:.
     named = str(cache) if isinstance(cache, str | os.PathLike) and "/" in str(cache) else "/a/folder"
     raise UsageError(f"cache: expected None, 'memory' or 'disk:{named}', got {cache!r}")
 

@@ -137,7 +137,7 @@ def list_documents(
     if all(one.problem is not None for one in listed):
         index.check_any_image(f"{where} ({len(entries):,} annotated pictures)")
     listed = _resolve(form, listed, images, options, where)
-    # A named file of one picture says nothing of the others. A named file of many does, for the folders that it uses.
+    # A named file of one picture does not describe the others. A named file of many does, in the folders that it uses.
     if annotation_file is None or not form.of_one_picture:
         used = {one.source: one.split for one in listed}
         listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
@@ -220,7 +220,7 @@ def _read_files(
 def _read_file(form: DocumentFormat, annotations: SourceFiles, path: str) -> list[_Entry]:
     """Return the pictures of one file with their splits; raise SourceError if it is damaged."""
     found = form.read(path, read_limited(annotations, path, "annotation file", _MAX_BYTES))
-    # The file of one picture has its name, in which a word such as test says nothing of a split.
+    # The file of one picture has the picture's name, in which a word such as test does not mean a split.
     split = "" if form.of_one_picture else split_in_file_name(path) or ""
     return [(path, replace(one, split=one.split or split)) for one in found or ()]
 

@@ -122,7 +122,7 @@ def _with_values(rows: Sequence[ClassRow], values: Sequence[int]) -> tuple[Class
 def _in_order_of_colors(where: str, rows: Sequence[ClassRow]) -> ClassTable:
     """Return the table of a color image, which has no values: they follow from the order, the background is 0."""
     zero = next((row for row in rows if is_background(row.name)), None)
-    # Black is the background if the table does not name it, as in VOC's palette and CVAT's labelmap.txt.
+    # In VOC's palette and CVAT's labelmap.txt black is the background, so it is in a table that names none.
     zero = zero or next((row for row in rows if row.color == 0), None)
     others = iter(range(1, len(rows) + 1))
     placed = tuple(replace(row, value=0 if row is zero else next(others)) for row in rows)

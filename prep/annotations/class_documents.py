@@ -125,7 +125,7 @@ def _are_dicts(values: Iterable[Any]) -> bool:
 
 def pairs_of_dict(part: Mapping[str, Any]) -> list[tuple[int, str]] | None:
     """Return (value, name) of a dict with the names or the values as keys; None if it is neither."""
-    if all(type(one) is int for one in part.values()):  # a bool is no value
+    if all(type(one) is int for one in part.values()):  # not a bool, which is an int in Python
         return [(one, key) for key, one in part.items()]
     if not _are_texts(part.values()):
         return None

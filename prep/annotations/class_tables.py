@@ -287,7 +287,7 @@ def _table_of_list(name: str, lines: Sequence[_Line], first: int, way: str) -> C
         lines = lines[:-1]
     names = [(number, line) for number, line in lines if line and not _is_comment(line)]
     comments = [(number, line) for number, line in lines if _is_comment(line)]
-    # Blank lines are usual around comments, so that they count only where there are none.
+    # Blank lines around comments are usual, so they count only in a file without comments.
     if comments:
         _refuse_unclear_comments(name, names, comments, way)
     else:

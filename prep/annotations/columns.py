@@ -250,7 +250,7 @@ def _find_evident_box(name: str, header: Sequence[str]) -> tuple[str, tuple[str,
 def _find_stated_box(name: str, header: Sequence[str], form: str) -> tuple[str, ...]:
     """Return the columns of boxes in the form that the user states; () without such."""
     sizes = {side: ranks[:1] for side, ranks in _SIZES.items()}
-    # Exporters keep the titles xmin, ymin, xmax, ymax above x, y, width, height; the user states it with --box-form.
+    # The titles may be xmin, ymin, xmax, ymax above x, y, width, height; the user states it with --box-form.
     is_titled_as_corners = has_columns(header, CORNERS, SPELLINGS) and not has_columns(header, "wh", sizes)
     if form == "corner-size" and is_titled_as_corners:
         named = [_find_column(name, header, SPELLINGS[side], side) for side in CORNERS]

@@ -26,7 +26,7 @@ def read_limited(files: SourceFiles, path: str, what: str, most: int) -> bytes:
 def parse_json_document(data: bytes) -> Any:
     """Return a JSON document of limited size; raise SourceError if it is damaged."""
     try:
-        # Windows programs write a byte order mark; Python's writers write NaN, which some real files hold.
+        # A file may begin with a byte order mark, and Python's json.dump writes NaN.
         return parse_json(data.removeprefix(b"\xef\xbb\xbf"), _MAX_VALUES, finite=False)
     except ValueError as error:
         raise SourceError("annotation", "malformed JSON", str(error)) from error

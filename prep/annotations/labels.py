@@ -71,7 +71,7 @@ class LabelMap:
             raise AnnotationsError(f"{self.where}: no class names; expected at least one")
         object.__setattr__(self, "entries", tuple(sorted(self.entries)))
         problems = list(self._problems())
-        # The first problem tells what to do; hundreds of its kind would hide it.
+        # The first problem is enough to act on; hundreds of its kind would hide it.
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             raise AnnotationsError(f"{self.where}: {problems[0]}{more}")

@@ -101,7 +101,7 @@ def json_keys(text: str) -> set[str]:
             path = above if kind == "[" else ""
         elif colon and kind == "{":
             path = f"{above}.{name}".removeprefix(".")
-            # Coordinates and texts below would fill the set and say nothing.
+            # Coordinates and texts at deeper levels would only fill the set.
             if len(frames) <= _JSON_LEVELS:
                 found.add(path)
     return found

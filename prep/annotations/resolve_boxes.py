@@ -232,7 +232,7 @@ def _drop_faulty_boxes(
         (reason, f"{box.label!r} {box.xmin:g},{box.ymin:g},{box.xmax:g},{box.ymax:g}: {why}")
         for box in faulty
     ]
-    # Without the object its record would show training that nothing is there.
+    # Without the object, its record would train the place as background.
     if options.on_bad_object == "reject":
         return replace(example, boxes=None, declared_size=None, problem=("annotation", *bad[0]))
     kept = tuple(box for box in example.boxes or () if not is_faulty(box))
@@ -485,7 +485,7 @@ def scale_to_pixels(box: Box, size: tuple[int, int]) -> Box:
 
 
 def _keypoints_in_pixels(points: tuple[Keypoint, ...], size: tuple[int, int]) -> tuple[Keypoint, ...]:
-    # Some writers normalize the box and leave the keypoints in pixels.
+    # The box may be normalized and the keypoints in pixels.
     if any(max(point.y, point.x) > _MAX_FRACTION for point in points):
         return points
     height, width = size

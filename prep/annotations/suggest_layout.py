@@ -223,7 +223,7 @@ def layout_hint(
         may_be_classes: whether several folders of images can be classes.
     """
     found = list(find_hints(files, named))
-    # The layout is right, and its own message says what is wrong.
+    # The layout is right, and its reader reports what is wrong.
     if any(one.layouts == (own,) for one in found):
         return ""
     # The files show one layout, and the user named another.
@@ -248,7 +248,7 @@ def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str |
     found = list(find_hints(files, named))
     if not found or found[0].what in str(error) or any(own in one.layouts for one in found):
         return error
-    # A table or a folder of masks can belong to any layout, so that it says nothing against the user's choice.
+    # A table or a folder of masks can belong to any layout, so it does not contradict the user's choice.
     if found[0].layouts and not _TOOL_LAYOUTS.issuperset(found[0].layouts):
         return error
     return AnnotationsError(f"{error}; {found[0]}")
@@ -577,7 +577,7 @@ def _content_of_table(files: ListedFiles, text: str) -> str:
     words = {word.lower() for word in re.findall(r"[\w-]+", first)}
     if "filename" not in words:
         return ""
-    # Folders of class names say nothing against boxes.
+    # Folders with class names do not exclude boxes.
     if {"xmin", "ymin", "xmax", "ymax"} <= words:
         return "boxes"
     # Class folders may have a list of their files beside them, which says the same.

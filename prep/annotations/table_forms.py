@@ -239,7 +239,7 @@ def _vertex_rows(place: str, row: Row) -> Iterator[Row]:
             sides = {side: one.get(written) for side, written in zip(CORNERS, _SIDES, strict=True)}
             yield {**known, "class": label, **sides}
         return
-    # An empty list says that the picture has no class; without a list nothing is said.
+    # An empty list means that the picture has no class; without a list its classes are unknown.
     has_list = "classificationAnnotations" in row
     yield {**known, "class": _classes(names) if names or has_list else ""}
 

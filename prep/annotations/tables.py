@@ -338,7 +338,7 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
     header = [cell.strip() for cell in next(lines_of_file.written(), (0, []))[1]]
     may_have_form = "class" in rule.required  # published forms are those of classes and boxes
     note = ""
-    if any(map(is_image_name, header)):  # the name of a picture is no title, so the first line is a row
+    if any(map(is_image_name, header)):  # a picture's name is not a title, so the first line is a row
         google = find_google_form(name, lines_of_file.written) if may_have_form else None
         if google is not None:
             return _converted(name, google, lines_of_file.by_place, rule, text)

@@ -66,7 +66,7 @@ class _ClassFeature:
         """Return the classes in one record; None for the number -1, with which TFDS means no label."""
         numbers = [int(one) for one in features.get(self.numbers, ())]
         texts = [_text(one) for one in features.get(self.texts, ())] if self.texts else []
-        # Names count more than numbers, which depend on a label map; some writers leave them empty.
+        # Names count more than numbers, which depend on a label map. They may be empty.
         if texts and all(texts):
             return list(texts)
         return [None if one == -1 else self.names.get(one, str(one)) for one in numbers]

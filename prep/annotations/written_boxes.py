@@ -209,7 +209,7 @@ def share_of_turned_rectangle(numbers: Sequence[float]) -> float | None:
     >>> share_of_turned_rectangle([0, 0, 4, 0, 4, 2, 0, 2]), share_of_turned_rectangle([0, 0, 4, 1, 4, 3, 0, 2])
     (None, None)
     """
-    # Some tools close a polygon by repeating its first point.
+    # A polygon may be closed by repeating its first point.
     if len(numbers) == 2 * _CORNERS + 2 and list(numbers[:2]) == list(numbers[-2:]):
         numbers = numbers[:-2]
     if len(numbers) != 2 * _CORNERS:

@@ -63,7 +63,7 @@ def bring_channel(plan: VolumePlan | None, scan: Scan, voxels: Voxels) -> tuple[
     file = scan.files[0] if scan.files else ""
     covered = apply_mask(plan, np.broadcast_to(np.uint8(1), plan.source.shape))
     uncovered = 1 - float(np.count_nonzero(covered)) / covered.size
-    # A shift that leaves nothing in common is no registration.
+    # Grids without a common region are not registered.
     if uncovered == 1:
         detail = f"{file}; it is another patient's, or its affine was lost: correct the pair or the file"
         raise SourceError("geometry", "channel lies outside of the first", detail)

@@ -621,7 +621,8 @@ def _unfit_label(
 
 
 def _is_made_from(label: _BidsFile, image: _BidsFile) -> bool:
-    # BIDS Derivatives, "Filename": a derivative keeps the entities of its source. Labels often leave some out.
+    # BIDS Derivatives, "File naming conventions": a derivative keeps the entities of its source. A label without some
+    # of them is taken too.
     return label.drawn_on in ("", image.suffix) and label.of_source <= image.of_source
 
 

@@ -57,7 +57,7 @@ _KNOWN_KEYS = frozenset(
 _IMAGE_KEYS = frozenset(("id", "file_name", "height", "width"))
 """Keys of an image entry that the reader uses; the others may name its group."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
-# COCO's key is iscrowd; converters also write is_crowd, isCrowd and crowd.
+# COCO's key is iscrowd; is_crowd, isCrowd and crowd are read too.
 _CROWD = ("iscrowd", "crowd")
 _FLAGS = {0: False, 1: True}
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
@@ -241,7 +241,7 @@ def _classified_images(
         example = _entry_example(document, entry, named, options)
         numbers = dict.fromkeys(one["category_id"] for one in by_image[normalize_id(entry["id"])])
         unknown = [one for one in numbers if one not in document.names_by_id]
-        # Without the class the image would count as one of none of the others.
+        # Without the class the image would count as an image of no class.
         if unknown and example.problem is None:
             detail = f"category_id {unknown[0]!r} is no category of {document.file}"
             example = replace(example, problem=("annotation", "image has no class", detail))
@@ -591,7 +591,7 @@ def _boxes_with_sizes(document: InstancesFile) -> Iterator[tuple[float, float, l
     }
     for one in document.annotations:
         box, size = one.get("bbox"), sizes.get(normalize_id(one.get("image_id")), (None, None))
-        # Without the size of its image nothing tells whether a box leaves it.
+        # A box can only be compared with the size of its image.
         if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
             continue
         # JSON integers may be too large for a float.
@@ -726,7 +726,7 @@ def _keypoint(name: str, triple: tuple[Any, Any, Any], shift: float, what: str) 
         detail = f"{what} {name}: {visibility!r}"
         raise SourceError("annotation", "visibility of a keypoint is not 0, 1 or 2", detail)
     x, y = parse_number(x, f"{what} {name}"), parse_number(y, f"{what} {name}")
-    # COCO's data format: a keypoint that is not labeled has v=0 and x=y=0, which is no place to shift.
+    # COCO's data format: a keypoint that is not labeled has v=0 and x=y=0, so there is no position to shift.
     if not (visibility or x or y):
         return Keypoint(name=name)
     return Keypoint(name=name, y=y + shift, x=x + shift, visibility=int(visibility))

@@ -183,7 +183,7 @@ def _box_of(outline: Any) -> list[float] | None:
 
 def _box_of_polygons(outline: Sequence[Any]) -> list[float] | None:
     """Return the x, y, width and height around polygons; None without one, or if a side is no number."""
-    # A polygon has at least three points; pycocotools takes shorter lists for boxes.
+    # A polygon has at least three points; pycocotools takes a list of four numbers for a box.
     parts = [part for part in outline if isinstance(part, list) and len(part) >= 6 and len(part) % 2 == 0]
     across = [value for part in parts for value in part[::2]]
     down = [value for part in parts for value in part[1::2]]

@@ -186,7 +186,7 @@ def _doubt_folders(source: _Source, good: Sequence[SourceExample], options: Layo
     # Any folder with pictures would be a class, so one class shows nothing.
     if len(by_class) == 1:
         return f"all images have one class, {next(iter(by_class))!r}"
-    # The user's --folders-are-classes ends all doubts.
+    # --folders-are-classes decides.
     if not by_class or options.folders_are_classes:
         return None
     notes = [note for one in good for note in one.notes if MAY_SHOW_ONE_THING in note]
@@ -493,7 +493,7 @@ def _telling_table(
     for file, text in read_heads(files, files.sizes(), *_LISTS):
         for line in text.splitlines()[:_MAX_ROWS]:
             cells, found = _split_row(line, file, by_name)
-            # A row of two pictures is a pair, which says nothing of either.
+            # A row of two pictures is a pair, and not a class of either.
             if len(found) == 1:
                 said = ["" if basename(cell) == basename(found[0]) else cell for cell in cells]
                 rows.setdefault(len(cells), []).append((file, found[0], classes[found[0]], said))

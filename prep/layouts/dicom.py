@@ -264,7 +264,7 @@ def _find_labels(
     # The user's pattern decides before places.
     if pattern is not None:
         labels += _labels_by_pattern(content, pattern, options, is_needed=not chosen)
-    # Alone it says nothing: series are known by their headers, wherever they are.
+    # Alone, a pattern for images has no effect: series are found by their headers, in any folder.
     elif options.image_pattern is not None:
         raise AnnotationsError(
             f"--image-pattern {options.image_pattern}: series are found by their headers; with --label-pattern it says "
@@ -689,7 +689,7 @@ def _other_files(content: _Content) -> Iterator[SourceExample]:
             continue
         kind = describe_kind(one.kind, is_flat=one.is_flat)
         problem: Problem = ("selection", "file is no slice of a volume", kind)
-        # A file that might be a slice was read, and says itself what is wrong with it.
+        # A file that might be a slice was read, so its own error is reported.
         if one.may_be_slice and one.error is not None:
             problem = one.error.args
         yield rejected_example(one.path, problem)

@@ -74,7 +74,7 @@ def list_references(
     refuse_annotation_file(annotation_file, "class folders need no annotation file; name the folder")
     paths = images.sizes()
     seen = summarize(paths, options)
-    # The user's word ends all doubts, and their cost: each reads files or compares names.
+    # The user's option decides, and saves the checks below, which read files or compare names.
     if not options.folders_are_classes:
         _check_no_other_layout(annotations, images)
     rules = _resolve_rules(seen, (path for path in paths if not options.takes(path)), images.root, options)

@@ -540,7 +540,7 @@ def _agree(source: str, rows: Sequence[TableRow], column: str, values: Sequence[
 def _plain_example(image: _Image, options: LayoutOptions) -> SourceExample:
     """Return the example of an image without its classes or boxes; it has a problem if the form of a row is wrong."""
     source, rows = image.source, [row for row, _ in image.rows]
-    # A row of another form may hold a box that nobody sees, so the image is no sample.
+    # A row of another form may hold a box that is not read, so the image is rejected.
     if faulty := next((row for row in rows if row.fault), None):
         return SourceExample(
             source=source,
@@ -683,7 +683,7 @@ def _parts_of_cells(cells: Iterable[str]) -> dict[str, dict[str, list[str]]]:
     joining = _joining_words(cells)
     by_separator: dict[str, dict[str, list[str]]] = {}
     for cell in cells:
-        # A list says itself what its parts are, and the parts of a number are no classes.
+        # The parts of a list are known, and the parts of a number are not classes.
         if _listed_classes(cell) is not None or class_number(cell) is not None:
             continue
         # Blanks around a sign belong to it: "a, b" is separated by the comma.
@@ -783,7 +783,7 @@ def _written_classes(row: TableRow, options: LayoutOptions) -> list[str]:
     """Return the classes in one row; raise SourceError if one has no name."""
     cell = row.cell("class")
     listed = _listed_classes(cell)
-    # A list says itself what its classes are; --class-separator divides plain cells.
+    # The classes of a list are known; --class-separator divides plain cells.
     if listed is None:
         separator = options.class_separator
         # `_check_separators` refused cells that look divided.

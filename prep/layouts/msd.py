@@ -94,7 +94,7 @@ def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
         for image, _ in listed_files(document, part):
             path = relative_path(image, files.root, document.folder)
             extension = extension_of(path)
-            # Paths of another machine say nothing of the names here.
+            # Paths of another machine may have other names here.
             if path.startswith(("/", "..")):
                 continue
             # The Decathlon lists the real names of files.
@@ -324,7 +324,7 @@ def _note_on_number(document: DatasetJson) -> tuple[str, ...]:
     count = (
         sum(not _is_mac_metadata(_image_of(entry)) for entry in entries) if isinstance(entries, list) else 0
     )
-    # No number is no claim.
+    # An absent number is not compared.
     if not isinstance(written, int) or written == count:
         return ()
     return (f"{document.path}: numTraining is {written}, and training lists {plural(count, 'image')}",)

@@ -93,7 +93,7 @@ def list_references(
     if "modality" in dataset.document.content:
         found, missing = _compare_with_lists(found, dataset)
         strays += missing
-    # The folder labelsTs is no part of the format; with it, a test case without a label has lost it.
+    # The format does not need labelsTs. If it exists, a test case without a label lacks its file.
     test_label = next(_files(images, f"{dataset.below}labelsTs/"), None)
     may_have_test_labels = test_label is not None or bool(unlisted_folders(images))
     paired = pair_up(
@@ -215,7 +215,7 @@ def _case_of(path: str, ending: str) -> str:
 def _is_unnumbered(dataset: _Dataset, images: SourceFiles) -> bool:
     """Return whether all images of the only channel are named like their labels, without _0000.
 
-    nnU-Net needs the number, and many sets of one channel are made without it. A case may end in four digits itself,
+    nnU-Net needs the number, but a set of one channel is unambiguous without it. A case may end in four digits itself,
     so the labels must exist under the same names.
     """
     # With several channels only the number tells which one a file is.
@@ -334,7 +334,7 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
     # nnU-Net's version 1 has modality and no file_ending (documentation/dataset_format.md of version 2).
     if "channel_names" not in document.content and "modality" in document.content:
         document = _version_2(document, annotations)
-    # nnU-Net, documentation/dataset_format.md: `dataset` lists the files of each case, anywhere on the machine.
+    # nnU-Net's `get_filenames_of_train_images_and_targets`: `dataset` lists the files of each case, in any folder.
     if "dataset" in document.content:
         raise AnnotationsError(
             f"{document.path}: dataset: lists of files are not followed; lay them out as imagesTr and labelsTr"

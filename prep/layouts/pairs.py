@@ -93,7 +93,7 @@ def list_references(
     refuse_annotation_file(
         annotation_file, f"pairs are a folder of files, without an annotation file; {cure}"
     )
-    # Patterns say what names mean, so that no convention may add to them.
+    # Patterns define what names mean, so no convention may add to them.
     if options.image_pattern is None and options.label_pattern is None:
         found = _pair_by_convention(images, options)
         pairs = _pair_up_tests(found, images, options, lambda key: key[0] == "ts", several=True)
@@ -284,7 +284,7 @@ def _sort_by_bids(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles
     for path in scans:
         stem, is_derived = stem_of(path), "derivatives" in path.split("/")[:-1]
         label = _LABEL_STEM.fullmatch(stem)
-        # BIDS keeps labels in derivatives, so a raw file that ends in _mask is no label, and a derived image none.
+        # BIDS keeps labels in derivatives, so neither a raw file that ends in _mask nor a derived image is a label.
         if not stem.startswith("sub-") or is_derived != bool(label):
             result.neither.append(path)
         elif label:

@@ -100,7 +100,7 @@ def list_references(
     named = _named_paths(listed, images.root)
     folders_of = {path.rpartition("/")[0] for path in used | named}
     files = _NamedFiles(used=used, named=named, folders=folders_of)
-    # One of several tables says nothing of the files of the others.
+    # One of several tables does not describe the files of the others.
     unlisted = _unlisted_everywhere if annotation_file is None else _unlisted_beside
     yield from sort_examples([*examples, *unlisted(files, images, options)])
 

@@ -304,7 +304,7 @@ def _has_type(value: Any, expected: Any) -> bool:
         return isinstance(value, str)
     if isinstance(expected, UnionType):
         return any(_has_type(value, one) for one in get_args(expected))
-    # JSON has one kind of number, so that 1 is a float too; True is no number, though Python's bool is an int.
+    # JSON has one kind of number, so that 1 is a float too; True is not a number, though Python's bool is an int.
     if expected in (int, float):
         return type(value) in (int, expected) and abs(value) < _LARGEST_NUMBER
     return type(value) is expected

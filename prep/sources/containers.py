@@ -68,7 +68,7 @@ def check_shards(paths: Sequence[str]) -> None:
             continue
         checked.add(shards)
         start, count, end = shards
-        # A name may promise billions of shards; among more numbers than there are files, one is missing.
+        # A name may state billions of shards. One more number than there are files is enough to find a missing one.
         numbers = range(len(paths) + 1 if int(count) > len(paths) else int(count))
         names = (f"{start}-{number:0{len(found[2])}d}-of-{count}{end}" for number in numbers)
         if missing := next((name for name in names if name not in listed), None):

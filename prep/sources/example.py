@@ -150,7 +150,7 @@ class SourceExample:
         >>> SourceExample(source="ct.hdr", key="ct.hdr", mask="seg.nii.gz").paths
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
-        # Most examples have one file, and a plan asks for those of millions.
+        # A shortcut for examples of one file, because a plan calls this for millions of examples.
         if not (self.members or self.stored or self.is_labelled or self.channels or self.parts):
             return volume_files(self.source)
         folders = dict(self.mask_members)

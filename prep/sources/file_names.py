@@ -262,7 +262,7 @@ def _missing_file(written: str, path: str, what: str, files: SourceFiles) -> Sou
         return SourceError("annotation", f"{what} file lies outside --images", outside_message(written))
     shown, near = path_below(files.root, written) or written, ""
     if not path.startswith(("/", "..")):
-        # The system hides whether a file exists in a folder that it does not let us enter.
+        # In a folder without permission to enter, it is unknown whether a file exists.
         if refusal := files.refusal(path):
             return SourceError("read", UNREADABLE_FILE, f"{path}: {refusal}")
         near = _hint(path, files.files_in(path.rpartition("/")[0]))

@@ -166,8 +166,8 @@ def path_below(root: str, written: str) -> str | None:
         return None
     path, above = os.path.normpath(written), absolute_path(root)
     folder, name = os.path.split(path)
-    # As written; and with links resolved, of the root alone, and of the file's folder too: a link to a file
-    # stays a name below the root.
+    # Tried as written, with the links of the root resolved, and with those of the file's folder too. A link to a
+    # file stays a name below the root.
     for start, file in (
         (above, path),
         (_real(above), path),
@@ -224,7 +224,7 @@ def meant_path(path: str) -> str:
         if near := nearest_name(name, names_in(above or ".")):
             return f"did you mean {os.path.join(above, near)}?"
     return (
-        f"{above or 'the working directory'} holds no {name}; name a path that is there, and download a data set of a "
+        f"{above or 'the working directory'} holds no {name}; name an existing path, and download a data set from a "
         "hub first"
     )
 
@@ -254,7 +254,7 @@ BELOW_IMAGES_FOLDER = "below the images' folder"
 
 def outside_message(written: str) -> str:
     """Return the message about a file that exists outside the images' folder."""
-    return f"{written!r} is not {BELOW_IMAGES_FOLDER}; say --images with a folder that holds both"
+    return f"{written!r} is not {BELOW_IMAGES_FOLDER}; use --images with a folder that holds both"
 
 
 def unlisted_folders(files: SourceFiles) -> list[str]:
@@ -352,7 +352,7 @@ class LocalFiles(_StoredFiles):
 
     @contextmanager
     def _listed(self) -> Iterator[None]:
-        # Tables with absolute paths tempt to name the root.
+        # Users of tables with absolute paths may name the root.
         if os.path.realpath(self.root) == "/":
             raise UsageError(
                 f"{self.root}: every file of this machine would be listed; name the folder that holds the source "
@@ -391,7 +391,7 @@ class LocalFiles(_StoredFiles):
         try:
             os.stat(self._full(path))
         except OSError as error:
-            # The path may exist: the system does not say.
+            # Without access to its folder, it is unknown whether the path exists.
             return os.strerror(error.errno) if error.errno in ACCESS_ERRORS else ""
         except ValueError:
             return ""
@@ -434,7 +434,7 @@ class LocalFiles(_StoredFiles):
         """Return whether there are at most `count` files; list them only then."""
         if self._sizes is None:
             found = 0
-            # This counts sooner than a listing, which follows links and asks for sizes.
+            # Counting is faster than a listing, which follows links and reads sizes.
             with self._listed():
                 for _, _, names in walk_folders(self.root):
                     found += len(names)

@@ -104,7 +104,7 @@ class _CellCache:
     def cell(self, files: RangeFiles, path: str, row: int, column: int) -> bytes:
         stamp = files.stamp(path)
         with self._lock:
-            # The file was written anew: its rows and groups may be others.
+            # The file has changed, so its rows and groups may differ.
             if self._stamps.get((files.root, path)) != stamp:
                 self._forget(files.root, path)
                 self._stamps[files.root, path] = stamp

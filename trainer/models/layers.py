@@ -266,7 +266,7 @@ class ConvolutionNorm(nnx.Module):
     """Convolution, norm and activation function (None for none), constrained to the split.
 
     `recompute_halo` makes the backward pass exchange the halo rows of a split input again instead of saving the
-    extended input, which on a TPU takes twenty times the memory for three channels because of padding.
+    extended input, which on a TPU takes many times the memory for three channels because of padding.
     """
 
     def __init__(
@@ -307,7 +307,7 @@ class ConvolutionNorm(nnx.Module):
         # XLA's gradient is wrong where several cores hold the same activation (`convolve_grouped`).
         if is_grouped(self.convolution):
             return run.hold(convolve_grouped(self.convolution, x, run.mesh, run.dims))
-        # Saved, the extended input of three channels takes 20 times its memory on a TPU.
+        # A TPU pads the few channels of a picture, so saving the extended input would take many times its memory.
         if self.recompute_halo and run.dims is not None:
             return run.hold(jax.checkpoint(self.convolution)(x))
         return run.hold(self.convolution(x))

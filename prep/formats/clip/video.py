@@ -315,12 +315,12 @@ def is_interlaced(codec: bytes, packet: bytes) -> bool:
         codec: OpenCV's four-character code of the codec.
         packet: codec headers and first packet, with start codes for H.264 and H.265.
 
-    Source: ITU-T H.262, 6.2.2.3, H.264, 7.3.2.1.1, H.265, 7.3.3; ISO/IEC 14496-2, 6.2.3; SMPTE RDD 36, 5.3.1.
+    Source: ITU-T H.262, 6.2.2.3, H.264, 7.3.2.1.1, H.265, 7.3.3; ISO/IEC 14496-2, 6.2.3; SMPTE RDD 36, 6.1.1.
     """
     # DV video is interlaced (IEC 61834).
     if codec == b"dvsd":
         return True
-    # ProRes: the bits 2 and 3 of the flags in the frame header are `interlace_mode` (SMPTE RDD 36, 5.3.1).
+    # ProRes: the bits 2 and 3 of the flags in the frame header are `interlace_mode` (SMPTE RDD 36, 6.1.1).
     if codec == b"apch":
         return len(packet) > 20 and packet[20] & 0x0C != 0
     if codec not in _HEADERS:

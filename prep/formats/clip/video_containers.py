@@ -363,7 +363,7 @@ class _MatroskaTrack:
             self.codec = payload if self.codec is None else self.codec
         elif len(payload) in (4, 8):  # EBML has floats of 4 and 8 bytes (RFC 8794, 7.3)
             (angle,) = struct.unpack(">f" if len(payload) == 4 else ">d", payload)
-            # 1 is no multiple of 90, so `_pose_orientation` refuses an angle that is no number.
+            # For an angle that is not a number: `_pose_orientation` refuses 1, which is not a multiple of 90.
             self.numbers.setdefault(identifier, round(angle) % 360 if math.isfinite(angle) else 1)
 
 
@@ -594,11 +594,11 @@ class _Mp4Track:
         """
         a, b, _, c, d, *_ = self.timed(b"tkhd", 40, 52, ">9i")
         largest = max(abs(value) for value in (a, b, c, d))
-        if not largest:  # some writers leave the matrix out; FFmpeg shows such a video upright
+        if not largest:  # a matrix of zeros; FFmpeg shows such a video upright
             return 1
         signs = tuple(round(value / largest) for value in (a, b, c, d))
         slack = max(abs(value / largest - sign) for value, sign in zip((a, b, c, d), signs, strict=True))
-        # Writers round the matrix, and scale it for pixels that are not square.
+        # The matrix may be rounded, and scaled for pixels that are not square.
         if signs not in _MATRIX_TURNS or (slack > 0.01 and not _is_scaled(a, b, c, d)):
             raise unsupported_matrix(f"({a}, {b}, {c}, {d}) / 65536")
         return _MATRIX_TURNS[signs]

@@ -205,7 +205,7 @@ def _kind_of(fields: HeaderFields) -> str:
     # `split_mosaic` found no positions for its slices.
     if MOSAIC in fields.image_words and fields.tiles is None:
         return "mosaic"
-    # GE scanners write screenshots beside the scan, as images with this word in their type.
+    # Screenshots of the scanner's console, beside the scan and with the class of a scan, have this word in their type.
     if "SCREEN SAVE" in fields.image_words:
         return SECONDARY_CAPTURE
     # PS3.3 C.8.2.1.1.1: value 3 of the image type tells localizers from axial images.
@@ -385,7 +385,7 @@ def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Proble
     if places >= policy.min_slices:
         return None
     cure = f"--min-slices {places} takes it"
-    # Some programs give each file another series UID; the folder then shows what belongs together.
+    # If each file has another series UID, the folder shows what belongs together.
     if beside >= policy.min_slices and policy.identity != "folder":
         cure = (
             f"{beside} series of its folder are as small: if these are one scan, use --series-identity folder; if each "

@@ -73,7 +73,7 @@ def open_dicom_mask(
             regular grid (stage `annotation`).
         UsageError: `image_grid` is missing for structures.
 
-    References: DICOM PS3.3, A.51 Segmentation, A.86 Label Map Segmentation and A.19.3 RT Structure Set.
+    References: DICOM PS3.3, A.51 Segmentation (with label maps since Supplement 243) and A.19.3 RT Structure Set.
     """
     mask = read_mask_file(files, path, reserve)
     kind = _mask_kind(mask)
@@ -132,7 +132,7 @@ def _mask_kind(header: DicomHeader) -> str:
     if kind not in MASK_KINDS:
         detail = f"it is {uid_name(sop_class, 'an unknown kind of object')}"
         raise SourceError("read", "DICOM file is neither a segmentation nor a structure set", detail)
-    # A retired transfer syntax (PS3.5 A.3). How writers order one-bit pixels in its swapped words is not known.
+    # A retired transfer syntax (PS3.5 A.3). No file was found that shows the order of one-bit pixels in its words.
     if header.syntax == headers.EXPLICIT_BIG:
         raise SourceError("read", "mask in big-endian DICOM is not supported", "save it little-endian")
     return kind
@@ -182,7 +182,7 @@ def _image_uids(elements: Elements, series: Iterable[Elements]) -> set[bytes]:
     uids = set(referenced_images(series))
     if uids:
         return uids
-    # Some writers leave the series out, and name the images at each frame (PS3.3 C.7.6.16.2.6) or contour (C.8.8.6).
+    # Without the series, the images are named at each frame (PS3.3 C.7.6.16.2.6) or contour (C.8.8.6).
     groups = [*items(elements, headers.SHARED_GROUPS), *items(elements, headers.FRAME_GROUPS)]
     derivations = [item for group in (elements, *groups) for item in items(group, headers.DERIVATIONS)]
     uids.update(referenced_images((elements, *derivations), headers.SOURCE_IMAGES))

@@ -84,8 +84,8 @@ def enclosed(
     depth, on_contour = np.zeros(size, np.int32), np.zeros(size, np.bool_)
     for points in sorted(map(_snapped, contours), key=_area, reverse=True):
         on_contour[_centers_on(points, size)] = True
-        # PS3.3 C.8.8.6.3 (XOR): voxels in an odd number of contours are inside. Most programs write holes as plain
-        # CLOSED_PLANAR contours within others, which the same rule draws.
+        # PS3.3 C.8.8.6.3 (XOR): voxels in an odd number of contours are inside. Holes that were written as plain
+        # CLOSED_PLANAR contours within others are drawn by the same rule.
         for window, covered in _covered(points, size):
             part = depth[window]
             # In descending order of size, contours that do not cross cover all voxels of the next one equally often.
@@ -248,7 +248,7 @@ def _structures(elements: Elements, counts: Counter[str]) -> tuple[dict[int, int
     Stored numbers below 1 get unused numbers. `counts` receives the renumbered and the unnamed structures.
     """
     stored = _stored_names(elements)
-    # Some programs count structures from 0, which is the background of a label volume.
+    # Structures may be counted from 0, which is the background of a label volume.
     below_1 = [number for number in stored if number < 1]
     first_unused = max(0, *stored) + 1
     if first_unused + len(below_1) > 2**31:
@@ -340,7 +340,7 @@ def _points_of(item: Elements) -> PointArray:
         detail = f"a contour has {plural(flat.size, 'coordinate')} for {plural(point_count, 'point')}"
         raise damaged_file(detail)
     points = flat.reshape(-1, 3)
-    # PS3.3 C.8.8.6.1: the first point is not repeated; some programs repeat it.
+    # PS3.3 C.8.8.6.1: the first point is not repeated. A repeated one is dropped.
     return points[:-1] if len(points) > 1 and (points[0] == points[-1]).all() else points
 
 
@@ -389,7 +389,7 @@ def _assign_slices(
     _refuse_crowded(in_group.values())
     for structures in slices.values():
         for number, group in structures.items():
-            # Some programs write each contour once per image that shows it, or once in each direction.
+            # A contour may be repeated, also in the other direction.
             unique = {_shape_key(contour.points, axis): contour for contour in group}
             counts[DUPLICATE] += len(group) - len(unique)
             structures[number] = list(unique.values())
@@ -488,7 +488,7 @@ def _shape_key(points: PointArray, axis: int) -> bytes:
     flat = np.delete(points, axis, axis=1)
     if len(flat) < 3:
         return flat[np.lexsort(flat.T[::-1])].tobytes()
-    # Two programs that trace the same voxels round the coordinates in different ways.
+    # Two contours of the same voxels may differ in the rounding of coordinates.
     traced = is_traced(flat)
     if traced:
         flat = np.rint(flat)
@@ -539,8 +539,8 @@ def _draw_slice(
 ) -> tuple[int, set[int]]:
     """Draw the structures of a slice into `plane`, in order of their numbers.
 
-    A contour belongs to its structure (PS3.3 C.8.8.6.3). Two structures that touch have voxels on both contours: these
-    are no overlap, unless a structure would have no voxel without them.
+    Points on a contour are part of its structure (PS3.3 C.8.8.6.3). Two structures that touch have voxels on both
+    contours: these are no overlap, unless a structure would have no voxel without them.
 
     Args:
         plane: ids [row, column], which are changed.

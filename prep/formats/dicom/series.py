@@ -275,7 +275,7 @@ def _check_stored(slices: Sequence[Slice]) -> None:
         if fields.lookup_table:
             raise series_error("modality look-up tables are not supported", path)
         try:
-            # The size of a file that is not unpacked yet says nothing about the bytes of its pixels.
+            # The size of a packed file does not limit the bytes of its pixels.
             is_packed = fields.packed or fields.syntax == DEFLATED
             check_pixels(as_stored_image(fields), None if is_packed else fields.file_bytes)
         except SourceError as error:
@@ -407,7 +407,7 @@ def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[floa
     for part in slices:
         if not is_same_orientation(orientation, part.orientation):
             raise series_error("slices differ in orientation", part.path)
-        # Pixel Spacing is required of slices (PS3.3 C.7.6.2); programs that export screenshots leave it out.
+        # Pixel Spacing is required of slices (PS3.3 C.7.6.2), so a file without it was changed or is a screenshot.
         if part.frame.spacing_mm is None or spacing_mm is None:
             raise series_error("pixel spacing is missing", f"{part.path}; export the original series")
         if min(part.frame.spacing_mm) <= 0:

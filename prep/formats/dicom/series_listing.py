@@ -194,7 +194,7 @@ def _split_by_name(
 
 def _is_dicom(files: SourceFiles, path: str) -> bool:
     """Return whether a file is DICOM although its name is that of the voxels of a missing header file."""
-    # Analyze and NIfTI pairs keep voxels in .img; DICOM exports of some programs have this extension too.
+    # Analyze and NIfTI pairs keep voxels in .img; DICOM files may have this extension too.
     header = volume_files(path)[0]
     if header == path or files.size(header) is not None:
         return False

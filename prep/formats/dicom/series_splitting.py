@@ -113,8 +113,8 @@ def _describe_files(images: ImageFiles) -> str:
 def _contradicting(images: ImageFiles) -> list[str]:
     """Return the attributes that have several values in the files.
 
-    Some writers generate a frame of reference or a number for every slice. Therefore a different value in each file
-    is a contradiction only for attributes of the patient and the study.
+    A frame of reference or a number may differ for every slice. Therefore a different value in each file is a
+    contradiction only for attributes of the patient and the study.
     """
     single_frames = all(len(fields.frames) == 1 for _, fields in images)
     names = []
@@ -289,7 +289,7 @@ def _restart_numbering(parts: Sequence[ImageFiles]) -> bool:
     """Return whether folders number their slices from the same start, so that numbers repeat at other positions."""
     numbers = []
     for part in parts:
-        # Instance Number (PS3.3 C.7.6.1) may be absent, and says nothing where a folder repeats its own.
+        # Instance Number may be empty (PS3.3 C.7.6.1, type 2), and says nothing if a folder repeats its own numbers.
         stated = [fields.frames[0].attributes.get(INSTANCE_NUMBER) for _, fields in part]
         if None in stated or len(set(stated)) < len(stated):
             return False

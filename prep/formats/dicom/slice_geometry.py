@@ -84,7 +84,7 @@ def axes_of(orientation: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     Raises:
         SourceError: the six numbers are not two perpendicular unit vectors.
     """
-    # PS3.3 C.7.6.2.1.1: the cosines of a row and of a column, which shall be orthogonal and normal. Writers round them.
+    # PS3.3 C.7.6.2.1.1: the cosines of a row and of a column, which shall be orthogonal and normal, up to rounding.
     along_row, along_column = np.asarray(orientation[:3], np.float64), np.asarray(orientation[3:], np.float64)
     lengths = float(np.linalg.norm(along_row)), float(np.linalg.norm(along_column))
     if max(abs(length - 1) for length in lengths) > 0.01 or abs(float(along_row @ along_column)) > 0.01:

@@ -286,7 +286,7 @@ def apply_orientation(pixels: PixelArray, orientation: int) -> PixelArray:
     Returns:
         View [height, width, channel] as displayed; height and width are swapped for 5 to 8.
 
-    Source: EXIF 2.32, 4.6.5.1.6.
+    Source: EXIF 3.0, 4.6.5.1.6.
     """
     displayed = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
     if orientation in UPSIDE_DOWN:

@@ -52,7 +52,7 @@ def decoder_failures() -> Iterator[None]:
     except SourceError:
         raise
     except Exception as error:
-        # Missing memory is no fault of the file, which must not be listed as damaged.
+        # The file is not damaged if memory is missing.
         if is_out_of_memory(error):
             raise decode_error(TOO_MUCH_MEMORY, "the free memory of this machine is too small") from error
         message = _message_of(error)

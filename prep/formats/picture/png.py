@@ -173,7 +173,7 @@ def _chunk(kind: bytes, payload: bytes) -> bytes:
 def _plain_png(data: bytes, header: PngHeader, color_type: int, depth: int) -> bytes:
     """Return the file without text, profiles and animation, which Pillow would unpack.
 
-    Pillow 12.3 refuses a picture for its text or its profile alone: 2 of 21 odd files of test suites.
+    Pillow 12.3 refuses some pictures for their text or their profile alone.
     """
     start = header.chunks[0][1]
     ihdr = bytearray(data[start : start + 13])

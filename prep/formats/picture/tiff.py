@@ -408,7 +408,7 @@ def _check_positions(offsets: NDArray[np.uint64], lengths: NDArray[np.uint64], b
         raise damaged_error("the TIFF has no offsets of its pixels")
     if len(lengths) and len(lengths) != len(offsets):
         raise damaged_error(f"{len(offsets)} blocks of pixels with {len(lengths)} lengths")
-    # libtiff estimates lengths that are absent, as old writers left them out.
+    # libtiff estimates lengths that are absent.
     held = lengths if len(lengths) else np.ones(len(offsets), np.uint64)
     beyond = (offsets > byte_count) | (held > byte_count - np.minimum(offsets, byte_count))
     if beyond.any():

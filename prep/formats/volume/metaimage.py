@@ -159,9 +159,8 @@ def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
     # Single bytes and text have no byte order.
     if dtype.itemsize == 1 or not _flag(fields, "BinaryData", default=True):
         return dtype, ()
-    if (
-        big is None
-    ):  # MetaIO takes the byte order of the machine, and all machines that run ITK today are little-endian
+    # MetaIO takes the byte order of the machine that reads, which usually is little-endian.
+    if big is None:
         return dtype, (Finding.noted(FindingName.NO_BYTE_ORDER, "taken to be little-endian"),)
     return dtype.newbyteorder(">" if big else "<"), ()
 

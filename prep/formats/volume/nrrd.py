@@ -198,7 +198,7 @@ def _kinds(fields: Fields, sizes: list[int]) -> list[str]:
     kinds = fields.get("kinds", "").lower().split() or ["???"] * len(sizes)
     if len(kinds) != len(sizes):
         raise damaged_header(f"kinds: expected {len(sizes)}, got {quote(fields['kinds'])}")
-    # The real part alone is no image of a patient.
+    # The real part of complex values is not an image of a patient.
     if any(kind == "complex" and size > 1 for kind, size in zip(kinds, sizes, strict=True)):
         detail = "complex numbers; store the magnitude"
         raise unsupported_type(detail)
