@@ -488,8 +488,12 @@ def _detect_pointer(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
 def _detect_array(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     for path in paths:
         if path.lower().endswith(ARRAY_EXTENSIONS):
-            what = f"{path} is a NumPy array, without a voxel size"
-            return Hint(what=what, layouts=("csv", "jsonl"), fix=f"{ARRAY_ADVICE}; of pictures, {_SAVE}")
+            return Hint(
+                what=f"{path} is a NumPy array, without a voxel size",
+                layouts=("pairs", "csv", "jsonl"),
+                fix=f"{ARRAY_ADVICE}; of pictures, {_SAVE}",
+                is_certain=True,
+            )
     return None
 
 
