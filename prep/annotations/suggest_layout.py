@@ -227,7 +227,7 @@ def layout_hint(
     if any(one.layouts == (own,) for one in found):
         return ""
     # The files show one layout, and the user named another.
-    if others := [one for one in found if own not in one.layouts]:
+    if others := [one for one in found if own not in one.layouts or one.is_certain]:
         return f"; {others[0]}"
     # VOC lists each XML file with its fault.
     unknown = None if own == "voc" else describe_annotations(files, named)
