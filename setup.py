@@ -1,4 +1,4 @@
-"""Builds halofeed: its parts lie at the top level, and halofeed/ links to them.
+"""Builds halofeed: its parts are at the top level, and halofeed/ links to them.
 
 Builds read a part from the top level where its link is missing, as in a tree that a zip archive carried.
 """

@@ -106,8 +106,8 @@ def _pictures(kind: str, plugin: Any) -> Case:
     from PIL import Image
 
     from halofeed.prep.formats.picture import ReadOptions, read_image
+    from halofeed.prep.formats.picture.image import convert_pixels
     from halofeed.prep.formats.picture.pillow import load_raster
-    from halofeed.prep.formats.picture.table import convert_pixels
 
     generator = np.random.default_rng(1)
     frames = [Image.fromarray(generator.integers(0, 60, (23, 31), dtype=np.uint8)) for _ in range(3)]

@@ -68,14 +68,14 @@ def draw(root: Path, series: int, slices: int) -> Path:
 def plan(source: str, workers: int) -> dict[str, float]:
     """Plan in this process, with so many worker processes; 0: as a checkout does whose plan knows of none."""
     from halofeed.pipelines import convert
+    from halofeed.pipelines.beam_options import choose_runner
     from halofeed.pipelines.job import JobOptions
     from halofeed.pipelines.opened_sources import open_sources
-    from halofeed.pipelines.options import choose_runner
+    from halofeed.pipelines.output_folder import OutputFolder
     from halofeed.pipelines.plan import make_plan
     from halofeed.pipelines.references import NumberedFiles, reference_file
     from halofeed.prep.options.recipe import Recipe
-    from halofeed.storage.output_folder import OutputFolder
-    from halofeed.system.scratch import scratch_folder
+    from halofeed.storage.scratch import scratch_folder
 
     received = 0
     with tempfile.TemporaryDirectory() as scratch:

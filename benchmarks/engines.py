@@ -38,12 +38,12 @@ from unittest import mock
 from halofeed.pipelines import listing
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.opened_sources import Sources
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.plan import make_plan
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.walk import FileSizes, PartialListing
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.pickles import from_bytes, to_bytes
 from halofeed.system.threads import available_cores
 
@@ -344,7 +344,7 @@ def commit(shard_counts: list[int]) -> None:
     from halofeed.pipelines.commit import SHARDS_PER_SUM, merged, sum_up
     from halofeed.pipelines.job import ShardJob
     from halofeed.prep.annotations.labels import LabelMap
-    from halofeed.schemas.files import index_file
+    from halofeed.schemas.file_layout import index_file
 
     print_row("shards", "index kB", "groups", "s a group", "all groups put together s", "sums MB")
     print_row(*["---"] * 6)

@@ -16,7 +16,7 @@ import time
 import tracemalloc
 from pathlib import Path
 
-from halofeed.schemas.files import MANIFEST, index_file, shard_file
+from halofeed.schemas.file_layout import MANIFEST, index_file, shard_file
 from halofeed.schemas.manifest import Split, read_manifest
 from halofeed.schemas.statistics import Statistics
 

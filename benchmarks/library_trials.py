@@ -94,7 +94,7 @@ def _grid() -> Any:
 
 def ours(spacing: tuple[float, float, float], kernel: str, *, antialias: bool) -> Callable[[], Any]:
     """Our resampling."""
-    from halofeed.prep.geometry.volume import plan_resample
+    from halofeed.prep.geometry.volume_plan import plan_resample
     from halofeed.prep.voxels.resample import apply_image
 
     volume = scan()
@@ -165,7 +165,7 @@ def labels() -> Any:
 
 def our_mask(spacing: tuple[float, float, float], kernel: str) -> Callable[[], Any]:
     """Our resampling of classes."""
-    from halofeed.prep.geometry.volume import plan_resample
+    from halofeed.prep.geometry.volume_plan import plan_resample
     from halofeed.prep.voxels.resample import apply_mask
 
     mask = labels()
@@ -196,7 +196,7 @@ def nifti(dtype: str, slope: float, damage: str = "") -> bytes:
 
 def nifti_ours(dtype: str, slope: float, damage: str = "") -> Callable[[], Any]:
     """Our reader."""
-    from halofeed.prep.formats.volumes import open_scan
+    from halofeed.prep.formats.volume_formats import open_scan
     from halofeed.prep.sources.files import LocalFiles
 
     folder = tempfile.mkdtemp()
@@ -244,7 +244,7 @@ def seg(folder: Path, damage: str = "") -> str:
 
 def seg_ours(damage: str = "") -> Callable[[], Any]:
     """Our reader, onto the scan's grid."""
-    from halofeed.prep.formats.dicom.masks import open_dicom_mask
+    from halofeed.prep.formats.dicom.mask_files import open_dicom_mask
     from halofeed.prep.formats.dicom.series import open_series
     from halofeed.prep.sources.files import LocalFiles
 

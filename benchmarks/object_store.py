@@ -112,7 +112,7 @@ class Measured:
 
     def drain(self) -> None:
         """Wait for what the loader fetched ahead, which nobody counts."""
-        from halofeed.loader.store.remote import RemoteStore
+        from halofeed.loader.store.remote_store import RemoteStore
 
         store = self.loader._shards.store
         assert isinstance(store, RemoteStore)

@@ -28,8 +28,8 @@ from pathlib import Path
 from convert import SHARDS, SIZE, collect, measure
 
 from halofeed.storage import local
+from halofeed.storage.atomic_files import fsync_paths
 from halofeed.storage.local import DirectFile
-from halofeed.system.atomic_files import fsync_paths
 
 PIXELS = bytes(SIZE * SIZE * 3)
 

@@ -117,7 +117,7 @@ def compiled(workload: Workload, parts: int) -> tuple[Callable[[], float], Count
     """What takes a step and gives its seconds, and how many collectives of each kind it holds."""
     import jax
 
-    from halofeed.loader.mesh import mesh_specs, place_batch
+    from halofeed.loader.mesh_batches import mesh_specs, place_batch
     from halofeed.trainer.config import TrainConfig
     from halofeed.trainer.mesh import make_mesh
     from halofeed.trainer.optimizers import build_optimizer

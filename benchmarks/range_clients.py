@@ -109,7 +109,7 @@ def web(rounds: int) -> None:
 
     def into_memory(start: int, size: int) -> int:
         response, data = request(start, size), memoryview(bytearray(size))
-        while data and (count := response._fp.readinto(data)):
+        while data and (count := response._fp.readinto(data)):  # type: ignore[attr-defined]
             data = data[count:]
         response.release_conn()
         return size - len(data)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import SimpleITK
 
-from halofeed.prep.formats.volumes import open_scan
+from halofeed.prep.formats.volume_formats import open_scan
 from halofeed.prep.sources.files import LocalFiles
 
 ROUNDS = 5

@@ -1,9 +1,13 @@
-"""Small drawn inputs for the examples and the pages: class folders, boxes, records, CT scans and clips."""
+"""Draw small inputs for the examples and the pages: class folders, boxes, records, CT scans and clips.
+
+`python drawn.py [FOLDER]` draws all of them into FOLDER, by default the working directory.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import sys
 from pathlib import Path
 
 import nibabel
@@ -101,3 +105,18 @@ def draw_clips(folder: Path, clips: int = 3) -> None:
                 frame[20:30, max(start - 10, 0) : start] = 200 + 10 * number
             first, *others = (Image.fromarray(frame) for frame in frames)
             first.save(folder / name / f"{number}.gif", save_all=True, append_images=others, duration=100)
+
+
+def draw_all(folder: Path) -> None:
+    """Draw the inputs of docs/quick-start.md: photos, cards, boxes, records, scans and videos below the folder."""
+    draw_photos(folder / "photos")
+    draw_boxes(folder / "cards")
+    draw_box_table(folder / "boxes/boxes.csv")
+    draw_records(folder / "records")
+    draw_ct(folder / "scans")
+    draw_clips(folder / "videos")
+    print(f"drew photos, cards, boxes, records, scans and videos in {folder.resolve()}")
+
+
+if __name__ == "__main__":
+    draw_all(Path(*sys.argv[1:2]))

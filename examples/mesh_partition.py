@@ -1,6 +1,6 @@
 """Train a model of your own with every picture split over four cores, and compare with one core.
 
-Eight virtual CPU devices stand for two replicas of four cores. `run.hold` constrains where each activation lies;
+Eight virtual CPU devices stand for two replicas of four cores. `run.hold` constrains where each activation is;
 without it XLA may compute wrong gradients silently (docs/partition.md).
 
     pip install 'halofeed[convert,train]'

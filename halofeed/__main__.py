@@ -13,7 +13,7 @@ def run() -> None:
     except KeyboardInterrupt:  # raised by Python's own handler before `install_handlers` returns
         os.write(2, b"halofeed: stopped (SIGINT)\n")
         os._exit(130)
-    from halofeed.streams import open_closed_streams, watch_output
+    from halofeed.standard_streams import open_closed_streams, watch_output
 
     # First of all: a file that is opened before would take the descriptor of a closed stream.
     open_closed_streams()

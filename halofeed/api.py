@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halofeed.errors import CorruptFileError, HalofeedError, UsageError
-from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
+from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION
+from halofeed.storage.paths import load_bytes
 from halofeed.system.arguments import explains_calls, path_text
+from halofeed.system.errors import CorruptFileError, HalofeedError, UsageError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
@@ -330,12 +331,12 @@ def evaluate(run: StrPath, data: StrPath | None = None, **options: Any) -> dict[
     >>> halofeed.evaluate("run")["examples"]
     8
     """
-    from halofeed.system.scratch import scratch_folder
+    from halofeed.storage.scratch import scratch_folder
 
     with scratch_folder() as folder:
         file = Path(folder) / "metrics.json"
         _run("evaluate", {"run": run, "data": data}, {**options, "json": file})
-        metrics: dict[str, Any] = json.loads(file.read_bytes())["metrics"]
+        metrics: dict[str, Any] = json.loads(load_bytes(file))["metrics"]
     return metrics
 
 

@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from halofeed import __version__, conversion, planning, training
 from halofeed.completion import COMPLETION_EXAMPLE, SHELLS, completion_script
-from halofeed.errors import HalofeedError, UsageError
 from halofeed.options import add_help, option_group
 from halofeed.parser import Command, CommandParser, HelpFormatter, join_values
-from halofeed.streams import output_error, output_status
+from halofeed.standard_streams import output_error, output_status
 from halofeed.system import signals
 from halofeed.system.addresses import Address, address_of, is_remote, meant_address
 from halofeed.system.console import NORMAL, QUIET, VERBOSE, print_error, status_level
+from halofeed.system.errors import HalofeedError, UsageError
 from halofeed.system.resource_errors import check_least_memory, describe_error
 
 if TYPE_CHECKING:
+    from halofeed.inspection.training_batches import TrainingBatches
     from halofeed.trainer.config import TrainConfig
 
 
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
     except Exception as error:
         # A signal may have closed what the error is about; the process then ends with the signal's own status.
         signals.wait_if_ending()
-        # A closed pipe or a full disk behind standard output is no failure of the command that printed.
+        # A command does not fail because standard output is a closed pipe or a full disk.
         if isinstance(error, OSError) and (failed := output_error()) is not None:
             return _output_failed(parsed.command, failed)
         return _command_failed(parsed, error)
@@ -121,7 +122,7 @@ def _dispatch(parsed: argparse.Namespace, beam_arguments: Sequence[str]) -> int:
         parsed.path = Address(parsed.path, hosts)
     for name in ("path", "data"):
         path = getattr(parsed, name, None)
-        # data/cards stands for data/cards/1.0.0 where that is its only version.
+        # data/cards means data/cards/1.0.0 if that is its only version.
         if isinstance(path, str) and os.path.isdir(path) and not os.path.exists(f"{path}/manifest.json"):
             from halofeed.schemas.manifest import only_version
 
@@ -187,7 +188,7 @@ def _command_failed(parsed: argparse.Namespace, error: Exception) -> int:
         print_error(traceback.format_exc().rstrip())
     if not isinstance(error, HalofeedError):
         text = describe_error(error)
-        # An error without words of its own tells a user nothing; the traceback does.
+        # An error without a message tells a user nothing, so print the traceback.
         raw = text.startswith(f"{type(error).__name__}: ")
         error = HalofeedError(f"{text} (--debug shows where)" if raw else text)
     return _fail(parsed.command, error)
@@ -214,7 +215,7 @@ def _parser(only: str | None = None, *, saved: bool = False) -> argparse.Argumen
     """Return the parser of all commands.
 
     Args:
-        only: command that will run; the parser has the options of no other one. "" is none, and None all of them.
+        only: command that will run; the parser has only its options. "" means no command, and None means all.
         saved: for a help text, use the saved rows of options, which takes a third of the time.
     """
     parser = CommandParser(
@@ -399,7 +400,7 @@ def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _report(parsed: argparse.Namespace, _: list[str]) -> int:
-    from halofeed.schemas.files import RUN_FILE
+    from halofeed.schemas.file_layout import RUN_FILE
 
     # The folder of a run has this file; that of a data set has a manifest.
     if os.path.isfile(os.path.join(parsed.path, RUN_FILE)):
@@ -413,8 +414,9 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainConfig | None, dict[str, Any]]:
+def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainConfig | None, TrainingBatches]:
     """Return the training recipe of --config, if there is one, and the options of the batches."""
+    from halofeed.inspection.training_batches import TrainingBatches
     from halofeed.trainer.platform import configure_platform
 
     configure_platform(None)  # before an augmentation imports JAX, which reads the variables once
@@ -424,30 +426,30 @@ def _batch_options(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainCo
 
         config = load_config(parsed.config)
     device_augment = config.device_augment if config else ()
-    return config, {
-        "split": parsed.split,
-        "batch_size": _or_default(parsed.batch_size, config.batch_size if config else batch_size),
-        "augment": config.augment if config else (),
-        "device_augment": device_augment,
-        "values": _value_range(config, parsed) if config and device_augment else None,
-    }
+    return config, TrainingBatches(
+        split=parsed.split,
+        batch_size=_or_default(parsed.batch_size, config.batch_size if config else batch_size),
+        augment=config.augment if config else (),
+        device_augment=device_augment,
+        values=_value_range(config, parsed) if config and device_augment else None,
+    )
 
 
 def _value_range(config: TrainConfig, parsed: argparse.Namespace) -> tuple[float, float] | None:
     """Return the values of black and white for augmentations on the device; None if the stored type defines them."""
-    from halofeed.loader.store.choose import open_store
+    from halofeed.loader.store.open_store import open_store
     from halofeed.trainer.task import data_facts
     from halofeed.trainer.training_setup import normalization_of
 
     manifest = open_store(parsed.path).manifest()
-    # Stored bytes have black at 0 and white at 255; other types have no such values of their own.
+    # Stored bytes have black at 0 and white at 255; other types have no such fixed values.
     if manifest.field("image").dtype == "uint8":
         return None
     return normalization_of(config, data_facts(manifest, parsed.split)).values()
 
 
 def _show(parsed: argparse.Namespace, _: list[str]) -> int:
-    from halofeed.inspection.batch import write_batch
+    from halofeed.inspection.batch_png import write_batch
 
     if not 16 <= parsed.side <= 4096:
         raise UsageError(f"--side {parsed.side}: expected 16 to 4096 pixels")
@@ -455,11 +457,11 @@ def _show(parsed: argparse.Namespace, _: list[str]) -> int:
     file = write_batch(
         parsed.path,
         parsed.output,
+        batches,
         step=parsed.step,
         seed=_or_default(parsed.seed, config.seed if config else 0),
         partition=parsed.partition or (config.partition if config else ""),
         side=parsed.side,
-        **batches,
     )
     print(file)
     return 0
@@ -475,7 +477,7 @@ def _bench(parsed: argparse.Namespace, _: list[str]) -> int:
     if parsed.appetite is not None and parsed.appetite <= 0:
         raise UsageError(f"--appetite {parsed.appetite:g}: expected images per second above 0")
     batches = _batch_options(parsed, 32)[1]
-    found = bench(parsed.path, seconds=parsed.seconds, **batches)
+    found = bench(parsed.path, batches, seconds=parsed.seconds)
     print(found, *([] if parsed.appetite is None else [found.feeds(parsed.appetite)]), sep="\n")
     return 0
 

@@ -66,7 +66,7 @@ def _add_values(action: argparse.Action) -> None:
     """Give an option the words that it takes, if they are known, else file names."""
     import shtab
 
-    # Both take any text, because an unknown name or a path has an answer of its own: the parser has no choices.
+    # Both accept any text, so the parser has no choices: other code reports an unknown name or path.
     if action.dest == "layout":
         from halofeed.prep.layouts import LAYOUTS
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from halofeed.errors import UsageError, require_extra
 from halofeed.option_rows import convert_rows, layout_summaries, saved_layout_summaries, saved_rows
 from halofeed.options import Option, add_options, from_options, given_options, option_group
 from halofeed.parser import HELP_COLUMNS, Command, CommandParser
 from halofeed.system import signals
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import print_status
+from halofeed.system.errors import UsageError, require_extra
 from halofeed.training import unlogged
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     with require_extra("convert", "apache_beam"), unlogged(), heavy_imports():
         from halofeed.pipelines.convert import convert
         from halofeed.pipelines.workers import fork_workers
-        from halofeed.system.scratch import temporary_files_in_scratch
+        from halofeed.storage.scratch import temporary_files_in_scratch
     from halofeed.pipelines.summary import summary
 
     if options.dry_run:
@@ -188,20 +188,22 @@ def run_convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _dry_run(request: _Request) -> int:
     from halofeed.pipelines.dry_run import dry_run
-    from halofeed.system.scratch import scratch_folder
+    from halofeed.storage.scratch import scratch_folder
 
     options = request.options
     with scratch_folder() as folder:
         found = dry_run(options, request.recipe, folder)
         print(found.text)
         if options.preview is not None and found.sample is not None:
-            from halofeed.inspection.batch import write_batch
+            from halofeed.inspection.batch_png import write_batch
+            from halofeed.inspection.training_batches import TrainingBatches
 
             # The split with most records has a batch; a small sample may leave another one empty.
             splits = found.sample.manifest.splits
             split = max(splits, key=lambda name: splits[name].records)
             count = min(10, splits[split].records)
-            print(write_batch(found.sample.folder, options.preview, split=split, batch_size=count))
+            batches = TrainingBatches(split=split, batch_size=count)
+            print(write_batch(found.sample.folder, options.preview, batches))
     return 0 if found.sample is not None else 1
 
 

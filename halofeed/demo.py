@@ -23,8 +23,9 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from halofeed import demo_volumes
-from halofeed.errors import JobError, UsageError
+from halofeed.storage.paths import load_bytes, load_text, paths_in, save_bytes, save_text
 from halofeed.system import signals
+from halofeed.system.errors import JobError, UsageError
 from halofeed.system.wording import plural
 
 _SECONDS_TO_END = 10.0
@@ -120,12 +121,12 @@ def draw_data_set(folder: Path, images: int, seed: int = 0) -> None:
             )
     # 900 bytes keep the header, so that the file is listed as a picture and only its decoding fails.
     truncated = folder / "images" / listed["train"]["images"][0]["file_name"]
-    truncated.write_bytes(truncated.read_bytes()[:900])
+    save_bytes(truncated, load_bytes(truncated)[:900])
     categories = [{"id": 1 + number, "name": shape} for number, shape in enumerate(SHAPES)]
     (folder / "annotations").mkdir(exist_ok=True)
     for split, document in listed.items():
         text = json.dumps({**document, "categories": categories})
-        (folder / "annotations" / f"instances_{split}.json").write_text(text)
+        save_text(folder / "annotations" / f"instances_{split}.json", text)
 
 
 def _save(
@@ -155,11 +156,11 @@ def run_demo(folder: str, *, images: int = 400) -> int:
     """Draw, convert, verify, inspect, load, train and report, and print every command that runs."""
     if images < 16:
         raise UsageError(f"--images {images}: expected 16 or more, so that both splits fill a batch")
-    from halofeed.system import owned_files
+    from halofeed.storage import owned_files
 
     root = Path(folder)
     # The demo overwrites its files; a folder that it did not make may hold others of the same names.
-    if root.exists() and any(root.iterdir()) and not owned_files.has_list(root):
+    if root.exists() and any(paths_in(root)) and not owned_files.has_list(root):
         raise UsageError(f"--folder {folder}: is not empty and not a demo's; name another")
     root.mkdir(parents=True, exist_ok=True)
     if not owned_files.has_list(root):
@@ -243,7 +244,7 @@ def compare_with_truth(source: Path, data: str) -> tuple[int, float]:
 
     count, worst = 0, 0.0
     for split in ("train", "test"):
-        document = json.loads((source / "annotations" / f"instances_{split}.json").read_text())
+        document = json.loads(load_text(source / "annotations" / f"instances_{split}.json"))
         truth: dict[int, list[list[float]]] = {entry["id"]: [] for entry in document["images"]}
         for entry in document["annotations"]:
             x, y, width, height = entry["bbox"]

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import JobError
+from halofeed.storage.paths import open_path, save_text
+from halofeed.system.errors import JobError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ def draw_scans(folder: Path) -> None:
         labels = stored(mask, masked)
         _save_nifti(folder / scan.mask, labels[1:] if scan.mask_is_cut else labels, stored_grid(grid, masked))
     names = ["background", *(organ.name for organ in LABELED_ORGANS)]
-    (folder / "labels.txt").write_text("".join(f"{name}\n" for name in names))
-    with (folder / "scans.csv").open("w", newline="") as stream:
+    save_text(folder / "labels.txt", "".join(f"{name}\n" for name in names))
+    with open_path(folder / "scans.csv", "w", newline="") as stream:
         table = csv.writer(stream)
         table.writerow(["id", "image", "label", "group", "split"])
         table.writerows([s.key, s.image, s.mask, f"patient-{s.patient}", s.split] for s in SCANS)

@@ -1,6 +1,6 @@
-"""Keywords of the Python API: values of a command's options, checked and handed over without words in between.
+"""Keywords of the Python API: values of a command's options, which are checked without becoming words first.
 
-A value has the type of its option. A text is also read as the command line reads it, so that "train=0.8,test=0.2" and
+A value has the type of its option. A text is parsed as on the command line, so "train=0.8,test=0.2" and
 {"train": 0.8, "test": 0.2} are the same.
 """
 
@@ -16,11 +16,11 @@ from typing import Any
 
 from halofeed.cli import add_common, command_parser
 from halofeed.conversion import RECIPE
-from halofeed.errors import UsageError
 from halofeed.option_rows import convert_rows, train_rows
 from halofeed.options import Option, Setting, meaning_of, option_of_action, unknown_choice, wrong_text
 from halofeed.parser import CommandParser, is_beam_option, meant_option
 from halofeed.system.arguments import truth_value, whole_number
+from halofeed.system.errors import UsageError
 
 _SEVERAL = (Mapping, list, tuple, set)
 
@@ -77,7 +77,7 @@ def check_keywords(command: str, given: Mapping[str, Any]) -> dict[str, Any]:
     >>> check_keywords("convert", {"height": "x"})
     Traceback (most recent call last):
         ...
-    halofeed.errors.UsageError: height: expected a whole number, got 'x'; it is: rows of a fixed shape (default: 300)
+    halofeed.system.errors.UsageError: height: expected a whole number, got 'x'; meaning: rows ...
     """
     known, parser = keywords_of(command), _parser(command)
     values = {}
@@ -116,7 +116,7 @@ def _refuse_both(parser: CommandParser, values: Mapping[str, Any]) -> None:
 
 
 def check_value(option: Option, value: Any) -> Any:
-    """Return a keyword's value as its command has it; raise UsageError for a value that its option cannot have.
+    """Return a keyword's value in the form of its command; raise UsageError for a value that its option cannot have.
 
     >>> check_value(Option(name="spacing_mm", type=float, is_list=True), (2, 1.5, 1.5))
     (2.0, 1.5, 1.5)
@@ -141,7 +141,7 @@ def _check_list(option: Option, value: Any) -> tuple[Any, ...]:
         return _read(option, value)  # type: ignore[no-any-return]
     if isinstance(value, Mapping):
         value = [f"{key}={one}" for key, one in value.items()]
-    # A set is no list: its order differs from one process to the next, and that of classes decides their numbers.
+    # A set is refused: its order differs between processes, and the order of classes decides their numbers.
     is_list = isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1
     return tuple(_check_item(option, one) for one in (value if is_list else [value]))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.options import Option, options_of_class
+from halofeed.storage.paths import load_text
 
 HELP_FILE = Path(__file__).with_name("help.json")
 
@@ -60,5 +61,5 @@ def help_text() -> str:
 
 
 def _saved() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(HELP_FILE.read_text("utf-8"))
+    document: dict[str, Any] = json.loads(load_text(HELP_FILE, "utf-8"))
     return document

@@ -105,7 +105,7 @@ class Option:
 
 
 def wrong_text(type_name: str, text: str, help: str | None) -> str | None:
-    """Return the message for a text that an option's type cannot read; None for a type without words of its own.
+    """Return the message for a text that an option's type cannot read; None for a type without its own message.
 
     >>> wrong_text("int", "16px", None)
     "expected a whole number, such as 16, got '16px'"
@@ -215,7 +215,7 @@ def default_text(default: Any) -> str:
 
 
 def _add_value(parser: Any, option: Option, flag: str, text: str) -> argparse.Action:
-    """Add an option that takes a value, under a flag of its own."""
+    """Add an option that takes a value, with its own flag."""
     # --classes liver --classes spleen adds; three numbers that are given twice are a mistake of the second.
     may_repeat = option.is_list and option.type is str
     added: argparse.Action = parser.add_argument(
@@ -232,7 +232,7 @@ def _add_value(parser: Any, option: Option, flag: str, text: str) -> argparse.Ac
 
 
 def _metavar(option: Option) -> str:
-    # The last word of a name says what the value is: --min-dimension DIMENSION.
+    # The last word of a name describes the value: --min-dimension DIMENSION.
     last_word = option.more.get("metavar") or option.name.rpartition("_")[2].upper()
     return last_word if option.is_list else _METAVARS.get(option.type, last_word)
 
@@ -301,11 +301,11 @@ def meaning_of(help: str | None) -> str:
     """Return the beginning of an option's help as a part of a message; "" for a hidden option."""
     if not help or help == argparse.SUPPRESS:
         return ""
-    return f"; it is: {help.replace('%%', '%').partition(';')[0]}"
+    return f"; meaning: {help.replace('%%', '%').partition(';')[0]}"
 
 
 class _Once(argparse.Action):
-    """Action that stores a value and refuses a second one, which would replace the first without a word."""
+    """Action that stores a value and refuses a second one, which would silently replace the first."""
 
     def __call__(
         self,

@@ -18,8 +18,9 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 from halofeed import __version__
-from halofeed.errors import UsageError
-from halofeed.system.atomic_files import atomic_write
+from halofeed.storage.atomic_files import atomic_write
+from halofeed.storage.paths import load_bytes, paths_in
+from halofeed.system.errors import UsageError
 
 _SETUP = """\
 from setuptools import find_packages, setup
@@ -55,7 +56,7 @@ def write_packages(folder: str) -> tuple[Path, Path]:
     if not Path(folder).is_dir():
         raise UsageError(f"--output {folder}: no such folder; make it first")
     files = {
-        f"{inside}/{path.relative_to(place).as_posix()}": path.read_bytes()
+        f"{inside}/{path.relative_to(place).as_posix()}": load_bytes(path)
         for inside, place in _places()
         for path in sorted(_walk(place))
     }
@@ -177,7 +178,7 @@ def _places() -> Iterator[tuple[str, Path]]:
 
 def _walk(folder: Path) -> Iterator[Path]:
     """Yield the package's files; subpackages may be symbolic links to folders, as in a checkout."""
-    for path in folder.iterdir():
+    for path in paths_in(folder):
         # Compiled files and editors' files differ from one machine to the next.
         if path.name == "__pycache__" or path.name.startswith("."):
             continue

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from halofeed.errors import UsageError
 from halofeed.options import meaning_of, unknown_choice, wrong_text
 from halofeed.system.addresses import redacted
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean, meanings_of
 
 HELP_COLUMNS = 100
@@ -208,7 +208,7 @@ def join_values(given: Sequence[str]) -> list[str]:
     joined: list[str] = []
     for word in given:
         before = joined[-1] if joined else ""
-        # argparse takes -160 for an option, even where one that needs a value stands before it.
+        # argparse reads -160 as an option, even after an option that needs a value.
         if re.match(r"-\.?\d", word) and re.fullmatch(r"--[a-z-]+", before):
             joined[-1] += f"={word}"
         elif is_conversion and word[:2] != "--" and _NUMBERS.fullmatch(before) and _NUMBERS.fullmatch(word):
@@ -229,7 +229,7 @@ def _check_values(given: Sequence[str]) -> None:
     >>> _check_values(["convert", "--image-pattern", "ct/a.nii", "ct/b.nii"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    halofeed.errors.UsageError: --image-pattern takes one value, got ct/a.nii ct/b.nii; put ...
+    halofeed.system.errors.UsageError: --image-pattern takes one value, got ct/a.nii ct/b.nii; put ...
     """
     option, values = "", list[str]()
     for word in (*given[1:], "--"):  # the last word ends the values before it

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halofeed.errors import UsageError, require_extra
 from halofeed.options import add_settings, text_of_setting
 from halofeed.parser import Command, CommandParser
 from halofeed.system.console import print_status
+from halofeed.system.errors import UsageError, require_extra
 from halofeed.training import check_file
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ def _check_plan(parsed: argparse.Namespace) -> None:
 
 def _write_plan(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> None:
     """Write the plan to the files that the command line names, and beside the data set, whose report shows it."""
-    from halofeed.system.atomic_files import atomic_write
+    from halofeed.storage.atomic_files import atomic_write
 
     if parsed.data is not None:
         from halofeed.schemas.bounded_json import with_json_checksum
-        from halofeed.schemas.files import plan_file
+        from halofeed.schemas.file_layout import plan_file
 
         atomic_write(plan_file(parsed.data), (json.dumps(with_json_checksum(plan), indent=1) + "\n").encode())
     if parsed.json and parsed.json != "-":

@@ -19,6 +19,7 @@ import halofeed
 from halofeed.keywords import keywords_of, name_parameters
 from halofeed.option_rows import HELP_FILE, help_text
 from halofeed.options import Option, default_text
+from halofeed.storage.paths import load_text, save_text
 
 _MODULES: Mapping[str, str] = vars(halofeed)["_MODULES"]
 _PACKAGE = Path(__file__).parent
@@ -92,7 +93,7 @@ class Function:
 
 def functions() -> list[Function]:
     """Return the functions of the Python API in the order of api.py."""
-    tree = ast.parse((_PACKAGE / "api.py").read_text("utf-8"))
+    tree = ast.parse(load_text(_PACKAGE / "api.py", "utf-8"))
     return [
         Function(node=node, options=tuple(_options_of(node)))
         for node in tree.body
@@ -158,7 +159,7 @@ def stub_text() -> str:
 
 
 def _stub_of(function: Function) -> str:
-    """Return the definition of a function as the stub has it."""
+    """Return the definition of a function for the stub."""
     given, returns = function.node.args, function.node.returns
     assert returns is not None
     places = [None] * (len(given.args) - len(given.defaults)) + given.defaults
@@ -209,7 +210,7 @@ def keyword_tables() -> str:
 
 def _row(option: Option) -> str:
     code = map(_code, (option.name, annotation(option), repr(_default(option))))
-    # A pattern such as tf1-* would turn the text to italics, and <filename> is no element of the page.
+    # A pattern such as tf1-* would start italics, and <filename> would be taken for an HTML element.
     text = _meaning(option).translate({ord(sign): f"&#{ord(sign)};" for sign in "*<|"})
     return f"| {' | '.join((*code, text))} |\n"
 
@@ -221,7 +222,7 @@ def _code(text: str) -> str:
 
 def page_text() -> str:
     """Return the text of docs/api.md with the tables of now."""
-    before, _, rest = _PAGE.read_text("utf-8").partition(BEGIN)
+    before, _, rest = load_text(_PAGE, "utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{keyword_tables()}\n{END}{after}"
 
@@ -236,8 +237,8 @@ def main() -> None:
         if not path.parent.is_dir():
             continue  # an installed package has no pages
         text = text_of()
-        if not path.is_file() or path.read_text("utf-8") != text:
-            path.write_text(text, "utf-8")
+        if not path.is_file() or load_text(path, "utf-8") != text:
+            save_text(path, text, "utf-8")
             print(f"wrote {path}")
 
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halofeed.errors import UsageError, require_extra
 from halofeed.option_rows import saved_rows, train_rows
 from halofeed.options import Option, add_options, add_settings, not_in_brief
 from halofeed.parser import Command, CommandParser
 from halofeed.system import signals
 from halofeed.system.addresses import address_of
 from halofeed.system.console import print_error, print_status
+from halofeed.system.errors import UsageError, require_extra
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _add_data(parser: CommandParser) -> None:
 
 
 def _open_run(parsed: argparse.Namespace) -> Run:
-    from halofeed.schemas.files import read_run
+    from halofeed.schemas.file_layout import read_run
 
     cores = parsed.cores_per_replica or read_run(parsed.run)["config"]["cores_per_replica"]
     _start_jax(parsed.virtual_devices, cores)
@@ -286,7 +286,7 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
                     f"--source {parsed.source}: new files take the place of a data set and its split; leave out "
                     "FOLDER and --split, or --source"
                 )
-            from halofeed.system.scratch import scratch_folder
+            from halofeed.storage.scratch import scratch_folder
 
             scratch = Path(stack.enter_context(scratch_folder()))
             data, split = _convert_new_files(parsed, run, scratch), NEW_SPLIT
@@ -346,7 +346,7 @@ def unlogged() -> Iterator[None]:
 
 def _is_data_set(parsed: argparse.Namespace) -> bool:
     """Return whether `export` gets a data set; UsageError if --to says otherwise."""
-    from halofeed.schemas.files import MANIFEST, RUN_FILE
+    from halofeed.schemas.file_layout import MANIFEST, RUN_FILE
 
     path = parsed.path
     if (Path(path) / RUN_FILE).is_file():
@@ -421,7 +421,7 @@ def run_export(parsed: argparse.Namespace, _: list[str]) -> int:
             function, facts.image_shape, dtype, folder, labels=facts.labels, task=facts.task
         )
         if parsed.format == "savedmodel":
-            from halofeed.system.scratch import temporary_files_in_scratch
+            from halofeed.storage.scratch import temporary_files_in_scratch
 
             any_batch = signature["batch"] == "any"
             with temporary_files_in_scratch():  # TensorFlow does not delete its generated code

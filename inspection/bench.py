@@ -13,16 +13,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from halofeed.errors import UsageError
+from halofeed.inspection.training_batches import TrainingBatches
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.decode import decode_image, read_bytes
 from halofeed.loader.device import AUGMENTATIONS, DeviceAugmentation, augment_on_device, device_keys
 from halofeed.loader.native import kernel
-from halofeed.loader.store.base import Store
-from halofeed.loader.store.choose import open_store
+from halofeed.loader.store.dataset_store import Store
+from halofeed.loader.store.open_store import open_store
 from halofeed.schemas.manifest import Shard
 from halofeed.system.console import human_bytes
+from halofeed.system.errors import UsageError
 from halofeed.system.threads import available_cores
 from halofeed.system.wording import plural
 
@@ -101,21 +102,15 @@ class Bench:
 
 def bench(
     folder: str | os.PathLike[str],
+    batches: TrainingBatches,
     *,
-    split: str = "train",
-    batch_size: int = 32,
-    augment: Sequence[Mapping[str, object]] = (),
-    device_augment: Sequence[Mapping[str, object]] = (),
-    values: tuple[float, float] | None = None,
     seconds: float = 1.0,
 ) -> Bench:
     """Measure each part of the pipeline from shards to a device: medians over several alternating rounds.
 
     Args:
         folder: folder or address of the data set.
-        split, batch_size: parameters of `Loader`.
-        augment, device_augment: tables of augmentations, as in a training recipe.
-        values: parameter of `augment_on_device`.
+        batches: training batches whose way is measured.
         seconds: duration of each part in each round.
 
     Raises:
@@ -123,25 +118,25 @@ def bench(
     """
     if not 0 < seconds < 3600:
         raise UsageError(f"seconds: expected more than 0 and less than an hour, got {seconds}")
-    on_device = build_augmentations(device_augment, AUGMENTATIONS, "device_augment")
+    on_device = build_augmentations(batches.device_augment, AUGMENTATIONS, "device_augment")
 
     def loader(**options: object) -> Loader:
-        return Loader(folder, split=split, batch_size=batch_size, **options)  # type: ignore[arg-type]
+        return Loader(folder, split=batches.split, batch_size=batches.batch_size, **options)  # type: ignore[arg-type]
 
     plain, verified = loader(verify="never"), loader(verify="always")
     spec = plain.spec
     batch_bytes = sum(int(np.prod(one.shape)) * one.dtype.itemsize for one in spec.values())
     parts = {
-        COPY: _copying(batch_size, batch_bytes),
-        DISK: _reading(open_store(folder), plain.manifest.split(split).shards),
+        COPY: _copying(batches.batch_size, batch_bytes),
+        DISK: _reading(open_store(folder), plain.manifest.split(batches.split).shards),
     }
     encoding = plain.manifest.field("image").encoding
     # Raw pixels are copied, not decoded.
     if encoding != "raw":
         parts[DECODE] = _decoding(plain)
     parts[PLAIN], parts[VERIFIED] = _batches(plain), _batches(verified)
-    if augment:
-        parts[AUGMENTED] = _batches(loader(verify="never", augment=build_augmentations(augment)))
+    if batches.augment:
+        parts[AUGMENTED] = _batches(loader(verify="never", augment=build_augmentations(batches.augment)))
     # TensorFlow and JAX are extras.
     if importlib.util.find_spec("tensorflow"):
         parts[TENSORFLOW] = _through_tensorflow(plain)
@@ -149,12 +144,12 @@ def bench(
         parts[TRANSFER] = _onto_device(plain)
     if on_device:
         parts[ON_DEVICE] = _on_device(
-            loader(verify="never", include=device_keys(plain.manifest)), on_device, values
+            loader(verify="never", include=device_keys(plain.manifest)), on_device, batches.values
         )
     what = (
-        f"{plain.manifest.name} {plain.manifest.version}, {split}: {plural(plain.num_records, 'record')}, "
+        f"{plain.manifest.name} {plain.manifest.version}, {batches.split}: {plural(plain.num_records, 'record')}, "
         f"{encoding}, batches "
-        f"of {batch_size} ({human_bytes(batch_bytes)}), {plural(available_cores(), 'core')}"
+        f"of {batches.batch_size} ({human_bytes(batch_bytes)}), {plural(available_cores(), 'core')}"
     )
     return Bench(what=what, rates=_measured(parts, seconds))
 
@@ -226,7 +221,7 @@ def _through_tensorflow(loader: Loader) -> _Part:
 
 
 def _onto_device(loader: Loader) -> _Part:
-    from halofeed.loader.mesh import put_on_device
+    from halofeed.loader.mesh_batches import put_on_device
 
     image = loader.batch(0)["image"]
     while True:
@@ -238,7 +233,7 @@ def _on_device(
     loader: Loader, augmentations: Sequence[DeviceAugmentation], values: tuple[float, float] | None
 ) -> _Part:
     """Augment one batch that is on the device already."""
-    from halofeed.loader.mesh import compile_on_device
+    from halofeed.loader.mesh_batches import compile_on_device
 
     batch = loader.batch(0)
     needed = {key: batch[key] for key in ("image", "id", *device_keys(loader.manifest))}

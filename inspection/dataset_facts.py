@@ -16,14 +16,14 @@ from halofeed.prep.geometry.resize import keep_aspect_sizes
 from halofeed.prep.options.recipe import RULES, Recipe
 from halofeed.prep.voxels.counts import ValueCounts, mean_and_deviation, percentile
 from halofeed.schemas.fields import Field
-from halofeed.schemas.files import OBJECT, SELECTION
+from halofeed.schemas.file_layout import OBJECT, SELECTION
 from halofeed.schemas.findings import explain_finding, split_finding
 from halofeed.schemas.limits import SIDE
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Intensities, Padding, Statistics
 from halofeed.system.console import human_bytes
 
-VALUE_PARTS = {"body": "all", "foreground": "labelled"}
+VALUE_PARTS = {"body": "all", "foreground": "labeled"}
 """Parts of volumes whose values are counted, and what they are called in reports."""
 CORES = (2, 4, 8, 16)
 """Numbers of cores for which reports show how to split an image."""
@@ -83,7 +83,7 @@ class ClassVoxels:
 
     Args:
         label: id of the class.
-        records: number of labelled records that contain it.
+        records: number of labeled records that contain it.
         voxels: pixels or voxels of all records.
         of_foreground, of_everything: their shares; None without a label.
         cut: share of the volume in the sources that is in no record; None if it is not known.
@@ -228,12 +228,12 @@ class DatasetFacts:
 
     @property
     def foreground(self) -> int:
-        """Return the pixels or voxels of labelled records that belong to any class."""
+        """Return the pixels or voxels of labeled records that belong to any class."""
         return self.total.foreground_voxels or 0
 
     @property
     def labelled_voxels(self) -> int:
-        """Return the pixels or voxels of labelled records, including background and padding."""
+        """Return the pixels or voxels of labeled records, including background and padding."""
         return self.foreground + self.integers("label_voxels").get(0, 0)
 
     @property

@@ -8,18 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import CorruptFileError, ManifestError
-from halofeed.loader.store.base import HeldFile, Piece, ShardSource
-from halofeed.loader.store.choose import CONCURRENT_READS
-from halofeed.loader.store.local import LocalStore
-from halofeed.loader.store.remote import RemoteStore
+from halofeed.loader.store.dataset_store import HeldFile, Piece, ShardSource
+from halofeed.loader.store.local_store import LocalStore
+from halofeed.loader.store.open_store import CONCURRENT_READS
+from halofeed.loader.store.remote_store import RemoteStore
 from halofeed.prep.options.recipe import recipe_problems
-from halofeed.schemas.files import MANIFEST
+from halofeed.schemas.file_layout import MANIFEST
 from halofeed.schemas.limits import LINE_BYTES
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import CURE, OpenFile, ShardFile, read_small_file
+from halofeed.storage.atomic_files import open_regular, read_regular
 from halofeed.system.addresses import address_of
-from halofeed.system.atomic_files import open_regular, read_regular
+from halofeed.system.errors import CorruptFileError, ManifestError
 
 _PIECE_BYTES = 1 << 20
 
@@ -50,7 +50,7 @@ class DatasetFiles:
         return self._store.size(name) is not None if self._sizes is None else name in self._sizes
 
     def manifest(self) -> Manifest:
-        """Read the manifest; errors as of `read_manifest`."""
+        """Read the manifest; errors as in `read_manifest`."""
         return self._store.manifest()
 
     def source(self, shard: Shard) -> ShardSource:

@@ -17,7 +17,7 @@ from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.loss_findings import describe_findings
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.schemas.fields import Field
-from halofeed.schemas.files import MANIFEST, REJECTED
+from halofeed.schemas.file_layout import MANIFEST, REJECTED
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Padding
 from halofeed.system.addresses import address_of
@@ -146,7 +146,7 @@ def _class_lines(facts: DatasetFacts) -> list[str]:
         has_label += f"; {without:,} without, for prediction: all values of their label are 0"
     lines = [
         *_class_table(facts, list(found), (unit, "of the foreground"), cells, 2),
-        f"(counts per split are records) foreground: {share} of the {unit} of labelled records",
+        f"(counts per split are records) foreground: {share} of the {unit} of labeled records",
         has_label,
     ]
     if facts.manifest.ignore_label is not None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.inspection.dataset_files import open_files, open_manifest
 from halofeed.inspection.stored_records import (
     VOLUME_AXES,
@@ -37,6 +36,7 @@ from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.console import human_bytes
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 
 _RECORD = re.compile(r"(.+):([0-9]{1,18})")
@@ -298,7 +298,7 @@ def _extent_lines(features: Decoded, volume: NDArray[Any]) -> list[str]:
 
 def _tile_lines(features: Decoded) -> list[str]:
     tile, origin = integer_of(features, keys.TILE), array_of(features, keys.TILE_ORIGIN, "i")
-    # A scan that is one record is tile 0 at the origin, which says nothing.
+    # A scan that is one record is tile 0 at the origin, which is not worth a line.
     if origin is None or not (tile or origin.any()):
         return []
     return [f"  tile    {tile}, from voxel {_numbers(origin)} of the scan's grid"]

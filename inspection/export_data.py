@@ -1,7 +1,7 @@
 """Export of a data set to formats that other programs read; `halofeed convert` reads all but shards again.
 
     OUT/export.json    the data set's name and version, the target, records by split, and what was left out
-    OUT/.halofeed      list of the files that halofeed wrote (halofeed.system.owned_files)
+    OUT/.halofeed      list of the files that halofeed wrote (halofeed.storage.owned_files)
 
 Each exporter's module shows its other files.
 """
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from halofeed.errors import UsageError
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
 from halofeed.inspection.export_grid import GRIDS, SourcePictures
 from halofeed.inspection.export_parquet import ParquetExporter
@@ -25,7 +24,9 @@ from halofeed.inspection.export_shards import WebDatasetExporter
 from halofeed.inspection.export_volumes import NiftiExporter
 from halofeed.inspection.export_yolo import YoloExporter
 from halofeed.schemas.manifest import Manifest
-from halofeed.system.result_folder import ResultFolder
+from halofeed.storage.paths import save_text
+from halofeed.storage.result_folder import ResultFolder
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
 
 EXPORTERS: dict[str, type[Exporter]] = {
@@ -119,7 +120,7 @@ def export_data(
             "records": records,
             "left_out": writer.left_out,
         }
-        (temporary / _MARKER).write_text(json.dumps(document, indent=1) + "\n")
+        save_text(temporary / _MARKER, json.dumps(document, indent=1) + "\n")
     return Export(records=records.total(), notes=(*_notes(target, data, writer), *writer.notes))
 
 
@@ -141,7 +142,7 @@ def _check_takes(target: str, files: DatasetFiles, manifest: Manifest) -> None:
     what = f"records of {manifest.task} with the kind of image {manifest.kind.name}"
     if not (fitting := targets_of(manifest)):
         raise UsageError(f"{files}: no target of export holds {what}; read it with halofeed.loader")
-    raise UsageError(f"{files}: holds {what}, which {target} does not take; say --to {fitting[0]}")
+    raise UsageError(f"{files}: holds {what}, which {target} does not take; use --to {fitting[0]}")
 
 
 def _check_grid(target: str, grid: str, images: str | None) -> None:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.inspection.stored_records import array_of, integer_of, text_of
-from halofeed.prep.formats.picture.table import FORMATS, sniff
+from halofeed.prep.formats.picture.picture_formats import FORMATS, sniff
 from halofeed.prep.geometry.resize import (
     PixelAffine,
     ResizePlan,
@@ -32,6 +31,7 @@ from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Decoded
+from halofeed.system.errors import SourceError, UsageError
 
 GRIDS = ("stored", "source")
 """Values of `--grid`."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-from halofeed.errors import UsageError
 from halofeed.inspection.export_records import NO_TEXT, ExportedData, ExportRecord, yaml_text
 from halofeed.inspection.export_shards import ExportedPicture, ShardsExporter
 from halofeed.schemas.croissant import (
@@ -30,7 +29,9 @@ from halofeed.schemas.croissant import (
     record_field,
     record_set,
 )
-from halofeed.schemas.files import CROISSANT
+from halofeed.schemas.file_layout import CROISSANT
+from halofeed.storage.paths import open_path, save_text
+from halofeed.system.errors import UsageError
 
 _MEDIA_TYPE = "application/x-parquet"
 _FILES = "parquet-files"
@@ -134,7 +135,7 @@ class ParquetExporter(ShardsExporter):
     def open_shard(self, split: str, number: int) -> None:
         """Begin a file; its name has no count of files before `finish`."""
         self._path = self._folder / "data" / f"{split}-{number:05d}.parquet"
-        self._file = _HashedFile(self._path.open("xb"))
+        self._file = _HashedFile(open_path(self._path, "xb"))
         self._writer = self._parquet.ParquetWriter(self._file, self._schema)
         self._shard_rows = self._array_bytes = 0
 
@@ -190,8 +191,8 @@ class ParquetExporter(ShardsExporter):
                 name = f"data/{split}-{number:05d}-of-{len(parts):05d}.parquet"
                 shard.path.rename(self._folder / name)
                 names[name] = shard
-        (self._folder / "README.md").write_text(self._card(shards), encoding="utf-8")
-        (self._folder / CROISSANT).write_text(self._croissant(names), encoding="utf-8")
+        save_text(self._folder / "README.md", self._card(shards), encoding="utf-8")
+        save_text(self._folder / CROISSANT, self._croissant(names), encoding="utf-8")
 
     def _card(self, shards: Mapping[str, list[_Shard]]) -> str:
         manifest = self._manifest

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +23,6 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.export_grid import PICTURE_GRID_KEYS, PictureGrid, picture_grid, points_on
 from halofeed.inspection.export_records import (
     NO_TEXT,
@@ -45,9 +43,11 @@ from halofeed.schemas.croissant import (
     record_field,
     record_set,
 )
-from halofeed.schemas.files import CROISSANT
+from halofeed.schemas.file_layout import CROISSANT
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Decoded
+from halofeed.storage.paths import open_path, save_text, temporary_stream
+from halofeed.system.errors import CorruptFileError, UsageError
 
 _AREA_TOLERANCE = 1e-3
 _FLAGS = {**keys.OBJECT_FLAGS, **{name: OPTIONAL_ATTRIBUTES[name] for name in ("occluded", "group_of")}}
@@ -122,7 +122,7 @@ class FoldersExporter(Exporter):
         ]
         records = [*class_records(self._manifest.labels), record_set("default", fields)]
         text = croissant_text(self._manifest, distribution=[pictures], record_sets=records)
-        (self._folder / CROISSANT).write_text(text, encoding="utf-8")
+        save_text(self._folder / CROISSANT, text, encoding="utf-8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,7 +296,7 @@ class CocoExporter(BoxExporter):
     """Exporter of COCO instances: image ids are the records', masks are run lengths, keypoints have fractions.
 
     Difficult, truncated, occluded and grouped objects have a key of that name with the value 1. If a split has an
-    unusual name, all files lie in its folder as Roboflow's do, which gives readers its name.
+    unusual name, all files are in a folder of that name, as in Roboflow's exports, so readers know the name.
     """
 
     KEEPS = frozenset((*(f"{name} flags" for name in _FLAGS), "masks", "keypoints", "areas"))
@@ -315,8 +315,8 @@ class CocoExporter(BoxExporter):
     def _open(self, split: str) -> _Instances:
         path = self._folder / self._files.format(split)
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = self.enter_context(path.open("x", encoding="ascii"))
-        annotations = tempfile.TemporaryFile("w+", encoding="ascii", dir=self._folder)  # noqa: SIM115 - on the stack
+        stream = self.enter_context(open_path(path, "x", encoding="ascii"))
+        annotations = temporary_stream("w+", encoding="ascii", dir=self._folder)
         self.enter_context(annotations)
         return _Instances(stream, annotations, f"{self._manifest.name} {self._manifest.version}, {split}")
 
@@ -388,12 +388,12 @@ class VocExporter(BoxExporter):
                 for number, name in enumerate(("background", *self._names.values()))
             ]
             text = "".join(["# label:color_rgb:parts:actions\n", *lines])
-            (folder / "labelmap.txt").write_text(text, encoding="utf-8")
+            save_text(folder / "labelmap.txt", text, encoding="utf-8")
         self._origin = int(all(_is_voc(features, data.grid) for features in data.small_features(wanted)))
         for name in ("Annotations", "ImageSets/Main"):
             (folder / name).mkdir(parents=True)
         self._lists = {
-            split: self.enter_context((folder / f"ImageSets/Main/{split}.txt").open("x"))
+            split: self.enter_context(open_path(folder / f"ImageSets/Main/{split}.txt", "x"))
             for split in data.manifest.splits
         }
 
@@ -418,7 +418,7 @@ class VocExporter(BoxExporter):
             _add_texts(ElementTree.SubElement(element, "bndbox"), **corners)
         ElementTree.indent(root)
         path = self._folder / "Annotations" / f"{record.name}.xml"
-        with path.open("xb") as stream:
+        with open_path(path, "xb") as stream:
             stream.write(ElementTree.tostring(root, "utf-8") + b"\n")
         self._lists[record.split].write(f"{record.name}\n")
 

@@ -1,4 +1,4 @@
-"""Records of a data set as exporters see them: one at a time, checked, with a file name of their own."""
+"""Records of a data set as exporters see them: one at a time, checked, each with a unique file name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.export_grid import PictureGrid, SourcePictures, picture_grid
 from halofeed.inspection.stored_records import (
@@ -29,6 +28,8 @@ from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
+from halofeed.storage.paths import open_path
+from halofeed.system.errors import CorruptFileError, UsageError
 
 NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Characters that no text file may hold: control characters and lone surrogates."""
@@ -56,7 +57,7 @@ class ExportedData:
 
     Args:
         grid: one of `halofeed.inspection.export_grid.GRIDS`.
-        images: source pictures to copy; None if they are not at hand.
+        images: source pictures to copy; None if they are not available.
     """
 
     files: DatasetFiles
@@ -214,7 +215,7 @@ class Exporter(ExitStack):
             yield
         except UsageError as error:
             place = f"{self._data.files}: {record.name} of {record.split} (id {record.id})"
-            raise UsageError(f"{place}: {error}, or say --grid stored") from error
+            raise UsageError(f"{place}: {error}, or use --grid stored") from error
 
     def _picture(self, record: ExportRecord, grid: PictureGrid) -> tuple[str, bytes | memoryview]:
         """Return extension and file of a stored picture without padding: its JPEG or PNG if it has none, else a PNG."""
@@ -248,6 +249,6 @@ class Exporter(ExitStack):
                 return text_of(record.features, keys.FILENAME) or ""
         path = self._folder / folder / f"{record.name}{extension}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as file:
+        with open_path(path, "xb") as file:
             file.write(data)
         return path.name

@@ -21,6 +21,7 @@ from halofeed.inspection.stored_records import integer_of, label_map
 from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
+from halofeed.storage.paths import save_text
 from halofeed.system.wording import plural
 
 
@@ -122,7 +123,7 @@ class ShardsExporter(BoxExporter):
         """Write classes.json, the class names by number, which `halofeed convert` reads."""
         names = {str(number): name for number, name in self.names.items()}
         text = json.dumps(names, indent=1, ensure_ascii=False) + "\n"
-        (self._folder / "classes.json").write_text(text, encoding="utf-8")
+        save_text(self._folder / "classes.json", text, encoding="utf-8")
 
     @abstractmethod
     def open_shard(self, split: str, number: int) -> None:
@@ -180,7 +181,7 @@ class WebDatasetExporter(ShardsExporter):
             self.notes.append(
                 f"{self._waiting[0][0].split}: the first {plural(len(self._waiting), 'record')} have no boxes, so that "
                 "Hugging Face's datasets, which takes types from the first five, cannot load boxes after them; for "
-                "that library say --to parquet"
+                "that library use --to parquet"
             )
         self._waits_for_boxes = False
         for record, picture in self._waiting:

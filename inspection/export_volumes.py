@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.export_records import ExportedData, Exporter, ExportRecord
 from halofeed.inspection.stored_records import (
     affine_of,
@@ -36,12 +35,14 @@ from halofeed.inspection.stored_records import (
 from halofeed.prep.formats.volume.nifti import write_nifti
 from halofeed.prep.geometry.orientation import FIELD_OF_VIEW_VOXELS, plan_onto
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.volume import triple
+from halofeed.prep.geometry.volume_plan import triple
 from halofeed.prep.layouts.msd import MSD_SPLITS, NAME
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.prep.voxels.resample import apply_mask
 from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Decoded
+from halofeed.storage.paths import open_path, save_text
+from halofeed.system.errors import CorruptFileError, UsageError
 
 _LISTS = {split: part for part, split in MSD_SPLITS.items()} | {"val": "validation"}
 """List of dataset.json by split; other splits are in `training`."""
@@ -66,7 +67,7 @@ class NiftiExporter(Exporter):
         self._in_source = data.grid == "source"
         for name in _FOLDERS.values() if not self._in_source else [_FOLDERS["label"]]:
             (folder / name).mkdir()
-        table = self.enter_context((folder / "volumes.csv").open("x", newline="", encoding="utf-8"))
+        table = self.enter_context(open_path(folder / "volumes.csv", "x", newline="", encoding="utf-8"))
         self._table = csv.writer(table)
         self._table.writerow(("id", *_FOLDERS, "split"))
         self._lists: dict[str, list[dict[str, str]]] = {part: [] for part in MSD_SPLITS}
@@ -161,7 +162,7 @@ class NiftiExporter(Exporter):
             "numTest": len(self._lists["test"]),
             **self._lists,
         }
-        (self._folder / NAME).write_text(json.dumps(document, indent=1) + "\n")
+        save_text(self._folder / NAME, json.dumps(document, indent=1) + "\n")
 
 
 def _unpadded(features: Decoded, shape: tuple[int, ...]) -> tuple[tuple[slice, ...], list[int]]:

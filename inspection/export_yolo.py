@@ -22,10 +22,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.inspection.export_pictures import BoxedObjects, BoxExporter
 from halofeed.inspection.export_records import ExportedData, ExportRecord, yaml_text
 from halofeed.schemas import keys
+from halofeed.storage.paths import open_path, save_text
+from halofeed.system.errors import UsageError
 
 _YOLO_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Key of data.yaml by split."""
@@ -53,7 +54,7 @@ class YoloExporter(BoxExporter):
         if None in found or len(set(found)) < len(found):
             raise UsageError(
                 f"{data.files}: expected the splits train, val and test, which YOLO's data.yaml has, got "
-                f"{', '.join(splits)}; say --to voc"
+                f"{', '.join(splits)}; use --to voc"
             )
         self.notes += [
             f"YOLO's name of the split {split} is {_YOLO_SPLITS[split]}, by which it is read again"
@@ -67,7 +68,7 @@ class YoloExporter(BoxExporter):
         kept, self._write_object = self._content(data, keypoints)
         self._keeps = frozenset(kept)
         lines = [*self._split_and_class_lines(splits), *self._keypoint_lines(keypoints)]
-        (folder / "data.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        save_text(folder / "data.yaml", "\n".join(lines) + "\n", encoding="utf-8")
         for split in splits:
             (folder / "labels" / split).mkdir(parents=True)
 
@@ -119,7 +120,7 @@ class YoloExporter(BoxExporter):
         objects = self._objects(record)
         self._write_picture(record, objects.grid, f"images/{record.split}")
         rows = [self._write_object(objects, box) for box in range(len(objects.labels))]
-        with (self._folder / "labels" / record.split / f"{record.name}.txt").open("x") as file:
+        with open_path(self._folder / "labels" / record.split / f"{record.name}.txt", "x") as file:
             for label, row in zip(objects.labels, rows, strict=True):
                 # An object without an outline has no row.
                 if row:
@@ -180,7 +181,8 @@ def outline(mask: NDArray[np.uint8]) -> NDArray[np.float64]:
     >>> outline(np.array([[0, 1, 1], [0, 1, 1]], np.uint8)).tolist()
     [[1.0, 0.0], [1.0, 2.0], [3.0, 2.0], [3.0, 0.0]]
     """
-    # OpenCV follows the centers of border pixels. With pixels of 2 x 2, each lies beside one corner of a pixel.
+    # OpenCV follows the centers of border pixels. If each pixel is enlarged to 2 x 2, each center is next to one corner
+    # of a pixel.
     doubled = np.repeat(np.repeat((mask > 0).astype(np.uint8), 2, axis=0), 2, axis=1)
     found, _ = cv2.findContours(doubled, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
     parts = [_without_repeats((part.reshape(-1, 2).astype(np.int64) + 1) // 2) for part in found]

@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.inspection.dataset_facts import counts_of
 from halofeed.inspection.stored_records import (
     VOLUME_AXES,
@@ -26,6 +25,7 @@ from halofeed.prep.voxels.counts import ValueCounts, percentile
 from halofeed.prep.voxels.intensity import IntensityPlan, IntensityWindow, as_numbers
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Statistics
+from halofeed.system.errors import UsageError
 
 _LOW, _HIGH = 1.0, 99.0
 """Percentiles shown as black and white if the recipe has no window."""
@@ -129,18 +129,18 @@ def _gray_range(
 
 
 def _counted_range(body: ValueCounts, foreground: ValueCounts) -> tuple[float, float, str]:
-    """Return a range that shows the labelled voxels, or without any all voxels, and why it was chosen."""
+    """Return a range that shows the labeled voxels, or without any all voxels, and why it was chosen."""
     low, high = percentile(body, _LOW), percentile(body, _HIGH)
     why = f"the {_LOW:g}st to {_HIGH:g}th percentile above each scan's least value"
     if foreground.total:
-        # Wider by half on each side, so that the surroundings of labelled voxels are visible too.
+        # Wider by half on each side, so that the surroundings of labeled voxels are visible too.
         inner = percentile(foreground, _LOW), percentile(foreground, _HIGH)
         room = (inner[1] - inner[0]) / 2
         # Labelled voxels of a single value have no spread to widen.
         if room > 0:
             low = max(percentile(body, 0.1), inner[0] - room)
             high = min(percentile(body, 99.9), inner[1] + room)
-            why = f"the {_LOW:g}st to {_HIGH:g}th percentile of the labelled voxels, widened by half on either side"
+            why = f"the {_LOW:g}st to {_HIGH:g}th percentile of the labeled voxels, widened by half on either side"
     # Voxels of a single value have no range.
     if low >= high:
         low, high = float(body.values[0]), float(body.values[0]) + 1
@@ -267,9 +267,9 @@ def cut_planes(
 
 
 def center_of(label: NDArray[Any], extent: NDArray[np.int64]) -> tuple[int, int, int]:
-    """Return the index of each plane: the centroid of all labelled voxels, moved to the nearest labelled plane.
+    """Return the index of each plane: the centroid of all labeled voxels, moved to the nearest labeled plane.
 
-    The centroid of two lungs is between them, and its sagittal plane would show neither. Without labelled voxels
+    The centroid of two lungs is between them, and its sagittal plane would show neither. Without labeled voxels
     the result is the middle of `extent`, the part without padding.
     """
     per_axis = [np.zeros(size, np.int64) for size in label.shape]

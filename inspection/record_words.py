@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from halofeed.loader.picture import class_contact_sheet, frame_contact_sheet
+from halofeed.loader.contact_sheet import class_contact_sheet, frame_contact_sheet
 from halofeed.schemas.manifest import Manifest
 
 
@@ -73,7 +73,7 @@ class TaskWords:
     classes: str = "classes"
     counted: str = ""
     lead: str = "{classes} with {unit}"
-    extremes: str = ": the most frequent, {most}, has {most_count}; the rarest, {least}, {least_count}"
+    extremes: str = ": the most frequent, {most}, has {max_count}; the rarest, {least}, {least_count}"
     per_class: str = ""
     empty: str = ""
     unlabelled: str = ""
@@ -145,7 +145,7 @@ TASK_WORDS = {
         trains=False,
         classes="classes beside the background",
         lead="{classes} occur in {unit}",
-        extremes=": the most frequent, {most}, in {most_count}; the rarest, {least}, in {least_count}",
+        extremes=": the most frequent, {most}, in {max_count}; the rarest, {least}, in {least_count}",
         per_class="{records} that a class is in",
         empty="nothing but background",
         unlabelled="no label: for prediction",

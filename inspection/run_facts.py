@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError
 from halofeed.inspection.dataset_files import read_lines
 from halofeed.inspection.record_words import TASK_WORDS, TaskWords
 from halofeed.schemas.bounded_json import check_json_checksum, parse_json
-from halofeed.schemas.files import CHECKPOINTS, EXAMPLES, RUN_FILE, read_run
+from halofeed.schemas.file_layout import CHECKPOINTS, EXAMPLES, RUN_FILE, read_run
 from halofeed.schemas.kinds import KIND_BY_RANK, KINDS
 from halofeed.schemas.limits import RUN_BYTES, RUN_LINES, RUN_VALUES
 from halofeed.schemas.tasks import task_named
-from halofeed.system.atomic_files import read_regular
+from halofeed.storage.atomic_files import read_regular
+from halofeed.storage.paths import find_paths
+from halofeed.system.errors import CorruptFileError
 
 LOG_FILE, EVALUATIONS_FILE = "log.jsonl", "evaluations.jsonl"
 EXAMPLES_FILE = f"{EXAMPLES}/examples.json"
@@ -197,7 +198,7 @@ def read_run_facts(folder: str | Path) -> RunFacts:
 
 def _saved_step(folder: Path) -> int | None:
     """Return the last step with a folder of that name; a checkpoint being written has another name."""
-    return max((int(path.name) for path in folder.glob("*") if path.name.isdecimal()), default=None)
+    return max((int(path.name) for path in find_paths(folder, "*") if path.name.isdecimal()), default=None)
 
 
 def finite_or_none(value: Any) -> float | None:
@@ -300,7 +301,7 @@ def _log(file: Path) -> dict[str, NDArray[np.float64]]:
 
 
 def _is_logged(value: Any) -> bool:
-    """Return whether a value of the log is a number, or stands for one that JSON cannot express."""
+    """Return whether a value of the log is a number, or a text for a number that JSON cannot express."""
     if isinstance(value, str):
         return value in NOT_FINITE
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

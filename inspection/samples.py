@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, SourceError, UsageError
 from halofeed.inspection.dataset_files import DatasetFiles
 from halofeed.inspection.planes import Display, Plane, ShownVolume, center_of, cut_planes
 from halofeed.inspection.record_words import KindWords, kind_words
@@ -33,11 +32,11 @@ from halofeed.inspection.stored_records import (
     text_of,
 )
 from halofeed.inspection.thumbnails import overlay, thumbnail, thumbnail_size
-from halofeed.loader.picture import contact_sheet, shown_frames
+from halofeed.loader.contact_sheet import contact_sheet, shown_frames
 from halofeed.pipelines.source_registry import SourceLocations
-from halofeed.prep.formats.clip.clip import FrameOptions
+from halofeed.prep.formats.clip.clip_formats import open_clip
 from halofeed.prep.formats.clip.frame_choice import choose_frames
-from halofeed.prep.formats.clip.table import open_clip
+from halofeed.prep.formats.clip.opened_clip import FrameOptions
 from halofeed.prep.formats.picture import ReadOptions, read_image
 from halofeed.prep.formats.picture.image import apply_orientation
 from halofeed.prep.geometry.resize import apply_to_boxes, displayed_to_file
@@ -48,6 +47,7 @@ from halofeed.schemas.limits import SIDE
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tfexample import Decoded
 from halofeed.system.addresses import is_remote
+from halofeed.system.errors import CorruptFileError, SourceError, UsageError
 
 CANDIDATES_PER_SPLIT = 1000
 """Records per split whose labels and sizes are read to choose from; evenly spaced over the split."""
@@ -481,7 +481,7 @@ def _before(
     source: SourcePicture, features: Decoded, boxes: NDArray[np.float64], orientation: int, side: int
 ) -> Picture:
     """Return the source in the orientation of its annotations, with the stored `boxes` in pixels mapped to it."""
-    # A contact sheet shows frames of their own size, to which no boxes belong.
+    # The frames of a contact sheet have another size, so boxes would not fit.
     if source.shape:
         size = (source.pixels.shape[0], source.pixels.shape[1])
         uri = thumbnail(source.pixels, side)

@@ -17,10 +17,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, HalofeedError
 from halofeed.inspection.dataset_files import DatasetFiles, open_files
 from halofeed.prep.convert.tallies import count_labels
-from halofeed.prep.formats.picture.table import check_encoded_image
+from halofeed.prep.formats.picture.picture_formats import check_encoded_image
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field, count_set_members, ids_of_field, top_classes, unknown_bits
 from halofeed.schemas.index import ShardIndex
@@ -30,6 +29,7 @@ from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES, Decoded, decode_example, decode_small
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_header, check_record, footer_of
 from halofeed.system.checksum import crc32c
+from halofeed.system.errors import CorruptFileError, HalofeedError
 from halofeed.system.wording import plural
 
 

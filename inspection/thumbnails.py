@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.picture import rgb_of
+from halofeed.loader.contact_sheet import rgb_of
 from halofeed.prep.formats.picture.image import scale_depth
 from halofeed.prep.voxels.encode import encode_jpeg, encode_png
 

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.inspection.dataset_files import DatasetFiles, check_recipe, open_files
 from halofeed.inspection.record_words import task_words
 from halofeed.inspection.stored_records import (
@@ -35,7 +34,7 @@ from halofeed.inspection.verify_record import (
 from halofeed.prep.convert.loss_findings import describe_findings
 from halofeed.schemas import keys
 from halofeed.schemas.bounded_json import parse_json
-from halofeed.schemas.files import CROISSANT, MANIFEST, REJECTED, TEMPORARY_FOLDER
+from halofeed.schemas.file_layout import CROISSANT, MANIFEST, REJECTED, TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
@@ -47,6 +46,7 @@ from halofeed.schemas.tfexample import Decoded, decode_example
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.addresses import address_of
 from halofeed.system.checksum import crc32c
+from halofeed.system.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.system.wording import plural
 
 ProgressCallback = Callable[[int, int], None]

@@ -36,7 +36,7 @@ from halofeed.inspection.stored_records import (
     orientation_of,
     text_of,
 )
-from halofeed.prep.formats.picture.table import check_encoded_image
+from halofeed.prep.formats.picture.picture_formats import check_encoded_image
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
@@ -324,7 +324,7 @@ def _numbers(value: Any, field: Field, features: Decoded) -> Iterator[str]:
     limits = _INTEGER_LIMITS.get(field.dtype)
     wanted = "float32" if limits is None else "int64"
     if not isinstance(value, np.ndarray) or value.dtype != wanted:
-        # Some writers store an empty list without its type; another check covers its length.
+        # An empty list may be stored without its type; another check covers its length.
         if len(value):
             yield f"expected {wanted} values, got {_count_and_dtype(value)}"
         return
@@ -514,7 +514,7 @@ def _keypoint_type_problems(features: Decoded) -> Iterator[str]:
         yield from (f"{key}/{part} is missing" for part in missing)
         return
     for part, values in lists.items():
-        # Some writers store an empty list without its type.
+        # An empty list may be stored without its type.
         if len(values) and getattr(values, "dtype", "bytes") != _KEYPOINT_KINDS[part]:
             yield f"{key}/{part}: expected {_KEYPOINT_KINDS[part]} values"
 
@@ -533,7 +533,7 @@ def _keypoint_count_problems(features: Decoded, boxes: int) -> Iterator[str]:
 
 
 def _point_problems(features: Decoded, boxes: int) -> Iterator[str]:
-    """Yield each problem of the values of keypoints, of which each box has equally many with equal names."""
+    """Yield each problem of the values of keypoints; every box must have the same number and names of points."""
     key, lists = keys.OBJECT_KEYPOINT, _keypoint_lists(features)
     for part in ("x", "y"):
         for point in np.flatnonzero(~np.isfinite(np.asarray(lists[part], np.float32))):

@@ -4,8 +4,8 @@ Neither Beam nor TensorFlow nor JAX is imported here; `Loader.dataset` and `Load
 """
 
 if __name__ != "halofeed.loader":
-    # A checkout's root has the parts themselves. A second copy of a module has classes of its own, which no
-    # comparison takes for those of the first.
+    # In a checkout's root the part can be imported by its bare name. That would make a second copy of each module,
+    # whose classes differ from those of the first.
     raise ImportError(f"{__name__} is halofeed's part loader: write import halofeed.loader")
 
 from halofeed.loader.augment import (

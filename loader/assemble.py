@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.loader.augment import Example, Frame, Objects, PartnerSampler, augment, draw_uniforms
-from halofeed.loader.augment.example import Windows, draw_windows_alone
+from halofeed.loader.augment.augmented_example import Windows, draw_windows_alone
 from halofeed.loader.augment.view import ImageShape, LazyArray, Ranges, SourceArray, View, copy_view
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, array_specs, split_id
 from halofeed.loader.batch_content import BatchContent
@@ -37,8 +36,9 @@ from halofeed.loader.shards import Integers, ObjectLists, Shards
 from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import splitmix64
 from halofeed.schemas.manifest import Manifest
+from halofeed.system.errors import UsageError
 
-_MOST_EPOCHS = 1 << 31
+_MAX_EPOCHS = 1 << 31
 _ATTEMPTS = 3
 """How often a record is read while another process writes to its shard."""
 
@@ -171,7 +171,7 @@ class Assembler:
         if EPOCH in batch:
             # With weighted sampling an epoch number has more than 32 bits, but devices hold 32.
             batch[EPOCH][rows] = [
-                epoch if epoch < _MOST_EPOCHS else splitmix64(epoch) % _MOST_EPOCHS for epoch in epochs
+                epoch if epoch < _MAX_EPOCHS else splitmix64(epoch) % _MAX_EPOCHS for epoch in epochs
             ]
 
     def draw(self, seed: int, epochs: Integers, ids: Integers) -> NDArray[np.float64]:
@@ -246,10 +246,10 @@ class Assembler:
         """Copy the pixels of all planned rows at once by the kernel, if `moves_rows`.
 
         Args:
-            batch, rows: as of `plan`.
+            batch, rows: as in `plan`.
             records: the rows' records.
             windows: the result of `plan`.
-            run_in_threads: as of `halofeed.loader.native.kernel.move`.
+            run_in_threads: as in `halofeed.loader.native.kernel.move`.
 
         Returns:
             Which rows were copied, bool [row]: those whose record has a valid frame.

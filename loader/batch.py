@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from halofeed.errors import UsageError
 from halofeed.loader.augment.view import ImageShape
 from halofeed.loader.decode import array_dtype
 from halofeed.loader.reading import BOXES, IMAGE, is_label_map
 from halofeed.schemas.fields import Field
+from halofeed.system.errors import UsageError
 from halofeed.system.memory import process_memory
 
 ID, SIZE, COUNT, VALID = "id", "size", "num_boxes", "valid"
@@ -121,7 +121,7 @@ def join_id(halves: ArrayLike) -> NDArray[np.int64]:
     >>> join_id(split_id([-1, 2**40 + 7]))
     array([           -1, 1099511627783])
     """
-    if isinstance(halves, Mapping):  # join_id(batch), the likely slip
+    if isinstance(halves, Mapping):  # join_id(batch) is a likely mistake
         raise UsageError("join_id: expected a batch's ids, got the batch; write join_id(batch['id'])")
     given = np.asarray(halves)
     if given.dtype.kind not in "iu" or given.shape[-1:] != (2,):

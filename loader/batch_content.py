@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from halofeed.errors import UsageError
 from halofeed.loader.augment import Augmentation, Combination, check_augmentations
 from halofeed.loader.decode import DECODE
+from halofeed.system.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.example import Windows
+from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.native import kernel
 from halofeed.loader.native.kernel import (
@@ -42,7 +42,7 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.checksum import block_shifts, crc32c, mask_crc
 
 MAX_REST_BYTES = 1 << 24
-"""Bound for all bytes of a batch's records except raw values; they are held until each record is parsed."""
+"""Limit for all bytes of a batch's records except raw values; they are in memory until each record is parsed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -255,7 +255,7 @@ class VerifiedReads:
         Raises:
             CorruptFileError, SystemLimitError: as `Shards.open_all`.
         """
-        # The kernel puts each raw value into the batch; others would need memory of their own.
+        # The kernel puts each raw value into the batch; others would need additional memory.
         if not kernel.reads() or into.keys() != shards.raw_bytes.keys() or not into:
             return None
         # Without checksums to compute, the copy plan is faster.
@@ -269,7 +269,7 @@ class VerifiedReads:
         return cls(shards, files, numbers, into)
 
     def read(self, position: int, record: StoredRecord) -> None:
-        """Read the record at a position of `numbers` for its `StoredRecord`, which reads damaged ones again itself."""
+        """Read the record at a position of `numbers`, and give its bytes to its `StoredRecord`."""
         # A damaged record is not marked: its StoredRecord reads it again and raises the error with the place.
         if kernel.read(self._reads[position]):
             self._shards.mark_verified(int(self._numbers[position]))

@@ -11,7 +11,6 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.assemble import Assembler
 from halofeed.loader.augment import Augmentation, Combination
 from halofeed.loader.augment.view import Ranges
@@ -28,11 +27,12 @@ from halofeed.loader.record import (
 )
 from halofeed.loader.sampler import DrawBy, Sampler, Where, id_of, plan_draws, subset, unknown_key
 from halofeed.loader.shards import Shards
-from halofeed.loader.store.choose import CONCURRENT_READS
+from halofeed.loader.store.open_store import CONCURRENT_READS
 from halofeed.loader.stream import Stream, digest, fingerprint
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.addresses import Address, address_of
 from halofeed.system.arguments import explains_calls, path_text, whole_number
+from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.wording import plural
 
 

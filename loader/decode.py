@@ -16,12 +16,12 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.record import StoredRecord
 from halofeed.prep.formats.picture.image import Size
-from halofeed.prep.formats.picture.table import check_encoded_image
+from halofeed.prep.formats.picture.picture_formats import check_encoded_image
 from halofeed.schemas.fields import Field
 from halofeed.schemas.tfexample import Decoded
+from halofeed.system.errors import CorruptFileError, UsageError
 
 DECODE = {
     "accurate": "JPEG by the slow integer transform, chroma smoothed where it is upsampled",

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError
 from halofeed.loader.assemble import Assembler
-from halofeed.loader.augment.example import Windows
+from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import View
 from halofeed.loader.batch import Batch, BufferPool, allocate
 from halofeed.loader.copy_plan import MappedRecords, VerifiedReads
@@ -29,6 +28,7 @@ from halofeed.loader.record import ChosenRecords, StoredRecord, stored_records
 from halofeed.loader.sampler import BatchRows
 from halofeed.loader.shards import Integers
 from halofeed.schemas.identity import splitmix64
+from halofeed.system.errors import CorruptFileError
 from halofeed.system.threads import InterruptibleThreads, ScriptEndedError, available_cores, is_ending
 from halofeed.system.wording import plural
 
@@ -209,7 +209,7 @@ class Filler:
     def _run_in_threads(self, work: Callable[[], None], most: int = _MAX_THREADS) -> None:
         """Call `work` in several threads at the same time, including this one, and wait for all."""
         workers = self._workers
-        if workers is None or workers.process != os.getpid():  # a fork has none of its parent's threads
+        if workers is None or workers.process != os.getpid():  # a fork lacks its parent's threads
             count = max(min(available_cores(), _MAX_THREADS), self._min_threads)
             self._workers = workers = InterruptibleThreads(count)
         workers.together(work, most)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from halofeed.errors import UsageError
 from halofeed.loader.sampler import DrawBy, Where
-from halofeed.loader.store.base import Store
-from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store
+from halofeed.loader.store.dataset_store import Store
+from halofeed.loader.store.open_store import CONCURRENT_READS, cached, open_store
 from halofeed.loader.stream import check_hosts
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.addresses import Address
 from halofeed.system.arguments import truth_value, whole_number
+from halofeed.system.errors import UsageError
 
 ON_CORRUPT = {
     "fail": "an error that names file, offset and id",
@@ -46,7 +46,7 @@ class Selection:
         Raises:
             UsageError: there is no such split, or it has no records.
         """
-        split: object = self.split
+        split: object = self.split  # callers without type checks may pass a list
         if not isinstance(split, str):
             raise UsageError(f"split: expected the name of one split, such as 'train', got {split!r:.80}")
         if self.fold is not None:
@@ -101,10 +101,10 @@ class Order:
 
     Args:
         seed: 0 to 2**64 - 1.
-        training: False gives every record once, in stored order.
+        training: whether the order is for training; for evaluation, every record comes once, in stored order.
         shuffle: whether training permutes the records.
-        num_epochs: number of epochs; None is without end.
-        drop_remainder: cut every epoch to whole batches.
+        num_epochs: number of epochs; None repeats forever.
+        drop_remainder: whether every epoch is cut to whole batches.
         draw_by: weights of the records; None draws each once per epoch.
     """
 
@@ -162,7 +162,7 @@ class Reading:
 
     Args:
         cache: "memory", or "disk:" and a folder; None reads the original.
-        cache_bytes: bound of the folder; None is the disk's free space.
+        cache_bytes: largest size of that folder; None is limited by the free space of the disk.
         concurrent_reads: number of concurrent requests to an address.
         verify: when checksums are computed: "first", "always" or "never".
         on_corrupt: "fail" or "skip".

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.batch import Batch, BufferPool, allocate, check_memory
 from halofeed.loader.dataset import Loader
 from halofeed.loader.sampler import permute
 from halofeed.loader.stream import Stream, check_hosts
 from halofeed.system.arguments import explains_calls, whole_number
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 
 LONGEST_CYCLE = 10_000
@@ -39,7 +39,7 @@ class Mixture(Stream):
         weights: weight of each data set by its folder, integers or fractions: {"data/a/1.0.0": 3, "data/b/1.0.0": 1}.
         batch_size: rows of the global batch, over all hosts.
         seed: 0 to 2**64 - 1; determines the order of the data sets, and the order within each.
-        shard_index, shard_count: as of a `Loader`.
+        shard_index, shard_count: as in `Loader`.
         options: options of every `Loader`: split, augment, include, verify, on_corrupt, shuffle, where, draw_by.
 
     Raises:
@@ -90,7 +90,9 @@ class Mixture(Stream):
         return next(iter(self.loaders.values()))
 
     def sources(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the data set's number for rows start .. stop-1 of the stream, and the place in it, int64 [row]."""
+        """Return the data set's number for rows start .. stop-1, and the row in that data set's stream, int64 [row]."""
+        # Each cycle permutes the slots 0 .. cycle-1, and each data set owns as many slots as its weight. A data set
+        # therefore has `share` rows in every cycle, and its first row in cycle c is row c * share of its own stream.
         cycle = int(self._ends[-1])
         first, last = start // cycle, -(-stop // cycle)
         cycles = np.repeat(np.arange(first, last), cycle)
@@ -110,7 +112,7 @@ class Mixture(Stream):
         return part
 
     def _prefetch(self, step: int, start: int, stop: int) -> None:
-        # The places of a batch take time to compute, for stores that have nothing to fetch ahead.
+        # Computing the rows takes time, and local stores have nothing to fetch ahead.
         if not any(loader.is_prefetching for loader in self.loaders.values()):
             return
         first = step * self.batch_size
@@ -159,9 +161,8 @@ def _scale_to_integers(weights: Mapping[str | os.PathLike[str], float]) -> dict[
     parts = [weight // math.gcd(*whole) for weight in whole]
     if sum(parts) > LONGEST_CYCLE:
         raise UsageError(
-            f"weights: shares would be exact only after {plural(sum(parts), 'row')}; round them, such as to "
-            "0.01, so that "
-            f"it is {LONGEST_CYCLE:,} or less"
+            f"weights: shares would be exact only after {plural(sum(parts), 'row')}; round them, such as to 0.01, so "
+            f"that it is {LONGEST_CYCLE:,} or less"
         )
     return dict(zip(exact, parts, strict=True))
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError
 from halofeed.loader.augment import NO_OBJECTS, Example, Objects, to_view
-from halofeed.loader.augment.example import Windows
+from halofeed.loader.augment.augmented_example import Windows
 from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges, SourceArray, View
 from halofeed.loader.batch_content import BatchContent
 from halofeed.loader.decode import (
@@ -29,6 +28,7 @@ from halofeed.prep.geometry.resize import compose_affines
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
+from halofeed.system.errors import CorruptFileError
 from halofeed.system.wording import plural
 
 IMAGE, LABEL, BOXES, AREA = "image", "label", "boxes", "area"
@@ -155,7 +155,7 @@ class RecordReader:
 
         Args:
             record: the record.
-            out: as of `decode_image`, which also says what it raises.
+            out: as in `decode_image`, which also says what it raises.
 
         Returns:
             Each array, or None if the batch has it already; None for both if the picture's size is not the cached one.
@@ -179,7 +179,7 @@ class RecordReader:
 
         Args:
             record: the record.
-            into: as of `StoredRecord.features`.
+            into: as in `StoredRecord.features`.
             out: memory for a picture that is used as it is stored.
 
         Raises:
@@ -212,7 +212,7 @@ class RecordReader:
         """Return the parsed features; without parsing the image's file alone, if all else is cached.
 
         Args:
-            record, into: as of `read`.
+            record, into: as in `read`.
             cached: the cached values, if all that can be cached is.
         """
         keys = self._keys if cached is None or not self.caches_all else frozenset()

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError
 from halofeed.loader.augment.view import ImageShape, Ranges, View, common, slices_within
 from halofeed.loader.native import kernel
 from halofeed.loader.shards import Bytes, Integers, ObjectLists, Shards
@@ -31,6 +30,7 @@ from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfexample import Decoded, decode_parts
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
+from halofeed.system.errors import CorruptFileError
 
 NEVER_SPLIT_BYTES, SPLIT_BYTES_FOR_CROPS, SPLIT_BYTES_FOR_SLABS = 1 << 62, 2 << 20, BLOCK_BYTES
 """Raw values up to this size are fetched completely: a further request may cost more than the unused bytes."""
@@ -102,8 +102,8 @@ class StoredRecord:
         Args:
             keys: names of the values to decode.
             into: memory for complete raw values, by key.
-            outlives: return bytes values in memory of their own. Otherwise they are views of the thread's scratch and
-                are valid until this thread reads another record.
+            outlives: whether bytes values are copied to separate memory. Otherwise they are views of the thread's
+                scratch and are valid until this thread reads another record.
 
         Raises:
             CorruptFileError: names file, offset, id and the cure.
@@ -184,7 +184,8 @@ class StoredRecord:
     ) -> bool:
         """Copy a verified record from the mapped shard, after checking its frame; False if that is impossible."""
         shards = self._shards
-        # Files such as JPEG are decoded from the scratch anyway, and a mapping does not verify.
+        # Encoded files such as JPEG are decoded from the scratch anyway. A record with checksums left to compute is
+        # read, because the mapped bytes are copied without verification.
         if not shards.raw_bytes or not shards.is_verified(self._number, into):
             return False
         mapping = self._mapped_shard()
@@ -195,7 +196,7 @@ class StoredRecord:
         for key, out in into.items():
             begin = self.raw_start(key)
             value = mapping[begin : begin + len(out)]
-            if not kernel.copy(value, out, 1):  # it is not built here
+            if not kernel.copy(value, out, 1):  # the machine code is not built on this machine
                 np.copyto(out, value)
         if opened.is_lost():  # the file was shortened meanwhile, and zeros were copied
             return False
@@ -233,7 +234,7 @@ class StoredRecord:
         return value
 
     def is_lost(self) -> bool:
-        """Return whether bytes used from the mapping were not the file's; then fetch them instead."""
+        """Return whether the file was shortened under its mapping; then discard the copied bytes and fetch them."""
         if self._opened.is_lost():
             self._mapping = None
         return self._mapping is None
@@ -278,15 +279,13 @@ class StoredRecord:
             if self._is_verified_block(key, block):
                 self._opened.read_into((target,), self.raw_start(key) + first, last - first)
                 continue
-            if (first, last) == (
-                low,
-                high,
-            ):  # the caller wants the complete block, so it is verified in place
+            # The caller wants the complete block, so it is verified in place.
+            if (first, last) == (low, high):
                 self._read_block(key, block, target)
                 continue
             scratch = shards.scratch
             complete = scratch.bytes("block", BLOCK_BYTES).data[: high - low]
-            # Rows of one window often lie in one block, which is read and verified once.
+            # Several rows of a window are often in one block, which is read and verified once.
             if scratch.block != (self._read_token, key, block):
                 scratch.block = None
                 self._read_block(key, block, complete)
@@ -300,7 +299,7 @@ class StoredRecord:
         self._mark_verified(key, block)
 
     def _mapped_shard(self) -> Bytes | None:
-        """Return the mapped shard; asked once per read, because that takes a tenth of a picture's copy."""
+        """Return the mapped shard; checked once per read, because the check takes a tenth of a picture's copy."""
         if not self._has_mapping:
             self._mapping, self._has_mapping = self._opened.as_array(), True
         return self._mapping
@@ -428,6 +427,7 @@ class ChosenRecords:
 
 def _blocks_of(starts: Sequence[int], length: int) -> list[int]:
     """Return the numbers of the blocks that hold runs of a raw value, ascending."""
+    # A difference array: +1 where a run enters a block, -1 after its last block, and the sum counts the runs.
     begin = np.array(starts)
     first, last = begin // BLOCK_BYTES, (begin + length - 1) // BLOCK_BYTES
     touched = np.zeros(int(last.max()) + 2, np.int64)
@@ -514,7 +514,7 @@ class StoredArray:
         held = self._read_box(shown)
         self._record.prefetch(self._key, lambda: self._runs(held))
         for box in self._chunk_boxes(held, 0):
-            # Whole rows are read across small gaps, and a chunk may lie in a gap.
+            # Whole rows are read across small gaps, and a chunk may contain nothing else than a gap.
             if any(low >= high for low, high in common(box, shown)):
                 continue
             shape = (*(high - low for low, high in box), *self.shape[self._axes :])

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader.decode import decode_png, read_numbers, stored_dtype
 from halofeed.loader.reading import is_label_map, one_file
 from halofeed.loader.record import ChosenRecords, StoredArray, StoredRecord, stored_record
@@ -27,6 +26,7 @@ from halofeed.schemas.fields import Field, unpack_sets
 from halofeed.schemas.identity import example_id, splitmix64
 from halofeed.schemas.manifest import Manifest
 from halofeed.system.arguments import whole_number
+from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.wording import did_you_mean, plural
 
 Where = Callable[[Integers], NDArray[np.bool_]] | Sequence[int | str]
@@ -116,7 +116,7 @@ _ROUNDS = 16
 """Eight rounds leave the orders of five records uneven (chi-squared 923 at 119 degrees of freedom); sixteen do not."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
-_ROWS_AT_ONCE, _MOST_BLOCKS = 512, 4
+_ROWS_AT_ONCE, _MAX_BLOCKS = 512, 4
 """NumPy takes as long for a few numbers as for some hundred, so rows of several steps are computed at once."""
 Words = NDArray[np.uint64]
 
@@ -282,7 +282,7 @@ class Sampler:
             last = min((block + 1) * many, steps or (block + 1) * many)
             firsts = np.arange(block * many, last, dtype=np.int64) * self.batch_size
             found = self.at((firsts[:, None] + np.arange(start, stop)).reshape(-1))
-            if len(self._blocks) >= _MOST_BLOCKS:  # callers read on; an old block is rarely asked for again
+            if len(self._blocks) >= _MAX_BLOCKS:  # callers read on; an old block is rarely asked for again
                 self._blocks.clear()
             self._blocks[block, start, stop] = found
         own = slice(number * (stop - start), (number + 1) * (stop - start))
@@ -371,7 +371,7 @@ def plan_draws(draw_by: DrawBy, records: ChosenRecords, manifest: Manifest, *, s
     """Return the draws that `draw_by` asks for.
 
     Args:
-        draw_by: as of `Loader`.
+        draw_by: as in `Loader`.
         records: the records to draw from.
         manifest: the data set's manifest.
         skips: never draw records that cannot be read; otherwise raise.
@@ -437,7 +437,7 @@ def _pairs_to_draw(
         # All classes above 0 are one, so that a record with several is not drawn more often.
         records, classes = np.unique(np.stack([records, np.minimum(classes, 1)]), axis=1)
     elif draw_by == CLASS and has_background:
-        # The background is no class; shares by name may give it one.
+        # The background is not a class; shares by name may give it a share.
         records, classes = records[classes > 0], classes[classes > 0]
     return records, classes
 

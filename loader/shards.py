@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
-from halofeed.loader.store.base import Span, Store
+from halofeed.loader.store.dataset_store import Span, Store
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.shard_file import CURE, OpenFile, most_open
+from halofeed.schemas.shard_file import CURE, OpenFile, max_open
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.checksum import BLOCK_BYTES, crc32c, mask_crc
 from halofeed.system.console import human_bytes
+from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.memory import process_memory
 from halofeed.system.wording import plural
 
@@ -246,7 +246,7 @@ class Shards:
             CorruptFileError, SystemLimitError: as `shards_of` and `open`.
         """
         different = sorted(set(self.shards_of(numbers).tolist()))
-        return {shard: self.open(shard) for shard in different} if len(different) <= most_open() // 2 else {}
+        return {shard: self.open(shard) for shard in different} if len(different) <= max_open() // 2 else {}
 
     def _check_opened(self, shard: int, opened: OpenFile) -> None:
         if opened.bytes != (expected := self._shards[shard].bytes):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError, require_extra
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.batch import AHEAD, ID, LABELLED, LABELS, VALID, ArraySpec, Batch, batches_ahead
 from halofeed.loader.prefetcher import Prefetcher
@@ -25,6 +24,7 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition, nearest_multiples
 from halofeed.system.arguments import explains_calls, truth_value, whole_number
 from halofeed.system.console import without_banner
+from halofeed.system.errors import UsageError, require_extra
 from halofeed.system.threads import end_before_interpreter, outside_calls
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from jax.sharding import Mesh, PartitionSpec
 
-    from halofeed.loader.picture import Canvas
+    from halofeed.loader.contact_sheet import Canvas
 
 STATE_VERSION = 1
 PREFETCH = 1
@@ -132,14 +132,14 @@ class Stream(abc.ABC):
         return len(self.class_names)
 
     def picture(self, step: int = 0, *, split: Sequence[int] | None = None, side: int = 320) -> Canvas:
-        """Draw a batch, uint8 [height, width, channel]; see `halofeed.loader.picture.draw_batch`."""
-        from halofeed.loader.picture import draw_batch
+        """Draw a batch, uint8 [height, width, channel]; see `halofeed.loader.contact_sheet.draw_batch`."""
+        from halofeed.loader.contact_sheet import draw_batch
 
         return draw_batch(self.batch(step), self.kind, self.class_names, split=split, side=side)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the arrays of a batch, and a picture of its first rows."""
-        from halofeed.loader.picture import draw_batch, notebook_html
+        from halofeed.loader.contact_sheet import draw_batch, notebook_html
         from halofeed.prep.voxels.encode import encode_png
 
         rows = {name: (array.shape, array.dtype) for name, array in self.spec.items()}
@@ -312,7 +312,7 @@ class Stream(abc.ABC):
             PartitionError: the partition does not fit the mesh or the batch.
             UsageError: the batches include text, which devices cannot hold.
         """
-        from halofeed.loader.mesh import check_mesh, mesh_specs, needed_rows, needed_slab, place_batch
+        from halofeed.loader.mesh_batches import check_mesh, mesh_specs, needed_rows, needed_slab, place_batch
 
         check_mesh(mesh)
         if not isinstance(partition, Partition | Mapping):
@@ -523,7 +523,7 @@ def _restore_step(state: Mapping[str, Any], stream: Mapping[str, Any]) -> int:
 
 
 def _checked_state(state: Any) -> Mapping[str, Any]:
-    """Return a saved state; raise UsageError where it is none, was modified, or is another version's."""
+    """Return a saved state; raise UsageError if it is not a state, was modified, or is of another version."""
     if not isinstance(state, Mapping) or "step" not in state:
         cure = "json.loads makes it of its text; " if isinstance(state, str) else ""
         raise UsageError(

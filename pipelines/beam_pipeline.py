@@ -8,15 +8,15 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from halofeed.errors import JobError
 from halofeed.pipelines.commit import commit, group_of, shards_of_group, sum_up
 from halofeed.pipelines.heartbeat import Heartbeat
 from halofeed.pipelines.job import ShardJob, ShardKey
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.references import read_file
 from halofeed.pipelines.shard_writer import ShardWriter
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.storage.choose import use_settings
-from halofeed.storage.output_folder import OutputFolder
+from halofeed.system.errors import JobError
 
 SHARDS_AT_ONCE = 1_000
 _Keyed = tuple[str, bytes]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import (
     BACKGROUND,
     ClassChoice,
@@ -20,8 +19,9 @@ from halofeed.prep.formats.volume.volume_file import LabelSegment, read_label_se
 from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import MAX_CLASS
-from halofeed.schemas.fields import MOST_CLASSES
+from halofeed.schemas.fields import MAX_CLASSES
 from halofeed.system.addresses import is_remote
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import did_you_mean
 
 _MAX_WITHOUT_NAMES = 16
@@ -216,9 +216,9 @@ def check_channels(classes: LabelMap) -> LabelMap:
             "--class-overlap channels: nothing names the classes, and each is a channel; list them with --classes, "
             "such as --classes 1,2, or in a file with --label-map"
         )
-    if len(classes.channels) > MOST_CLASSES:
+    if len(classes.channels) > MAX_CLASSES:
         raise AnnotationsError(
-            f"--class-overlap channels: expected at most {MOST_CLASSES} classes, got {len(classes.channels)}; choose "
+            f"--class-overlap channels: expected at most {MAX_CLASSES} classes, got {len(classes.channels)}; choose "
             "with --classes"
         )
     return classes
@@ -432,7 +432,7 @@ def _is_known(choice: ClassChoice, known: Mapping[str, None]) -> bool:
 
 
 def _names_in_files(paths: Iterable[str], files: SourceFiles) -> Iterable[Collection[str]]:
-    from halofeed.prep.formats.dicom.masks import class_names
+    from halofeed.prep.formats.dicom.mask_files import class_names
 
     for path in paths:
         try:

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed import __version__
-from halofeed.errors import JobError
 from halofeed.pipelines.heartbeat import check_alive
 from halofeed.pipelines.job import ShardJob, ShardKey
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.replace import delete_unnamed
 from halofeed.prep.annotations.labels import VOC_VOID, void_problem
 from halofeed.prep.annotations.written_boxes import is_mostly_bad
 from halofeed.prep.convert.loss_findings import refusing_finding
 from halofeed.schemas import keys
-from halofeed.schemas.files import (
+from halofeed.schemas.file_layout import (
     MANIFEST,
     OBJECT,
     REJECTED,
@@ -37,8 +37,8 @@ from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import metadata_files
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.checksum import crc32c
+from halofeed.system.errors import JobError
 from halofeed.system.wording import plural
 
 SHARDS_PER_SUM = 256
@@ -78,7 +78,7 @@ def _failures(reasons: Mapping[str, int]) -> Counter[str]:
 
 
 def _most_common(reasons: Counter[str]) -> str:
-    """Return the most common reasons of failures, or of all entries without a failure."""
+    """Return the most common reasons of failures, or of all entries if none is a failure."""
     most = (_failures(reasons) or reasons).most_common(3)
     return "; ".join(f"{count} x {reason}" for reason, count in most)
 
@@ -102,7 +102,7 @@ def sum_up(job: ShardJob, number: int) -> str:
             statistics[key.split] = statistics.get(key.split, Statistics()).merge(index.statistics)
             identities.append(index.ids)
             _list_rejected(index.rejected, listing.stream, reasons, firsts)
-            del index
+            del index  # frees its memory before the next one is read
         listing.keep()
     if _has_tiles(job):  # else planning has compared the ids of all references
         with output.temporary(_ids_file(number)) as ids:
@@ -276,7 +276,7 @@ def _check_objects(
 ) -> None:
     """Refuse a data set that lost most of its objects, as planning does where the annotations show it."""
     dropped = Counter({reason: count for reason, count in reasons.items() if _stage(reason) == OBJECT})
-    del dropped[f"{OBJECT}: {ZERO_AREA}"]  # the recipe itself drops these
+    del dropped[f"{OBJECT}: {ZERO_AREA}"]  # the recipe drops these on purpose
     count = dropped.total()
     stored = sum(
         int(boxes) * images
@@ -292,7 +292,7 @@ def _check_objects(
 
 
 def check_losses(job: ShardJob, statistics: Statistics, *, of_all: bool = False) -> None:
-    """Refuse records that lost their information, if --on-loss says so.
+    """Refuse records that lost their information, with --on-loss refuse.
 
     Args:
         statistics: statistics of the records so far.
@@ -347,7 +347,7 @@ def _example(reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]) -> 
 
 
 def cure_of(reason: str) -> str:
-    """Return what to do about a reason of a reject whose details do not say it, after a semicolon, or "".
+    """Return the advice for a rejected input whose details have none, after a semicolon; "" without advice.
 
     >>> cure_of("decode: file is truncated"), cure_of("box is inverted")
     ('; copy or download it again', '')
@@ -413,7 +413,7 @@ def _class_names(job: ShardJob, total: Statistics) -> dict[int, str]:
     """Return the name of each class; where nothing names them, also the values that records hold.
 
     Raises:
-        JobError: the values look like masks with 255 as the void of PASCAL VOC, and nothing says what it means.
+        JobError: the values look like masks with 255 as the void of PASCAL VOC, and nothing states what it means.
     """
     labels = job.labels
     if not labels.is_open:
@@ -426,7 +426,8 @@ def _class_names(job: ShardJob, total: Statistics) -> dict[int, str]:
 
 
 def _problem_of_values(values: Set[int]) -> str:
-    # Planning makes 255 foreground where the label images that it reads hold only 0 and 255; others are seen here.
+    # Planning reads only some label images, and makes 255 foreground if they hold only 0 and 255. The values of all
+    # images are known only here.
     if VOC_VOID in values and values <= {0, VOC_VOID}:
         return f"{VOC_VOID} is the only class; --map-classes {VOC_VOID}=foreground makes it class 1"
     return void_problem(set(values))

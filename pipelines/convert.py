@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from halofeed.errors import CorruptFileError, JobError, UsageError
+from halofeed.pipelines.beam_options import RunnerChoice, choose_runner, new_pipeline
 from halofeed.pipelines.commit import check_committed_budget
 from halofeed.pipelines.disk_space import bytes_per_record, check_disk_space
 from halofeed.pipelines.heartbeat import start_heartbeat
 from halofeed.pipelines.job import JobOptions, ShardJob
+from halofeed.pipelines.lease import held
 from halofeed.pipelines.listing import TRANSFERRED_CLASSES, ListingInJob
 from halofeed.pipelines.opened_sources import Sources, open_sources
-from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.plan import ConversionPlan, make_plan
 from halofeed.pipelines.progress import Bar, job_counts, job_error
 from halofeed.pipelines.references import (
@@ -48,17 +49,16 @@ from halofeed.prep.formats.dicom.series_listing import LISTING_CLASSES, SeriesLi
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles, source_files
-from halofeed.schemas.files import MANIFEST, TEMPORARY_FOLDER, index_file
+from halofeed.schemas.file_layout import MANIFEST, TEMPORARY_FOLDER, index_file
 from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
 from halofeed.storage.choose import check_reachable, for_workers, use_options
-from halofeed.storage.lease import held
-from halofeed.storage.output_folder import OutputFolder
+from halofeed.storage.scratch import scratch_folder
 from halofeed.system import signals
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import VERBOSE, print_error, print_status
+from halofeed.system.errors import CorruptFileError, JobError, UsageError
 from halofeed.system.memory import MEBIBYTE
 from halofeed.system.resource_errors import describe_error
-from halofeed.system.scratch import scratch_folder
 from halofeed.system.threads import OrderedThreads, available_cores, run_in_thread, wait_until_done
 from halofeed.system.wording import plural
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     import apache_beam as beam
 
 T = TypeVar("T")
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 """Files of a changed input that a message names."""
 
 
@@ -290,7 +290,7 @@ def _remember(
 
     Args:
         stamps: `ConversionPlan.stamps`, taken before the sources were read.
-        written: as of `remember`.
+        written: as in `remember`.
     """
     source, images = map(for_workers, (options.source, sources.images.root))
     origin = SourceLocations(source=source, images=images, stamps=stamps)
@@ -548,7 +548,7 @@ def _check_contents(run: _Run, job: ShardJob, fix: str) -> None:
                 changed = changed_input(job, key, lines, sources, threads)
                 if changed is not None:
                     paths = changed.paths or (changed.source,)
-                    files = f"{'one of ' * (len(paths) > 1)}{', '.join(paths[:_MOST_NAMED])}"
+                    files = f"{'one of ' * (len(paths) > 1)}{', '.join(paths[:_MAX_NAMED])}"
                     raise UsageError(
                         f"{run.options.folder} was converted from other sources or labels: {files} has changed, or "
                         f"cannot be read; {fix}"
@@ -558,7 +558,7 @@ def _check_contents(run: _Run, job: ShardJob, fix: str) -> None:
 def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: OutputFolder) -> None:
     """Run the job on another runner, and show its progress by the files in the output folder."""
     from halofeed.pipelines.beam_pipeline import build_pipeline
-    from halofeed.pipelines.remote import describe_job_error, restarted, run_remote
+    from halofeed.pipelines.remote_job import describe_job_error, restarted, run_remote
 
     choice = run.choice
 
@@ -592,7 +592,7 @@ def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: Outpu
     with contextlib.closing(Bar(len(indexes), "shards", show=run.show_progress)) as bar:
         restarted(choice.job_restarts, run_once)
     if not output.exists(MANIFEST):
-        raise JobError(f"the job ended without {output.path(MANIFEST)}: was it cancelled? {SHARD_KEPT}")
+        raise JobError(f"the job ended without {output.path(MANIFEST)}: was it canceled? {SHARD_KEPT}")
 
 
 def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> None:

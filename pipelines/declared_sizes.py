@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from halofeed.errors import JobError
 from halofeed.prep.convert.loss_findings import refusing_finding
-from halofeed.prep.convert.losses import add_objects
-from halofeed.prep.convert.picture import plan_of
+from halofeed.prep.convert.loss_measures import add_objects
+from halofeed.prep.convert.picture_records import plan_of
 from halofeed.prep.convert.picture_tasks import corners_of_boxes
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.statistics import Statistics
+from halofeed.system.errors import JobError
 
 
 def add_declared_objects(ledger: LedgerCounter, reference: SourceExample, recipe: Recipe) -> None:

@@ -11,11 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from halofeed.errors import UsageError
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.tasks import task_named
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import human_bytes, print_status
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 
 _MIN_PRINTED_BYTES: Final = 1 << 30

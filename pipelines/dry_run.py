@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.errors import HalofeedError, JobError, SourceError, UsageError
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.disk_space import bytes_per_record, free_bytes
 from halofeed.pipelines.job import JobOptions, reference_from_json
@@ -19,7 +18,7 @@ from halofeed.pipelines.references import SampledReferences
 from halofeed.pipelines.summary import loss_lines, outcome_lines, reason_lines
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.convert.normalize_like import foreground_scheme
-from halofeed.prep.formats.volumes import open_scan
+from halofeed.prep.formats.volume_formats import open_scan
 from halofeed.prep.geometry.orientation import plan_canonical
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.options.option import flag
@@ -29,6 +28,7 @@ from halofeed.prep.voxels.counts import ValueCounts
 from halofeed.schemas.statistics import Intensities, Statistics
 from halofeed.system.addresses import is_remote
 from halofeed.system.console import QUIET, human_bytes, status_level
+from halofeed.system.errors import HalofeedError, JobError, SourceError, UsageError
 from halofeed.system.wording import plural
 
 _SAMPLE = 10
@@ -258,7 +258,7 @@ def _propose(
 
 def _round_up(side: float) -> int:
     multiple = _SIDE_MULTIPLE if side > 4 * _SIDE_MULTIPLE else _SIDE_MULTIPLE // 2
-    # 1e-6: resampled sizes such as 64.0000001 are whole numbers but for rounding.
+    # 1e-6: resampled sizes such as 64.0000001 are whole numbers except for rounding.
     return multiple * math.ceil(side / multiple - 1e-6)
 
 

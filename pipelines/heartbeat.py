@@ -17,9 +17,9 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from halofeed.errors import JobError
-from halofeed.schemas.files import TEMPORARY_FOLDER
-from halofeed.storage.output_folder import OutputFolder
+from halofeed.pipelines.output_folder import OutputFolder
+from halofeed.schemas.file_layout import TEMPORARY_FOLDER
+from halofeed.system.errors import JobError
 
 _BEAT_SECONDS = 30.0
 _CHECK_SECONDS = 5.0

@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from halofeed.errors import HalofeedError, JobError, SourceError, install_command
-from halofeed.prep.convert.record import Record
-from halofeed.prep.convert.table import Converter
+from halofeed.pipelines.output_folder import OutputFolder
+from halofeed.prep.convert.converted_record import Record
+from halofeed.prep.convert.converters import Converter
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import CHANGED_FILE, SourceFiles, Stamp
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.addresses import is_remote
+from halofeed.system.errors import HalofeedError, JobError, SourceError, install_command
 from halofeed.system.memory import MemoryBudget, Share, is_out_of_memory, retry_when_memory_free
 from halofeed.system.resource_errors import resource_error
 from halofeed.system.threads import OrderedThreads

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from halofeed import __version__
-from halofeed.errors import JobError, UsageError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, flag, option
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import common_folder
-from halofeed.schemas.files import check_name, check_version, shard_file
+from halofeed.schemas.file_layout import check_name, check_version, shard_file
 from halofeed.system.addresses import NO_USER, Address, address_of
+from halofeed.system.errors import JobError, UsageError
 
 ON_LOSS = ("refuse", "warn", "ignore")
 _LEAST = {"workers": 1, "threads": 1, "max_rejected": 0, "max_silence_minutes": 1, "job_restarts": 0}
@@ -343,12 +343,12 @@ class ShardKey:
 def reference_to_json(reference: SourceExample) -> str:
     """Return a reference as JSON without its empty fields; equal references give equal text.
 
-    The members of a series lie in one folder, which the text has once, before their names.
+    The members of a series are in one folder. The text has the folder once, before their names.
     """
     document = _without_empty(vars(reference))
-    # Attributes serve the choice of splits and groups, which are made by now, and may name a patient.
+    # Attributes are for the choice of splits and groups, which is finished. They may name a patient.
     document.pop("attributes", None)
-    # Empty lists stay: they say that a picture has no object and no class; without the list nothing is known.
+    # Empty lists stay: they mean that a picture has no object or no class; without a list this is unknown.
     if reference.boxes is not None:
         document["boxes"] = [_box_to_json(box) for box in reference.boxes]
     if reference.labels is not None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.annotations.class_rows import ClassTable, describe_colors, is_background, is_void_name
 from halofeed.prep.annotations.documents import parse_json_document, read_limited
@@ -17,9 +16,10 @@ from halofeed.prep.convert.label_image import GRAY_FIX, gray_form, palette_color
 from halofeed.prep.formats.picture.gray_forms import GrayForm, bits_to_show
 from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 
-_MOST_TABLE_BYTES = 1 << 16
-_MOST_TABLES = 50
+_MAX_TABLE_BYTES = 1 << 16
+_MAX_TABLES = 50
 _BACKGROUND_HINTS = (
     "bg",
     "none",
@@ -40,17 +40,18 @@ _BORDER_SHARE = 0.9
 def colors_in(
     files: SourceFiles, paths: Iterable[str], max_pixels: int, *, of_palettes: bool = False
 ) -> set[int]:
-    """Return the colors of label images in color; {} if none is.
+    """Return all colors of those label images that are in color, as integers RRGGBB.
 
     Args:
         files: source files.
         paths: label images.
         max_pixels: see `read_label_image`.
-        of_palettes: whether a palette counts as colors, and not as numbers.
+        of_palettes: whether an image with a palette counts as one in color; otherwise its numbers are the classes.
     """
     found: set[int] = set()
 
     def note(values: NDArray[Any]) -> NDArray[Any]:
+        # `read_label_image` expects the classes of the colors, which nobody uses here.
         red, green, blue = (values[..., band].astype(np.int32) for band in range(3))
         found.update(np.unique(red << 16 | green << 8 | blue).tolist())
         return np.zeros(values.shape[:2], np.uint8)
@@ -71,17 +72,18 @@ def colors_in(
 def _has_values(data: bytes, max_pixels: int) -> bool:
     try:
         read_label_image(data, max_pixels)
-    except SourceError:  # which says that it is in color
+    except SourceError:  # in color, or damaged, which the caller finds by reading it again
         return False
     return True
 
 
 def find_color_table(files: SourceFiles, paths: Sequence[str], max_pixels: int) -> ClassTable | None:
-    """Return the class table beside label images whose colors are all of theirs; None without label images in color.
+    """Return the class table beside label images that names all their colors; None without label images in color.
 
     Raises:
-        AnnotationsError: several tables have these colors and other names.
+        AnnotationsError: several tables name all colors, in different ways, or none names all and one names some.
     """
+    # Black is the background unless a table names it.
     colors = {color for color in colors_in(files, paths, max_pixels) if color}
     # Gray in three equal channels, as editors save masks, has values and no colors of classes.
     if not colors or all(color % 0x010101 == 0 for color in colors):
@@ -94,14 +96,14 @@ def find_color_table(files: SourceFiles, paths: Sequence[str], max_pixels: int) 
     if len({describe_colors(table) for table in fitting}) > 1:
         listed = " and ".join(table.where for table in fitting[:3])
         raise AnnotationsError(
-            f"{listed} name the colors of {paths[0]} in different ways; choose one with --label-map, or say "
+            f"{listed} name the colors of {paths[0]} in different ways; choose one with --label-map, or use "
             f"--label-colors '{describe_colors(fitting[0])}'"
         )
     return fitting[0]
 
 
 def _check_no_partial_table(tables: Sequence[ClassTable], colors: Set[int], example: str) -> None:
-    """Refuse a table that names some colors of the label images; it may be incomplete, or of other images."""
+    """Refuse a table that names only some colors of the label images; it may be incomplete, or belong to others."""
     partial = next((one for one in tables if colors & one.colors.keys() - {0}), None)
     if partial is None:
         return
@@ -114,22 +116,20 @@ def _check_no_partial_table(tables: Sequence[ClassTable], colors: Set[int], exam
 
 
 def _tables_beside(files: SourceFiles) -> list[ClassTable]:
-    """Return the class tables with colors in the top folders of a source; other documents are passed over."""
+    """Return the class tables with colors in the root of a source and its folders; skip other documents."""
     found = []
     paths = [
         path
         for path, size in files.sizes().items()
         if path.lower().endswith((*TEXT_TABLES, ".json"))
         and path.count("/") <= 1
-        and 0 < (size or 0) <= _MOST_TABLE_BYTES
+        and 0 < (size or 0) <= _MAX_TABLE_BYTES
     ]
-    for path in paths[:_MOST_TABLES]:
+    for path in paths[:_MAX_TABLES]:
         try:
             table = read_table(path, files.read(path))
-        except (
-            AnnotationsError,
-            SourceError,
-        ):  # another document; --label-map would say what is wrong with a table
+        # Any other document fails here too. --label-map reports what is wrong with a table.
+        except (AnnotationsError, SourceError):
             continue
         if table.colors:
             found.append(table)
@@ -149,7 +149,8 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
         AnnotationsError: value 0 gets the name of an object, and is the background in all of these images; or the
             table has colors and no values, and the images have no colors.
     """
-    if table.is_numbered or not paths:  # numbers in the file need no positions
+    # A table with numbers does not depend on positions, and without label images there is nothing to compare.
+    if table.is_numbered or not paths:
         return
     if table.colors:
         _check_has_colors(table, files, paths, max_pixels)
@@ -168,12 +169,12 @@ def check_positions(table: ClassTable, files: SourceFiles, paths: Sequence[str],
 
 
 def _check_has_colors(table: ClassTable, files: SourceFiles, paths: Sequence[str], max_pixels: int) -> None:
-    """Refuse a table of colors whose rows are in no order of values, for label images without these colors."""
+    """Refuse a table of colors for label images without them, unless the positions of its rows are values."""
     colors = colors_in(files, paths, max_pixels, of_palettes=True)
     if not table.is_in_order and not colors & (table.colors.keys() - {0}):
         raise AnnotationsError(
             f"{table.where}: it names colors and no values, and label images such as {paths[0]} hold values; write "
-            f"a .json file with the value of each class, such as {_as_json(table, 0)}"
+            f"a .json file with the value of each class, such as {_as_json(table)}"
         )
 
 
@@ -189,7 +190,7 @@ def check_has_background(table: ClassTable) -> None:
     Raises:
         AnnotationsError: the first name of a list would be the class of value 0.
     """
-    # Numbered tables and tables of colors say what value 0 is; a list only has a first name.
+    # Numbered tables and tables of colors define value 0; a list only has a first name.
     first = "" if table.is_numbered or table.colors else _first_object(table)
     if not first:
         return
@@ -214,16 +215,16 @@ def is_of_objects(table: ClassTable, files: SourceFiles) -> bool:
     if first is None:
         return False
     try:
-        document = parse_json_document(read_limited(files, first, "document of a label", _MOST_TABLE_BYTES))
+        document = parse_json_document(read_limited(files, first, "document of a label", _MAX_TABLE_BYTES))
     except SourceError:  # the conversion rejects the label with its reason
         return False
     return isinstance(document, dict) and isinstance(document.get("instances"), dict)
 
 
 def _way_to_background(table: ClassTable) -> str:
-    """Return what to do about a list of names; an option only if the first name hints at a background.
+    """Return advice on a list of names whose first name is the class of value 0.
 
-    Else the option would drop an object from a list that lacks the background.
+    The advice is an option only if that name hints at a background. Otherwise the option might drop an object.
     """
     first = table.names[0]
     if first.lower() in _BACKGROUND_HINTS:
@@ -231,12 +232,12 @@ def _way_to_background(table: ClassTable) -> str:
     return (
         f"; if value 1 is {first!r}, insert the line '{BACKGROUND}' above it; if {first!r} is another word for the "
         f"background, write '{BACKGROUND}' in its place; if value 0 is an object, write a .json file with the value of "
-        f"each class, such as {_as_json(table, 0)}"
+        f"each class, such as {_as_json(table)}"
     )
 
 
-def _as_json(table: ClassTable, start: int) -> str:
-    pairs = ", ".join(f'"{row.name}": {row.value + start}' for row in table.rows[:3])
+def _as_json(table: ClassTable) -> str:
+    pairs = ", ".join(f'"{row.name}": {row.value}' for row in table.rows[:3])
     return "{" + pairs + (", ...}" if len(table.rows) > 3 else "}")
 
 
@@ -259,7 +260,7 @@ def gray_reading(
     *,
     colors_are_classes: bool = False,
 ) -> tuple[int, tuple[str, ...]]:
-    """Return `LabelMap.shown_bits` and `LabelMap.forms` for some label images.
+    """Return how to read gray label images: `LabelMap.shown_bits` and `LabelMap.forms`, which `LabelMap` defines.
 
     Args:
         files: source files.
@@ -270,11 +271,13 @@ def gray_reading(
         colors_are_classes: whether a table or the user names the colors, so that the order of palettes means nothing.
 
     Raises:
-        AnnotationsError: files of several forms prove nothing, or palettes give one color different numbers.
+        AnnotationsError: the files have several forms, and nothing proves which values they mean; or palettes give one
+            color different numbers.
     """
     forms, palettes = _forms(files, paths)
     if choice == "auto" and not colors_are_classes:
         _check_palettes(files, palettes, max_pixels)
+    # The user's choice needs no evidence.
     if choice == "stored":
         return 0, ()
     if choice == "shown":

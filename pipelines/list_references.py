@@ -9,14 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from halofeed.errors import UsageError
 from halofeed.pipelines.classes import NamesInLabels
 from halofeed.pipelines.declared_sizes import add_declared_objects
 from halofeed.pipelines.opened_sources import Sources, naming_faults
 from halofeed.pipelines.references import ReferenceWriter
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations.advice import suggest
-from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, reject_lone_surrogates
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    ListedClasses,
+    is_split_name,
+    keep_classes,
+    reject_lone_surrogates,
+)
 from halofeed.prep.annotations.splits import SplitOptions, assign_splits, check_groups, find_split_lists
 from halofeed.prep.annotations.unlabeled import assign_unlabeled_apart
 from halofeed.prep.layouts import Layout
@@ -24,6 +29,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import FileSelection, SourceExample
 from halofeed.prep.sources.files import settled_stamp
 from halofeed.system.console import print_status
+from halofeed.system.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +57,10 @@ def list_here(layout_input: LayoutInput, writer: ReferenceWriter | None) -> Tota
     names = totals.names_in_labels = NamesInLabels(files=images)
     stamp = functools.partial(settled_stamp, images)
     with contextlib.nullcontext() if writer is None else contextlib.closing(writer):
-        for reference in list_references(layout_input, print_warning):
+        for reference in list_references(layout_input, print_warning, totals.keep_classes):
             _check_channel_files(reference, recipe)
             if reference.problem is None:
-                # Once for each split; shares and lists of the user's own explain themselves.
+                # Print it once per split. With shares or lists of the user, the names of splits need no explanation.
                 if layout_input.options.source_splits and reference.split not in totals.splits:
                     _print_other_name(reference)
                 if has_choice:
@@ -79,7 +85,7 @@ def _check_channel_files(reference: SourceExample, recipe: Recipe) -> None:
 
 
 def print_warning(text: str) -> None:
-    """Print a sentence about the splits."""
+    """Print a warning about the splits."""
     print_status(f"halofeed convert: {text}")
 
 
@@ -96,15 +102,20 @@ def splits_of(totals: Totals) -> tuple[str, ...]:
 
 
 def list_references(
-    layout_input: LayoutInput, warn: Callable[[str], None] = lambda _: None
+    layout_input: LayoutInput,
+    warn: Callable[[str], None] = lambda _: None,
+    keep: Callable[[ListedClasses], None] = lambda _: None,
 ) -> Iterator[SourceExample]:
-    """Yield the references with their splits, then a rejected one for each path that could not be listed."""
+    """Yield the references with their splits, then a rejected one for each path that could not be listed.
+
+    Args:
+        keep: receives the classes of a layout that knows them after listing.
+    """
     layout, sources, selection = layout_input.layout, layout_input.sources, layout_input.selection
-    references = reject_lone_surrogates(
-        layout.list_references(
-            sources.annotations, selection.files, sources.annotation_file, layout_input.options
-        )
+    listing = layout.list_references(
+        sources.annotations, selection.files, sources.annotation_file, layout_input.options
     )
+    references = reject_lone_surrogates(keep_classes(listing, keep))
     named: set[str] = set()
     with naming_faults(sources):
         for reference in _assigned(references, layout_input, warn):
@@ -120,7 +131,7 @@ def list_references(
 def _assigned(
     references: Iterable[SourceExample], layout_input: LayoutInput, warn: Callable[[str], None]
 ) -> Iterator[SourceExample]:
-    """Yield the references in their splits; images without a label get splits of their own for segmentation.
+    """Yield the references in their splits; for segmentation, images without a label get separate splits.
 
     For other tasks an example without a mask lacks nothing.
     """

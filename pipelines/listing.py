@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.errors import Problem, UsageError
 from halofeed.pipelines.list_references import print_warning
 from halofeed.pipelines.opened_sources import Sources
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, write_file
 from halofeed.pipelines.run_distributed import Place, RunDistributed, write_pieces
 from halofeed.pipelines.totals import Totals
@@ -45,14 +45,14 @@ from halofeed.prep.sources.example import FileSelection, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import LocalFiles, RemoteFiles, settled_stamp, source_files
 from halofeed.prep.sources.walk import PartialListing
-from halofeed.schemas.files import TEMPORARY_FOLDER
+from halofeed.schemas.file_layout import TEMPORARY_FOLDER
 from halofeed.schemas.identity import ID_LIMIT, refuse_repeated
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.storage.choose import for_workers, store_of
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.addresses import is_remote
 from halofeed.system.checksum import with_checksum, without_checksum
 from halofeed.system.console import print_status
+from halofeed.system.errors import Problem, UsageError
 
 FILES_IN_COMMAND = 100_000
 """Number of files up to which the command lists a source itself by default."""

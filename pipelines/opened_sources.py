@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from halofeed.errors import AnnotationsError, Problem, SourceError
 from halofeed.pipelines.job import JobOptions
 from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.files import LocalFiles, RemoteFiles, check_source_path, source_files
 from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
+from halofeed.storage.atomic_files import decode_name
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import decode_name
+from halofeed.system.errors import AnnotationsError, Problem, SourceError
 
 _MAX_SHOWN_FAULTS = 3
 

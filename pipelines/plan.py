@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.pipelines.declared_sizes import check_declared_sizes
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.list_references import (
@@ -37,6 +36,7 @@ from halofeed.schemas.identity import refuse_repeated
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.tasks import task_named
 from halofeed.system.console import print_status
+from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 from halofeed.system.wording import plural
 
 _STACK_BYTES = 64 << 20
@@ -194,7 +194,7 @@ def _check_convertible(
     # With --max-rejected the commit refuses, after the list of rejected inputs has been written.
     if not totals.convertible and options.max_rejected is None:
         totals.refuse_all(images.root)
-    # If an id comes twice, this lists the references again to name their sources.
+    # If an id is repeated, list the references again to name their sources.
     references = functools.partial(list_references, layout_input)
     refuse_repeated(
         totals.identities, lambda: ((one.key, one.source) for one in references() if one.problem is None)
@@ -233,7 +233,9 @@ def _check_no_stack(images: SourceFiles, picture: str) -> None:
 
     nnU-Net's Tiff3DIO and microscopes store volumes so. TIFF has no standard field for the distance of the pages.
     """
-    from halofeed.prep.formats.picture.table import open_header  # imports OpenCV, which --help does without
+    from halofeed.prep.formats.picture.picture_formats import (
+        open_header,  # imports OpenCV, which --help does without
+    )
 
     if not is_image_name(picture):
         return
@@ -260,6 +262,6 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
         check_channels_are_ct(names)
     if names and len(names) != recipe.channels:
         raise UsageError(
-            f"--channels {recipe.channels}: the data set has {len(names)} ({', '.join(names)}); say --channels "
+            f"--channels {recipe.channels}: the data set has {len(names)} ({', '.join(names)}); use --channels "
             f"{len(names)}"
         )

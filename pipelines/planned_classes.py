@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.pipelines.classes import (
     NamesInLabels,
     check_channels,
@@ -36,9 +35,10 @@ from halofeed.prep.convert.label_image import has_voc_palette, read_label_image
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.tasks import task_named
 from halofeed.system.console import print_status
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
-_MOST_DECODED: Final = 8
+_MAX_DECODED: Final = 8
 """Label images whose pixels planning reads."""
 
 
@@ -59,14 +59,20 @@ def plan_label_map(layout_input: LayoutInput, totals: Totals, task: str, file: s
         return _label_map_of_images(layout_input, totals, given, table)
     if table is not None:
         return labels.from_table(table, first_id)
-    layout, sources = layout_input.layout, layout_input.sources
-    order = layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else ()
     # A class whose name cannot be written has no objects: its images are rejected.
-    order = tuple(filter(can_be_encoded, order))
+    order = tuple(filter(can_be_encoded, _ordered_by_layout(layout_input, totals)))
     if not totals.labels and not order:
         # A detection or classification set without any object still needs a class for its label map.
         return LabelMap(entries=((first_id, "object"),), first_id=first_id, where="the labels of the data")
     return labels.from_data(totals.labels, first_id, order)
+
+
+def _ordered_by_layout(layout_input: LayoutInput, totals: Totals) -> Iterable[str]:
+    """Return the class names in the layout's own order; () without one."""
+    layout, sources = layout_input.layout, layout_input.sources
+    if totals.listed_classes is not None:
+        return totals.listed_classes().values()
+    return layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else ()
 
 
 def _read_class_file(layout_input: LayoutInput, totals: Totals, first_id: int, file: str) -> ClassTable:
@@ -124,7 +130,7 @@ class _Naming:
         return {**_names_of(self.given), **self.named}
 
     def with_background(self) -> _Naming:
-        """Return the naming in which value 0 is the background, if the user's choice says so of its name.
+        """Return the naming in which value 0 is the background, if the user's choice makes its name the background.
 
         Then --map-classes BG=background says what value 0 means, and it selects nothing.
         """
@@ -167,12 +173,12 @@ def _label_map_of_images(
     """Return the classes of label images: those `given` in a table, of the layout's files, or of the values."""
     _check_zero_is_background(given, totals)
     recipe, images = layout_input.recipe, layout_input.selection.files
-    # Where each class has masks of its own, the layout has applied the user's choice.
+    # If each class has separate masks, the layout has applied the user's choice.
     choice = ClassChoice() if totals.labels else recipe.class_choice()
     if (regions := _classes_of_regions(layout_input, given, choice)) is not None:
         return regions
     # A complete file of classes replaces the source's names; a choice needs these to find what it renames.
-    named = _named_by_source(layout_input) if given is None or choice else {}
+    named = _named_by_source(layout_input, totals) if given is None or choice else {}
     naming = _Naming(given=given, table=table, named=named, choice=choice).with_background()
     marked = _marked_as_ignored(naming.in_tables, naming.choice)
     source_names = {**naming.in_classes, **marked}
@@ -244,7 +250,7 @@ def _check_table(
     if totals.first_volume:
         check_has_background(table)
     max_pixels = layout_input.recipe.max_pixels
-    check_positions(table, layout_input.selection.files, totals.label_images[:_MOST_DECODED], max_pixels)
+    check_positions(table, layout_input.selection.files, totals.label_images[:_MAX_DECODED], max_pixels)
 
 
 def _classes_of_regions(
@@ -264,11 +270,13 @@ def _classes_of_regions(
     return classes
 
 
-def _named_by_source(layout_input: LayoutInput) -> Mapping[int, str]:
+def _named_by_source(layout_input: LayoutInput, totals: Totals) -> Mapping[int, str]:
     """Return the names of values by --label-channels or --label-colors, else by the layout's own files."""
     layout, sources = layout_input.layout, layout_input.sources
     named: Mapping[int, str] = {}
-    if layout.label_values is not None:
+    if totals.listed_classes is not None:
+        named = totals.listed_classes()
+    elif layout.label_values is not None:
         named = layout.label_values(
             sources.annotations, layout_input.selection.files, sources.annotation_file, layout_input.options
         )
@@ -290,7 +298,7 @@ def _find_color_table(layout_input: LayoutInput, totals: Totals) -> ClassTable |
     # The user names the colors, or labels are masks per class, or the layout has no label images.
     if recipe.label_coding() or totals.labels or layout_input.layout.label_values is None:
         return None
-    table = find_color_table(images, totals.label_images[:_MOST_DECODED], recipe.max_pixels)
+    table = find_color_table(images, totals.label_images[:_MAX_DECODED], recipe.max_pixels)
     if table is not None:
         print_status(
             f"halofeed convert: label images are in color, such as {totals.label_images[0]}: {table.where} names their "
@@ -372,10 +380,10 @@ def _with_ignored(
     """Return the classes with the ignore label, or with 255 as foreground in masks of 0 and 255."""
     ignored = ignored or _ignored_by_custom(layout_input, totals, choice, classes)
     if ignored:
-        # The number of a color is halofeed's own choice; 255 is what palette images of the same classes hold.
+        # halofeed chooses the number of a color. It takes 255, which palette images of the same classes store.
         has_colors = layout_input.recipe.label_colors or classes.colors
         return classes.ignoring(*ignored, stored=VOC_VOID if has_colors else None)
-    # Named classes say what 255 is, or that it is none.
+    # A table of names shows whether 255 is a class.
     if not classes.is_open or classes.id_of_value(VOC_VOID) is not None:
         return classes
     return _with_foreground(layout_input, totals, choice, classes)
@@ -387,7 +395,7 @@ def _ignored_by_custom(
     """Return the value that the layout or PASCAL VOC's custom makes the ignore label; () without one."""
     if layout_input.layout.unlabeled is not None:
         return (layout_input.layout.unlabeled,)
-    # Label images of --label-colors and --label-channels have no value of their own that could be void.
+    # Label images of --label-colors and --label-channels store no class numbers, so no value can be void.
     if layout_input.recipe.label_coding():
         return ()
     if not _is_void(layout_input.selection.files, totals.label_images, classes, choice):
@@ -404,7 +412,7 @@ def _with_foreground(
 ) -> LabelMap:
     """Return the classes in which 255 is foreground, if label images hold only 0 and 255, as masks of editors do."""
     images, recipe = layout_input.selection.files, layout_input.recipe
-    found = _values_in(images, totals.label_images[:_MOST_DECODED], recipe.max_pixels, classes)
+    found = _values_in(images, totals.label_images[:_MAX_DECODED], recipe.max_pixels, classes)
     if problem := void_problem(found):
         raise AnnotationsError(f"{totals.label_images[0]} and others: {problem}")
     if found not in ({0, VOC_VOID}, {VOC_VOID}) or choice:

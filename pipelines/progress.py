@@ -1,7 +1,7 @@
 """Progress of a local run: counts by shard in a shared file, the first error of a job, and a progress bar.
 
-Beam's run() blocks silently until the end, and adds a long text to each error. So workers write two counters into the
-place of their shard in a file, and the driver keeps the message of the job's first error.
+A worker returns only when its shard is finished. So it writes two counters at the place of its shard in a shared file,
+which the driver reads. The driver ends the job at the first error whose message is kept here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import TextIO
 
 import numpy as np
 
-from halofeed.errors import HalofeedError, JobError
-from halofeed.system.atomic_files import open_owned_file
+from halofeed.storage.atomic_files import open_owned_file
+from halofeed.storage.paths import load_bytes
 from halofeed.system.console import StatusLine
+from halofeed.system.errors import HalofeedError, JobError
 from halofeed.system.resource_errors import describe_error
 
 _COUNTS = struct.Struct("<qq")
@@ -26,13 +27,13 @@ _COUNTS_FILE = "counts"
 _SECONDS_BETWEEN_COUNTS = 0.1
 
 _errors: dict[str, str] = {}
-"""Message of the first error of each job in this process, by its progress folder."""
+"""Message of the first error of each job in this process, by its progress folder; see `Workers.failure` for others."""
 
 
 class WorkerProgress:
     """Counters of a worker's current shard, and the error that ends it.
 
-    A repeated shard starts from zero: in this worker, and in the file whichever worker repeats it.
+    A repeated shard starts from zero: in this worker's counters, and in the file, where any worker overwrites it.
 
     Args:
         folder: folder of the counts; None on a remote runner, which has its own counters.
@@ -67,8 +68,8 @@ class WorkerProgress:
         if self._folder is None or self._shard is None:
             return
         counts = _COUNTS.pack(self._done, self._rejected.get(self._shard, 0))
-        # Opened for each write, ten times a second at most: a program may convert thousands of data sets, and a file
-        # that is kept open would stay so for as long as anything refers to this object.
+        # The file is opened for each write, at most ten times a second. A program may convert thousands of data sets,
+        # and an open file would stay open as long as anything refers to this object.
         file = open_owned_file(Path(self._folder, _COUNTS_FILE), os.O_WRONLY, 0o600)
         try:
             os.pwrite(file, counts, self._shard * _COUNTS.size)
@@ -85,6 +86,7 @@ class WorkerProgress:
         try:
             yield
         except Exception as error:
+            # A remote runner gets the original error, with its traceback.
             if not self._folder:
                 raise
             if isinstance(error, HalofeedError):
@@ -100,8 +102,8 @@ class WorkerProgress:
 def job_counts(folder: str) -> tuple[int, int]:
     """Return the examples written and inputs rejected so far by all workers of the job with this progress folder."""
     try:
-        data = Path(folder, _COUNTS_FILE).read_bytes()
-    except FileNotFoundError:
+        data = load_bytes(Path(folder, _COUNTS_FILE))
+    except FileNotFoundError:  # the first write creates it
         return 0, 0
     done, rejected = np.frombuffer(data, "<i8").reshape(-1, 2).sum(0).tolist()
     return done, rejected
@@ -130,6 +132,7 @@ class Bar:
         """Show a new state, at most five times a second on a terminal and every 10 s elsewhere.
 
         Args:
+            done: number of finished steps, without rejected inputs.
             rejected: number of rejected inputs; None if unknown.
         """
         self._line.update(lambda elapsed: self.line(done, rejected, elapsed))
@@ -140,6 +143,7 @@ class Bar:
         >>> Bar(200, "images").line(50, 2, 10.0)
         '[######..................]  26%  50 of 200 images  5.0/s  2 rejected  0:28 left'
         """
+        # Rejected inputs take time too, so the remaining time counts them; the rate is that of the written ones.
         processed = done + (rejected or 0)
         share = min(1.0, processed / self.total) if self.total else 1.0
         rate = done / elapsed if elapsed > 0 else 0.0

@@ -3,8 +3,8 @@
     for a runner's shuffle    references-00000.jsonl and so on, in the order of the listing
     for a local run           references, with a few chunks for each shard, and references.npy, the index of the chunks
 
-A local runner would hold everything that it shuffles in memory. So the listing process sorts the references by shard,
-one buffer at a time, and the writer of a shard reads its chunks.
+A local run does not shuffle, because a shuffle on one machine would hold all references in memory. Instead, the listing
+process sorts the references by shard, one buffer at a time, and the writer of a shard reads its chunks.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import JobError
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
+from halofeed.pipelines.output_folder import OutputFolder, TemporaryFile, reporting_disk_errors
 from halofeed.prep.sources.example import SourceExample
-from halofeed.schemas.files import TEMPORARY_FOLDER
+from halofeed.schemas.file_layout import TEMPORARY_FOLDER
 from halofeed.schemas.identity import example_id, shards_of
-from halofeed.storage.output_folder import OutputFolder, TemporaryFile, reporting_disk_errors
+from halofeed.storage.paths import open_path
 from halofeed.system.checksum import crc32c, with_checksum, without_checksum
+from halofeed.system.errors import JobError
 
 REFERENCES_PER_FILE = 10_000
 REFERENCE_BUFFER_BYTES = 32 << 20
 _MIXER = 0x9E3779B97F4A7C15
-"""Odd multiplier (2**64 / golden ratio), so that a sample by the products spreads over shards by ids."""
+"""Odd multiplier (2**64 / golden ratio). Shards are chosen by ids, and a sample by the products is spread over them."""
 _BY_SHARD = f"{TEMPORARY_FOLDER}/references"
 _INDEX = f"{TEMPORARY_FOLDER}/references.npy"
 
@@ -109,6 +110,7 @@ class SampledReferences:
         return self._writer.count
 
     def add(self, split: str, identity: int, line: bytes) -> None:
+        # A heap per split keeps the `limit` smallest products; negative numbers put the largest of them first.
         entry = (-(identity * _MIXER % 2**64), -self._counts.total(), identity, line)
         self._counts[split] += 1
         kept = self._smallest.setdefault(split, [])
@@ -178,7 +180,7 @@ class FileByShard:
             assert self._file is not None
             self._file.keep()
         places = np.concatenate(self._places)
-        # A split that holds only rejected references is none of the data set's; these count to the first split.
+        # The data set lacks a split that has only rejected references; these count in the first split.
         of_split = np.array([splits.index(one) if one in splits else 0 for one in self._splits], np.int64)
         split, shard = np.divmod(places[:, 0], self._shards)
         places[:, 0] = of_split[split] * self._shards + shard
@@ -222,7 +224,7 @@ def read_shard(job: ShardJob, key: ShardKey) -> list[bytes]:
     """Return the references of a shard from the file by shard; raise JobError where it was changed."""
     assert job.references_folder is not None
     output = OutputFolder(job.references_folder)
-    # The inode and the time tell the indexes of two conversions in one process apart.
+    # The inode and the time distinguish the indexes of two conversions in one process.
     status = os.stat(output.path(_INDEX))
     index = _read_index(output.path(_INDEX), (status.st_ino, status.st_mtime_ns))
     first, last = np.searchsorted(index[:, 0], (job.number_of(key), job.number_of(key) + 1))
@@ -240,7 +242,7 @@ def read_shard(job: ShardJob, key: ShardKey) -> list[bytes]:
 @lru_cache(maxsize=1)
 def _read_index(path: str, _: tuple[int, int]) -> NDArray[np.int64]:
     """Return the index of the chunks, read once for all shards that this process writes."""
-    with _reporting_changes(path), open(path, "rb") as stream:
+    with _reporting_changes(path), open_path(path, "rb") as stream:
         return np.asarray(np.load(io.BytesIO(without_checksum(stream.read()))))
 
 

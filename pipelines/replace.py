@@ -15,10 +15,10 @@ import os
 import stat
 from collections.abc import Iterable
 
-from halofeed.errors import CorruptFileError, UsageError
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.croissant import MARK
-from halofeed.schemas.files import (
+from halofeed.schemas.file_layout import (
     BESIDE_SHARDS,
     CLASS_NAMES,
     CROISSANT,
@@ -33,10 +33,11 @@ from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.limits import MANIFEST_VALUES
 from halofeed.schemas.manifest import Manifest, is_intact
 from halofeed.schemas.tfds import metadata_files
-from halofeed.storage.output_folder import OutputFolder
+from halofeed.storage.atomic_files import copy_modes, fsync_paths, swap_paths
+from halofeed.storage.paths import names_in
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import copy_modes, fsync_paths, swap_paths
 from halofeed.system.console import print_status
+from halofeed.system.errors import CorruptFileError, UsageError
 
 _SHOWN = 5
 
@@ -83,7 +84,7 @@ def check_own_version(output: OutputFolder, name: str, fix: str) -> None:
 
 
 def _check_proven(output: OutputFolder, name: str, fix: str) -> None:
-    """Refuse files named like shards of which no index proves that a conversion wrote them."""
+    """Refuse files named like shards if no index proves that a conversion wrote them."""
     listed = sorted(file for file in output.sizes() if is_conversion_file(file, name))
     if listed and not proven(output, listed):
         more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
@@ -111,7 +112,7 @@ def check_replacement(replacement: OutputFolder, name: str) -> None:
     check_own_version(replacement, name, "remove it")
     if is_remote(replacement.root) or not os.path.lexists(replacement.root) or replacement.is_begun():
         return
-    inside = os.listdir(replacement.root)
+    inside = names_in(replacement.root)
     if inside and not replacement.exists(MANIFEST) and not proven(replacement, replacement.sizes()):
         raise UsageError(
             f"{replacement.root}: a new version would be made there, and halofeed did not make the folder; move it away"
@@ -220,13 +221,13 @@ def delete_replacement(replacement: OutputFolder, version: OutputFolder, name: s
     if not os.path.isdir(folder) or os.path.islink(folder):  # a link may lead to a folder of the user's
         return
     is_begun = replacement.is_begun()
-    in_version, written = set(os.listdir(version.root)), proven(replacement, replacement.sizes())
+    in_version, written = set(names_in(version.root)), proven(replacement, replacement.sizes())
     if not (is_begun or replacement.exists(MANIFEST) or written - in_version):
         return  # no conversion made this folder
     deletable = in_version | written | _files_in_manifest(replacement) | BESIDE_SHARDS
     replacement.begin()  # marks the folder as halofeed's during the deletion
     with contextlib.suppress(FileNotFoundError):
-        entries = set(os.listdir(folder)) - {TEMPORARY_FOLDER}
+        entries = set(names_in(folder)) - {TEMPORARY_FOLDER}
         # In a folder that a conversion began, every file of these names is its own; elsewhere each needs a proof.
         own = {one for one in entries if is_conversion_file(one, name) and (is_begun or one in deletable)}
         _move_files(folder, version.root, entries - own)

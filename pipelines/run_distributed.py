@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from halofeed.errors import UsageError
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.prep.formats.dicom.grouping import DicomSeries, OtherFile, read_headers
 from halofeed.prep.formats.dicom.series_listing import (
     FolderListing,
@@ -22,7 +22,7 @@ from halofeed.prep.formats.dicom.series_listing import (
 )
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.files import LocalFiles, RemoteFiles, source_files
-from halofeed.storage.output_folder import OutputFolder
+from halofeed.system.errors import UsageError
 
 RunDistributed = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 """Call a function with each argument on some worker; yield the answers in any order."""

@@ -10,15 +10,15 @@ from typing import Any
 import apache_beam as beam
 
 from halofeed import __version__
+from halofeed.pipelines.beam_options import RunnerChoice, new_pipeline
 from halofeed.pipelines.beam_pipeline import Numbers
 from halofeed.pipelines.heartbeat import Heartbeat, start_heartbeat
 from halofeed.pipelines.job import check_software
-from halofeed.pipelines.options import RunnerChoice, new_pipeline
-from halofeed.pipelines.remote import restarted, run_remote
+from halofeed.pipelines.output_folder import OutputFolder
+from halofeed.pipelines.remote_job import restarted, run_remote
 from halofeed.pipelines.run_distributed import RunDistributed
-from halofeed.schemas.files import TEMPORARY_FOLDER
+from halofeed.schemas.file_layout import TEMPORARY_FOLDER
 from halofeed.storage.choose import use_settings
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.pickles import from_bytes, to_bytes
 
 _CALLS_PER_GROUP = 256

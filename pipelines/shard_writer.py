@@ -11,23 +11,23 @@ from functools import lru_cache
 import cv2
 import numpy as np
 
-from halofeed.errors import CorruptFileError, JobError, SourceError
 from halofeed.pipelines.commit import check_losses, is_failure
 from halofeed.pipelines.heartbeat import Heartbeat, check_alive
 from halofeed.pipelines.inputs import contents_of, convert_input
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import read_shard
-from halofeed.prep.convert.record import Record
-from halofeed.prep.convert.table import Tally, converter_of
+from halofeed.prep.convert.converted_record import Record
+from halofeed.prep.convert.converters import Tally, converter_of
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles, source_files
-from halofeed.schemas.files import OBJECT, index_file, index_file_1
+from halofeed.schemas.file_layout import OBJECT, index_file, index_file_1
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.checksum import crc32c
+from halofeed.system.errors import CorruptFileError, JobError, SourceError
 from halofeed.system.threads import OrderedThreads
 
 _FIRST_RECORDS = 500
@@ -286,7 +286,7 @@ class ShardWriter:
         A runner may repeat the call, also after a crash in the middle; each input counts once.
 
         Args:
-            references: references that came with the key, unless they lie in files by shard.
+            references: references that came with the key; unused if they are in files by shard.
 
         Raises:
             JobError: this process alone has rejected more inputs than the job allows.

@@ -12,18 +12,18 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.schemas.manifest import Manifest
+from halofeed.storage.atomic_files import open_regular
+from halofeed.storage.paths import create_private_file, names_in, open_path
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import open_regular
 
-MOST_KEPT = 1000
+MAX_KEPT = 1000
 """Maximum number of data sets; the registry drops those converted longest ago."""
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 _ENTRY = re.compile("[0-9a-f]{32}[.]json")
 
 
@@ -54,9 +54,9 @@ def remember(folder: str, manifest: Manifest, origin: SourceLocations, written: 
     try:
         file = _file(folder)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent)  # readable for its owner alone
+        descriptor, temporary = create_private_file(file.parent)  # readable for its owner alone
         try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            with open_path(descriptor, "w", encoding="ascii") as stream:
                 json.dump(document, stream)
             os.replace(temporary, file)
         except BaseException:
@@ -75,7 +75,7 @@ def recall(folder: str, manifest: Manifest) -> SourceLocations | None:
             # In a shared state folder, another user's entry could lead a report to files that this user can read.
             if os.fstat(stream.fileno()).st_uid != os.geteuid():
                 return None
-            document = check_json_checksum(json.loads(stream.read(_MOST_BYTES)))
+            document = check_json_checksum(json.loads(stream.read(_MAX_BYTES)))
         if document["folder"] != _place(folder) or document["manifest"] != _digest(manifest):
             return None
         origin = SourceLocations(
@@ -106,14 +106,13 @@ def _file(folder: str) -> Path:
 
 
 def _forget_oldest(registry: Path) -> None:
-    with os.scandir(registry) as entries:
-        names = [entry.name for entry in entries if _ENTRY.fullmatch(entry.name)]
-    if len(names) <= MOST_KEPT:
+    names = [name for name in names_in(registry) if _ENTRY.fullmatch(name)]
+    if len(names) <= MAX_KEPT:
         return
     ages = []
     for name in names:
         path = registry / name
         with contextlib.suppress(FileNotFoundError):  # a concurrent conversion deleted it
             ages.append((os.stat(path).st_mtime_ns, path))
-    for _, path in sorted(ages)[:-MOST_KEPT]:
+    for _, path in sorted(ages)[:-MAX_KEPT]:
         path.unlink(missing_ok=True)

@@ -6,13 +6,13 @@ import json
 import os
 from collections.abc import Iterable
 
-from halofeed.errors import AnnotationsError, UsageError
 from halofeed.pipelines.job import JobOptions
 from halofeed.prep.annotations.splits import SplitOptions, read_fold
 from halofeed.prep.options.recipe import Recipe
-from halofeed.schemas.files import check_split
+from halofeed.schemas.file_layout import check_split
 from halofeed.storage.choose import read_option_file
 from halofeed.system.addresses import address_of
+from halofeed.system.errors import AnnotationsError, UsageError
 from halofeed.system.memory import machine_memory
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.convert import Conversion
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.convert.loss_findings import Converted, cure_of_cuts, loss_findings
-from halofeed.schemas.files import OBJECT, REJECTED, SELECTION
+from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.findings import FindingName, explain_finding, finding_key, split_finding
 from halofeed.schemas.manifest import Manifest, Split
 from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tasks import task_named
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.wording import plural
 
 _MAX_LISTED = 8
@@ -152,7 +152,7 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
 
 
 def _cut_classes(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:
-    """Yield a warning about the classes of which the static shape cuts off more than a share."""
+    """Yield a warning about the classes that lose more than a share of their voxels to the static shape."""
     total, lost = split.statistics.label_mm3 or {}, split.statistics.label_cut_mm3 or {}
     shares = {value: lost.get(value, 0) / mm3 for value, mm3 in total.items()}
     cut = sorted((-share, value) for value, share in shares.items() if share > warn_cut)
@@ -203,7 +203,7 @@ def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
             f"{plural(sum(of_body.values()), 'scan')}"
         )
         fix = f"; the largest scan has {largest}: {cure_of_cuts(manifest.recipe, has_labels=False)}"
-    # Labels say what matters of a scan, and their loss has a warning of its own; air around a body may be cut off.
+    # Labels show what matters in a scan, and another warning covers their loss. Air around a body may be cut off.
     is_warning = bool(without_body) and not statistics.labelled
     return [
         f"  {'warning: ' * is_warning}{name}: {share:.1%} of the field of view (up to {max(of_view)}% of a scan) lies "

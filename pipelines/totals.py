@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from halofeed.errors import AnnotationsError, JobError
 from halofeed.pipelines.classes import NamesInLabels
 from halofeed.pipelines.commit import cure_of
 from halofeed.pipelines.job import reference_to_json
+from halofeed.prep.annotations.contract import ListedClasses
 from halofeed.prep.annotations.written_boxes import BOX_IS_INVERTED, MIN_BAD_OBJECTS, is_mostly_bad
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_volume_name
@@ -21,11 +21,12 @@ from halofeed.prep.sources.walk import EMPTY_FOLDER, HIDDEN_FILE
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.system.addresses import address_of, redacted
+from halofeed.system.errors import AnnotationsError, JobError
 from halofeed.system.wording import plural
 
 SHARE_INVERTED = 0.1
 """Share of inverted boxes above which their numbers are not corners, rather than mistakes."""
-MOST_LABELS_SEEN = 64
+MAX_LABELS_SEEN = 64
 """Number of label images that planning reads."""
 _FRAMES_SEEN = 8
 """Label images of one clip, or of one scan with a picture for each slice, that planning reads."""
@@ -48,6 +49,8 @@ class Totals:
         first_unlabeled: first of them.
         declared: sizes of stored objects, as far as declared sizes of pictures show them; empty for lists that workers
             wrote.
+        listed_classes: classes that the layout knows from what it has read for the references; None if it has other
+            files of classes, or none.
     """
 
     count: int = 0
@@ -75,6 +78,7 @@ class Totals:
     label_images: list[str] = field(default_factory=list)
     names_in_labels: NamesInLabels | None = None
     declared: LedgerCounter = field(default_factory=LedgerCounter)
+    listed_classes: ListedClasses | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for another process, without the ids (8 bytes each) and the ordered digest."""
@@ -124,6 +128,10 @@ class Totals:
             self.first_problems.setdefault(named, reference.source + (f": {detail}" if detail else ""))
         return identity, line.encode("utf-8", "surrogateescape")
 
+    def keep_classes(self, classes: ListedClasses) -> None:
+        """Keep the classes that a listing returned."""
+        self.listed_classes = classes
+
     def _take_convertible(self, reference: SourceExample) -> None:
         self.splits[reference.split] += 1
         self._take_kind(reference)
@@ -134,7 +142,7 @@ class Totals:
     def _take_kind(self, reference: SourceExample) -> None:
         """Note the first volume and the first picture, by the names of their files."""
         has_slices = reference.members or reference.stored
-        # A DICOM series is a folder or a list of files, whose name says nothing.
+        # A DICOM series is a folder or a list of files, whose name has no meaning.
         if not self.first_volume and (has_slices or is_volume_name(reference.source)):
             self.first_volume = reference.source
         if not self.first_picture and is_image_name(reference.source):
@@ -145,7 +153,7 @@ class Totals:
         if not reference.is_labelled:
             self.unlabeled[reference.split] += 1
             self.first_unlabeled = self.first_unlabeled or reference.source
-        if len(self.label_images) < MOST_LABELS_SEEN:
+        if len(self.label_images) < MAX_LABELS_SEEN:
             self.label_images += _label_images(reference)
 
     def _take_objects(self, reference: SourceExample) -> None:
@@ -199,7 +207,7 @@ class Totals:
         self.labelled += later.labelled
         self.unlabeled.update(later.unlabeled)
         self.first_unlabeled = self.first_unlabeled or later.first_unlabeled
-        self.label_images = (self.label_images + later.label_images)[:MOST_LABELS_SEEN]
+        self.label_images = (self.label_images + later.label_images)[:MAX_LABELS_SEEN]
         self.masks |= later.masks
 
     def describe_unlabeled(self) -> str:
@@ -246,7 +254,7 @@ class Totals:
         raise JobError("\n".join([head, *listed]))
 
     def check_objects(self) -> None:
-        """Refuse annotations of which most objects are unusable, because this is a systematic mistake."""
+        """Refuse annotations if most of their objects are unusable, because this is a systematic mistake."""
         bad = sum(self.bad_objects.values())
         inverted = self.bad_objects[BOX_IS_INVERTED]
         many_inverted = inverted >= MIN_BAD_OBJECTS and inverted > SHARE_INVERTED * self.objects

@@ -28,12 +28,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, Self
 
-from halofeed.errors import HalofeedError, JobError
 from halofeed.pipelines.job import JobOptions
 from halofeed.prep.options.recipe import Recipe
+from halofeed.storage.scratch import delete_dead_folders
+from halofeed.system.errors import HalofeedError, JobError
 from halofeed.system.memory import MEBIBYTE, heavy_imports, keep_freed_memory, machine_memory
 from halofeed.system.resource_errors import describe_error, describe_limits
-from halofeed.system.scratch import delete_dead_folders
 from halofeed.system.signals import CleanupOnExit, block_signals
 from halofeed.system.threads import available_cores
 

@@ -12,12 +12,12 @@ from halofeed.schemas.limits import DIGITS, NESTING
 from halofeed.system.checksum import crc32c
 
 
-def parse_json(text: str | bytes, most_values: int, *, finite: bool = True) -> Any:
-    """Parse a JSON document of at most `most_values` values; the names in an object must be unique.
+def parse_json(text: str | bytes, max_values: int, *, finite: bool = True) -> Any:
+    """Parse a JSON document of at most `max_values` values; the names in an object must be unique.
 
     Args:
         text: the document.
-        most_values: largest number of values.
+        max_values: largest number of values.
         finite: refuse NaN and Infinity; else they are read in the form in which Python writes them.
 
     Raises:
@@ -32,8 +32,8 @@ def parse_json(text: str | bytes, most_values: int, *, finite: bool = True) -> A
     """
     # Each value except the first follows one of these.
     marks: tuple[Any, ...] = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
-    if sum(map(text.count, marks)) > most_values:
-        raise ValueError(f"it holds more than {most_values:,} values")
+    if sum(map(text.count, marks)) > max_values:
+        raise ValueError(f"it holds more than {max_values:,} values")
     try:
         document = json.loads(
             text,

@@ -35,7 +35,7 @@ _ITEM_BYTES = {"uint8": 1, "uint16": 2, "int16": 2, "int32": 4, "int64": 8, "flo
 _ITEM_BYTES |= {"bool": 1, "str": 8, "bfloat16": 2}
 DTYPES = tuple(_ITEM_BYTES)
 _LARGEST_FLOAT = {"float32": 3.4028234663852886e38, "bfloat16": 3.3895313892515355e38}
-MOST_CLASSES = 16
+MAX_CLASSES = 16
 """Largest size of an axis `class`, since a set has at most 16 bits."""
 SETS: Final = "channels"
 """Value of --class-overlap that makes records hold sets."""
@@ -130,9 +130,9 @@ class Field:
     def _encoding_problems(self) -> Iterator[tuple[str, str]]:
         """Yield contradictions between the encoding and the other attributes."""
         if self.holds_sets and not (
-            self.axes[-1:] == ("class",) and self.dtype == "uint8" and self.shape[-1:] <= (MOST_CLASSES,)
+            self.axes[-1:] == ("class",) and self.dtype == "uint8" and self.shape[-1:] <= (MAX_CLASSES,)
         ):
-            yield "axes", f"expected a last axis class of at most {MOST_CLASSES} and dtype uint8 for sets"
+            yield "axes", f"expected a last axis class of at most {MAX_CLASSES} and dtype uint8 for sets"
         if self.encoding in ("raw", "jpeg", "png") and self.dtype in ("str", "bool"):
             yield "dtype", f"expected a dtype of numbers for the encoding {self.encoding}, got {self.dtype!r}"
         if self.encoding == "list" and not self.shape:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from halofeed.errors import AnnotationsError, UsageError
+from halofeed.system.errors import AnnotationsError, UsageError
 from halofeed.system.wording import plural
 
 ID_LIMIT = 2**63

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.bounded_json import parse_json
 from halofeed.schemas.limits import INDEX_BYTES, INDEX_VALUES
 from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from halofeed.system.checksum import crc32c, mask_crc
+from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.wording import plural
 
 MAGIC = b"HALOIDX2"

@@ -1,6 +1,6 @@
 """Ledger of losses: what a conversion did to the information of its records, as counts that add up in any order.
 
-`halofeed.prep.convert.losses` fills it, record by record. The index of each shard and the manifest hold it as a part of
+`halofeed.prep.convert.loss_measures` fills it, record by record. The index of each shard and the manifest hold it in
 `halofeed.schemas.statistics.Statistics`. `halofeed.prep.convert.loss_findings` lists what is found in it.
 """
 
@@ -29,7 +29,7 @@ class Ledger:
     Args:
         counts: number of records, objects or structures by what was measured, e.g. {"one_value_records": 3}.
         histograms: by what was measured, the number of records or objects by a number such as a size in pixels, rounded
-            down to a power of 2 where `bin_size` says so.
+            down to a power of 2 if `bin_size` requires it.
         ranges: smallest and largest value by what was measured.
         examples: by the name of a count, a source and its figures: the first one in alphabetical order.
 

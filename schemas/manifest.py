@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import ManifestError, UsageError
-from halofeed.schemas import files, limits
+from halofeed.schemas import file_layout as files
+from halofeed.schemas import limits
 from halofeed.schemas.bounded_json import checksum_of, parse_json
 from halofeed.schemas.fields import Field
 from halofeed.schemas.kinds import Kind, kind_of, with_current_option_names
 from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tasks import TASKS, field_problems, task_named
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
+from halofeed.storage.atomic_files import read_regular
+from halofeed.storage.paths import find_paths, names_in
 from halofeed.system.addresses import is_remote, meant_address
-from halofeed.system.atomic_files import read_regular
+from halofeed.system.errors import ManifestError, UsageError
 from halofeed.system.wording import did_you_mean, nearest_name, plural
 
 FORMAT_VERSION = 2
@@ -526,7 +528,7 @@ def only_version(path: str | os.PathLike[str]) -> str:
     folder = Path(path)
     if is_remote(os.fspath(path)) or (folder / files.MANIFEST).exists():
         return os.fspath(path)
-    found = list(folder.glob(f"[!.]*/{files.MANIFEST}"))
+    found = list(find_paths(folder, f"[!.]*/{files.MANIFEST}"))
     return str(found[0].parent) if len(found) == 1 else os.fspath(path)
 
 
@@ -560,12 +562,14 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 def _no_manifest(folder: Path, file: Path) -> UsageError | ManifestError:
     """Return the error for a folder without a manifest, by what else is there."""
     if found := sorted(
-        entry.parent for level in ("[!.]*", "*/[!.]*") for entry in folder.glob(f"{level}/{files.MANIFEST}")
+        entry.parent
+        for level in ("[!.]*", "*/[!.]*")
+        for entry in find_paths(folder, f"{level}/{files.MANIFEST}")
     ):
         listed = ", ".join(map(str, found[:_MAX_VERSIONS_NAMED]))
         more = f" and {len(found) - _MAX_VERSIONS_NAMED} more" if len(found) > _MAX_VERSIONS_NAMED else ""
         return UsageError(f"{folder}: holds versions, not a data set; name one: {listed}{more}")
-    if any(folder.glob("*.tfrecord-*")) or (folder / files.TEMPORARY_FOLDER).exists():
+    if any(find_paths(folder, "*.tfrecord-*")) or (folder / files.TEMPORARY_FOLDER).exists():
         cure = "it is missing, so the conversion has not finished; run the same `halofeed convert` again"
         return ManifestError(str(file), [("commit mark", cure)])
     if (folder / files.RUN_FILE).is_file():
@@ -589,8 +593,8 @@ def _no_folder(path: Path) -> str:
     key, equals, rest = str(path).partition("=")
     if equals and os.path.exists(rest):
         return f"no such folder; leave out {key}=, and write {rest}"
-    if versions := sorted(str(one.parent) for one in above.glob(f"[!.]*/{files.MANIFEST}")):
+    if versions := sorted(str(one.parent) for one in find_paths(above, f"[!.]*/{files.MANIFEST}")):
         return f"no such folder; name one that is there: {', '.join(versions[:_MAX_VERSIONS_NAMED])}"
-    if (near := nearest_name(path.name, os.listdir(above) if above.is_dir() else ())) is not None:
+    if (near := nearest_name(path.name, names_in(above) if above.is_dir() else ())) is not None:
         return f"no such folder; did you mean {above / near}?"
     return "no such folder; name the version's folder, such as data/cards/1.0.0"

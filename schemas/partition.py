@@ -19,9 +19,9 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from halofeed.errors import PartitionError
 from halofeed.system.arguments import explains_calls, explains_fields
 from halofeed.system.console import print_status
+from halofeed.system.errors import PartitionError
 from halofeed.system.wording import did_you_mean, plural
 
 Dims = tuple[int, ...] | None

@@ -24,12 +24,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, SystemLimitError
-from halofeed.system.atomic_files import open_regular, read_regular
-from halofeed.system.mapped_files import MappedFile, is_guarded, map_file
+from halofeed.storage.atomic_files import open_regular, read_regular
+from halofeed.storage.mapped_files import MappedFile, is_guarded, map_file
+from halofeed.system.errors import CorruptFileError, SystemLimitError
 
 CURE = "run the same `halofeed convert` with --overwrite to rebuild it, or copy the data set again"
-MOST_OPEN = 128
+MAX_OPEN = 128
 _LIMIT_DIVISOR = 8
 """The cache uses at most 1/8 of the files that the process may have open."""
 _ATTEMPTS, _WAIT_SECONDS = 6, 0.01
@@ -43,10 +43,10 @@ _cache: OrderedDict[int, OpenFile] = OrderedDict()
 _lock = threading.Lock()
 
 
-def most_open() -> int:
-    """Return the number of files that the cache keeps open: a part of the current limit, at most `MOST_OPEN`."""
+def max_open() -> int:
+    """Return the number of files that the cache keeps open: a part of the current limit, at most `MAX_OPEN`."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_OPEN if limit == resource.RLIM_INFINITY else max(1, min(MOST_OPEN, limit // _LIMIT_DIVISOR))
+    return MAX_OPEN if limit == resource.RLIM_INFINITY else max(1, min(MAX_OPEN, limit // _LIMIT_DIVISOR))
 
 
 class OpenFile:
@@ -201,7 +201,7 @@ class ShardFile:
                 return cached
         # Without the lock, because a network file system may take seconds to open a file.
         opened = _retry_after_closing(lambda: OpenFile(self._path, self._name), self._name)
-        limit = most_open()
+        limit = max_open()
         with _lock:
             cached = _cache.setdefault(self._token, opened)
             evicted = _evict(len(_cache) - limit)

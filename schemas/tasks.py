@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from halofeed.errors import UsageError
 from halofeed.schemas import keys, kinds
 from halofeed.schemas.fields import Field
 from halofeed.schemas.kinds import Kind, kind_of
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
 
 
@@ -191,7 +191,7 @@ def field_problems(task: str, fields: Sequence[Field], labels: Collection[int]) 
 
     Args:
         task: a key of `TASKS`.
-        fields: fields without problems of their own, see `Field.problems`.
+        fields: fields that are valid by themselves, see `Field.problems`.
         labels: ids of the classes.
     """
     named = {field.name: field for field in fields}

@@ -1,7 +1,7 @@
 """Parser of protobuf's text format: label maps (.pbtxt) and configurations of training (.config).
 
 It needs no schema: every field is a list of what its occurrences say, scalars as text and messages as fields. `Message`
-reads configurations, of which every field must be known.
+reads configurations and must know every field of them.
 Source: the Text Format Language Specification of Protocol Buffers.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 
 ProtoFields = dict[str, list[Union[str, "ProtoFields"]]]
 _Tokens = list[tuple[str, str]]

@@ -15,7 +15,7 @@ from typing import Any
 from halofeed.schemas import keys
 from halofeed.schemas.croissant import croissant_json
 from halofeed.schemas.fields import Field
-from halofeed.schemas.files import CLASS_NAMES, CROISSANT, DATASET_INFO, FEATURES, LABEL_MAP
+from halofeed.schemas.file_layout import CLASS_NAMES, CROISSANT, DATASET_INFO, FEATURES, LABEL_MAP
 from halofeed.schemas.limits import LABELS
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.limits import RECORD_VALUES
+from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.wording import plural
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

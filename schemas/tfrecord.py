@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from halofeed.errors import CorruptFileError
 from halofeed.system.checksum import combine, crc32c, mask_crc
+from halofeed.system.errors import CorruptFileError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from halofeed.errors import UsageError
 from halofeed.storage.base import ANY, Entry, FileInfo, Files
 from halofeed.system.addresses import Address, printable_cause
+from halofeed.system.errors import UsageError
 
 _CLIENT_ARGUMENTS = {
     "s3_access_key_id": "aws_access_key_id",

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from halofeed.errors import MissingExtraError, StoreError, UsageError, install_command, require_extra
+from halofeed.storage.atomic_files import read_regular
 from halofeed.storage.base import Files
 from halofeed.storage.beam import BeamFiles, apply_options
 from halofeed.storage.gcs import GcsObjects
@@ -22,8 +22,8 @@ from halofeed.system.addresses import (
     keep_secret,
     printable_cause,
 )
-from halofeed.system.atomic_files import read_regular
 from halofeed.system.console import human_bytes
+from halofeed.system.errors import MissingExtraError, StoreError, UsageError, install_command, require_extra
 
 _SECRET = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _SAME_SCHEME = {"s3a": "s3", "gcs": "gs"}

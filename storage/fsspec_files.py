@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urljoin
 
-from halofeed.errors import MissingExtraError, UsageError, install_command
 from halofeed.storage.base import ANY, SILENT_SECONDS, Entry, FileInfo, Files
 from halofeed.storage.retry import Fault, fault_of
 from halofeed.storage.web import RefusedRedirectError, check_redirect
 from halofeed.system.addresses import Address, printable_cause, redacted
+from halofeed.system.errors import MissingExtraError, UsageError, install_command
 
 _WEB = ("http", "https")
 

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-from halofeed.errors import StoreError
 from halofeed.storage.base import (
     ABSENT,
     ANY,
@@ -27,6 +26,7 @@ from halofeed.storage.base import (
 )
 from halofeed.storage.retry import Fault, fault_of
 from halofeed.system.checksum import crc32c
+from halofeed.system.errors import StoreError
 from halofeed.system.wording import plural
 
 _CONNECTIONS: Final = 64
@@ -211,7 +211,7 @@ def _credentials(*, anonymous: bool) -> Any:
         try:
             return google.auth.default(scopes=[_SCOPE])[0]
         except DefaultCredentialsError as error:
-            # Credentials were meant. Without them, public buckets can still be read.
+            # The user has named credentials. Without any, public buckets can still be read.
             if (file := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")) is not None:
                 raise StoreError(
                     f"GOOGLE_APPLICATION_CREDENTIALS={file}: {str(error).rstrip('.')}; name a key file "

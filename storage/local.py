@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.storage.atomic_files import copy_mode, create_replacing, open_regular, read_regular
 from halofeed.storage.base import ANY, Entry, FileInfo, Files
 from halofeed.storage.paths import scan_folder
-from halofeed.system.atomic_files import copy_mode, create_replacing, open_regular, read_regular
 from halofeed.system.memory import machine_memory
 
 try:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NoReturn, TypeVar
 
-from halofeed.errors import HalofeedError, StoreError
 from halofeed.system.addresses import printable_cause
+from halofeed.system.errors import HalofeedError, StoreError
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
 REQUEST_ATTEMPTS = 8
 """Attempts of one request, with about 15 s of pauses between them."""
-MOST_SECONDS = 300.0
+MAX_SECONDS = 300.0
 """Time after which a failed request is not repeated."""
 _RETRIED_CLIENT_ERRORS = (408, 425, 429)
 """Client errors (4xx) worth retrying: timeout, too early, too many requests (RFC 9110, RFC 8470, RFC 6585)."""
@@ -135,7 +135,7 @@ def retry_request(address: str, act: Callable[[], Result], fault_of: Callable[[E
         return act()
 
     try:
-        return retry(attempt, fault_of, REQUEST_ATTEMPTS, max_seconds=MOST_SECONDS)
+        return retry(attempt, fault_of, REQUEST_ATTEMPTS, max_seconds=MAX_SECONDS)
     except HalofeedError:
         raise
     except Exception as error:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from halofeed.errors import StoreError
 from halofeed.storage.base import (
     ABSENT,
     ANY,
@@ -25,6 +24,7 @@ from halofeed.storage.base import (
 )
 from halofeed.storage.retry import Fault, Result, fault_of, retry_request
 from halofeed.storage.web import RangeReader, RefusedRedirectError, WebError
+from halofeed.system.errors import StoreError
 
 _CONNECTIONS: Final = 64
 _DELETED_AT_ONCE: Final = 1000
@@ -191,7 +191,7 @@ class S3Objects(Files):
             answer = self._client.delete_objects(
                 Bucket=bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
             )
-            # Each object may fail for itself, in an answer with status 200.
+            # Single objects may fail, although the response has status 200.
             for failed in answer.get("Errors", ()):
                 from botocore.exceptions import ClientError
 
@@ -276,7 +276,7 @@ class _S3Upload:
         return retry_request(self._files.address(self._path), act, self._fault_of)
 
     def _fault_of(self, error: Exception) -> Fault:
-        # The upload is gone for good: a retry, and the answer that an object is missing, would both be wrong.
+        # The upload no longer exists. A retry cannot succeed, and the object is not what is missing.
         if _code(error) == "NoSuchUpload":
             raise UploadEndedError(
                 f"{self._files.address(self._path)}: its upload was ended by another run that took over"

@@ -22,12 +22,12 @@ from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from halofeed.errors import UsageError
 from halofeed.storage.base import ANY, SILENT_SECONDS, FileInfo, Files, seconds_for
 from halofeed.storage.retry import Fault, fault_of
 from halofeed.system.addresses import Address
+from halofeed.system.errors import UsageError
 
-_MOST_REDIRECTS = 5
+_MAX_REDIRECTS = 5
 _PORTS = {"http": 80, "https": 443}
 _UNRESERVED = "%/:=&?~#+!$,;'@()*[]"
 _REDIRECTS, _ABSENT, _NO_SUCH_RANGE = (301, 302, 303, 307, 308), (404, 410), 416
@@ -145,14 +145,14 @@ class RangeReader:
     ) -> Iterator[tuple[http.client.HTTPConnection, http.client.HTTPResponse]]:
         """Provide the response to a request, whose redirects are followed."""
         user = _authorization(urlsplit(address))
-        for _ in range(_MOST_REDIRECTS):
+        for _ in range(_MAX_REDIRECTS):
             parts = urlsplit(address)
             place = parts.scheme, parts.netloc.rpartition("@")[2]
             connection = self._connection(*place)
             try:
                 response = _request(connection, method, parts, {**headers, **user}, deadline)
                 if response.status in _REDIRECTS:
-                    # The user and the password go to another server only if its own address has them.
+                    # The user and the password are sent to another server only if the address of the redirect has them.
                     target = urljoin(address, response.getheader("Location", ""))
                     check_redirect(response.status, address, target, self._redirects)
                     after = urlsplit(target)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from halofeed.errors import ArgumentsError, UsageError
+from halofeed.system.errors import ArgumentsError, UsageError
 from halofeed.system.wording import did_you_mean
 
 P = ParamSpec("P")
@@ -24,7 +24,7 @@ def explains_calls(function: Callable[P, T]) -> Callable[P, T]:
     >>> explains_calls(lambda *, batch_size: None)(batch=8)
     Traceback (most recent call last):
         ...
-    halofeed.errors.ArgumentsError: <lambda>: batch: no such argument; did you mean batch_size? it takes batch_size
+    halofeed.system.errors.ArgumentsError: <lambda>: batch: no such argument; did you mean ...
     """
 
     @functools.wraps(function)
@@ -130,7 +130,7 @@ def whole_number(name: str, value: Any, example: int = 8) -> int:
     >>> whole_number("batch_size", "16")
     Traceback (most recent call last):
         ...
-    halofeed.errors.UsageError: batch_size: expected a whole number such as 16, got '16'
+    halofeed.system.errors.UsageError: batch_size: expected a whole number such as 16, got '16'
     """
     try:
         if isinstance(value, bool):  # batch_size=True would be 1
@@ -151,7 +151,7 @@ def path_text(name: str, value: Any, fix: str = "name the folder of the data set
     >>> path_text("path", None)
     Traceback (most recent call last):
         ...
-    halofeed.errors.UsageError: path: expected a path, got NoneType; name the folder of the data set
+    halofeed.system.errors.UsageError: path: expected a path, got NoneType; name the folder of the data set
     """
     if isinstance(value, str | os.PathLike) and isinstance(path := os.fspath(value), str):
         return path

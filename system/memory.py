@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from halofeed.errors import SourceError
+from halofeed.system.errors import SourceError
 from halofeed.system.resource_errors import resource_limit
 
 
@@ -241,7 +241,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError) or getattr(error, "code", None) == _OPENCV_NO_MEMORY:
         return True
-    # C++ libraries raise RuntimeError or ValueError with the text of std::bad_alloc or of their own check.
+    # C++ libraries raise RuntimeError or ValueError with the text of std::bad_alloc or of another check.
     message = str(error).lower()
     return any(words in message for words in _OUT_OF_MEMORY_WORDS)
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from halofeed.errors import HalofeedError
+from halofeed.system.errors import HalofeedError
 
 try:
     import resource
@@ -97,7 +97,7 @@ def resource_error(error: BaseException) -> str | None:
     >>> str(resource_error(RuntimeError("can't start new thread"))).startswith("no further thread could be started")
     True
     """
-    # The dynamic loader says so of a library for which no address space is left.
+    # The dynamic loader reports this for a library if no address space is left.
     unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
     refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
     if isinstance(error, MemoryError) or unmapped or refused:

@@ -142,7 +142,7 @@ class InterruptibleThreads:
     def submit(self, call: Callable[[], Result]) -> ThreadTask[Result]:
         """Queue a call and return its task."""
         if self.count and not self._started:
-            # Handlers run last in, first out: the threads end before JAX, imported by now, takes its devices down.
+            # Handlers run last in, first out: the threads end before JAX, imported earlier, shuts down its devices.
             end_before_interpreter()
         while self._started < self.count:
             try:

@@ -49,7 +49,12 @@ def test_options_that_the_pages_name_exist() -> None:
     known = {flag for command in commands.choices.values() for flag in command._option_string_actions}
     known |= {"--all", "--exhaustive", "--runner", "--parallelism", "--against", "--planes"}
     known |= {"--only", "--rounds", "--quick", "--larger-than-memory", "--photographs", "--gigabytes"}
-    known |= {"--peers", "--pictures", "--volumes"}  # of benchmarks/loading.py and from_disk.py
+    known |= {
+        "--gcs",
+        "--peers",
+        "--pictures",
+        "--volumes",
+    }  # of benchmarks
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![\w-])", page.read_text()))
         assert not named - known, (page.name, sorted(named - known))

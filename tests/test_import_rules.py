@@ -9,25 +9,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from halofeed import packaging
 from halofeed.schemas import keys
 from tests.support.conversions import draw_folders
 
 ROOT = Path(__file__).parents[1]
-PARTS = ("system", "schemas", "storage", "prep", "pipelines", "loader", "trainer", "inspection")
+PARTS = ("system", "storage", "schemas", "prep", "pipelines", "loader", "trainer", "inspection")
 ANYWHERE, INSIDE_FUNCTIONS = "anywhere", "inside functions"
 
 MAY_IMPORT_PARTS = {
     "system": {"system"},
-    "schemas": {"schemas", "system"},
-    "storage": {"storage", "schemas", "system"},
+    "storage": {"storage", "system"},
+    "schemas": {"schemas", "storage", "system"},
     "prep": {"prep", "schemas", "storage", "system"},
     "pipelines": {"pipelines", "prep", "schemas", "storage", "system"},
     "loader": {"loader", "prep", "schemas", "storage", "system"},
     "trainer": {"trainer", "loader", "prep", "schemas", "storage", "system"},
     "inspection": {"inspection", "loader", "pipelines", "prep", "schemas", "storage", "system"},
 }
-"""system <- schemas <- storage <- prep <- pipelines; prep <- loader <- trainer; inspection: all but the trainer."""
+"""system <- storage <- schemas <- prep <- pipelines; prep <- loader <- trainer; inspection: all but the trainer."""
 
 MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "system": dict.fromkeys(("numpy", "google_crc32c"), ANYWHERE),
@@ -58,7 +60,7 @@ ONLY_IN_FILES = {
     ("prep", "regex"): {"prep/annotations/patterns.py"},
     ("prep", "pyarrow"): {"prep/sources/parquet.py"},
     ("loader", "tensorflow"): {"loader/stream.py", "loader/assemble.py", "loader/device/ops.py"},
-    ("loader", "jax"): {"loader/mesh.py", "loader/dataset.py", "loader/device/ops.py"},
+    ("loader", "jax"): {"loader/mesh_batches.py", "loader/dataset.py", "loader/device/ops.py"},
     ("trainer", "orbax"): {"trainer/checkpoint.py"},
     ("trainer", "tensorboardX"): {"trainer/log.py"},
     ("trainer", "scipy"): {"trainer/metrics.py"},
@@ -71,12 +73,19 @@ ONLY_IN_FILES = {
     ("prep", "isal"): {"prep/formats/volume/streams.py"},
     ("prep", "h5py"): {"prep/formats/volume/minc.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
-    ("prep", "pydicom"): {f"prep/formats/dicom/{name}.py" for name in ("headers", "kinds", "pixels")},
+    ("prep", "pydicom"): {f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")},
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},
     ("pipelines", "apache_beam"): {
         *(
             f"pipelines/{name}.py"
-            for name in ("beam_worker", "beam_pipeline", "convert", "options", "remote", "run_on_beam")
+            for name in (
+                "beam_worker",
+                "beam_pipeline",
+                "convert",
+                "beam_options",
+                "remote_job",
+                "run_on_beam",
+            )
         ),
         "pipelines/workers.py",
     },
@@ -97,14 +106,16 @@ TOP_PACKAGES = {
 LIGHT = {
     "halofeed",
     *(f"halofeed.{name}" for name in ("errors", "options", "parser", "cli", "conversion", "planning")),
-    *(f"halofeed.{name}" for name in ("training", "streams", "completion")),
-    "halofeed.schemas.files",
+    *(f"halofeed.{name}" for name in ("training", "standard_streams", "completion")),
+    "halofeed.schemas.file_layout",
+    "halofeed.storage.atomic_files",
+    "halofeed.storage.paths",
     *(
         f"halofeed.system.{name}"
         for name in [
             "addresses",
+            "errors",
             "arguments",
-            "atomic_files",
             "console",
             "resource_errors",
             "signals",
@@ -112,6 +123,7 @@ LIGHT = {
         ]
     ),
 }
+LIGHT_PARTS = {"halofeed.schemas", "halofeed.storage", "halofeed.system"}
 
 
 @dataclass(frozen=True)
@@ -170,7 +182,7 @@ def offences(path: str, text: str) -> list[str]:
             if (
                 part == "halofeed"
                 and entry.at_import
-                and entry.module.rpartition(".")[0] not in LIGHT | {"halofeed.schemas", "halofeed.system"}
+                and entry.module.rpartition(".")[0] not in LIGHT | LIGHT_PARTS
                 and entry.module not in LIGHT
             ):
                 found.append(f"{place}: import it inside the function that needs it")
@@ -241,7 +253,7 @@ def test_a_forbidden_import_is_found_and_an_allowed_one_passes():
         ("schemas/fake.py", "from halofeed.prep.geometry.resize import apply", "schemas may not import prep"),
         ("prep/fake.py", "import apache_beam as beam", "prep may not import apache_beam"),
         ("prep/fake.py", "import importlib\nimportlib.import_module('jax')", "prep may not import jax"),
-        ("pipelines/shard_writer.py", "import apache_beam", "only in pipelines/beam_pipeline.py"),
+        ("pipelines/shard_writer.py", "import apache_beam", "only in pipelines/beam_options.py"),
         ("loader/dataset.py", "import tensorflow as tf", "only inside functions"),
         ("inspection/fake.py", "import halofeed.trainer.step", "inspection may not import trainer"),
         ("prep/fake.py", "from .boxes import place_boxes", "relative"),
@@ -254,7 +266,7 @@ def test_a_forbidden_import_is_found_and_an_allowed_one_passes():
     for path, text in (
         ("loader/dataset.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jax"),
         ("loader/stream.py", "def f():\n    import tensorflow as tf"),
-        ("prep/fake.py", "import os, json\nfrom halofeed.errors import SourceError"),
+        ("prep/fake.py", "import os, json\nfrom halofeed.system.errors import SourceError"),
         ("halofeed/fake.py", "def f():\n    from halofeed.loader import Loader"),
     ):
         assert offences(path, text) == []
@@ -272,11 +284,11 @@ HELP = "import contextlib, io, halofeed.cli\nwith contextlib.redirect_stdout(io.
 LIGHT_PROGRAMS = [
     "import halofeed",
     "import halofeed.schemas.manifest, halofeed.schemas.partition, halofeed.schemas.index",
-    "import halofeed.prep, halofeed.prep.convert.picture, halofeed.prep.layouts, halofeed.prep.options.recipe",
-    "import halofeed.loader, halofeed.loader.mesh",
+    "import halofeed.prep, halofeed.prep.convert.picture_records, halofeed.prep.layouts, halofeed.prep.options.recipe",
+    "import halofeed.loader, halofeed.loader.mesh_batches",
     "import halofeed.inspection.verify, halofeed.inspection.describe_dataset",
     "import halofeed.pipelines.convert, halofeed.pipelines.run_local",
-    "import halofeed.trainer.config, halofeed.trainer.platform, halofeed.schemas.files",
+    "import halofeed.trainer.config, halofeed.trainer.platform, halofeed.schemas.file_layout",
     HELP.format("['--help']"),
     HELP.format("['convert', '--help']"),
     HELP.format("['train', '--help']"),
@@ -381,3 +393,155 @@ def test_a_part_has_one_name() -> None:
     assert done.stdout.splitlines() == [
         f"{part} is halofeed's part {part}: write import halofeed.{part}" for part in PARTS
     ]
+
+
+OPENING_CALLS = {
+    *(
+        "open",
+        "io.open",
+        "io.FileIO",
+        "os.open",
+        "os.fdopen",
+        "os.scandir",
+        "os.listdir",
+        "os.walk",
+        "os.fwalk",
+    ),
+    *("glob.glob", "glob.iglob", "mmap.mmap", "sqlite3.connect", "tarfile.open", "tarfile.TarFile"),
+    *(
+        "zipfile.ZipFile",
+        "gzip.open",
+        "gzip.GzipFile",
+        "bz2.open",
+        "bz2.BZ2File",
+        "lzma.open",
+        "lzma.LZMAFile",
+    ),
+    *(
+        f"tempfile.{name}"
+        for name in ("TemporaryFile", "NamedTemporaryFile", "mkstemp", "SpooledTemporaryFile")
+    ),
+    *(f"shutil.{name}" for name in ("copy", "copy2", "copyfile", "copytree", "move", "rmtree")),
+    *(f"socket.{name}" for name in ("socket", "socketpair", "create_connection", "create_server")),
+    *(f"http.client.{name}" for name in ("HTTPConnection", "HTTPSConnection")),
+    *("urllib.request.urlopen", "urllib.request.urlretrieve", "requests.get", "requests.Session"),
+    *(
+        f"numpy.{name}"
+        for name in ("load", "save", "savez", "savez_compressed", "fromfile", "memmap", "loadtxt")
+    ),
+    *("PIL.Image.open", "cv2.imread", "cv2.imwrite", "cv2.VideoCapture", "cv2.VideoWriter", "h5py.File"),
+    *("nibabel.load", "nibabel.save", "pydicom.dcmread", "pyarrow.parquet.ParquetFile"),
+    *("pyarrow.parquet.ParquetWriter", "logging.FileHandler", "h5py.File"),
+}
+"""Calls that open or list what is outside the process, by the names of the modules."""
+OPENING_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "iterdir", "glob", "rglob"}
+"""Methods of paths that do so, and `open` with a mode or an encoding."""
+
+_MEMORY = "a stream of bytes in memory, or one that storage has opened"
+_PROCESS = "what the process itself is connected to"
+_MACHINE = "facts that the system tells of processes and of the machine"
+_PACKAGE = "resources of an installed package, by importlib"
+_LIBRARY = "the library opens a path by itself"
+MAY_OPEN = {
+    ("system/errors.py", ".read_text"): _PACKAGE,
+    ("halofeed/packaging.py", "gzip.GzipFile"): _MEMORY,
+    ("halofeed/packaging.py", "tarfile.open"): _MEMORY,
+    ("halofeed/packaging.py", "zipfile.ZipFile"): _MEMORY,
+    ("halofeed/standard_streams.py", "open"): _PROCESS,
+    ("halofeed/standard_streams.py", "os.open"): _PROCESS,
+    ("inspection/export_shards.py", "tarfile.open"): _LIBRARY,
+    ("inspection/html/page.py", ".read_text"): _PACKAGE,
+    ("inspection/html/run_gallery.py", "numpy.load"): _MEMORY,
+    ("inspection/html/run_gallery.py", "zipfile.ZipFile"): _MEMORY,
+    ("pipelines/lease.py", ".read_text"): _MACHINE,
+    (
+        "pipelines/beam_options.py",
+        "shutil.rmtree",
+    ): "the temporary folder of Beam's options, which is deleted",
+    ("pipelines/references.py", "numpy.save"): _MEMORY,
+    ("pipelines/workers.py", ".write_text"): _MACHINE,
+    ("pipelines/workers.py", "os.listdir"): _MACHINE,
+    ("pipelines/workers.py", "os.open"): _PROCESS,
+    ("pipelines/workers.py", "socket.socket"): _PROCESS,
+    ("pipelines/workers.py", "socket.socketpair"): _PROCESS,
+    ("prep/annotations/container_rows.py", "tarfile.open"): _MEMORY,
+    ("prep/formats/clip/video.py", "cv2.VideoCapture"): _MEMORY,
+    ("prep/formats/volume/nifti.py", "gzip.GzipFile"): _MEMORY,
+    ("prep/sources/parquet.py", "pyarrow.parquet.ParquetFile"): _MEMORY,
+    ("system/console.py", "os.open"): _PROCESS,
+    ("system/memory.py", ".read_text"): _MACHINE,
+    ("trainer/config.py", ".iterdir"): _PACKAGE,
+    ("trainer/config.py", ".read_text"): _PACKAGE,
+    ("trainer/evaluate.py", "numpy.savez_compressed"): _LIBRARY,
+    ("trainer/models/keras_weights.py", "h5py.File"): _LIBRARY,
+    ("trainer/models/keras_weights.py", "zipfile.ZipFile"): _LIBRARY,
+    ("trainer/platform.py", ".glob"): _MACHINE,
+    ("trainer/platform.py", ".read_text"): _MACHINE,
+}
+"""Calls outside of storage/ that stay, by file, with the reason. Orbax and TensorFlow, too, write into folders."""
+
+
+def opened(text: str) -> Iterator[tuple[int, str]]:
+    """Every call of a source that opens or lists what is outside the process; bytes in memory are inside."""
+    tree, modules = ast.parse(text), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    own = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        words = [] if not isinstance(node, ast.Call) else list(map(ast.unparse, node.args))
+        # BytesIO and mmap.mmap(-1) are memory.
+        if not isinstance(node, ast.Call) or words[:1] == ["-1"] or any("BytesIO" in word for word in words):
+            continue
+        first, dot, rest = ast.unparse(node.func).partition(".")
+        name = f"{modules.get(first, '' if dot else first)}{dot}{rest}"
+        if name in OPENING_CALLS and name not in own:
+            yield node.lineno, name
+        elif isinstance(node.func, ast.Attribute) and (
+            node.func.attr in OPENING_METHODS or (node.func.attr == "open" and has_mode(node))
+        ):
+            yield node.lineno, f".{node.func.attr}"
+
+
+def has_mode(call: ast.Call) -> bool:
+    """Return whether a call of `open` has the mode or the encoding of a path's method."""
+    modes = [value.value for value in call.args[:1] if isinstance(value, ast.Constant)]
+    return bool(
+        [mode for mode in modes if isinstance(mode, str) and re.fullmatch("[rwaxbt+]+", mode)]
+        or {word.arg for word in call.keywords} & {"mode", "encoding", "newline"}
+    )
+
+
+def test_only_storage_opens_what_is_outside_the_process() -> None:
+    calls = {
+        (name, call, line)
+        for name, text in programs()
+        if not name.startswith("storage/")
+        for line, call in opened(text)
+    }
+    found = sorted(f"{name}:{line}: {call}" for name, call, line in calls if (name, call) not in MAY_OPEN)
+    assert found == [], "call a function of storage/paths.py or storage/atomic_files.py:\n" + "\n".join(found)
+    assert set(MAY_OPEN) <= {(name, call) for name, call, _ in calls}, "an exception that nothing needs"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("open('a')", "open"),
+        ("import numpy as np\nnp.load(path)", "numpy.load"),
+        ("from PIL import Image\nImage.open(path)", "PIL.Image.open"),
+        ("import os\nos.scandir('.')", "os.scandir"),
+        ("folder.iterdir()", ".iterdir"),
+        ("path.open('xb')", ".open"),
+        ("path.open(encoding='utf-8')", ".open"),
+        ("from tempfile import TemporaryFile as T\nT()", "tempfile.TemporaryFile"),
+        ("import numpy as np, io\nnp.load(io.BytesIO(data))", None),
+        ("files.open(path)", None),
+        ("shard.open()", None),
+        ("import os\nos.path.join('a', 'b')", None),
+    ],
+)
+def test_a_call_that_opens_a_file_is_found(text: str, expected: str | None) -> None:
+    assert [name for _, name in opened(text)] == ([] if expected is None else [expected])

@@ -18,12 +18,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "exam
 NOT_RUN = {"datasets.md": "tests/prep/layouts/test_datasets.py", "extending.md": "test_extending.py"}
 """Pages whose blocks another test runs."""
 BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-DRAW = """
-from pathlib import Path
-from drawn import *
-draw_photos(Path("photos")); draw_boxes(Path("cards")); draw_ct(Path("scans")); draw_clips(Path("videos"))
-draw_box_table(Path("boxes/boxes.csv")); draw_records(Path("records"))
-"""
+DRAW = "from pathlib import Path; from drawn import draw_all; draw_all(Path())"
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.*")) if path.stem != "drawn"]
 UPLOAD = """
 import boto3

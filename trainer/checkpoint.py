@@ -32,10 +32,11 @@ from orbax.checkpoint.checkpoint_managers import (  # type: ignore[import-untype
     LatestN,
 )
 
-from halofeed.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
-from halofeed.system import owned_files
-from halofeed.system.atomic_files import fsync_tree, make_owned_folder
+from halofeed.storage import owned_files
+from halofeed.storage.atomic_files import fsync_tree, make_owned_folder
+from halofeed.storage.paths import find_paths, load_bytes
+from halofeed.system.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.trainer.step import TrainState
 
 DIGITS = 8
@@ -125,7 +126,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         if step in steps:
             return
         self._check_writable(step, steps)
-        # Orbax's folders are listed before it makes them, so that --overwrite can delete what a killed save left.
+        # Added to the list of owned files before Orbax makes them, so --overwrite can delete those of a killed save.
         if jax.process_index() == 0:
             for name in (self._name(step), f"{self._name(step)}.orbax-checkpoint-tmp"):
                 owned_files.record_library_folder(self.folder.parent, name, whole=False)
@@ -285,16 +286,16 @@ def _damaged(folder: Path, error: Exception) -> CorruptFileError:
 
 def _check_metrics(folder: Path) -> None:
     """Raise CorruptFileError if a metric, which selects the best checkpoint, differs from the saved document."""
-    # Orbax chooses the best checkpoint by this file, which has no checksum of its own.
-    for checkpoint in sorted(folder.glob("[0-9]" * DIGITS)):
+    # Orbax chooses the best checkpoint by this file, which has no checksum.
+    for checkpoint in sorted(find_paths(folder, "[0-9]" * DIGITS)):
         metric = None
         try:
             with contextlib.suppress(FileNotFoundError):
-                metric = json.loads((checkpoint / "metrics/metrics").read_bytes())[METRIC]
+                metric = json.loads(load_bytes(checkpoint / "metrics/metrics"))[METRIC]
         except DAMAGED_ERRORS as error:
             raise _damaged(checkpoint, error) from error
         try:
-            document = check_json_checksum(json.loads((checkpoint / "loader/metadata").read_bytes()))
+            document = check_json_checksum(json.loads(load_bytes(checkpoint / "loader/metadata")))
             saved = document.get("metric", metric)
         except DAMAGED_ERRORS:  # `restore` reports a damaged document
             continue

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from halofeed.errors import UsageError
 from halofeed.prep.options.option import option
 from halofeed.schemas.kinds import KIND_BY_RANK
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
-from halofeed.system.atomic_files import read_regular
+from halofeed.storage.atomic_files import read_regular
 from halofeed.system.console import print_status
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
 from halofeed.trainer.pipeline_config import read_pipeline
 

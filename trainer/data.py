@@ -13,14 +13,14 @@ import numpy as np
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.batch import PADDING_ID, split_id
 from halofeed.loader.device import check_device_augmentations, device_keys
-from halofeed.loader.mesh import mesh_specs, place_batch
+from halofeed.loader.mesh_batches import mesh_specs, place_batch
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.record_metadata import SplitMetadata

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 
 CONNECT_SECONDS = 300
 CPU_COLLECTIVES = "gloo"

@@ -16,13 +16,13 @@ from halofeed.loader.batch import PADDING_ID, join_id
 from halofeed.loader.prefetcher import Prefetcher
 from halofeed.schemas.bounded_json import with_json_checksum
 from halofeed.schemas.partition import Partition
-from halofeed.system.atomic_files import temporary_folder
+from halofeed.storage.atomic_files import temporary_folder
 from halofeed.system.console import status_with_time
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.distributed import is_chief
-from halofeed.trainer.progress import COMPILING
 from halofeed.trainer.record_metadata import SplitMetadata
 from halofeed.trainer.run_folder import write_json
+from halofeed.trainer.run_progress import COMPILING
 from halofeed.trainer.source_grid import most_probable
 from halofeed.trainer.step import TrainingSetup, Variables, compile_prediction, to_host
 from halofeed.trainer.task import Host, Metrics, valid_host

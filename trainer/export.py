@@ -4,7 +4,7 @@
     OUT/saved_model/        tf.saved_model.load(folder).signatures["serving_default"](image=...)
     OUT/signature.json      shapes, dtypes, labels, platforms
     OUT/README.md           how to call either
-    OUT/.halofeed           list of the files that halofeed wrote (halofeed.system.owned_files)
+    OUT/.halofeed           list of the files that halofeed wrote (halofeed.storage.owned_files)
 
 Both hold the parameters and take images as a data set stores them: normalization is part of the graph.
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,11 +28,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from halofeed.errors import UsageError
 from halofeed.loader.stream import start_tensorflow
-from halofeed.system import owned_files
-from halofeed.system.atomic_files import atomic_write, temporary_folder
-from halofeed.system.locks import locked_folder
+from halofeed.storage import owned_files
+from halofeed.storage.atomic_files import atomic_write, temporary_folder
+from halofeed.storage.locks import locked_folder
+from halofeed.storage.paths import names_in
+from halofeed.system.errors import UsageError
 from halofeed.trainer.step import TrainingSetup, Variables
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -74,7 +74,7 @@ def _prepare_folder(folder: Path, *names: str) -> None:
     """Create a folder to export into; raise UsageError if halofeed did not write its files of these names."""
     folder.mkdir(parents=True, exist_ok=True)
     # Files of earlier exports are replaced, and nothing else.
-    if set(names).intersection(os.listdir(folder)):
+    if set(names).intersection(names_in(folder)):
         others = [line for line in owned_files.foreign_paths(folder) if re.split("/| \\(", line)[0] in names]
         if others:
             raise UsageError(

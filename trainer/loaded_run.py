@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import UsageError
 from halofeed.loader import Loader
-from halofeed.schemas.files import RUN_FILE
+from halofeed.schemas.file_layout import RUN_FILE
 from halofeed.schemas.manifest import read_manifest
+from halofeed.system.errors import UsageError
 from halofeed.trainer.data import (
     EvaluationSource,
     OrderedRecords,

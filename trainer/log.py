@@ -22,10 +22,11 @@ from typing import Any, TextIO
 import numpy as np
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
-from halofeed.system import owned_files
-from halofeed.system.atomic_files import atomic_write, make_owned_folder, open_owned_file
+from halofeed.storage import owned_files
+from halofeed.storage.atomic_files import atomic_write, make_owned_folder, open_owned_file
+from halofeed.storage.paths import find_paths, load_bytes, open_path
+from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.resource_errors import error_context
 
 STEPS, EVALUATIONS, TENSORBOARD = "log.jsonl", "evaluations.jsonl", "tensorboard"
@@ -65,13 +66,13 @@ class RunLog(AbstractContextManager["RunLog"]):
             except OSError as error:
                 self.close()
                 raise UsageError(f"{folder / name}: {error.strerror}") from error
-            self._files[name] = open(descriptor, "a", encoding="utf-8")  # noqa: SIM115 (closed with the run)
+            self._files[name] = open_path(descriptor, "a", encoding="utf-8")
         # By default the file name has the time in seconds: a run resumed in the same second would overwrite the file.
         suffix = f".{time.time_ns():020d}"
         self._board = SummaryWriter(
             str(board), purge_step=last_step + 1, flush_secs=FLUSH_SECONDS, filename_suffix=suffix
         )
-        for file in board.glob(f"*{suffix}"):
+        for file in find_paths(board, f"*{suffix}"):
             owned_files.record_growing_file(folder, f"{TENSORBOARD}/{file.name}")
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
@@ -159,7 +160,7 @@ def _line(document: Mapping[str, Any]) -> str:
 
 def _documents(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the documents of a file of JSON lines, without an incomplete last line."""
-    lines = path.read_bytes().split(b"\n")[:-1]
+    lines = load_bytes(path).split(b"\n")[:-1]
     for number, line in enumerate(lines, start=1):
         try:
             document = check_json_checksum(json.loads(line))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from halofeed.errors import UsageError, require_extra
 from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition, axis_names, core_axes
 from halofeed.system.arguments import explains_calls
+from halofeed.system.errors import UsageError, require_extra
 from halofeed.system.wording import plural
 
 with require_extra("train", "jax", "jaxlib"):

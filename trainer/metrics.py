@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from halofeed.errors import UsageError
 from halofeed.loader.batch import join_id
+from halofeed.system.errors import UsageError
 from halofeed.trainer.source_grid import BOX_DECIMALS, SCORE_DECIMALS, boxes_in_source
 from halofeed.trainer.task import Host
 
@@ -25,7 +25,7 @@ COCO_METRICS = (
 MIN_SCORE = 0.3
 """Minimum score of a detection that counts for the F1 score of its row."""
 SAME_OBJECT_IOU = 0.5
-_ALL_AREAS, _MOST_DETECTIONS = 0, -1
+_ALL_AREAS, _MAX_DETECTIONS = 0, -1
 _CLASS, _SCORE, _AREA, _IS_CROWD = 1, 6, 6, 7
 _AREA_DECIMALS = 2
 """Decimals of an area, as in COCO's files: float32 areas of 96² pixels², a limit of COCO's sizes, are little finer."""
@@ -126,7 +126,7 @@ class CocoMetrics:
             evaluation.accumulate()
             evaluation.summarize()
         stats: NDArray[np.float64] = evaluation.stats
-        return stats, evaluation.eval["precision"][..., _ALL_AREAS, _MOST_DETECTIONS]
+        return stats, evaluation.eval["precision"][..., _ALL_AREAS, _MAX_DETECTIONS]
 
 
 _Placement = tuple[NDArray[np.float64], Sequence[int], Sequence[int]]
@@ -134,7 +134,7 @@ _Placement = tuple[NDArray[np.float64], Sequence[int], Sequence[int]]
 
 
 def _source_of(image_size: NDArray[Any], truth: Host, row: int) -> _Placement:
-    """Return how one row's image lies in its source picture."""
+    """Return how one row's image is placed in its source picture."""
     if not {"transform", "source_height", "source_width"} <= set(truth):
         return np.eye(2, 3), image_size.tolist(), image_size.tolist()
     source_size = [int(truth[name][row]) for name in ("source_height", "source_width")]
@@ -381,7 +381,7 @@ def hausdorff_per_class(
 def hausdorff95(one: BooleanMask, other: BooleanMask, spacing: Sequence[float]) -> float:
     """Return the larger of the two directed 95th percentiles of surface distances.
 
-    The surface of a mask is its voxels with a face towards the outside or the image's edge. Distances are between
+    The surface of a mask is its voxels with a face toward the outside or the image's edge. Distances are between
     voxel centers, and percentiles are interpolated linearly, as in MONAI.
 
     Args:

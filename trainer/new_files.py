@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import FileSelection, data_files
 from halofeed.prep.sources.file_names import (
@@ -28,7 +27,9 @@ from halofeed.prep.sources.file_names import (
     volume_files,
 )
 from halofeed.prep.sources.files import LocalFiles, check_source_path
-from halofeed.schemas.files import REJECTED
+from halofeed.schemas.file_layout import REJECTED
+from halofeed.storage.paths import load_text, open_path
+from halofeed.system.errors import SourceError, UsageError
 
 TABLE, LINKS = "files.jsonl", "files"
 WINDOW_OVERLAP = 0.25
@@ -98,8 +99,7 @@ class _Search:
     unlabeled_task: Mapping[str, str] = field(default_factory=dict)
 
 
-# A picture or clip without a class is no record of classification, so it is converted for a task that needs no
-# labels.
+# A record of classification needs a class, so pictures and clips without one are converted for a task without labels.
 _SEARCHES = {
     "picture": _Search("picture", _pictures, unlabeled_task={"classification": "detection"}),
     "volume": _Search("NIfTI, Analyze, NRRD, MetaImage or DICOM file", _scans, has_series=True),
@@ -273,7 +273,7 @@ def rejected_new_files(folder: str | Path) -> tuple[Rejected, ...]:
     Args:
         folder: version folder of the converted data set.
     """
-    text = (Path(folder) / REJECTED).read_text("utf-8", "surrogateescape")
+    text = load_text(Path(folder) / REJECTED, "utf-8", "surrogateescape")
     return tuple(
         Rejected(
             source=entry["source"],
@@ -285,7 +285,7 @@ def rejected_new_files(folder: str | Path) -> tuple[Rejected, ...]:
 
 def _write_table(file: Path, listed: Iterable[Sequence[str]], task: str) -> None:
     """Write one row per picture or scan, without a label or box."""
-    with file.open("x", encoding="utf-8") as stream:
+    with open_path(file, "x", encoding="utf-8") as stream:
         for paths in listed:
             image, *empty = _COLUMNS[task]
             row = {image: paths[0] if len(paths) == 1 else list(paths), **dict.fromkeys(empty)}

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.config import TrainConfig
 

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from halofeed.errors import UsageError
 from halofeed.prep.options.pipeline_data import read_resizer
 from halofeed.schemas.text_proto import Message
+from halofeed.system.errors import UsageError
 
 FIRST_WIDTH = 32
 """Channels of MobileNet's first convolution at the depth multiplier 1."""

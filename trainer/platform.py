@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 
 WITHOUT_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",

@@ -5,7 +5,7 @@ OUT/detections.json     detection: COCO results in pixels of the source, with ca
 OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture
 OUT/KEY/0/0000.png      segmentation of clips: a picture per clip and frame of a source
 OUT/classes.csv         classification: the most probable class, and the probability of each
-OUT/.halofeed           list of the files that halofeed wrote (halofeed.system.owned_files)
+OUT/.halofeed           list of the files that halofeed wrote (halofeed.storage.owned_files)
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import JobError, UsageError
 from halofeed.loader.batch import join_id
 from halofeed.prep.formats.volume.nifti import write_nifti
 from halofeed.prep.sources.file_names import safe_name
-from halofeed.system.atomic_files import atomic_write
+from halofeed.storage.atomic_files import atomic_write
+from halofeed.storage.paths import open_path
+from halofeed.storage.result_folder import ResultFolder
 from halofeed.system.console import StatusLine
-from halofeed.system.result_folder import ResultFolder
+from halofeed.system.errors import JobError, UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
@@ -226,7 +227,7 @@ class DetectionWriter(PredictionWriter):
         self._size = metadata.manifest.field("image").shape[:2]
         atomic_write(folder / CATEGORIES, (json.dumps(label_entries(labels), indent=1) + "\n").encode())
         self._boxes, self._images = (
-            _JsonList(self.enter_context((folder / name).open("x", encoding="utf-8")))
+            _JsonList(self.enter_context(open_path(folder / name, "x", encoding="utf-8")))
             for name in (DETECTIONS, IMAGES)
         )
 
@@ -256,7 +257,9 @@ class ClassificationWriter(PredictionWriter):
         super().__init__(folder, metadata, labels)
         self._names = [labels.get(label, f"class {label}") for label in range(max(labels) + 1)]
         file = folder / CLASSES
-        stream = self.enter_context(file.open("x", newline="", encoding="utf-8", errors="surrogateescape"))
+        stream = self.enter_context(
+            open_path(file, "x", newline="", encoding="utf-8", errors="surrogateescape")
+        )
         self._writer = csv.writer(stream)
         self._writer.writerow(["id", "key", "class", "probability", *(f"p({name})" for name in self._names)])
 

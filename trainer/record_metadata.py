@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.loader.decode import read_numbers, read_text
 from halofeed.loader.record import stored_record
 from halofeed.loader.shards import Shards
-from halofeed.loader.store.choose import open_store
+from halofeed.loader.store.open_store import open_store
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.volume import triple
+from halofeed.prep.geometry.volume_plan import triple
 from halofeed.schemas.manifest import Manifest
+from halofeed.system.errors import UsageError
 from halofeed.trainer.windows import WindowTile
 
 _NOT_READ = ("id", "masks")

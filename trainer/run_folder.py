@@ -24,13 +24,14 @@ from typing import Any
 from jax.sharding import Mesh
 
 from halofeed import __version__
-from halofeed.errors import UsageError
 from halofeed.schemas.bounded_json import with_json_checksum
-from halofeed.schemas.files import CHECKPOINTS, RUN_FILE, RUN_FORMAT, read_run
-from halofeed.system import owned_files
-from halofeed.system.atomic_files import atomic_write, swap_paths
+from halofeed.schemas.file_layout import CHECKPOINTS, RUN_FILE, RUN_FORMAT, read_run
+from halofeed.storage import owned_files
+from halofeed.storage.atomic_files import atomic_write, swap_paths
+from halofeed.storage.locks import FolderLock
+from halofeed.storage.paths import find_paths, names_in
 from halofeed.system.console import print_status
-from halofeed.system.locks import FolderLock
+from halofeed.system.errors import UsageError
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.optimizers import build_optimizer
@@ -180,7 +181,7 @@ def run_lock() -> FolderLock:
 
 def _finish_deletions(folder: Path) -> None:
     """Delete runs that an earlier process had renamed for deletion when it was killed."""
-    for left in folder.parent.glob(f".*{glob.escape(folder.name)}.*.removed"):
+    for left in find_paths(folder.parent, f".*{glob.escape(folder.name)}.*.removed"):
         # The glob also matches names that halofeed does not make, such as .cards.old.removed.
         if _REMOVED_NAME.fullmatch(left.name):
             owned_files.delete_owned(left)
@@ -188,7 +189,7 @@ def _finish_deletions(folder: Path) -> None:
 
 def _claim_empty_folder(folder: Path) -> None:
     """Check that a folder is empty and start its list of owned files."""
-    for name in os.listdir(folder):
+    for name in names_in(folder):
         # A run that was killed while it began may have left these two.
         if not (owned_files.TEMPORARY.fullmatch(name) or name == owned_files.LIST):
             raise UsageError(f"--out {folder}: is not empty and holds no run; name another folder")

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from halofeed.errors import UsageError
 from halofeed.prep.geometry.orientation import FIELD_OF_VIEW_VOXELS, plan_onto
 from halofeed.prep.geometry.resize import apply_to_boxes
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.taps import positions
-from halofeed.prep.geometry.volume import (
+from halofeed.prep.geometry.volume_plan import (
     Ranges,
     Resample,
     VolumePlan,
@@ -24,7 +23,9 @@ from halofeed.prep.geometry.volume import (
     triple,
 )
 from halofeed.prep.voxels.resample import apply_mask, sample_affine, sample_image, view_of
-from halofeed.system.atomic_files import create_replacing
+from halofeed.storage.atomic_files import create_replacing
+from halofeed.storage.paths import open_path
+from halofeed.system.errors import UsageError
 
 BOX_DECIMALS = 3
 """Decimals of a pixel: float32 coordinates of a picture of 8,000 pixels are no finer."""
@@ -243,5 +244,5 @@ def write_png(path: Path, label: NDArray[Any]) -> None:
     """Save class indices [height, width], uint8 or uint16, as a PNG file of one channel."""
     from PIL import Image
 
-    with open(create_replacing(path), "wb") as file:
+    with open_path(create_replacing(path), "wb") as file:
         Image.fromarray(label).save(file, "PNG")

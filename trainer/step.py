@@ -17,9 +17,9 @@ import optax  # type: ignore[import-untyped]
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from halofeed.errors import UsageError
 from halofeed.loader.device import DeviceAugmentation, Normalization, augment_on_device
 from halofeed.schemas.partition import Dims
+from halofeed.system.errors import UsageError
 from halofeed.trainer.mesh import platform_of
 from halofeed.trainer.models.layers import SAVED, Layers, Pass, name_layers
 from halofeed.trainer.optimizers import Schedule
@@ -273,7 +273,7 @@ def compile_step(
             step=state.step + 1,
         )
         values = {**parts, "loss": loss, "gradient_norm": optax.tree.norm(gradients)}
-        # A value of the step: a program of its own for the rate cost 28 to 45 ms on an H100 (docs/decisions.md).
+        # The step returns the rate: a separate program for it cost 28 to 45 ms on an H100 (docs/decisions.md).
         if schedule is not None:
             values["learning_rate"] = schedule(state.step // average_every)
         return after, values

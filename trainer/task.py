@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.loader.device.photometric import Normalization
 from halofeed.prep.convert.normalize_like import foreground_scheme
 from halofeed.schemas.kinds import KIND_BY_RANK
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tasks import task_named
+from halofeed.system.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ class TrainingTask(Protocol):
 
     Attributes:
         keys: keys of a batch that the loss needs besides `image`.
-        on_grid: those of `keys` that lie on the image's grid and are split like it.
+        on_grid: those of `keys` that are on the image's grid and are split like it.
         truth: keys of a batch that the metrics need besides `valid` and `id`.
         include: optional fields of the data set that the loader must add for evaluation and prediction.
         best: name of the metric that selects the best checkpoint; higher is better.

@@ -17,13 +17,14 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from halofeed.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.loader.batch import join_id
 from halofeed.loader.prefetcher import Prefetcher
-from halofeed.schemas.files import CHECKPOINTS, EXAMPLES, RUN_FILE
-from halofeed.system import owned_files, signals
-from halofeed.system.atomic_files import restricted_umask
+from halofeed.schemas.file_layout import CHECKPOINTS, EXAMPLES, RUN_FILE
+from halofeed.storage import owned_files
+from halofeed.storage.atomic_files import restricted_umask
+from halofeed.system import signals
 from halofeed.system.console import VERBOSE, print_status
+from halofeed.system.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.checkpoint import DIGITS, Checkpoints
 from halofeed.trainer.config import TrainConfig
@@ -33,8 +34,8 @@ from halofeed.trainer.evaluate import ExampleCollector, Predictor, summary_lines
 from halofeed.trainer.log import RunLog
 from halofeed.trainer.models.keras_weights import keras_normalization, load_backbone
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
-from halofeed.trainer.progress import Progress, StepTimer, StopRequest
 from halofeed.trainer.run_folder import begin_run, delete_replaced, restore_replaced, run_lock
+from halofeed.trainer.run_progress import Progress, StepTimer, StopRequest
 from halofeed.trainer.step import TrainingSetup, TrainState
 from halofeed.trainer.task import DeviceBatch
 from halofeed.trainer.training_setup import Program, build_program

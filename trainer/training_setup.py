@@ -15,11 +15,11 @@ import optax  # type: ignore[import-untyped]
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
-from halofeed.errors import UsageError
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.device import AUGMENTATIONS, DeviceAugmentation, Normalization
-from halofeed.loader.mesh import mesh_specs
+from halofeed.loader.mesh_batches import mesh_specs
 from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition
+from halofeed.system.errors import UsageError
 from halofeed.trainer.config import TrainConfig, import_named
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS, Model, check_model_options, model_named

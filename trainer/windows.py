@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.prep.geometry.scan import Grid, VolumeShape
-from halofeed.prep.geometry.volume import triple
+from halofeed.prep.geometry.volume_plan import triple
+from halofeed.system.errors import UsageError
 
 CompleteScan = tuple[NDArray[Any], Grid, NDArray[np.int64] | None]
 """Probabilities or class indices of a complete scan, their grid, and the extent of the scan in it (None for all)."""
@@ -146,7 +146,7 @@ class TileBlender:
 class ScanBlender:
     """Class probabilities of complete scans, each stored as one record or as tiles.
 
-    Memory: a `TileBlender` per scan of which some tiles are missing.
+    Memory: a `TileBlender` per scan with missing tiles.
 
     Args:
         tiles: tiles of each scan by their number.

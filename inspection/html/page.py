@@ -13,12 +13,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.ext import Extension
 from markupsafe import Markup
 
-from halofeed.errors import UsageError
 from halofeed.inspection.html import charts
 from halofeed.inspection.words import escape_unprintable, percent
-from halofeed.loader.picture import color_of
-from halofeed.system.atomic_files import atomic_write
+from halofeed.loader.contact_sheet import color_of
+from halofeed.storage.atomic_files import atomic_write
 from halofeed.system.console import human_bytes
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 
 

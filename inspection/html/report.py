@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.dataset_facts import (
     CORES,
     VALUE_PARTS,
@@ -61,12 +60,13 @@ from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.options.option import flag
 from halofeed.prep.voxels.counts import ValueCounts, percentile
 from halofeed.schemas.bounded_json import parse_json
-from halofeed.schemas.files import OBJECT, REJECTED, SELECTION, read_plan
+from halofeed.schemas.file_layout import OBJECT, REJECTED, SELECTION, read_plan
 from halofeed.schemas.findings import TREATMENTS
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import nearest_multiples, splits_that_divide
 from halofeed.system.addresses import Address, address_of
 from halofeed.system.console import human_bytes
+from halofeed.system.errors import CorruptFileError, UsageError
 from halofeed.system.wording import plural
 
 _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL = 360, 160
@@ -294,7 +294,7 @@ def scans(report: Report) -> dict[str, Any]:
         "shown": shown,
         "display": report.display,
         "overlap": bool(class_channels(facts.manifest)),
-        "most_chips": _MAX_SCAN_CHIPS,
+        "max_chips": _MAX_SCAN_CHIPS,
     }
 
 
@@ -312,7 +312,7 @@ def labels(report: Report) -> dict[str, Any]:
         most, least = present[0], present[-1]
         lead += words.extremes.format(
             most=facts.label_name(most),
-            most_count=f"{sum(counts[most]):,}",
+            max_count=f"{sum(counts[most]):,}",
             least=facts.label_name(least),
             least_count=f"{sum(counts[least]):,}",
         )
@@ -487,7 +487,7 @@ def commands(report: Report) -> dict[str, Any]:
     filled = [name for name in facts.splits if manifest.splits[name].records] or list(facts.splits)
     split = filled[0] if filled else "train"
     records = manifest.splits[split].records if split in manifest.splits else 0
-    # The largest batch of which an epoch has at least four.
+    # The largest batch size with at least four batches in an epoch.
     batch = next((size for size in (64, 32, 16, 8, 4, 2) if size * 4 <= records), 1)
     channels = class_channels(manifest)
     cores, dims = _shown_partition(report)
@@ -596,17 +596,17 @@ def grids(report: Report) -> dict[str, Any]:
 
 
 def values(report: Report) -> dict[str, Any]:
-    """Show the distribution of values in the body and in labelled voxels, with the window and figures."""
+    """Show the distribution of values in the body and in labeled voxels, with the window and figures."""
     facts, display = report.facts, report.display
     body, foreground = counts_of(facts.total, "body"), counts_of(facts.total, "foreground")
     if not body.total:
         return {"display": display, "body": body}
     split = next((name for name in facts.splits if name.startswith("train")), facts.splits[0])
     chosen = value_figures(facts, split, "foreground")
-    which = f"Stored values of the labelled voxels of {split}"
+    which = f"Stored values of the labeled voxels of {split}"
     if chosen is None:
         chosen = value_figures(facts, split, "body")
-        which = f"Stored values of all voxels of {split}, because none are labelled"
+        which = f"Stored values of all voxels of {split}, because none are labeled"
     z_scores = f"mean = {chosen.mean:.4f}\nstd = {chosen.deviation:.4f}" if chosen else ""
     return {
         "display": display,

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError
 from halofeed.inspection.planes import (
     Display,
     Plane,
@@ -35,7 +34,8 @@ from halofeed.inspection.thumbnails import (
 )
 from halofeed.inspection.words import percent
 from halofeed.schemas.limits import ARRAY_BYTES
-from halofeed.system.atomic_files import open_regular
+from halofeed.storage.atomic_files import open_regular
+from halofeed.system.errors import CorruptFileError
 from halofeed.system.wording import plural
 
 MIN_SCORE = 0.3

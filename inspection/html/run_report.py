@@ -16,7 +16,6 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from halofeed.errors import PartitionError
 from halofeed.inspection.html.charts import MAX_SERIES, LineSeries, line_chart, smoothing_width, tiling
 from halofeed.inspection.html.page import check_output, rendered, setting_text, swatched, write_page
 from halofeed.inspection.html.run_gallery import examples
@@ -35,6 +34,7 @@ from halofeed.inspection.thumbnails import png_uri
 from halofeed.inspection.words import percent
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.partition import REPLICA_AXIS, Partition
+from halofeed.system.errors import PartitionError
 from halofeed.system.wording import plural
 
 _COUNTS = frozenset({"examples"})

@@ -10,9 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from halofeed.errors import UsageError
-from halofeed.loader.augment.crop_and_resize import RandomCropImage, ScaleJitter, SsdRandomCrop
-from halofeed.loader.augment.example import (
+from halofeed.loader.augment.augmented_example import (
     DEPTH,
     HEIGHT,
     NO_OBJECTS,
@@ -29,9 +27,11 @@ from halofeed.loader.augment.example import (
     draw_uniforms,
     to_view,
 )
+from halofeed.loader.augment.crop_and_resize import RandomCropImage, ScaleJitter, SsdRandomCrop
 from halofeed.loader.augment.flips_and_crops import FlipDepth, FlipLeftRight, FlipUpDown, RandomCrop, Rotate90
 from halofeed.loader.augment.mosaic import MixUp, Mosaic
 from halofeed.loader.augment.warps import ElasticDeformation, RandomRotation
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean, nearest_name
 
 __all__ = [

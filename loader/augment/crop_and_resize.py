@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
-from halofeed.loader.augment.example import (
+from halofeed.loader.augment.augmented_example import (
     Example,
     Frame,
     Uniform,
@@ -21,10 +20,11 @@ from halofeed.loader.augment.example import (
 )
 from halofeed.loader.augment.view import ImageShape, Ranges
 from halofeed.prep.geometry.resize import ResizePlan
-from halofeed.prep.geometry.volume import Resample
+from halofeed.prep.geometry.volume_plan import Resample
 from halofeed.prep.voxels.kernels import nearest_lines, resize_image
 from halofeed.prep.voxels.resample import sample_image
 from halofeed.system.arguments import explains_fields
+from halofeed.system.errors import UsageError
 
 
 @explains_fields
@@ -44,7 +44,7 @@ class ScaleJitter:
     Args:
         height, width: size of the frame, in pixels.
         scales: smallest and largest scale; all scales between are equally likely.
-        minimum_visible: as of `RandomCrop`.
+        minimum_visible: as in `RandomCrop`.
     """
 
     height: int

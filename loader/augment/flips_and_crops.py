@@ -12,8 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import CorruptFileError, UsageError
-from halofeed.loader.augment.example import (
+from halofeed.loader.augment.augmented_example import (
     DEPTH,
     HEIGHT,
     WIDTH,
@@ -26,6 +25,7 @@ from halofeed.loader.augment.example import (
 from halofeed.loader.augment.view import ImageShape, LabelArray, Ranges
 from halofeed.prep.geometry.boxes import flip_left_right, flip_up_down
 from halofeed.system.arguments import explains_fields
+from halofeed.system.errors import CorruptFileError, UsageError
 
 
 def draw_foreground(label: LabelArray, box: Ranges, uniform: float, ignored: int = 0) -> ImageShape | None:

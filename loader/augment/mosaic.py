@@ -11,9 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
-from halofeed.loader.augment.crop_and_resize import scaled
-from halofeed.loader.augment.example import (
+from halofeed.loader.augment.augmented_example import (
     Example,
     Frame,
     Objects,
@@ -23,6 +21,7 @@ from halofeed.loader.augment.example import (
     check_share,
     check_sides,
 )
+from halofeed.loader.augment.crop_and_resize import scaled
 from halofeed.loader.augment.view import (
     ImageShape,
     LazyArray,
@@ -34,6 +33,7 @@ from halofeed.loader.augment.view import (
     slices_within,
 )
 from halofeed.system.arguments import explains_fields
+from halofeed.system.errors import UsageError
 
 _DIRECT = ("uint8", "uint16", "int16", "float32")
 """Dtypes that OpenCV adds without conversion."""
@@ -129,7 +129,7 @@ class Mosaic:
         scales: smallest and largest scale of each picture; at 1 it just fits into the frame.
         center: range of the point, as shares of the frame's height and width.
         probability: probability of a mosaic.
-        minimum_visible: as of `RandomCrop`.
+        minimum_visible: as in `RandomCrop`.
     """
 
     height: int
@@ -181,6 +181,7 @@ class Mosaic:
         self, example: Example, quarter: tuple[int, int], point: Sequence[int]
     ) -> tuple[Example, int, int]:
         """Return the part of a picture in a quarter (0 or 1 from the top, and from the left), and its top and left."""
+        # Along each axis, the picture ends at the point in the first half of the frame and begins there in the second.
         starts, shape, begins = [], [], []
         for after, at, side, size in zip(
             quarter, point, (self.height, self.width), example.view.shape, strict=True
@@ -193,7 +194,7 @@ class Mosaic:
 
 
 def collage(placed: Sequence[tuple[Example, int, int]], frame: ImageShape) -> Example:
-    """Place pictures on one frame, each at its (top, left); fill and everything else are the first one's."""
+    """Place pictures on one frame, each at its (top, left); all other fields are those of the first picture."""
     first = placed[0][0]
     objects = [_move_objects(example, top, left, frame) for example, top, left in placed]
 
@@ -234,7 +235,7 @@ def _move_objects(example: Example, top: int, left: int, frame: ImageShape) -> O
 class MixUp:
     """Mixes a picture with another one, with the given probability: the weighted mean of both, and all their objects.
 
-    The other picture is sampled, and changed by earlier augmentations in the list, as of `Mosaic`. Both are at the top
+    The other picture is sampled, and changed by earlier augmentations in the list, as in `Mosaic`. Both are at the top
     left. Parts that only one picture covers are mixed with the padding. The picture's own objects come first, at most
     max_boxes in all. MixUp is for detection only, because classes and label maps cannot be averaged.
 

@@ -47,17 +47,17 @@ ImageShape = tuple[int, ...]
 Ranges = tuple[tuple[int, int], ...]
 """(start, stop) per axis."""
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
-"""Types that stand for all others of their size in bytes if bits are only moved."""
+"""Types that represent all others of their size in bytes if bits are only moved."""
 _SMALLEST_SIDE = 16
 """NumPy copies planes below this, because calling OpenCV costs more than the copy."""
 _LARGE_BYTES = 1 << 17
 """NumPy copies rows below this, because calling the kernel costs more than the copy."""
-_MOST_CHANNELS, _MOST_TURNED_CHANNELS = 64, 4
+_MAX_CHANNELS, _MAX_TURNED_CHANNELS = 64, 4
 """Channels that OpenCV can flip and transpose."""
 Positions = NDArray[np.float32]
 SampleFunction = Callable[[NDArray[Any], Sequence[Positions], NDArray[Any]], None]
 _BLOCK_POINTS = 1 << 16
-_MOST_ROWS = 32_000
+_MAX_ROWS = 32_000
 """OpenCV numbers rows and columns with 16 bits."""
 _DIRECT = ("uint8", "uint16", "int16", "float32")
 """Dtypes that OpenCV samples without conversion."""
@@ -231,7 +231,7 @@ def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
     reversed_axes = tuple(axis for axis in range(2) if window.strides[axis] < 0)
     forward = np.flip(window, reversed_axes)
     turned = forward.strides[0] < forward.strides[1]
-    most = _MOST_TURNED_CHANNELS if turned else _MOST_CHANNELS
+    most = _MAX_TURNED_CHANNELS if turned else _MAX_CHANNELS
     # OpenCV cannot, or its call costs more than NumPy's copy.
     if min(window.shape[:2]) < _SMALLEST_SIDE or window.shape[2] > most:
         out[...] = window
@@ -485,7 +485,7 @@ def sampling_box(low: Sequence[float], high: Sequence[float], source: ImageShape
 def _blocks(box: Ranges) -> Iterator[Ranges]:
     """Split a box into blocks whose sides are about equally long."""
     sides = [high - low for low, high in box]
-    if math.prod(sides) <= _BLOCK_POINTS and max(sides) < _MOST_ROWS:
+    if math.prod(sides) <= _BLOCK_POINTS and max(sides) < _MAX_ROWS:
         yield box
         return
     for half in _halves(box):
@@ -514,7 +514,7 @@ def _sample_linear(source: NDArray[Any], places: Sequence[Positions], out: NDArr
     )
     sizes = [high - low for low, high in box]
     # The slices of a volume's box are stacked in one plane, so its rows are those of all slices.
-    if math.prod(sizes[:-1]) > _MOST_ROWS or sizes[-1] > _MOST_ROWS:
+    if math.prod(sizes[:-1]) > _MAX_ROWS or sizes[-1] > _MAX_ROWS:
         complete = tuple((0, side) for side in out.shape[:-1])
         for half in _halves(complete):
             region = tuple(slice(*side) for side in half)

@@ -10,8 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
-from halofeed.loader.augment.example import (
+from halofeed.loader.augment.augmented_example import (
     Example,
     Frame,
     Objects,
@@ -22,6 +21,7 @@ from halofeed.loader.augment.example import (
 )
 from halofeed.loader.augment.view import ImageShape, PointWarp, Positions, Ranges, sampling_box
 from halofeed.system.arguments import explains_fields
+from halofeed.system.errors import UsageError
 
 
 @explains_fields
@@ -45,7 +45,7 @@ class RandomRotation:
         degrees: the largest angle; for a volume one for all axes, or (depth, height, width).
         probability: probability of a rotation.
         fill: value from outside; None is a picture's padding, and the minimum of the sampled part of a volume.
-        minimum_visible: as of `RandomCrop`.
+        minimum_visible: as in `RandomCrop`.
     """
 
     degrees: float | tuple[float, ...] = 10.0
@@ -118,7 +118,7 @@ def _rotation_matrix(
 
 def _rotate_box(box: Ranges, matrix: NDArray[np.float64], shape: ImageShape) -> Ranges:
     """Return the smallest box of voxels around a box that a matrix moves."""
-    if any(low >= high for low, high in box):  # a window beside the scan shows none of it
+    if any(low >= high for low, high in box):  # a window outside of the scan
         return tuple((0, 0) for _ in shape)
     corners = np.array(list(itertools.product(*box)), np.float64)
     moved = corners @ matrix[:-1, :-1].T + matrix[:-1, -1]

@@ -23,11 +23,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from halofeed.errors import UsageError
 from halofeed.loader.batch import EPOCH, ID, SIZE
 from halofeed.loader.device.ops import DeviceArray, Ops, ops_of
 from halofeed.loader.reading import EXTENT, IMAGE
 from halofeed.schemas.manifest import Manifest
+from halofeed.system.errors import UsageError
 
 Pair = tuple[DeviceArray, DeviceArray]
 """Two uint32 arrays of one shape, or of shapes that broadcast."""
@@ -217,7 +217,7 @@ def augment_on_device(
     for augmentation, draw in zip(augmentations, draws, strict=True):
         pixels = replace(pixels, image=augmentation.apply(pixels, draw))
     after = pixels.image
-    # Other units, such as HU, have no bounds of their own.
+    # Other units, such as HU, have no fixed bounds.
     if stored == "uint8":
         after = ops.clip(after, *_EIGHT_BITS)
     if pixels.extent is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.errors import UsageError, require_extra
+from halofeed.system.errors import UsageError, require_extra
 
 DeviceArray = Any
 """A jax.Array or a tf.Tensor."""
@@ -44,7 +44,7 @@ class Ops(abc.ABC):
 
     def words(self, ids: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         """Return the high and low halves of a batch's ids, uint32 [batch] each."""
-        # Without x64, JAX has cut int64 ids to 32 bits by now, and equal halves would draw equal numbers.
+        # Without x64, JAX has already cut int64 ids to 32 bits, and ids with equal halves would draw equal numbers.
         if ids.dtype != np.uint32 or len(ids.shape) != 2 or ids.shape[1] != 2:
             raise UsageError(
                 f"id: expected uint32 [batch, 2], got {ids.dtype.name} {list(ids.shape)}; give the `id` of a "
@@ -80,7 +80,7 @@ class Ops(abc.ABC):
 
     @abc.abstractmethod
     def shifted(self, array: DeviceArray, axis: int, by: int) -> DeviceArray:
-        """Shift an array by `by` positions towards the start of an axis, and fill with zeros."""
+        """Shift an array by `by` positions toward the start of an axis, and fill with zeros."""
 
 
 def ops_of(array: DeviceArray) -> Ops:

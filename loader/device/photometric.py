@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from halofeed.errors import UsageError
 from halofeed.loader.device.augmentation import DeviceAugmentation, DeviceImages, Draw
 from halofeed.loader.device.ops import DeviceArray, ops_of
 from halofeed.prep.voxels.counts import ValueCounts, mean_and_deviation
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import PixelSums, Statistics
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 
 _REACH = 3
@@ -155,10 +155,6 @@ class GaussianNoise(DeviceAugmentation):
         return pixels.image + strength * draw.normal(tuple(pixels.image.shape[1:]))
 
 
-_ORDER = 3
-"""Largest sum of half waves over all axes in a bias field's patterns."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class HUWindow(DeviceAugmentation):
     """Applies a CT window of random center and width, scaled to black .. white.
@@ -188,6 +184,10 @@ class HUWindow(DeviceAugmentation):
         return ops.where(draw.spread(draw.chosen), seen, pixels.image)
 
 
+_ORDER = 3
+"""Largest sum of half waves over all axes in a bias field's patterns."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BiasField(DeviceAugmentation):
     """Multiplies an MR image by a smooth field between exp(-strength) and exp(strength).
@@ -208,6 +208,7 @@ class BiasField(DeviceAugmentation):
         orders = [
             each for each in itertools.product(range(_ORDER + 1), repeat=axes) if 0 < sum(each) <= _ORDER
         ]
+        # The first two numbers choose the example and its strength.
         drawn = {each: draw.spread(2 * draw.uniform[:, 2 + place] - 1) for place, each in enumerate(orders)}
 
         def total(fixed: tuple[int, ...]) -> DeviceArray | None:

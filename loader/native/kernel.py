@@ -137,7 +137,7 @@ def copy(source: NDArray[Any], target: NDArray[Any], axes: int) -> bool:
     pixel = source.itemsize
     for axis in range(
         len(shape) - 1, axes - 1, -1
-    ):  # channels lie side by side, so a pixel is one run of bytes
+    ):  # channels are side by side, so a pixel is one run of bytes
         if strides[axis] != pixel or into[axis] != pixel:
             return False
         pixel *= shape[axis]

@@ -24,13 +24,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from halofeed.errors import CorruptFileError, HalofeedError, StoreError, SystemLimitError, UsageError
-from halofeed.loader.store.base import ShardSource, Store, StoreWrapper, checked_pieces
-from halofeed.loader.store.local import LocalStore
+from halofeed.loader.store.dataset_store import ShardSource, Store, StoreWrapper, checked_pieces
+from halofeed.loader.store.local_store import LocalStore
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.shard_file import OpenFile, ShardFile, close_idle
-from halofeed.system.atomic_files import create_file, fsync_paths, open_owned_file
+from halofeed.storage.atomic_files import create_file, fsync_paths, open_owned_file
+from halofeed.storage.paths import names_in, open_path, paths_in
 from halofeed.system.console import human_bytes
+from halofeed.system.errors import CorruptFileError, HalofeedError, StoreError, SystemLimitError, UsageError
 from halofeed.system.wording import plural
 
 PART, LOCK = ".part", ".lock"
@@ -49,7 +50,7 @@ class DiskStore(StoreWrapper):
         manifest: the data set's manifest.
         shards: the split's shards.
         folder: the cache folder; several data sets and processes may share it.
-        most_bytes: bound for everything in the folder; None is the disk's free space. The least recently used shards
+        max_bytes: bound for everything in the folder; None is the disk's free space. The least recently used shards
             are deleted first, but none that a loader of this process uses. Shards that do not fit are not staged.
 
     Raises:
@@ -59,18 +60,18 @@ class DiskStore(StoreWrapper):
     is_checked = False
 
     def __init__(
-        self, base: Store, manifest: Manifest, shards: Sequence[Shard], folder: Path, most_bytes: int | None
+        self, base: Store, manifest: Manifest, shards: Sequence[Shard], folder: Path, max_bytes: int | None
     ) -> None:
         super().__init__(base)
         self.fetches = self.has_windows = self.is_prefetching = base.fetches
         self.attempts = max(2, base.attempts)
-        self._root, self._most = folder, most_bytes
+        self._root, self._most = folder, max_bytes
         key = hashlib.sha256(manifest.to_json().encode()).hexdigest()[:16]
         self.folder = folder / f"{manifest.name}-{manifest.version}-{key}"
         largest = max((shard.bytes for shard in shards), default=0)
-        if most_bytes is not None and most_bytes < largest:
+        if max_bytes is not None and max_bytes < largest:
             raise UsageError(
-                f"cache_bytes {most_bytes:,}: the split's largest shard has {plural(largest, 'byte')}; "
+                f"cache_bytes {max_bytes:,}: the split's largest shard has {plural(largest, 'byte')}; "
                 "allow more, or leave "
                 "cache out"
             )
@@ -132,7 +133,7 @@ class DiskStore(StoreWrapper):
                 return
             self._requested.add(shard.file)
             self._waiting.append(shard)
-            # Started again after each pause, so that an idle loader has no thread.
+            # A new thread after each pause, so that an idle loader has none.
             if self._thread is None:
                 # The end of the process may stop this daemon thread at any time.
                 self._thread = threading.Thread(
@@ -199,7 +200,7 @@ class DiskStore(StoreWrapper):
             descriptor = self._reserve(part, shard.bytes)
             if descriptor is None:
                 return False
-            with open(descriptor, "wb", buffering=0) as stream:
+            with open_path(descriptor, "wb", buffering=0) as stream:
                 for piece in checked_pieces(self._base, shard):
                     left = memoryview(piece)
                     while left:
@@ -231,7 +232,7 @@ class DiskStore(StoreWrapper):
                         os.posix_fallocate(descriptor, 0, size)
                         break
                     except OSError as error:
-                        # The disk may be full without a bound; then the oldest shards make room.
+                        # Without a limit the disk may be full; then the oldest shards are deleted.
                         if error.errno not in _NO_ROOM or not self._evict():
                             raise
             except BaseException:
@@ -300,10 +301,10 @@ def _stage_all(reference: weakref.ref[DiskStore]) -> None:
 
 def _files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the shards below the folder, complete or being written: files with a shard's name and a lock file."""
-    for folder in root.iterdir():
+    for folder in paths_in(root):
         # Only files whose names and lock files halofeed makes are counted and deleted.
         if _FOLDER.fullmatch(folder.name) and not folder.is_symlink():
-            names = set(os.listdir(folder))
+            names = set(names_in(folder))
             for name in names:
                 if f"{name.removesuffix(PART)}{LOCK}" in names and _SHARD.fullmatch(name):
                     with contextlib.suppress(OSError):

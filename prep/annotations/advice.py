@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
+from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +21,14 @@ class Suggestion:
 
     >>> words = ("--image-pattern", "{id}/ct.nii.gz", "--label-pattern", "{id}/roi.nii.gz")
     >>> print(Suggestion(words=words, effect="pairs 2 images with 2 labels"))
-    say --image-pattern '{id}/ct.nii.gz' --label-pattern '{id}/roi.nii.gz', which pairs 2 images with 2 labels
+    use --image-pattern '{id}/ct.nii.gz' --label-pattern '{id}/roi.nii.gz', which pairs 2 images with 2 labels
     """
 
     words: tuple[str, ...]
     effect: str
 
     def __str__(self) -> str:
-        return f"say {shlex.join(self.words)}, which {self.effect}"
+        return f"use {shlex.join(self.words)}, which {self.effect}"
 
 
 def option_values(words: Sequence[str]) -> dict[str, str]:
@@ -55,7 +55,7 @@ def suggest(
     ...     found = sum(name.startswith(words[1]) for name in ("a1", "a2", "b1"))
     ...     return f"takes {found} files" if found else None
     >>> print(*suggest([("--prefix", "c"), ("--prefix", "a")], count_matches))
-    say --prefix a, which takes 2 files
+    use --prefix a, which takes 2 files
     """
     found: list[Suggestion] = []
     for words in candidates:
@@ -76,6 +76,6 @@ def advise(suggestions: Iterable[Suggestion], otherwise: str) -> str:
 
     >>> one, other = (Suggestion(words=("--layout", name), effect="reads it") for name in ("csv", "coco"))
     >>> advise([one, other], "name the file"), advise([], "name the file")
-    ('say --layout csv, which reads it; or say --layout coco, which reads it', 'name the file')
+    ('use --layout csv, which reads it; or use --layout coco, which reads it', 'name the file')
     """
     return "; or ".join(map(str, suggestions)) or otherwise

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -31,6 +30,7 @@ from halofeed.prep.annotations.written_boxes import check_ignored_columns, decla
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 
 _MAX_BYTES = 256 << 20
 """Largest annotation file (estimate): the parsed document takes several times as much memory."""
@@ -55,7 +55,7 @@ class FilePicture:
         fault: error that makes the picture unusable.
         optional: whether the picture is ignored if there is no such file.
         notes: remarks on how the file was read.
-        attributes: keys of the picture's entry, of which some may name its group.
+        attributes: keys of the picture's entry; some of them may name its group.
     """
 
     name: str
@@ -137,7 +137,7 @@ def list_documents(
     if all(one.problem is not None for one in listed):
         index.check_any_image(f"{where} ({len(entries):,} annotated pictures)")
     listed = _resolve(form, listed, images, options, where)
-    # A named file of one picture says nothing of the others. A named file of many does, for the folders that it uses.
+    # A named file of one picture does not describe the others. A named file of many does, in the folders that it uses.
     if annotation_file is None or not form.of_one_picture:
         used = {one.source: one.split for one in listed}
         listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
@@ -220,7 +220,7 @@ def _read_files(
 def _read_file(form: DocumentFormat, annotations: SourceFiles, path: str) -> list[_Entry]:
     """Return the pictures of one file with their splits; raise SourceError if it is damaged."""
     found = form.read(path, read_limited(annotations, path, "annotation file", _MAX_BYTES))
-    # The file of one picture has its name, in which a word such as test says nothing of a split.
+    # The file of one picture has the picture's name, in which a word such as test does not mean a split.
     split = "" if form.of_one_picture else split_in_file_name(path) or ""
     return [(path, replace(one, split=one.split or split)) for one in found or ()]
 

@@ -122,7 +122,7 @@ def _with_values(rows: Sequence[ClassRow], values: Sequence[int]) -> tuple[Class
 def _in_order_of_colors(where: str, rows: Sequence[ClassRow]) -> ClassTable:
     """Return the table of a color image, which has no values: they follow from the order, the background is 0."""
     zero = next((row for row in rows if is_background(row.name)), None)
-    # Black is the background if the table does not name it, as in VOC's palette and CVAT's labelmap.txt.
+    # In VOC's palette and CVAT's labelmap.txt black is the background, so it is in a table that names none.
     zero = zero or next((row for row in rows if row.color == 0), None)
     others = iter(range(1, len(rows) + 1))
     placed = tuple(replace(row, value=0 if row is zero else next(others)) for row in rows)
@@ -138,7 +138,7 @@ def _name_column(grid: ClassGrid, free: Sequence[int]) -> int:
     # Classes may be called 1, 2, 3, but only a header can say that these are names.
     columns = texts or [at for at in free if grid.header and _is_numbering(grid.column(at))]
     distinct = [at for at in columns if len(set(map(str, grid.column(at)))) == len(grid.rows)]
-    # A name that comes twice is a fault of the table that `LabelMap` names, so a title keeps its column.
+    # `LabelMap` reports a repeated name, so a column with a title is chosen even if it repeats one.
     titled = [at for at in columns if grid.title(at) in NAME_HEADERS]
     found = _only_or_titled(grid, distinct or titled, NAME_HEADERS, "names")
     if found is None:
@@ -190,7 +190,7 @@ def _is_numbering(cells: Sequence[Any]) -> bool:
 
 
 def color_in_cell(cell: Any) -> int | None:
-    """Return a color that is written in one cell; None if it is none.
+    """Return a color that is written in one cell; None for other text.
 
     >>> [color_in_cell(cell) for cell in ("#ff0000", "255,0,0", [255, 0, 0, 255], "0", "100000", "300,0,0")]
     [16711680, 16711680, 16711680, None, None, None]
@@ -218,7 +218,7 @@ def _channels_in_text(text: str) -> Sequence[int]:
 
 
 def _bare_hexadecimal(cell: Any) -> int | None:
-    """Return a color in hexadecimal with or without a mark; None if the cell is none."""
+    """Return a color in hexadecimal with or without a mark; None for any other cell."""
     found = _HEX.fullmatch(str(cell))
     return int(found[1], 16) if found else None
 
@@ -245,7 +245,7 @@ def _colors_in_one_column(grid: ClassGrid) -> tuple[list[int], set[int]] | None:
 
 def _colors_in_three_columns(grid: ClassGrid) -> tuple[list[int] | None, set[int]]:
     channels = _titled_channels(grid)
-    # Titled columns are colors whatever their range is.
+    # Titled columns are colors in any range.
     if channels and not all(_is_band(grid.column(at)) for at in channels):
         return _colors_of_fractions(grid, channels), {*channels}
     if not channels:
@@ -283,7 +283,7 @@ def _titled_channels(grid: ClassGrid) -> list[int]:
 def _start_of_channels(grid: ClassGrid) -> int | None:
     """Return the first of three neighboring columns that hold red, green and blue; None if there are none."""
     runs = list(_neighbors([at for at in range(grid.width) if grid.holds_numbers(at)]))
-    # A number that stands alone, as in front of a name, is the value; else a run may begin with it.
+    # A number without number columns beside it, as before a name, is the value; otherwise a run may begin with it.
     has_number = any(len(one) == 1 for one in runs)
     for run in runs:
         start = _start_in_run(grid, run, has_number=has_number)
@@ -321,7 +321,7 @@ def _start_in_run(grid: ClassGrid, run: Sequence[int], *, has_number: bool) -> i
     """
     if len(run) < 3:
         return None
-    # Three numbers are a color; more are one with an alpha if the value stands elsewhere.
+    # Three numbers are a color; a fourth is its alpha if the value is in another column.
     if len(run) == 3 or has_number:
         return run[0]
     first, last = grid.column(run[0]), grid.column(run[-1])

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_columns import (
     INTEGER,
     ClassGrid,
@@ -16,6 +15,7 @@ from halofeed.prep.annotations.class_columns import (
 )
 from halofeed.prep.annotations.class_rows import ClassRow, ClassTable, first_value
 from halofeed.prep.annotations.class_tables import CLEAR_FORM
+from halofeed.system.errors import AnnotationsError
 
 _TABLE_KEYS = (
     "names",
@@ -65,14 +65,14 @@ def read_class_document(name: str, document: Any, first: int = 0) -> ClassTable:
 
 def _names_of_label_map(document: Any) -> Any:
     """Return the names in the form of `LabelMap.to_json`, which has other dicts beside them; else the document."""
-    # `aliases` and `values` beside the names would be read as tables of their own.
+    # `aliases` and `values` beside the names would be read as separate tables.
     if isinstance(document, dict) and isinstance(document.get("names"), dict) and "first_id" in document:
         return document["names"]
     return document
 
 
 def _tables_in(name: str, document: Any, first: int) -> tuple[dict[str, ClassTable], str]:
-    """Return the class tables by their paths in a document, and why the first unclear part is none."""
+    """Return the class tables by their paths in a document, and why the first unclear part is not a table."""
     found: dict[str, ClassTable] = {}
     unclear = ""
     for path, part in _parts(document, ""):
@@ -125,7 +125,7 @@ def _are_dicts(values: Iterable[Any]) -> bool:
 
 def pairs_of_dict(part: Mapping[str, Any]) -> list[tuple[int, str]] | None:
     """Return (value, name) of a dict with the names or the values as keys; None if it is neither."""
-    if all(type(one) is int for one in part.values()):  # a bool is no value
+    if all(type(one) is int for one in part.values()):  # not a bool, which is an int in Python
         return [(one, key) for key, one in part.items()]
     if not _are_texts(part.values()):
         return None
@@ -163,7 +163,7 @@ def _grid_of_entries(place: str, entries: Sequence[Mapping[str, Any]]) -> ClassG
     """Return the grid of entries with the same keys; keys that some entries lack are left out."""
     shared = [key for key in entries[0] if all(key in one for one in entries)]
     columns = {key: [one[key] for one in entries] for key in shared}
-    # A list or dict in a cell describes something else than the class, but for a list that is a color.
+    # A list or dict in a cell describes something other than the class, unless the list is a color.
     columns = {key: cells for key, cells in columns.items() if all(map(_is_cell, cells))}
     if not any(map(_are_texts, columns.values())):
         return None

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.sources.example import SourceExample
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import did_you_mean
 
 # Cyrillic, Greek and other letters that look like Latin letters in at least one case.
@@ -37,7 +37,7 @@ def _visual_form(name: str) -> str:
     >>> _visual_form("caf\\u00e9") == _visual_form("cafe\\u0301") != _visual_form("cafe")
     True
     """
-    # 1 and 1.0 are one number in two spellings, which `labels` refuses; as texts "-1" would look like "1".
+    # A dash looks like a blank below, which would make "-1" equal to "1". `labels` refuses two spellings of a number.
     if class_number(name) is not None:
         return name
     # Case folding can undo the normal form, so it is between two of them (Unicode 3.13, compatibility caseless match).
@@ -110,7 +110,7 @@ def add_class_notes(examples: Iterable[SourceExample], notes: Mapping[str, str])
 
 
 def classes_in(example: SourceExample) -> list[str]:
-    """Return the classes of an example; [] if it has a problem."""
+    """Return the classes of an example: those of its boxes if it may have boxes; [] if it has a problem."""
     # A rejected image adds no class to the data set.
     if example.problem is not None:
         return []
@@ -143,11 +143,11 @@ def class_number(name: str) -> float | None:
 
 
 _RANGE: Final = re.compile(r"(\d{1,5})\.\.(\d{1,5})")
-"""Range of values; numbers of objects have at most five digits, as 65535 has."""
+"""Range of values of a label image; five digits reach 65535, the largest of 16 bits."""
 
 
-def _numbers_of(name: str) -> Iterable[str]:
-    """Return the values of a range such as 1..300, which numbers of objects take; else the name itself."""
+def _expand_range(name: str) -> Iterable[str]:
+    """Return the values of a range such as 1..300, for labels that number their objects; else the name itself."""
     found = _RANGE.fullmatch(name)
     return map(str, range(int(found[1]), int(found[2]) + 1)) if found else (name,)
 
@@ -173,7 +173,7 @@ class ClassChoice:
         (('kidney left', 'kidney'), ('500', 'background'), ('1', 'cell'), ('2', 'cell'))
         """
         pairs = (part.rpartition("=") for part in map_classes)
-        renamed = ((one, target.strip()) for name, _, target in pairs for one in _numbers_of(name.strip()))
+        renamed = ((one, target.strip()) for name, _, target in pairs for one in _expand_range(name.strip()))
         return cls(keep=classes, renamed=tuple(renamed))
 
     @cached_property
@@ -184,14 +184,14 @@ class ClassChoice:
         return bool(self.keep or self.renamed)
 
     def without(self, name: str) -> ClassChoice:
-        """Return the choice without what it says about a class of the source."""
+        """Return the choice without the renaming of a class of the source."""
         renamed = tuple(pair for pair in self.renamed if pair[0] != name)
         return ClassChoice(keep=self.keep, renamed=renamed)
 
     def problems(self) -> Iterator[str]:
         """Yield a message for each contradiction within the choice."""
         yield from self._renaming_problems()
-        # A kept class may itself be what a renaming makes: then another source class is left out, not this one.
+        # With --map-classes liver=background lesion=liver, --classes liver keeps the lesions; that is no contradiction.
         targets = {target for _, target in self.renamed}
         if both := [name for name in self.keep if (name, BACKGROUND) in self.renamed and name not in targets]:
             yield f"--classes: {', '.join(both)} is left out by --map-classes; take it out of --classes or of that"
@@ -293,8 +293,8 @@ def normalize_class_name(name: str) -> str:
     return _visual_form(name).replace(" ", "")
 
 
-_COLOR = re.compile(r"([0-9A-Fa-f]{6})=(.+)")
-_IGNORED_COLOR = re.compile(r"#?([0-9A-Fa-f]{6})")
+_COLOR_OF_CLASS = re.compile(r"([0-9A-Fa-f]{6})=(.+)")
+_COLOR = re.compile(r"#?([0-9A-Fa-f]{6})")
 
 
 def is_whole_number(text: str) -> bool:
@@ -307,12 +307,12 @@ def is_whole_number(text: str) -> bool:
 
 
 def parse_color(text: str) -> int | None:
-    """Return a color in hexadecimal, RRGGBB with or without #, as an integer; None if the text is none.
+    """Return a color in hexadecimal, RRGGBB with or without #, as an integer; None for any other text.
 
     >>> parse_color("#e0e0c0"), parse_color("255")
     (14737600, None)
     """
-    found = _IGNORED_COLOR.fullmatch(text)
+    found = _COLOR.fullmatch(text)
     return int(found[1], 16) if found else None
 
 
@@ -323,7 +323,7 @@ class LabelCoding:
     Args:
         channels: class of each channel, in order; "background" is no class.
         colors: RRGGBB=CLASS for each color; black is the background unless it is named.
-        ignored: what --ignore-label names; colors among it get numbers of their own, above those of the classes.
+        ignored: values and colors of --ignore-label; each color gets a number above those of the classes.
 
     >>> coding = LabelCoding(colors=("ff0000=liver", "00ff00=spleen", "ffffff=background"))
     >>> coding.names, coding.numbers[0xFF00], coding.numbers[0xFFFFFF]
@@ -338,7 +338,7 @@ class LabelCoding:
         return bool(self.channels or self.colors)
 
     def _pairs(self) -> list[tuple[str, str]]:
-        found = (_COLOR.fullmatch(one) for one in self.colors)
+        found = (_COLOR_OF_CLASS.fullmatch(one) for one in self.colors)
         return [(one[1], one[2].strip()) for one in found if one]
 
     @property
@@ -354,7 +354,7 @@ class LabelCoding:
         if not self.colors:
             return {}
         named = {int(code, 16): ids[name] for code, name in self._pairs()}
-        # Ignored colors need numbers of their own until the label map drops them; black is 0 unless it is named.
+        # Ignored colors need separate numbers until the label map drops them; black is 0 unless it is named.
         colors = (parse_color(one) for one in self.ignored)
         more = dict.fromkeys(color for color in colors if color is not None and color not in named)
         return {0: 0, **named, **{color: len(self.names) + at for at, color in enumerate(more, start=1)}}
@@ -365,7 +365,7 @@ class LabelCoding:
         if self.channels and self.colors:
             yield "--label-channels and --label-colors: a label has channels or colors; leave one out"
         for one in self.colors:
-            if _COLOR.fullmatch(one) is None:
+            if _COLOR_OF_CLASS.fullmatch(one) is None:
                 yield f"--label-colors {one!r}: expected RRGGBB=CLASS in hexadecimal, such as ff0000=liver"
         codes, names = [code.lower() for code, _ in self._pairs()], [*self.names.values()]
         # Two colors of one class, or two classes of one color, would lose one of them in the dicts of `names` and

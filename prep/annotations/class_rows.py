@@ -81,8 +81,8 @@ class ClassTable:
     def ignored(self) -> dict[int, str]:
         """Return the names by value of pixels without a class.
 
-        A negative value cannot be a class. The word "ignore" says it; words such as "void" say it for a value that
-        is -1 of an unsigned type.
+        A negative value cannot be a class. The word "ignore" marks ignored pixels; words such as "void" do so for a
+        value that is -1 of an unsigned type.
         """
         return {row.value: row.name for row in self.rows if is_ignored(row.value, row.name)}
 
@@ -111,7 +111,7 @@ def is_background(name: str) -> bool:
 
 
 def is_ignored(value: int, name: str) -> bool:
-    """Return whether a class of a table is none: pixels that no loss may count.
+    """Return whether a row of a table is not a class but ignored pixels, which no loss may count.
 
     >>> is_ignored(-1, "other"), is_ignored(3, "ignore"), is_ignored(255, "void"), is_ignored(11, "void")
     (True, True, True, False)

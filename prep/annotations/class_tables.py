@@ -17,7 +17,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_columns import (
     NAME_HEADERS,
     REAL,
@@ -33,6 +32,7 @@ from halofeed.prep.annotations.class_rows import (
     is_background,
     is_void_name,
 )
+from halofeed.system.errors import AnnotationsError
 
 CLEAR_FORM = 'write a .json file with the name and the value of each class, such as {"liver": 1, "tumor": 2}'
 """How to write classes so that they have one reading."""
@@ -41,7 +41,7 @@ _COMMENTS = ("#", ";", "//", "%")
 _TITLE = re.compile(r"\[[^\[\],]+\]")
 """Title of a section of an INI file; a list such as [cat, dog] has a comma."""
 _COMMENT_TAIL = re.compile(r"\s(?:#|//|;|%)\s.*")
-"""Comment behind a name: its mark stands alone between blanks, as it does not in "C#" or "50%"."""
+"""Comment behind a name: its mark is between blanks, unlike in "C#" or "50%"."""
 _EDGE_MARKS = re.compile(r"^[^\w\s]+(?=\s)|^\W?\d+[^\w\s]+(?=\s)|(?<=\w)[^\w\s)\]!?.+\"']+$")
 """Marks at the edges of names: bullets and arrows, numbers with a mark, and ends such as a comma."""
 _LIST_MARKS = re.compile(rf"{_EDGE_MARKS.pattern}|[,;:=|\t{{}}]")
@@ -241,7 +241,7 @@ def _is_name_and_number(rows: Sequence[Sequence[str]]) -> bool:
 
 def _header_of_comments(comments: Sequence[_Line], split: _Split, width: int) -> tuple[str, ...]:
     """Return the last comment that has a word for each column, such as `#No. name R G B A`; () if there is none."""
-    # The last one stands right above the rows: FreeSurfer and 3D Slicer write several lines of comments.
+    # The last one is right above the rows: FreeSurfer and 3D Slicer write several lines of comments.
     for _, line in reversed(comments):
         bare = line.lstrip("#;%/ ")
         words = [word.strip("<>") for word in bare.replace(":", " ").replace(",", " ").split()]
@@ -257,7 +257,7 @@ def _is_value(cell: Any) -> bool:
 
 
 def _check_no_numbers(name: str, content: Sequence[_Line], way: str) -> None:
-    """Refuse lines of which most, but not all, begin with a number or end in several.
+    """Refuse lines if most, but not all, begin with a number or end in several.
 
     They are a table of which one line was written wrong; as a list, its numbers would become parts of the names.
     """
@@ -287,7 +287,7 @@ def _table_of_list(name: str, lines: Sequence[_Line], first: int, way: str) -> C
         lines = lines[:-1]
     names = [(number, line) for number, line in lines if line and not _is_comment(line)]
     comments = [(number, line) for number, line in lines if _is_comment(line)]
-    # Blank lines are usual around comments, so that they count only where there are none.
+    # Blank lines around comments are usual, so they count only in a file without comments.
     if comments:
         _refuse_unclear_comments(name, names, comments, way)
     else:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Mapping
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.annotations.contract import read_required
 from halofeed.prep.annotations.labels import from_file, shared_names
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError
 
 _ENDINGS = (".json", ".txt", ".csv")
 

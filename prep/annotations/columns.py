@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from halofeed.errors import AnnotationsError
+from halofeed.system.errors import AnnotationsError
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 BOX_FORMS = ("auto", "corners", "corner-size", "center-size")
@@ -134,7 +134,7 @@ def read_columns(
         spellings = {key: ranks for key, ranks in spellings.items() if key not in CORNERS}
     mapping = match_columns(name, header, spellings, (*ignored, *box))
     unread = tuple(column for column in mapping.unread if column not in box)
-    # Classification reads no boxes, and a table without filename and class has a message of its own.
+    # Classification reads no boxes, and another message covers a table without filename and class.
     if boxes is not False and {"filename", "class"} <= mapping.columns.keys():
         _refuse_unread_geometry(name, [column for column in unread if column in remaining])
     return replace(mapping, form=box_form, box=box, unread=unread)
@@ -159,7 +159,7 @@ def _refuse_unread_geometry(name: str, unread: Sequence[str]) -> None:
     if found := [column for column in unread if is_geometry(column)]:
         raise AnnotationsError(
             f"{name}: column {', '.join(found)} would not be read, and may hold boxes or outlines; expected "
-            "xmin,ymin,xmax,ymax, or say with --box-form how a box is written in x,y,w,h or bbox (corners, "
+            "xmin,ymin,xmax,ymax, or state with --box-form how a box is written in x,y,w,h or bbox (corners, "
             f"corner-size, center-size); --ignore-columns {','.join(found)} ignores it"
         )
 
@@ -208,7 +208,7 @@ def _find_column(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]
         # Two columns of one rank, such as path and file, may name different files.
         if len(found) > 1:
             raise AnnotationsError(
-                f"{name}: columns {' and '.join(found)} can both be {known}; rename one to {known}, or say "
+                f"{name}: columns {' and '.join(found)} can both be {known}; rename one to {known}, or use "
                 f"--ignore-columns {found[-1]}"
             )
         if found:
@@ -221,7 +221,7 @@ def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[s
     if form == "auto":
         return _find_evident_box(name, header)
     box = _find_stated_box(name, header, form)
-    # Two corners in columns of their own need no further form.
+    # Two corners in separate columns need no further form.
     if not box and form != "corners":
         raise AnnotationsError(
             f"{name}: --box-form {form} needs columns x, y, w and h, or one called bbox; found "
@@ -250,7 +250,7 @@ def _find_evident_box(name: str, header: Sequence[str]) -> tuple[str, tuple[str,
 def _find_stated_box(name: str, header: Sequence[str], form: str) -> tuple[str, ...]:
     """Return the columns of boxes in the form that the user states; () without such."""
     sizes = {side: ranks[:1] for side, ranks in _SIZES.items()}
-    # Exporters keep the titles xmin, ymin, xmax, ymax above x, y, width, height, and the user says so.
+    # The titles may be xmin, ymin, xmax, ymax above x, y, width, height; the user states it with --box-form.
     is_titled_as_corners = has_columns(header, CORNERS, SPELLINGS) and not has_columns(header, "wh", sizes)
     if form == "corner-size" and is_titled_as_corners:
         named = [_find_column(name, header, SPELLINGS[side], side) for side in CORNERS]

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.sources.containers import describe_member, member_name, open_container
@@ -21,6 +20,7 @@ from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.parquet import MAX_GROUP_BYTES, open_parquet, unreadable_parquet
 from halofeed.schemas.bounded_json import parse_json
+from halofeed.system.errors import AnnotationsError, SourceError
 
 FAULT = "//fault"
 """Key of (reason, detail) in a row whose picture is rejected. No column of a file has a name with this meaning."""
@@ -220,6 +220,7 @@ def _feature_of_items(feature: Any) -> Any:
 
 
 def _name_of(value: Any, names: list[Any]) -> Any:
+    # A sequence of class labels is a list of numbers with one list of names.
     if isinstance(value, list):
         return [_name_of(one, names) for one in value]
     # datasets writes -1 for examples without a label, such as those of a test split.
@@ -263,7 +264,7 @@ def _check_groups(file: Any, name: str, columns: Mapping[str, int]) -> None:
 
 
 def _member_path(name: str, value: Any, row: int, leaf: int) -> str | None:
-    """Return the path of the picture in a cell: bytes, or a struct of bytes and path, of which one may be absent."""
+    """Return the path of the picture in a cell: bytes, or a struct of bytes and path, one of which may be absent."""
     written = value.get("path") if isinstance(value, dict) else None
     data = value.get("bytes") if isinstance(value, dict) else value
     # The picture is a file beside the table; `path` is its name.
@@ -349,7 +350,7 @@ def _tar_members(files: SourceFiles, name: str) -> Iterator[tuple[tarfile.TarInf
                         yield info, _tar_content(archive, info)
                 end = archive.offset
         except tarfile.TarError as error:
-            # tarfile names no offset in a stream, of which it reads ahead.
+            # tarfile reads ahead in a stream, so it knows no offsets there.
             raise AnnotationsError(
                 f"{name}: not readable as a tar file, at byte {reader.offset:,} or before: {error}; copy it anew"
             ) from error

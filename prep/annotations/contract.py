@@ -7,19 +7,19 @@ example. A fault that affects the complete source raises AnnotationsError.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-from halofeed.errors import AnnotationsError, Problem, SourceError, UsageError
 from halofeed.prep.annotations.class_names import ClassChoice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_scan_name
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
 from halofeed.schemas.tasks import task_named
-from halofeed.system.atomic_files import is_valid_name
+from halofeed.storage.atomic_files import is_valid_name
+from halofeed.system.errors import AnnotationsError, Problem, SourceError, UsageError
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.series_listing import SeriesListing
@@ -155,6 +155,31 @@ class PartwiseListing:
     references_of: Callable[[Iterable[str], Any, LayoutOptions], Iterator[SourceExample]]
 
 
+ListedClasses: TypeAlias = Callable[[], Mapping[int, str]]
+"""Function that returns the class name of each value, in the layout's own order, from what the listing has read.
+
+A document with classes and objects takes as much time to read as the listing itself, so a layout of such documents does
+not read them again for the classes. It is a function because classes that contradict each other raise AnnotationsError,
+and --label-map makes them irrelevant.
+"""
+Listing: TypeAlias = Generator[SourceExample, None, ListedClasses | None]
+"""Examples of a source, and classes that are known at their end."""
+
+
+def as_listing(examples: Iterator[SourceExample]) -> Listing:
+    """Return the examples typed for `yield from`, whose value is None for an iterator that returns nothing."""
+    return cast("Listing", examples)
+
+
+def keep_classes(
+    examples: Iterator[SourceExample], keep: Callable[[ListedClasses], None]
+) -> Iterator[SourceExample]:
+    """Yield the examples of a listing; pass the classes that it returns at its end to `keep`."""
+    classes = yield from as_listing(examples)
+    if classes is not None:
+        keep(classes)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """One convention for storing images and annotations.
@@ -165,7 +190,8 @@ class Layout:
         summary: one line for the help text.
         list_references: maps (annotations, images, annotation_file, options) to the examples, in a fixed order. There
             is one for every image and every annotation. A faulty input has a `problem`; a fault of the complete
-            source raises AnnotationsError.
+            source raises AnnotationsError. A generator may return `ListedClasses`, which then replaces `list_labels`
+            and `label_values`.
         list_labels: maps (annotations, annotation_file) to the class names in the layout's own order, if it has one.
         has_masks: whether its annotations can contain a mask for each object.
         keeps: additional object fields that it can read, from `halofeed.schemas.tasks.OPTIONAL_ATTRIBUTES`.
@@ -304,7 +330,7 @@ def reject_lone_surrogates(examples: Iterable[SourceExample]) -> Iterator[Source
 
     JSON can contain "\\ud800", half of a surrogate pair, which UTF-8 cannot encode. Names of files that are not UTF-8
     contain lone surrogates too, U+DC80 to U+DCFF. Those represent bytes and are valid (see
-    `halofeed.system.atomic_files`).
+    `halofeed.storage.atomic_files`).
 
     >>> (found,) = reject_lone_surrogates([SourceExample(source="a.jpg", key="a\\ud800")])
     >>> print(*found.problem, sep="; ")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
-from halofeed.errors import SourceError
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.bounded_json import parse_json
+from halofeed.system.errors import SourceError
 
 _MAX_VALUES = 20_000_000
 """Limit for the values of a JSON document: about as many as fit into `annotation_tools._MAX_BYTES`."""
@@ -26,7 +26,7 @@ def read_limited(files: SourceFiles, path: str, what: str, most: int) -> bytes:
 def parse_json_document(data: bytes) -> Any:
     """Return a JSON document of limited size; raise SourceError if it is damaged."""
     try:
-        # Windows programs write a byte order mark; Python's writers write NaN, which some real files hold.
+        # A file may begin with a byte order mark, and Python's json.dump writes NaN.
         return parse_json(data.removeprefix(b"\xef\xbb\xbf"), _MAX_VALUES, finite=False)
     except ValueError as error:
         raise SourceError("annotation", "malformed JSON", str(error)) from error

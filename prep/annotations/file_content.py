@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.sources.file_names import is_image_name, is_volume_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import SourceError
 
 # The thresholds are estimates: they were chosen on the drawn and real sources of tests/prep/layouts, and were measured
 # on no others.
@@ -69,8 +69,8 @@ def read_content(files: SourceFiles, path: str) -> FileContent | None:
 
 
 def _read_picture(data: bytes) -> FileContent | None:
+    from halofeed.prep.formats.picture.picture_formats import FORMATS, sniff
     from halofeed.prep.formats.picture.png import PALETTE, read_png_header
-    from halofeed.prep.formats.picture.table import FORMATS, sniff
 
     name = sniff(data)
     opened = FORMATS[name][1](data)
@@ -101,7 +101,7 @@ def _packed(pixels: NDArray[Any]) -> NDArray[Any]:
 
 
 def _read_volume(files: SourceFiles, path: str) -> FileContent | None:
-    from halofeed.prep.formats.volumes import ScanOptions, open_scan
+    from halofeed.prep.formats.volume_formats import ScanOptions, open_scan
 
     scan = open_scan(files, path, options=ScanOptions(non_finite_value=0.0))
     depth, height, width = scan.grid.shape

@@ -104,7 +104,7 @@ class GroupsFound:
         what: description of what repeats.
         is_named: whether a standard word names the group.
         all_groups: number of groups that the option makes of all images.
-        alone: number of images whose names have none of the forms, so that each is a group of its own.
+        alone: number of images whose names have none of the forms, so that each is a separate group.
     """
 
     option: tuple[str, str]
@@ -129,7 +129,8 @@ class GroupEvidence:
 
     def add(self, example: SourceExample) -> None:
         """Add an image without a group."""
-        # Order and parts do not matter: the set of kept rows depends on the hashes and the level alone.
+        # The kept rows depend only on hashes and level, so the order of images and parts does not matter. Paths that
+        # differ only in their last number, such as frames, share a hash and are kept together.
         unit = re.sub(r"\d+(?!.*\d)", "", example.source, count=1)
         digest = int.from_bytes(
             hashlib.blake2b(unit.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big"
@@ -311,7 +312,7 @@ def _groups_of_word(matches: Mapping[str, re.Match[str]], classes: Mapping[str, 
     """Return the groups that one word with a number names, by its match in each path; None if none repeats."""
     grouping = _Grouping({source: match[0].lower() for source, match in matches.items()})
     repeated = [match for match in matches.values() if grouping.counts[match[0].lower()] > 1]
-    # scene_1 may be the class of its folder.
+    # A word with a number may also be a class or a split: scene_1/a.jpg.
     if not repeated or is_class_or_split(classes, grouping.by_source):
         return None
     forms = dict.fromkeys(f"{match['word']}{re.escape(match['sign'])}[0-9]+" for match in repeated)
@@ -360,7 +361,7 @@ def _base_of(stem: str, stems: Container[str], whole: Container[tuple[int, int]]
 def _hashed_copies(classes: Mapping[str, str]) -> list[GroupsFound]:
     """Return the groups of pictures that differ in a hash at the end alone: apple pie_png.rf.f052e38f658a2d34.jpg.
 
-    Roboflow names the copies that it makes of a picture like this. What stands before the hash may have any form.
+    Roboflow names the copies that it makes of a picture like this. The text before the hash may have any form.
     """
     matches = {source: match for source in classes if (match := _HASH_END.fullmatch(source))}
     grouping = _Grouping({source: match[1] for source, match in matches.items()})
@@ -441,13 +442,13 @@ def describe(found: GroupsFound, level: int = 0) -> str:
     one, other = found.example
     sample = f" (in a sample of one of {1 << level} images)" if level else ""
     fix = (
-        f"say {shlex.join(found.option)} to keep those together, which makes "
+        f"use {shlex.join(found.option)} to keep each group in one split, which makes "
         f"{plural(found.all_groups, 'group')}"
         + (f" ({plural(found.alone, 'image')} with other names are each one)" if found.alone else "")
         if found.option[0]
         else "write the group of each image in a column group of a table"
     )
     return (
-        f"{one} and {other} might come into different splits: {found.what}; {plural(found.groups, 'such group')} with "
+        f"{one} and {other} may get into different splits: {found.what}; {plural(found.groups, 'such group')} with "
         f"{plural(found.images, 'image')}{sample}; {fix}"
     )

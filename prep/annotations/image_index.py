@@ -13,7 +13,6 @@ from functools import cached_property
 from posixpath import splitext
 from typing import Generic, TypeVar
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import IMAGE_EXTENSIONS, is_image_name
 from halofeed.prep.sources.files import (
@@ -25,8 +24,9 @@ from halofeed.prep.sources.files import (
     path_exists,
     path_from,
 )
+from halofeed.storage.atomic_files import decode_name
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import decode_name
+from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 
 ImageKey = TypeVar("ImageKey", bound=Hashable)
 _ROOT_ONLY = (("",),)
@@ -409,7 +409,7 @@ class ImageMatcher(Generic[ImageKey]):
 
     def is_path(self, key: ImageKey, query: ImageQuery) -> bool:
         """Return whether the query's name is the path of its file. Repeated queries must use the same key."""
-        # Rows of one image mostly follow each other, so that the last key is all that must be kept of the others.
+        # Rows of one image mostly follow each other, so of the keys with full paths only the last one is kept.
         if key == self._last or key in self._other_files:
             return key == self._last
         try:
@@ -420,7 +420,7 @@ class ImageMatcher(Generic[ImageKey]):
             return False
         folder = candidate.path.rpartition("/")[0]
         self._depths[folder] = max(self._depths.get(folder, 0), candidate.shared)
-        # Confirmed at once and forgotten: most names of a large set are so.
+        # Most names of a large set are full paths, which are confirmed here and not stored.
         if candidate.is_complete and candidate.path == query.name:
             self._last = key
             return True
@@ -453,7 +453,7 @@ class ImageMatcher(Generic[ImageKey]):
         """Return the file of a candidate unless another annotation contradicts it."""
         if candidate.is_complete:
             return ImageMatch(path=candidate.path)
-        # A guess by the end of a path: two names for one file mean two images, of which one is missing.
+        # A guess by the end of a path: two names for one file mean two images, one of which is missing.
         others = sorted(name for name, is_complete in names.items() if is_complete or name != candidate.name)
         if others:
             against = f"{candidate.path} is the image of {others[0]!r}"

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_documents import read_class_document, xml_entries
 from halofeed.prep.annotations.class_names import BACKGROUND, class_number, shorten_list, sort_class_names
 from halofeed.prep.annotations.class_rows import ClassRow, ClassTable, is_background, is_ignored
@@ -20,6 +19,7 @@ from halofeed.prep.annotations.documents import parse_xml_document, parse_yaml
 from halofeed.schemas.fields import channel_ids, set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
 from halofeed.schemas.text_proto import parse_text_proto
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import did_you_mean, plural
 
 VOC_VOID = 255
@@ -27,7 +27,7 @@ VOC_VOID = 255
 LARGEST_LABEL = 65535
 """Largest value of a label image of 16 bits."""
 _UNKNOWN = "mask has unknown labels"
-_MOST_FIXED = 20
+_MAX_FIXED = 20
 """Unknown values that a message suggests to map; more are likely an image in place of a label (an estimate)."""
 
 
@@ -71,7 +71,7 @@ class LabelMap:
             raise AnnotationsError(f"{self.where}: no class names; expected at least one")
         object.__setattr__(self, "entries", tuple(sorted(self.entries)))
         problems = list(self._problems())
-        # The first problem tells what to do; hundreds of its kind would hide it.
+        # The first problem is enough to act on; hundreds of its kind would hide it.
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             raise AnnotationsError(f"{self.where}: {problems[0]}{more}")
@@ -175,7 +175,7 @@ class LabelMap:
         )
 
     def _ids_of_ignored(self, ignored: Collection[int]) -> set[int]:
-        """Return the classes of ignored values, but for the background, which always is a class."""
+        """Return the classes of ignored values except the background, which is always a class."""
         # Then the values are the ids.
         if self.values is None:
             return {*ignored} - {0}
@@ -348,7 +348,7 @@ def _name_problems(identity: int, name: str) -> Iterator[str]:
 def _fixes(unknown: Sequence[int], *, may_ignore: bool) -> str:
     """Return what to do with values of label files that no table names; "" without any or with too many."""
     # An option with hundreds of values helps nobody.
-    if not 0 < len(unknown) <= _MOST_FIXED:
+    if not 0 < len(unknown) <= _MAX_FIXED:
         return ""
     mapped = ",".join(f"{value}=background" for value in unknown)
     space = "=" if unknown[0] < 0 else " "
@@ -541,7 +541,7 @@ def _row_of_item(name: str, message: Any) -> ClassRow:
 
 
 def _texts_of_item(name: str, message: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """Return the fields of an `item` that are read; raise AnnotationsError for one that comes twice."""
+    """Return the fields of an `item` that are read; raise AnnotationsError for a repeated one."""
     item: dict[str, str] = {}
     for key in ("id", "name", "display_name"):
         values = [value for value in message.get(key, ()) if isinstance(value, str)]

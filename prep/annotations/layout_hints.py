@@ -10,7 +10,7 @@ from itertools import islice
 from posixpath import basename, splitext
 from typing import Protocol
 
-from halofeed.errors import SourceError
+from halofeed.system.errors import SourceError
 
 HEAD_BYTES = 1 << 16
 """Bytes of a file to read. The keys of a document and the header of a table are in its first kilobytes."""
@@ -103,7 +103,7 @@ def json_keys(text: str) -> set[str]:
             path = above if kind == "[" else ""
         elif colon and kind == "{":
             path = f"{above}.{name}".removeprefix(".")
-            # Coordinates and texts below would fill the set and say nothing.
+            # Coordinates and texts at deeper levels would only fill the set.
             if len(frames) <= _JSON_LEVELS:
                 found.add(path)
     return found

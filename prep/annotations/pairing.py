@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.class_names import sort_class_names
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name, rejected_example, sort_examples
 from halofeed.prep.annotations.patterns import PatternPair
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import iterate_scans, missing_part
+from halofeed.system.errors import AnnotationsError, Problem
 
 CHANNEL_LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
 PairKey = tuple[str, ...]
@@ -175,7 +175,7 @@ def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root:
             other = next(path for path in paths if not is_split_name(_folder_at(path, place)))
             raise AnnotationsError(
                 f"{root}: folder {'/'.join(named[0])} names a split and {'/'.join(other) or 'the root'} does not; put "
-                "every image in the folder of a split, or say --split-folders no"
+                "every image in the folder of a split, or use --split-folders no"
             )
         if named:
             return place

@@ -197,7 +197,7 @@ def _written(form: PathForm, place: int) -> str:
         return "[^/]+"
     if (head := _common_head(values)) is not None:
         return f"{re.escape(head)}[0-9]+"
-    # Where letters are cut from digits, nothing stands between two columns.
+    # Where letters are cut from digits, no sign separates the two columns.
     is_cut = not form.separators[place + 1] or (place > 0 and not form.separators[place])
     return r"[^\W\d_]+" if is_cut and all(map(str.isalpha, values)) else r"[^\W_]+"
 

@@ -15,7 +15,7 @@ from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.path_forms import IMAGE_SIZE, PathForm, are_whole_numbers
 
 _COUNTER = re.compile(r"(frame|frm|slice|slc|tile|crop|layer|z|t)\d*", re.IGNORECASE)
-"""Hints: a number behind such a word counts within a group, although it stands first in the path."""
+"""Hints: a number behind such a word counts within a group, although it is first in the path."""
 _SIDES = frozenset({"left", "right", "l", "r", "od", "os", "lt", "rt"})
 """Hints: two pictures of one person, the same numbers of which are no chance."""
 _DATE = re.compile(
@@ -315,7 +315,7 @@ def in_groups(counts: Counter[str]) -> int:
 
 
 def _repeats(column: Sequence[str]) -> bool:
-    """Return whether each value of a column comes twice on average."""
+    """Return whether each value of a column occurs twice on average."""
     return len(set(column)) <= len(column) / 2
 
 
@@ -339,7 +339,7 @@ def _is_counter(column: Sequence[str], other: Sequence[str], counts: Counter[str
     """Return whether numbers repeat over the groups or are neighbors within them."""
     within: dict[str, list[int]] = {}
     for value, text in zip(column, other, strict=True):
-        # Hashes and words do not count.
+        # A counter has one number, as in frame12b; hashes and words do not.
         if (match := re.fullmatch(r"[^\W\d_]*(\d+)[^\W\d_]*", text)) is None:
             return False
         if counts[value] > 1:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from halofeed.errors import UsageError
 from halofeed.prep.sources.file_names import volume_files
+from halofeed.system.errors import UsageError
 
 _TIMEOUT_SECONDS = 10.0
 """Limit of one search. A usual one takes microseconds; a backtracking one would take years."""
@@ -33,7 +33,7 @@ class Expression:
     >>> Expression(option="--group-pattern", text="p([0-9]+").search("scans/p12.nii")
     Traceback (most recent call last):
     ...
-    halofeed.errors.UsageError: --group-pattern 'p([0-9]+': not a regular expression: missing ) at position 8
+    halofeed.system.errors.UsageError: --group-pattern 'p([0-9]+': not a regular expression: missing ) at position 8
     """
 
     option: str

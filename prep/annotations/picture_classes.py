@@ -15,9 +15,9 @@ import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.sources.example import SourceExample
+from halofeed.system.errors import AnnotationsError
 
 _EMPTY = re.compile(
     r"(is)?(empty|none|nothing|blank|background|negatives?|no[-_ ]\w+|unoccupied|void)", re.IGNORECASE
@@ -112,7 +112,7 @@ def _labels_of_boxes(example: SourceExample) -> set[str]:
 
 
 def _without_place(example: SourceExample, names: Iterable[str], options: LayoutOptions) -> list[str]:
-    """Return the classes of a picture that none of its boxes has, but for words for "no object"."""
+    """Return the classes of a picture that none of its boxes has, without words for "no object"."""
     own = _labels_of_boxes(example)
     return [name for name in dict.fromkeys(names) if name not in own and not _means_empty(name, options)]
 

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.written_boxes import PNG_HEAD_BYTES, is_mostly_bad, size_of_png
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
 _HEADER_BYTES = (1 << 12, 1 << 16)
@@ -27,7 +27,7 @@ _FROM_ZERO = (
     "a box begins below 1, where VOC counts pixels from 1; --box-origin 0 takes the numbers as they stand"
 )
 _MAX_SHARE_BELOW_ONE = 0.01
-"""Share of boxes that begin below 1. Fewer are slips under VOC's rule; more prove that numbers count from 0.
+"""Share of boxes that begin below 1. Fewer are single errors under VOC's rule; more prove that numbers count from 0.
 
 An estimate, as are the other shares here: VOC itself has no such box, and a file that counts from 0 has them at the
 borders of its pictures."""
@@ -40,8 +40,8 @@ _FEW_FRACTIONS = (
 _SHARE_WITH_FRACTIONS = 0.1
 """Share of boxes with fractions above which the numbers are positions and not pixel numbers (an estimate)."""
 _MAX_FRACTION = 1.5
-"""Limit for normalized coordinates, including slips. A file with boxes in pixels has larger ones, unless its pictures
-are tiny, see `_is_tiny`."""
+"""Limit for normalized coordinates, including small errors. A file with boxes in pixels has larger ones, unless its
+pictures are tiny, see `_is_tiny`."""
 _IN_FIRST_PIXEL = (
     "box lies within the first pixel",
     "its file has boxes in pixels as well; --box-units says what all of them are",
@@ -53,7 +53,7 @@ _NOT_NORMALIZED = (
 )
 _EXCHANGED = "with x and y exchanged all fit: exchange those columns"
 _OTHER_BOXES = (
-    "correct the boxes, say with --box-form how they are written, or name with --images the pictures that were "
+    "correct the boxes, state with --box-form how they are written, or name with --images the pictures that were "
     "annotated, if these were scaled since"
 )
 _DUPLICATE_OBJECT = "an object stands there twice, with one class and one box; both are kept"
@@ -175,7 +175,7 @@ def _describe_box(example: SourceExample, box: Box, size: Size) -> str:
 
 def _has_duplicate(example: SourceExample) -> bool:
     boxes = example.boxes or ()
-    # Annotators draw an object twice; merging tools write it twice. Both may be meant, so that both stay.
+    # Annotators draw an object twice; merging tools write it twice. Either may be intended, so both stay.
     if example.problem is not None or len(boxes) < 2:
         return False
     seen = {(box.label, box.ymin, box.xmin, box.ymax, box.xmax, repr(box.mask)) for box in boxes}
@@ -190,15 +190,15 @@ def _resolve_units(listed: Sequence[SourceExample], options: LayoutOptions, file
         return [_mark_normalized(one, options, "") for one in listed]
     boxes = _telling_boxes(listed)
     small = [box for box in boxes if _is_small(box)]
-    # No box is within 0 to 1.5, so that all are in pixels.
+    # No box is within 0 to 1.5, so all boxes are in pixels.
     if not small:
         return list(listed)
-    # Some boxes are beyond 1, so that the file is in pixels: a box within the first pixel is a slip.
+    # Some boxes exceed 1, so the file is in pixels, and a box within the first pixel is an error of annotation.
     if len(small) < len(boxes):
         return [_without_first_pixel(one, options) for one in listed]
     if not any(map(_has_fractions, small)):
         raise AnnotationsError(
-            f"{file}: every box runs from 0 to 1, which is one pixel or the whole picture; say --box-units pixels or "
+            f"{file}: every box runs from 0 to 1, which is one pixel or the whole picture; use --box-units pixels or "
             "--box-units normalized"
         )
     return [_mark_normalized(one, options, _NORMALIZED) for one in listed]
@@ -236,7 +236,7 @@ def _drop_faulty_boxes(
         (reason, f"{box.label!r} {box.xmin:g},{box.ymin:g},{box.xmax:g},{box.ymax:g}: {why}")
         for box in faulty
     ]
-    # Without the object its record would show training that nothing is there.
+    # Without the object, its record would train the place as background.
     if options.on_bad_object == "reject":
         return replace(example, boxes=None, declared_size=None, problem=("annotation", *bad[0]))
     kept = tuple(box for box in example.boxes or () if not is_faulty(box))
@@ -302,20 +302,20 @@ def _count_from_zero(listed: Sequence[SourceExample], file: str) -> bool:
     fractions = [source for source, box in proving if _has_fractions(box)]
     if len(fractions) > _SHARE_WITH_FRACTIONS * boxes:
         return True
-    # Too many for slips and too few for positions.
+    # Too many for single errors and too few for another way of counting.
     if len(fractions) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(fractions):,} of {boxes:,} boxes have fractions, the first in {fractions[0]}: VOC counts "
-            "whole pixels from 1, and fractions count from 0; say --box-origin 0 to take all numbers as they stand, or "
+            "whole pixels from 1, and fractions count from 0; use --box-origin 0 to take all numbers as they stand, or "
             "--box-origin 1 to shift them all"
         )
     below = [source for source, box in proving if _begins_below_one(box)]
-    # More than slips, see docs/decisions.md, "VOC is 1-based and inclusive".
+    # More than single errors, see docs/decisions.md, "VOC is 1-based and inclusive".
     if len(below) > _MAX_SHARE_BELOW_ONE * boxes:
         raise AnnotationsError(
             f"{file}: {len(below):,} of {plural(boxes, 'box', 'boxes')} begin below 1, the first in "
             f"{below[0]}: VOC counts pixels "
-            "from 1, these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
+            "from 1, these numbers count from 0; use --box-origin 0, or --box-origin 1 to shift them all the same"
         )
     return False
 
@@ -343,7 +343,7 @@ def _has_fractions(box: Box) -> bool:
 
 def _shift_example(example: SourceExample, shift: Callable[[Box], Box], few_fractions: str) -> SourceExample:
     boxes, notes = example.boxes or (), example.notes
-    # So few that they are slips; after the shift they begin outside of the picture.
+    # So few are single errors; after the shift they begin outside the picture.
     if any(map(_begins_below_one, boxes)):
         notes = (*notes, _FROM_ZERO)
     if few_fractions and any(map(_has_fractions, boxes)):
@@ -489,7 +489,7 @@ def scale_to_pixels(box: Box, size: tuple[int, int]) -> Box:
 
 
 def _keypoints_in_pixels(points: tuple[Keypoint, ...], size: tuple[int, int]) -> tuple[Keypoint, ...]:
-    # Some writers normalize the box and leave the keypoints in pixels.
+    # The box may be normalized and the keypoints in pixels.
     if any(max(point.y, point.x) > _MAX_FRACTION for point in points):
         return points
     height, width = size

@@ -43,7 +43,7 @@ def hash_of(group: str, seed: int) -> int:
 
 
 def group_name(example: SourceExample) -> str:
-    """Return the group of an example; an example without one is a group of its own, with the name of its key."""
+    """Return the group of an example; an example without one is a separate group, named by its key."""
     return str(example.key) if example.group is None else example.group
 
 
@@ -151,7 +151,7 @@ class Division:
     def lacking(self) -> str:
         """Return a sentence about splits without an image; "" if each has some."""
         empty = [name for name in self.names if not self.counts[name]]
-        # Without any group another message says so.
+        # Another message covers a source without any group.
         if not empty or not self.groups:
             return ""
         return (
@@ -213,7 +213,7 @@ def _order(
 def _ends(sizes: NDArray[np.int64], shares: Sequence[float]) -> list[int]:
     """Return the place in the order at which each split but the last ends.
 
-    A group belongs to the split that its middle lies in. If there are as many groups as splits, each split has one.
+    A group belongs to the split that contains its middle. If there are as many groups as splits, each split has one.
     """
     middles = np.cumsum(sizes) - sizes / 2
     total, groups = float(sizes.sum()), len(sizes)

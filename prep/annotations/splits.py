@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.group_evidence import GroupEvidence, describe
 from halofeed.prep.annotations.list_entries import match_ends
@@ -18,12 +17,13 @@ from halofeed.prep.annotations.shares import Division, GroupCounts, fold_shares
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_video_name, is_volume_name, stem_of
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.system.spill import SpillList
+from halofeed.storage.spill import SpillList
+from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 from halofeed.system.wording import plural
 
 _NO_GROUP = ("selection", "group pattern does not match", "")
 _NO_COLUMN = ("selection", "group column is empty", "")
-_EACH = "--group-pattern '(.+)' takes each for a group of its own"
+_EACH = "--group-pattern '(.+)' makes each input its own group"
 _MAX_COLUMNS = 30
 """Most columns that a message lists."""
 _NO_LIST = ("selection", "in no split list", "")
@@ -57,7 +57,7 @@ class SplitOptions:
     >>> SplitOptions(shares={"train": 0.8, "test": 0.1})
     Traceback (most recent call last):
     ...
-    halofeed.errors.UsageError: --split-shares: expected a sum of 1, got 0.9 (train=0.8, test=0.1)
+    halofeed.system.errors.UsageError: --split-shares: expected a sum of 1, got 0.9 (train=0.8, test=0.1)
     """
 
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -291,19 +291,19 @@ class GroupFacts:
         if self.grouped and self.ungrouped:
             return (
                 f"{self.grouped} has a group (a patient or the like) and {self.ungrouped} has none, so "
-                f"that it may belong to one in another split; give all of them one, or say --group-pattern; {_EACH}"
+                f"that it may belong to one in another split; give all of them one, or use --group-pattern; {_EACH}"
             )
         # DICOM has a field for the patient, which is empty or was removed.
         if are_patients and self.ungrouped and self.count > 1:
             return (
                 f"{self.ungrouped} has no patient id, so that it may be of one patient with a scan in another "
-                f"split; say --group-pattern if its path names the patient; {_EACH}"
+                f"split; use --group-pattern if its path names the patient; {_EACH}"
             )
         if self.grouped and not self.has_several and self.count > 1:
             return (
                 f"all {plural(self.count, 'input is', 'inputs are')} of one group, such as "
                 f"{self.grouped}, and a group is not "
-                f"divided; say --group-pattern if their paths name others; {_EACH}"
+                f"divided; use --group-pattern if their paths name others; {_EACH}"
             )
         return ""
 
@@ -346,8 +346,8 @@ def divide(counts: GroupCounts, options: SplitOptions, warn: Callable[[str], Non
     # Shares say that the source's splits are replaced; folds are mostly made of what is not held out.
     if options.folds is not None and held_out and len(counts.source_splits) > 1:
         warn(
-            f"--folds: the images of the source's split {held_out[0]} are in the folds, too; to hold them out, give a "
-            "--source without them, and convert them to a data set of their own"
+            f"--folds: the images of the source's split {held_out[0]} are in the folds, too; to hold them out, remove "
+            "them from --source, and convert them to a separate data set"
         )
     return division
 
@@ -494,7 +494,7 @@ def read_fold(document: object, fold: int | None) -> dict[str, tuple[str, ...]]:
     if not isinstance(document, list) or not document or not all(map(_is_fold, document)):
         raise UsageError('expected [{"train": ["case", ...], "val": [...]}, ...], one for each fold')
     if fold is None and len(document) > 1:
-        raise UsageError(f"it has {len(document)} folds; say --nnunet-fold 0 to {len(document) - 1}")
+        raise UsageError(f"it has {len(document)} folds; use --nnunet-fold 0 to {len(document) - 1}")
     if fold is not None and not 0 <= fold < len(document):
         raise UsageError(f"--nnunet-fold {fold}: expected 0 to {len(document) - 1}")
     return {split: tuple(cases) for split, cases in document[fold or 0].items()}
@@ -584,7 +584,7 @@ def _lists_in_one_folder(files: SourceFiles) -> list[dict[str, str]]:
 
 
 def _names_in_lists(files: SourceFiles, lists: Mapping[str, str]) -> list[str]:
-    """Return the names in lists; [] if a list is unreadable or a name comes twice."""
+    """Return the names in lists; [] if a list is unreadable or repeats a name."""
     try:
         texts = {split: files.read(path).decode("utf-8-sig") for split, path in lists.items()}
     except (SourceError, UnicodeDecodeError):

@@ -13,7 +13,6 @@ from functools import partial
 from itertools import islice
 from posixpath import basename, splitext
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.layout_hints import (
     HEAD_BYTES,
@@ -38,6 +37,7 @@ from halofeed.prep.sources.file_names import (
     is_image_name,
 )
 from halofeed.prep.sources.files import SourceFiles, pointer_kind
+from halofeed.system.errors import AnnotationsError, SourceError
 
 _NUMBER = r"\s+[-+.\deE]+"
 _TEXT_LABELS = {
@@ -192,7 +192,7 @@ def may_suggest_layout(files: SourceFiles, others: Iterable[str], images: Iterab
         images: path of one image per folder.
     """
     others, images = list(others), list(images)
-    # A text or mask stands for its image, which may be any of the images that are not listed here.
+    # A text or mask represents its image, which may be any of the images that are not listed here.
     beside_texts = [f"{splitext(path)[0]}.jpg" for path in others if path.lower().endswith(".txt")]
     of_masks = [f"images/{basename(path)}" for path in images if _lies_in(_MASK_FOLDER, path)]
     known = _FileSubset(files, [*others, *images, *of_masks])
@@ -223,7 +223,7 @@ def layout_hint(
         may_be_classes: whether several folders of images can be classes.
     """
     found = list(find_hints(files, named))
-    # The layout is right, and its own message says what is wrong.
+    # The layout is right, and its reader reports what is wrong.
     if any(one.layouts == (own,) for one in found):
         return ""
     # The files show one layout, and the user named another.
@@ -248,7 +248,7 @@ def add_hint(error: AnnotationsError, files: SourceFiles, own: str, named: str |
     found = list(find_hints(files, named))
     if not found or found[0].what in str(error) or any(own in one.layouts for one in found):
         return error
-    # A table or a folder of masks can belong to any layout, so that it says nothing against the user's choice.
+    # A table or a folder of masks can belong to any layout, so it does not contradict the user's choice.
     if found[0].layouts and not _TOOL_LAYOUTS.issuperset(found[0].layouts):
         return error
     return AnnotationsError(f"{error}; {found[0]}")
@@ -284,7 +284,7 @@ def _detect_dataset_json(files: ListedFiles, paths: Sequence[str]) -> Hint | Non
         if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
             return hint_of_layout(f"{path} is that of nnU-Net's version 1", "nnunet")
         if keys & {"modality", "training"}:
-            return hint_of_layout(f"{path} is that of the Medical Segmentation Decathlon", "msd")
+            return hint_of_layout(f"{path} is a file of the Medical Segmentation Decathlon", "msd")
     return None
 
 
@@ -298,7 +298,7 @@ def _keys_of_dataset_json(text: str) -> set[str]:
 def _detect_marks(files: ListedFiles, paths: Sequence[str], extension: str) -> Hint | None:
     for path, text in read_heads(files, paths, extension):
         for what, layout, marks in _MARKS[extension]:
-            # Keys of other tools may appear in comments and texts, so that each tool has marks of its own.
+            # Keys of other tools may appear in comments and texts, so each tool has specific marks.
             if all(re.search(mark, text, re.DOTALL) for mark in marks):
                 return hint_of_layout(f"{path} is {what}", layout)
     return None
@@ -449,7 +449,7 @@ def _detect_dicom(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
 def hint_of_dicom(files: ListedFiles, path: str) -> Hint:
     """Return the hint for a DICOM file: the layout dicom reads series, and single pictures are to be saved as PNG."""
     from halofeed.prep.formats.dicom.header_fields import is_single_picture  # takes 0.1 s
-    from halofeed.prep.formats.dicom.kinds import SINGLE_PICTURE_ADVICE
+    from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE
 
     # A radiograph or photograph in DICOM has no position, so that it is no slice of a volume.
     if is_single_picture(files.head(path, HEAD_BYTES)):
@@ -502,7 +502,7 @@ def _detect_packed_file(files: ListedFiles, paths: Sequence[str]) -> Hint | None
     for path in paths:
         stem, extension = splitext(path)
         command = UNPACK_COMMANDS.get(extension.lower())
-        # gzip of a picture; .nii.gz is an extension of its own.
+        # gzip of a picture; .nii.gz counts as one extension.
         if command and extension_of(stem) and not extension_of(path):
             return Hint(what=f"{path} is a compressed file", fix=unpack_advice(command, path))
     return None
@@ -581,7 +581,7 @@ def _content_of_table(files: ListedFiles, text: str) -> str:
     words = {word.lower() for word in re.findall(r"[\w-]+", first)}
     if "filename" not in words:
         return ""
-    # Folders of class names say nothing against boxes.
+    # Folders with class names do not exclude boxes.
     if {"xmin", "ymin", "xmax", "ymax"} <= words:
         return "boxes"
     # Class folders may have a list of their files beside them, which says the same.
@@ -590,7 +590,7 @@ def _content_of_table(files: ListedFiles, text: str) -> str:
 
 def _detect_container(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     """Detect files that hold pictures: tar files, TFRecord files and Parquet files."""
-    if any(_images(files)):  # an archive of the pictures may lie beside them
+    if any(_images(files)):  # an archive may contain the same pictures
         return None
     for path in paths:
         # metadata.parquet names files, and another detector knows it.

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, islice
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.file_content import FileContent, is_label_of, read_content
@@ -27,6 +26,7 @@ from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, folder_of, is_image_name, iterate_scans
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 from halofeed.system.wording import plural
 
 # The limits are estimates, as those of `pattern_candidates`.
@@ -101,7 +101,7 @@ class LayoutError(AnnotationsError):
     """Error of a source that does not fit the layout that the user named, with advice for that layout.
 
     The advice may open files, so it is made when the message is needed. `brief` is the message without it: another
-    layout, or the choice of one, has advice of its own.
+    layout, or the choice of one, has specific advice.
     """
 
     def __init__(self, brief: str, advice: Callable[[], str]) -> None:
@@ -133,7 +133,7 @@ labels with --image-pattern and --label-pattern: paths with {id} for the part th
     paths = list(iterate_scans(files.sizes()))
     if not paths:
         return "it holds no picture and no volume"
-    # Patterns pair one label with an image, so that these have advice of their own.
+    # Patterns pair one label with an image, so several labels need other advice.
     if several := several_labels(files, paths):
         return several
     path = paths[0]
@@ -271,8 +271,8 @@ class _Trials:
         # Several labels of one image, or a missing channel, show that the patterns are too wide.
         if not alone.keys() <= {NO_LABEL, NO_IMAGE}:
             return 0
-        most_alone = max(alone.values(), default=0)
-        return _count_files(good) if len(good) >= _LEAST_SHARE * (len(good) + most_alone) else 0
+        max_alone = max(alone.values(), default=0)
+        return _count_files(good) if len(good) >= _LEAST_SHARE * (len(good) + max_alone) else 0
 
     def _list(self, one: PathPatterns, paths: Mapping[str, int]) -> list[SourceExample]:
         """Return the examples that a conversion with these patterns lists."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.table_forms import is_description, is_metadata
 from halofeed.prep.sources.containers import check_shards, container_kind
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError
 
 _EXTENSIONS: dict[str, tuple[str, ...]] = {
     "csv": (".csv", ".tsv"),
@@ -26,7 +26,7 @@ def table_files(annotations: SourceFiles, annotation_file: str | None, form: str
     """Return the named table, or the tables of a form in the folder of the annotations.
 
     Raises:
-        AnnotationsError: there are none, or nothing says which of several belong together.
+        AnnotationsError: there are none, or several of which it is unclear which belong together.
     """
     if annotation_file is not None:
         return [annotation_file]

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, normalize_name, parse_literal
 from halofeed.prep.annotations.contract import is_split_name, read_required
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError
 
 GOOGLE_SETS = {
     **dict.fromkeys(("train", "training", "unassigned", ""), "train"),
@@ -107,7 +107,7 @@ def _hugging_face_rows(place: str, row: Row, column: str) -> Iterator[Row]:
     for values in zip(*objects.values(), strict=True):
         own = dict(zip(objects, values, strict=True))
         box, label = own.pop(box_key), own.pop(class_key)
-        # An object may have an id and a width of its own; those of the row are the picture's.
+        # An object may also have an id and a width; those of the row are the picture's.
         more = {f"object_{key}" if key in _PICTURE_KEYS else key: value for key, value in own.items()}
         yield {**more, **rest, BOX_LIST: box, "class": label}
     if not objects[box_key]:  # a picture without objects still is a row
@@ -125,7 +125,7 @@ def _by_key(objects: Any) -> Any:
 
 
 def _are_no_objects(objects: Any) -> bool:
-    """Return whether a cell says that there are none: it is empty, or null for each key, as Parquet has it."""
+    """Return whether a cell says that there are none: it is empty, or null for each key, as in Parquet."""
     if objects in (None, "", {}):
         return True
     return isinstance(objects, dict) and all(one is None for one in objects.values())
@@ -239,7 +239,7 @@ def _vertex_rows(place: str, row: Row) -> Iterator[Row]:
             sides = {side: one.get(written) for side, written in zip(CORNERS, _SIDES, strict=True)}
             yield {**known, "class": label, **sides}
         return
-    # An empty list says that the picture has no class; without a list nothing is said.
+    # An empty list means that the picture has no class; without a list its classes are unknown.
     has_list = "classificationAnnotations" in row
     yield {**known, "class": _classes(names) if names or has_list else ""}
 
@@ -293,6 +293,7 @@ def _open_images(
     # Image-level labels say with confidence 0 that a person looked and found no such object
     # (https://storage.googleapis.com/openimages/web/download_v7.html); boxes have a confidence too, which is 1.
     may_be_absent = confidence is not None and "xmin" not in known
+    # Without names and absent objects there is nothing to convert, and the codes are the classes.
     if not names and not may_be_absent:
         return None
 
@@ -365,7 +366,7 @@ def _are_yes_or_no(rows: Iterable[tuple[int, list[str]]], width: int, places: Se
     found = False
     for _, cells in rows:
         found = True
-        # One other value shows a measure and no class.
+        # A column with any other value is a measure and not a class.
         if len(cells) < width or any(cells[place].strip().lower() not in _YES_NO for place in places):
             return False
     return found

@@ -17,7 +17,6 @@ from functools import partial
 from itertools import count, islice
 from typing import Any
 
-from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.class_names import class_number
 from halofeed.prep.annotations.columns import CORNERS, ColumnMapping, has_columns, normalize_name
 from halofeed.prep.annotations.container_rows import FAULT, parquet_rows, usable_rows, webdataset_rows
@@ -34,6 +33,7 @@ from halofeed.prep.annotations.tfrecord_rows import tfrecord_rows
 from halofeed.prep.sources.containers import container_kind
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, SourceStream
+from halofeed.system.errors import AnnotationsError, UsageError
 from halofeed.system.wording import plural
 
 MAX_CACHED_BYTES = 4 << 20
@@ -337,7 +337,7 @@ def _read_csv(name: str, text: TableText, rule: ColumnRules) -> Table:
     header = [cell.strip() for cell in next(lines_of_file.written(), (0, []))[1]]
     may_have_form = "class" in rule.required  # published forms are those of classes and boxes
     note = ""
-    if any(map(is_image_name, header)):  # the name of a picture is no title, so the first line is a row
+    if any(map(is_image_name, header)):  # a picture's name is not a title, so the first line is a row
         google = find_google_form(name, lines_of_file.written) if may_have_form else None
         if google is not None:
             return _converted(name, google, lines_of_file.by_place, rule, text)
@@ -572,7 +572,7 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
     """Return a value as text; raise AnnotationsError if the column cannot hold it."""
     if value is None:
         return ""
-    # Text made of a list would be a class of its own for each list.
+    # If a list became text, each different list would be another class.
     if is_text and isinstance(value, dict | list) and not (may_list and isinstance(value, list)):
         kind = "an object" if isinstance(value, dict) else "a list"
         raise AnnotationsError(f"{place}: {column}: expected text or a number, got {kind}")

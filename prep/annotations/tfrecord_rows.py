@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import AnnotationsError, CorruptFileError, SourceError
 from halofeed.prep.annotations import labels
 from halofeed.prep.annotations.container_rows import (
     ContainerRow,
@@ -33,13 +32,14 @@ from halofeed.prep.sources.containers import ContainerReader, describe_member, o
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas import keys
 from halofeed.schemas.bounded_json import parse_json
-from halofeed.schemas.files import DATASET_INFO, FEATURES, LABEL_MAP
+from halofeed.schemas.file_layout import DATASET_INFO, FEATURES, LABEL_MAP
 from halofeed.schemas.tfexample import Decoded, decode_example
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_header, check_record
+from halofeed.system.errors import AnnotationsError, CorruptFileError, SourceError
 
 _MAX_VALUES = 1_000_000
 _MAX_MASK_PIXELS = 1 << 28
-"""Most pixels of an object's mask, as of a picture of 16,384 x 16,384."""
+"""Most pixels of an object's mask: those of a picture of 16,384 x 16,384."""
 _FILE_NAMES = (keys.FILENAME, "file_name", "filename", "id", keys.SOURCE_ID)
 """Keys of the name of a picture's file, of which the first one with a text is used."""
 _YXYX = "REL_YXYX"
@@ -66,7 +66,7 @@ class _ClassFeature:
         """Return the classes in one record; None for the number -1, with which TFDS means no label."""
         numbers = [int(one) for one in features.get(self.numbers, ())]
         texts = [_text(one) for one in features.get(self.texts, ())] if self.texts else []
-        # Names count more than numbers, which depend on a label map; some writers leave them empty.
+        # Names count more than numbers, which depend on a label map. They may be empty.
         if texts and all(texts):
             return list(texts)
         return [None if one == -1 else self.names.get(one, str(one)) for one in numbers]
@@ -429,7 +429,7 @@ def _tfds_schema(files: SourceFiles, name: str, options: LayoutOptions) -> _Reco
     if not boxes or options.wants_boxes is False:
         return schema
     box = _tfds_box(described, boxes)
-    # What describes an object lies beside its box: objects/bbox, objects/label, objects/is_crowd.
+    # The features of an object are named alike: objects/bbox, objects/label, objects/is_crowd.
     own = [one for one in found if one.parts[:-1] == box.parts[:-1] and one is not box]
     classes = _of_kind(own, "classLabel", in_sequence=1)
     others = [one for one in own if one.in_sequence == 1 and one not in classes]

@@ -88,7 +88,7 @@ def _describe_document(path: str, text: str) -> Hint | None:
     keys = json_keys(text)
     top = dict.fromkeys(key for key in _JSON_KEY.findall(text) if {key, f"[].{key}"} & keys)
     tool, fix = next((found for key, *found in _OTHER_TOOLS if key in keys), ("JSON", _OTHER_TABLE))
-    # A list of numbers or texts alone says nothing.
+    # A list of only numbers or texts is not evidence.
     if not top:
         return None
     return Hint(what=f"{path} is {tool} with the keys {shorten_list(list(top)[:12])}", fix=fix)
@@ -132,7 +132,7 @@ def _describe_text(path: str, text: str, pictures: Collection[str]) -> Hint | No
     """
     if path.lower().endswith(".xml"):
         return _describe_xml(path, text) if name_stem(path) in pictures else None
-    # Text files of numbers are labels even where they are called otherwise than the pictures.
+    # Text files of numbers are labels even if their names differ from those of the pictures.
     if not path.endswith(".txt") and name_stem(path) not in pictures:
         return None
     rows = [re.split(r"[\s,;]+", line.strip(" ,;")) for line in _first_lines(text)]

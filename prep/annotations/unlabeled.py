@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from halofeed.prep.sources.example import SourceExample
-from halofeed.system.spill import SpillList
+from halofeed.storage.spill import SpillList
 
 UNLABELED_SPLIT = "unlabeled"
 """Split of images without a label for which the source names no split of such images."""
@@ -19,7 +19,7 @@ Assign = Callable[[Iterable[SourceExample]], Iterator[SourceExample]]
 def assign_unlabeled_apart(
     examples: Iterable[SourceExample], assign: Assign, *, by_shares: bool
 ) -> Iterator[SourceExample]:
-    """Yield examples of a segmentation set with their splits, those without a label in splits of their own.
+    """Yield examples of a segmentation set with their splits, those without a label in separate splits.
 
     The record of an image without a label has zeros as label. In a split with labeled records, a loss or a metric that
     does not use `labelled` would take these zeros for background. Whether an image has a label decides, not the name

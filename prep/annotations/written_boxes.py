@@ -1,4 +1,4 @@
-"""Boxes of annotated objects from what annotations write: numbers, flags, and shapes of drawing tools."""
+"""Boxes of annotated objects from the numbers, flags and drawing tools' shapes that annotations contain."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.annotations.columns import to_corners
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.sources.example import Box
+from halofeed.system.errors import SourceError, UsageError
 
 T = TypeVar("T")
 MIN_BAD_OBJECTS = 10
-"""Fewer unusable objects are slips, whatever their share, unless no object is usable (an estimate)."""
+"""Fewer unusable objects are single errors, whatever their share, unless no object is usable (an estimate)."""
 _MIN_ALL_BAD = 3
-"""Fewer objects, all of them unusable, may be slips (an estimate)."""
+"""Fewer objects, all of them unusable, may be single errors (an estimate)."""
 BOX_IS_INVERTED = "box is inverted"
 _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _NO_OUTLINE = "object has no segmentation"
 _CORNERS_OF_CIRCLE = 72
 """Corners of the polygon of an ellipse, as VIA exports it."""
-_CORNERS = 4
-_LEAST_NUMBERS = 6
-"""Numbers of a triangle."""
+_CORNERS = 4  # of a rectangle
+_MIN_NUMBERS = 6
+"""Numbers of a triangle, the smallest polygon."""
 _ROUNDED_CORNER = 0.03
 """Share of the sides of the upright box by which corners with few decimals may be off (an estimate)."""
-_MOST_ROUNDED = 2.0
-"""Pixels by which the sum of four corners in whole pixels may be off."""
+_MAX_ROUNDED = 2.0
+"""Pixels by which a sum of four corners may be off if each is rounded to whole pixels, by half a pixel at most."""
 BOX_IS_ORIENTED = "box is oriented"
 LINE_IS_NO_POLYGON = "polygon has fewer than 3 points"
 SHAPE_IS_NO_BOX = "shape is no box"
@@ -52,7 +52,7 @@ def make_box(label: str, corners: Sequence[float], what: str, **flags: Any) -> B
     annotation: box is inverted (row 3 'hat': x from 5 to 4, y from 0 to 1)
     """
     xmin, ymin, xmax, ymax = corners
-    # Exchanged corners, or x, y, width, height read as corners: which one is unknown.
+    # The corners are exchanged, or x, y, width, height were read as corners. Nothing shows which.
     if xmax < xmin or ymax < ymin:
         extent = f"x from {xmin:g} to {xmax:g}, y from {ymin:g} to {ymax:g}"
         raise SourceError("annotation", BOX_IS_INVERTED, f"{what} {label!r}: {extent}")
@@ -83,18 +83,18 @@ def rectangle_of(
         **flags: further fields of the box.
 
     Raises:
-        SourceError: the options ask for masks, and `flags` has none; or the box is turned, and the options drop such.
+        SourceError: the options ask for masks, and `flags` has none; or the options drop turned boxes, and this is one.
 
     >>> box = rectangle_of("hat", [0, 0, 4, 2], "object 1", LayoutOptions(), turn=90)
     >>> box.xmin, box.ymin, box.xmax, box.ymax
     (1.0, -1.0, 3.0, 3.0)
     """
-    # A rectangle is no outline; as a mask it would teach boxes.
+    # A rectangle is not an outline: a model trained on it as a mask would learn boxes.
     if options.masks and "mask" not in flags:
         raise SourceError("annotation", _NO_OUTLINE, f"{what} is no polygon")
     corners = to_corners(numbers, form if options.box_form == "auto" else options.box_form)
     box = make_box(label, corners, what, **flags)
-    # A half turn gives the same box.
+    # No turn or half a turn gives the same box.
     if not turn % 180:
         return box
     x, y = (box.xmin + box.xmax) / 2, (box.ymin + box.ymax) / 2
@@ -107,7 +107,8 @@ def turned_box(box: Box, center: tuple[float, float], turn: float, what: str, op
     Raises:
         SourceError: the options drop oriented boxes.
     """
-    # A quarter turn, also one written in radians, is exact: the sine of a float would leave a share of a side.
+    # Quarter turns, even converted from radians, are computed exactly: with the sine of a rounded angle, a side would
+    # not be along its axis.
     quarter = {0.0: (1.0, 0.0), 90.0: (0.0, 1.0), 180.0: (-1.0, 0.0), 270.0: (0.0, -1.0)}.get(
         round(turn, 3) % 360
     )
@@ -122,7 +123,7 @@ def turned_box(box: Box, center: tuple[float, float], turn: float, what: str, op
 
 
 def check_oriented(share: float | None, what: str, options: LayoutOptions) -> None:
-    """Raise SourceError for an oriented box if the options drop these."""
+    """Raise SourceError for an oriented box if the options drop oriented boxes; `share` is None for an upright one."""
     if share is not None and options.oriented_boxes == "drop":
         detail = f"{what}: it fills {share:.0%} of its upright box, which --oriented-boxes upright takes"
         raise SourceError("annotation", BOX_IS_ORIENTED, detail)
@@ -138,7 +139,7 @@ def polygon_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
     ([[1, 2, 5, 2, 5, 9]], 14.0)
     """
     # A line has no area.
-    if len(numbers) < _LEAST_NUMBERS or len(numbers) % 2:
+    if len(numbers) < _MIN_NUMBERS or len(numbers) % 2:
         raise SourceError("annotation", LINE_IS_NO_POLYGON, f"{what}: {len(numbers) // 2}")
     x, y = numbers[::2], numbers[1::2]
     share = None
@@ -159,11 +160,12 @@ def polygon_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
 def usable_parts(polygons: Sequence[Any], what: str, options: LayoutOptions) -> tuple[list[list[float]], int]:
     """Return the polygons of a mask in COCO's form, and the number of those left out for fewer than three points.
 
-    Like Detectron2, the reader leaves such a polygon out, and an object that has no other one too: pycocotools draws a
-    line, or takes four numbers for a box.
+    Like Detectron2, the reader leaves out such a polygon, and an object without any other polygon. pycocotools would
+    draw a line, or take four numbers for a box.
 
     Raises:
-        SourceError: a polygon is no list of x, y, x, y, ...; or none is left, or the options reject the image.
+        SourceError: a polygon is not a list of x, y, x, y, ...; no polygon is left; or one is left out, and the options
+            reject the image.
 
     >>> usable_parts([[1, 1, 5, 1, 5, 5], [7, 7, 8, 8]], "object 1", LayoutOptions())
     ([[1, 1, 5, 1, 5, 5]], 1)
@@ -174,9 +176,9 @@ def usable_parts(polygons: Sequence[Any], what: str, options: LayoutOptions) -> 
     for polygon in polygons:
         for value in polygon:
             parse_number(value, f"{what} segmentation")
-    usable = [polygon for polygon in polygons if len(polygon) >= _LEAST_NUMBERS]
+    usable = [polygon for polygon in polygons if len(polygon) >= _MIN_NUMBERS]
     lost = len(polygons) - len(usable)
-    # An object without one of its parts is another object, if the user wants no changes.
+    # With --on-bad-object reject, an object that lacks one of its parts counts as unusable.
     if not usable or (lost and options.on_bad_object == "reject"):
         raise SourceError("annotation", LINE_IS_NO_POLYGON, f"{what}: {polygons!r:.60}")
     return usable, lost
@@ -189,24 +191,25 @@ def polygon_area(numbers: Sequence[float]) -> float:
     8.0
     """
     x, y = numbers[::2], numbers[1::2]
-    left, top = x[0], y[0]  # small numbers lose fewer digits
+    left, top = x[0], y[0]  # differences from a corner are small numbers, whose products lose fewer digits
     pairs = zip(x, y, [*x[1:], x[0]], [*y[1:], y[0]], strict=True)
     return abs(math.fsum((a - left) * (d - top) - (c - left) * (b - top) for a, b, c, d in pairs)) / 2
 
 
 def share_of_turned_rectangle(numbers: Sequence[float]) -> float | None:
-    """Return the share of its upright box that a rectangle fills whose sides are not along the axes.
+    """Return the share of its upright box that a turned rectangle fills; None for every other polygon.
 
-    The result is None for every other polygon. The numbers may be pixels or shares of the sides of a picture: of a
-    rectangle remains a parallelogram when the axes are scaled, in which the products of the x of two neighboring sides
-    and of their y have opposite signs. Four points that a person clicks on are hardly ever so.
+    A turned rectangle has sides that are not along the axes. The numbers may be pixels or shares of the sides of the
+    picture. Scaling the axes makes a parallelogram of a rectangle, but one property remains: for two neighboring sides,
+    the product of their x and the product of their y have opposite signs. Four points that a person clicks rarely have
+    it.
 
     >>> share_of_turned_rectangle([2, 0, 4, 2, 2, 4, 0, 2])
     0.5
     >>> share_of_turned_rectangle([0, 0, 4, 0, 4, 2, 0, 2]), share_of_turned_rectangle([0, 0, 4, 1, 4, 3, 0, 2])
     (None, None)
     """
-    # Some tools close a polygon by repeating its first point.
+    # A polygon may be closed by repeating its first point.
     if len(numbers) == 2 * _CORNERS + 2 and list(numbers[:2]) == list(numbers[-2:]):
         numbers = numbers[:-2]
     if len(numbers) != 2 * _CORNERS:
@@ -224,11 +227,10 @@ def share_of_turned_rectangle(numbers: Sequence[float]) -> float | None:
 
 
 def _is_parallelogram(numbers: Sequence[float], width: float, height: float) -> bool:
-    """Return whether opposite sides of four corners are equal, but for the rounding of the corners."""
+    """Return whether opposite sides of four corners are equal, except for the rounding of the corners."""
     x, y = numbers[::2], numbers[1::2]
     gap_x, gap_y = x[0] + x[2] - x[1] - x[3], y[0] + y[2] - y[1] - y[3]
-    # Each of four corners in whole pixels is up to half a pixel off.
-    rounded = _MOST_ROUNDED if all(float(side).is_integer() for side in numbers) else 0.0
+    rounded = _MAX_ROUNDED if all(float(side).is_integer() for side in numbers) else 0.0
     limit_x, limit_y = max(_ROUNDED_CORNER * width, rounded), max(_ROUNDED_CORNER * height, rounded)
     return abs(gap_x) <= limit_x and abs(gap_y) <= limit_y
 
@@ -246,7 +248,7 @@ def ellipse_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
     cosine, sine = math.cos(angle), math.sin(angle)
     across, down = math.hypot(first * cosine, second * sine), math.hypot(first * sine, second * cosine)
     mask = None
-    # A mask is polygons, so that the rim becomes one.
+    # A mask consists of polygons, so the rim of the ellipse becomes one.
     if options.masks:
         turns = (2 * math.pi * corner / _CORNERS_OF_CIRCLE for corner in range(_CORNERS_OF_CIRCLE))
         rim = ((first * math.cos(turn), second * math.sin(turn)) for turn in turns)
@@ -256,7 +258,7 @@ def ellipse_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
 
 
 def bitmap_of(label: str, corner: Sequence[float], head: bytes, what: str, options: LayoutOptions) -> Box:
-    """Return the box of a bitmap whose first pixel is at (x, y), by the size in the head of its PNG file."""
+    """Return the box of a PNG bitmap whose first pixel is at (x, y); the size is in the first bytes of the file."""
     if not head.startswith(_PNG) or len(head) < PNG_HEAD_BYTES:
         raise SourceError("annotation", "bitmap is no PNG", what)
     height, width = size_of_png(head)
@@ -286,7 +288,7 @@ def unite_parts(parts: Sequence[T], box_of: Callable[[T], Box], options: LayoutO
         try:
             boxes.append(box_of(part))
         except SourceError as error:
-            # An unreadable number is a fault, unlike a line beside an area.
+            # A line beside an area can be left out; an unreadable number makes the whole object unusable.
             if error.reason not in _NO_AREA or options.on_bad_object == "reject":
                 raise
             faults.append(error)
@@ -341,14 +343,14 @@ def parse_number(text: object, what: str) -> float:
     12.5
     """
     try:
-        # float() takes True for 1 and 1_000 for 1000, which no format writes.
+        # float() reads True as 1 and 1_000 as 1000, which no format writes.
         if isinstance(text, bool) or "_" in str(text):
             raise ValueError
         value = float(text)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         comma = "; write a point for the comma" if isinstance(text, str) and _COMMA.fullmatch(text) else ""
         raise SourceError("annotation", "not a number", f"{what} is {text!r:.80}{comma}") from None
-    # NaN compares with nothing, so that no later check would find it.
+    # Comparisons with NaN are false, so no later check would find it.
     if not math.isfinite(value):
         raise SourceError("annotation", "number is not finite", f"{what} is {text!r}")
     return value
@@ -401,7 +403,7 @@ def is_mostly_bad(bad: int, objects: int) -> bool:
 
 def angle_of(value: object, what: str, options: LayoutOptions) -> float:
     """Return the angle by which a box is turned; 0 without one, or if the options ignore the rotation."""
-    # --ignore-columns rotation takes turned boxes as they stand.
+    # With --ignore-columns rotation, the box counts as upright.
     if value in (None, "") or "rotation" in (name.lower() for name in options.ignore_columns):
         return 0.0
     return parse_number(value, f"{what} rotation")
@@ -422,7 +424,7 @@ def declared_size(height: object, width: object) -> tuple[int, int] | None:
     ((480, 640), None, None)
     """
     sides = [0.0 if side is None or side == "" else parse_number(side, "size") for side in (height, width)]
-    # Half a pixel shows that the size is of something else.
+    # A picture has no half pixels, so the number means something else.
     if min(sides) < 0 or any(side != int(side) for side in sides):
         raise SourceError("annotation", "size is not whole pixels", f"height {height}, width {width}")
     return (int(sides[0]), int(sides[1])) if min(sides) > 0 else None

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.convert.tallies import NOTED_SHARE
 from halofeed.prep.geometry.orientation import offset_between, plan_canonical, plan_onto, tolerance_for
 from halofeed.prep.geometry.scan import Finding, Grid, Scan
-from halofeed.prep.geometry.volume import VolumePlan, describe_grid
+from halofeed.prep.geometry.volume_plan import VolumePlan, describe_grid
 from halofeed.prep.voxels.resample import apply_image, apply_mask, view_of
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 
 Voxels = NDArray[Any]
 _WHERE_IT_LIES = "--channel-grid resample brings further channels onto the first one's"
@@ -55,7 +55,7 @@ def bring_channel(plan: VolumePlan | None, scan: Scan, voxels: Voxels) -> tuple[
         voxels: [depth, height, width, channel] as stored.
 
     Raises:
-        SourceError: the channel lies completely outside of the first.
+        SourceError: the channel is completely outside the first.
     """
     values = view_of(plan_canonical(scan.grid), voxels)
     if plan is None:
@@ -63,7 +63,7 @@ def bring_channel(plan: VolumePlan | None, scan: Scan, voxels: Voxels) -> tuple[
     file = scan.files[0] if scan.files else ""
     covered = apply_mask(plan, np.broadcast_to(np.uint8(1), plan.source.shape))
     uncovered = 1 - float(np.count_nonzero(covered)) / covered.size
-    # A shift that leaves nothing in common is no registration.
+    # Grids without a common region are not registered.
     if uncovered == 1:
         detail = f"{file}; it is another patient's, or its affine was lost: correct the pair or the file"
         raise SourceError("geometry", "channel lies outside of the first", detail)

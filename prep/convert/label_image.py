@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import BmpImagePlugin, GifImagePlugin, Image, ImageFile, PngImagePlugin, TiffImagePlugin
 
-from halofeed.errors import SourceError
 from halofeed.prep.annotations.class_names import LabelCoding
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.tallies import count_labels
@@ -38,10 +37,11 @@ from halofeed.prep.voxels.label_volumes import (
     merge_class_masks,
     merge_labels,
 )
+from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
-MOST_SINGLE = 8
+MAX_SINGLE = 8
 """Values of isolated pixels below which a label counts as drawn, see `check_drawn`."""
 GRAY_FIX = (
     "--label-values shown takes the gray values, as image viewers and most readers do, --label-values stored the "
@@ -372,13 +372,13 @@ def check_drawn(planes: NDArray[Any], path: str) -> None:
     for plane in planes:
         counts = _count_pixels(plane)
         # Few values are checked in a moment: no picture with them can be refused.
-        if len(counts) <= MOST_SINGLE and len(planes) == 1:
+        if len(counts) <= MAX_SINGLE and len(planes) == 1:
             return
         pixels.update(counts)
         single.update(_count_pixels(plane[_count_alike(plane) <= 3]))  # a pixel equals itself
     scattered = sorted(value for value, count in pixels.items() if value and single[value] > 0.9 * count)
     drawn = sorted(pixels.keys() - {0, *scattered})
-    if len(scattered) < MOST_SINGLE or len(scattered) <= len(drawn):
+    if len(scattered) < MAX_SINGLE or len(scattered) <= len(drawn):
         return
     # Blending of two classes may hit a third one, which has few pixels then.
     least = (pixels.total() - pixels[0]) / 20

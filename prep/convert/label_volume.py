@@ -20,15 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.annotations.class_names import normalize_class_name
 from halofeed.prep.annotations.documents import parse_json_document, read_limited
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.convert.label_image import MOST_SINGLE, check_drawn, decoder_of, read_label_image, renumber
+from halofeed.prep.convert.label_image import MAX_SINGLE, check_drawn, decoder_of, read_label_image, renumber
 from halofeed.prep.convert.tallies import NOTED_SHARE, count_labels, measure_coverage
 from halofeed.prep.formats.clip.frame_folder import natural_order
 from halofeed.prep.formats.volume.voxel_values import NEGATIVE_LABELS
-from halofeed.prep.formats.volumes import ScanOptions, open_mask
+from halofeed.prep.formats.volume_formats import ScanOptions, open_mask
 from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule
 from halofeed.prep.options.recipe import Recipe
@@ -37,15 +36,16 @@ from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS, extension_o
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.voxels.label_volumes import MAX_CLASS, merge_class_masks, merge_labels
 from halofeed.prep.voxels.resample import apply_mask, view_of
-from halofeed.schemas.fields import MOST_CLASSES, count_overlaps
+from halofeed.schemas.fields import MAX_CLASSES, count_overlaps
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 Voxels = NDArray[Any]
 """Integers [depth, height, width]."""
 _HIGHEST_BIT = 30
 """Highest bit of a positive int32. Classes without an id get the bits from 16 on, and share this one at the end."""
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _SAMPLED_PLANES = 16
 _NOTED_OFFSET_VOXELS = 0.01
 """Offset from the scan's grid, as a fraction of a voxel, above which a mask gets a finding."""
@@ -150,9 +150,9 @@ class LabelReader:
         """Open the label of a DICOM series that has a picture for each slice.
 
         A picture belongs to the slice of the same name. Without such names, both are taken in order of their names if
-        the slices lie in that order.
+        the slices have that order.
         """
-        # One more or less would shift all that follow it.
+        # Pictures are paired with slices in order, so one more or less would shift all that follow.
         if len(members) != len(self.slices):
             detail = (
                 f"{plural(len(members), 'picture')} in {path}, {plural(len(self.slices), 'slice')} in "
@@ -304,7 +304,7 @@ class LabelReader:
                 Finding.corrected(FindingName.OBJECTS_BY_CLASS, f"{len(classes) - 1} objects"),
             )
         # With a label map, unknown values are refused one by one; an ignore label is often drawn as a thin border.
-        if label_map.is_open and label_map.ignore is None and len(present) > MOST_SINGLE:
+        if label_map.is_open and label_map.ignore is None and len(present) > MAX_SINGLE:
             check_drawn(_sample_planes(values), path)
         ids = label_map.sets_of_values(present) if self._as_sets else label_map.ids_of_values(present)
         found = [*mask.findings, *findings]
@@ -328,7 +328,7 @@ class LabelReader:
         document_path = f"{path.removesuffix(extension_of(path))}.json"
         if not path.lower().endswith(VOLUME_FILE_EXTENSIONS) or self.files.size(document_path) is None:
             return {}
-        instances = _instances_of(read_limited(self.files, document_path, "document of a label", _MOST_BYTES))
+        instances = _instances_of(read_limited(self.files, document_path, "document of a label", _MAX_BYTES))
         # dcm2niix writes CASE.json too, with fields of the header.
         if instances is None:
             return {}
@@ -371,9 +371,9 @@ class LabelReader:
             fix = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
             if same_shape and not _may_be_taken_by_voxels(mask.grid, self.grid):
                 fix = "its axes run otherwise than the image's; --mask-grid resample takes it where its affine puts it"
-            # A mask of the scan's shape may have lost its affine; one of another shape was drawn on another grid.
             if self.recipe.mask_grid == "resample":
                 return _resample(turned.target, values, self.canonical, fix)
+            # A mask of the scan's shape may have lost its affine; one of another shape was drawn on another grid.
             if self.recipe.mask_grid == "voxels" and same_shape:
                 finding = Finding.corrected(FindingName.MASK_AFFINE_DIFFERS, "taken voxel for voxel")
                 return view_of(plan_canonical(self.grid), stored), (finding,)
@@ -435,7 +435,7 @@ def _ids_of_names(names: Mapping[int, str], label_map: LabelMap, *, sets: bool) 
             f"{', '.join(map(repr, names.values()))}; list them with --classes, or in a file with --label-map",
         )
     ids: dict[int, int] = {}
-    bit = MOST_CLASSES
+    bit = MAX_CLASSES
     for place, (number, name) in enumerate(names.items(), start=1):
         identity = label_map.ids.get(name)
         if identity is None or (identity == 0 and name.lower() != "background"):
@@ -474,7 +474,7 @@ def _may_be_taken_by_voxels(mask: Grid, image: Grid) -> bool:
 
 
 def _resample(source: Grid, values: Voxels, target: Grid, fix: str) -> tuple[Voxels, tuple[Finding, ...]]:
-    """Resample a mask to its scan's grid; refuse one that lies completely outside, with `fix` as the detail."""
+    """Resample a mask to its scan's grid; refuse one that is completely outside, with `fix` as the detail."""
     onto = plan_onto(source, target)
     on_scan = apply_mask(onto, values)
     # A label that leaves nothing on its scan belongs to another one, or its affine was lost.

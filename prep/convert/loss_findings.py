@@ -16,7 +16,7 @@ from halofeed.schemas.ledger import Ledger
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Statistics
 
-MOST_RECORDS: Final = 0.5
+MAX_RECORDS: Final = 0.5
 """Share of records above which a loss that makes a record useless refuses the conversion."""
 _LISTED_CLASSES: Final = 8
 
@@ -67,7 +67,7 @@ class LossFinding:
         text: sentence with the numbers and an example.
         fix: options of another conversion that avoid the loss.
         is_useless: whether a record that is hit is of no use for training.
-        is_said: whether the summary of a conversion says it in a line of its own.
+        is_said: whether the summary of a conversion prints it on a separate line.
     """
 
     name: str
@@ -86,7 +86,7 @@ class LossFinding:
     @property
     def refuses(self) -> bool:
         """Return whether most records are useless."""
-        return self.is_useless and self.share > MOST_RECORDS
+        return self.is_useless and self.share > MAX_RECORDS
 
     def __str__(self) -> str:
         return f"{self.text}; {self.fix}"
@@ -108,7 +108,7 @@ class LossRule:
         example: name of the count in the ledger whose example is given.
         fix: function that returns the options that avoid the loss.
         is_useless: whether a record that is hit is of no use.
-        is_said: whether the summary of a conversion says it in a line of its own.
+        is_said: whether the summary of a conversion prints it on a separate line.
     """
 
     name: str
@@ -328,7 +328,7 @@ def _stored_objects(converted: Converted) -> int:
 def _without_objects(converted: Converted) -> tuple[int, int]:
     by_count = converted.statistics.boxes_per_image or {}
     images = sum(by_count.values())
-    # Objects that were there and were dropped have findings of their own.
+    # Other findings cover objects that existed and were dropped.
     has_cause = _dropped(converted)[0] or _dropped_flagged(converted)[0] or _emptied_pictures(converted)[0]
     return images if set(map(str, by_count)) == {"0"} and not has_cause else 0, images
 

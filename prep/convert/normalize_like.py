@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from halofeed.errors import UsageError
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.volumes import default_dtype
 from halofeed.prep.voxels.counts import ValueCounts, mean_and_deviation, percentile
 from halofeed.prep.voxels.intensity import IntensityWindow, Standardization
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Intensities
+from halofeed.system.errors import UsageError
 
 PERCENTILES = (0.5, 99.5)
 

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.annotations.resolve_boxes import scale_to_pixels
 from halofeed.prep.annotations.written_boxes import BOX_IS_ORIENTED
 from halofeed.prep.convert.label_image import label_on_grid
-from halofeed.prep.convert.losses import (
+from halofeed.prep.convert.loss_measures import (
     add_classes,
     add_instances,
     add_keypoints,
@@ -47,10 +46,11 @@ from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.masks import encode_mask_png, mask_area, stored_mask
 from halofeed.schemas import keys
-from halofeed.schemas.files import ZERO_AREA
+from halofeed.schemas.file_layout import ZERO_AREA
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Value
+from halofeed.system.errors import SourceError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class AnnotatedPicture:
         label: class indices of its label images on the label file's grid, if there are any.
         classes: class ids that occur in its label images.
         image: facts about the picture, without its pixels.
-        grid: grid of the annotations, "stored" or "displayed"; None where neither the user nor other pictures say it.
+        grid: grid of the annotations, "stored" or "displayed"; None if neither the user nor other pictures show it.
         orientation: EXIF orientation, 1 to 8, from the annotations to the displayed picture.
     """
 
@@ -85,7 +85,7 @@ It returns (reason, detail) of each dropped object, and raises SourceError where
 
 _UNPROVEN = (
     "has an EXIF orientation, and nothing shows whether it was annotated as stored or as displayed: taken as stored; "
-    "say --annotation-grid stored or displayed"
+    "use --annotation-grid stored or displayed"
 )
 _CONTRADICTED = "declared size shows another grid than --annotation-grid says"
 
@@ -100,7 +100,7 @@ def annotated_orientation(
 
     Args:
         declared: (height, width) in the annotations; None without one.
-        grid: "stored" or "displayed" where the user or other pictures say it.
+        grid: "stored" or "displayed" if the user or other pictures show it.
     """
     stored = image.stored_size
     displayed = displayed_size(image.orientation, stored)
@@ -341,7 +341,7 @@ def _area_of(box: Box) -> float | None:
 
 def _described(index: int, box: Box) -> str:
     corners = f"x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}"
-    return f"box {index + 1} ({box.label!r}): {corners}; correct it, or say --boxes-zero-area keep"
+    return f"box {index + 1} ({box.label!r}): {corners}; correct it, or use --boxes-zero-area keep"
 
 
 def _draw_masks(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.geometry.scan import Finding, Grid, VolumeShape
-from halofeed.prep.geometry.volume import AxisView, Ranges, VolumePlan, full_ranges
+from halofeed.prep.geometry.volume_plan import AxisView, Ranges, VolumePlan, full_ranges
 from halofeed.prep.voxels.counts import ValueCounts, count_intensities, merge_counts
 from halofeed.prep.voxels.intensity import as_numbers, in_memory_order
 from halofeed.prep.voxels.label_volumes import CT_FOREGROUND_HU
@@ -30,7 +30,9 @@ ROW_STEP = 8
 _CHUNK_PIXELS = 1 << 24
 """OpenCV counts in float32, which is exact up to this number."""
 _CHUNK_LABELS = 1 << 20
+"""Labels that are counted at once, which limits the memory of the runs."""
 _WIDE_PIXELS = 1 << 18
+"""16-bit pixels that are converted to int64 at once, which limits the memory of the squares."""
 
 
 ImageSums = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]
@@ -222,7 +224,7 @@ _MAX_SAMPLES: Final = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """Volumes in mm³ of a scan and of each class but the background; `cut` volumes are in no record.
+    """Volumes in mm³ of a scan and of each class except the background; `cut` volumes are in no record.
 
     Args:
         cut_share: share of the scan's field of view that is in no record, 0 to 1.
@@ -314,7 +316,7 @@ def _body_cut_share(
 ) -> float:
     """Return the share of the body's voxels that no record shows, from evenly spaced samples of large scans.
 
-    The body is what lies above -500 HU, or above the mean of a scan without values below that.
+    The body is the part above -500 HU, or above the mean of a scan without values below that.
     """
     step = _sampling_step(image.size)
     sample = image[::step, ::step, ::step]
@@ -325,6 +327,7 @@ def _body_cut_share(
         return 0.0
     if shares is None:
         return 1 - float(_inside(np.argwhere(body) * step, plans).mean())
+    # Each voxel of the body counts with the product of its shares along the axes.
     depth, height, width = (share[::step] for share in shares)
     return max(0.0, 1 - float(depth @ (body @ width @ height)) / int(body.sum()))
 
@@ -344,6 +347,7 @@ def percent_cut(share: float) -> int:
 
 def _shares(shape: VolumeShape, plans: Sequence[VolumePlan]) -> list[NDArray[np.float64]] | None:
     """Return the share of each source voxel's side that the targets show, along each axis; None for oblique plans."""
+    # Tiles overlap and together cover one box, so its ends along each axis are enough.
     low, high = [math.inf] * 3, [-math.inf] * 3
     for plan in plans:
         matrix = plan.to_source

@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.resize import (
     ResizePlan,
     apply_affine,
@@ -27,6 +26,7 @@ from halofeed.prep.geometry.resize import (
 from halofeed.prep.sources.example import Keypoint
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Value
+from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import plural
 
 _Boxes = npt.NDArray[np.float64]

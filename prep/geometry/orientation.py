@@ -18,9 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.geometry.scan import GRID_TOLERANCE_VOXELS, MAX_GRID_TOLERANCE_VOXELS, Grid, VolumeShape
-from halofeed.prep.geometry.volume import (
+from halofeed.prep.geometry.volume_plan import (
     AxisView,
     Resample,
     VolumePlan,
@@ -34,6 +33,7 @@ from halofeed.prep.geometry.volume import (
     plan_window,
     triple,
 )
+from halofeed.system.errors import SourceError
 
 SHEAR_COSINE: Final = 1e-3
 """Axes within this cosine of a right angle (0.06°) are not resampled. Over 400 mm their ends deviate by 0.4 mm from a
@@ -107,7 +107,7 @@ def plan_orthogonal(grid: Grid) -> VolumePlan:
     linear interpolation; masks use the nearest voxel. Voxels outside all slices get the fill value. If two pairs of
     axes are orthogonal, as with a gantry tilt, height and width are the slice.
     """
-    # Resampling blurs, so that a grid which is orthogonal but for rounding stays.
+    # Resampling blurs, so a grid that is orthogonal except for rounding stays.
     if shear_cosine(grid) <= SHEAR_COSINE:
         return plan_nothing(grid)
     cosines, linear = _cosines(grid), grid.affine[:3, :3]
@@ -171,7 +171,7 @@ def _turn_of(source: Grid, shape: VolumeShape, matrix: NDArray[np.float64]) -> V
     """Return the permutation that aligns each source axis with one target axis, or None if there is none."""
     linear = matrix[:3, :3]
     order = triple(np.abs(linear).argmax(axis=0).tolist())
-    # Two axes that lie along one axis are oblique: no turn aligns them.
+    # If two axes are closest to the same target axis, the grid is oblique: no turn aligns it.
     if sorted(order) != [0, 1, 2]:
         return None
     rest = np.abs(linear) * np.array(shape)

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from halofeed.errors import SourceError, UsageError
+from halofeed.system.errors import SourceError, UsageError
 
 KERNEL_NAMES: Final = (
     "antialias",

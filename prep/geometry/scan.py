@@ -126,7 +126,7 @@ class Scan:
         held_bytes: bytes of files held until the scan is released.
         read_bytes: additional peak memory of `read`, with the voxels; 0 if these are a view of the file.
         origin: identifiers of a DICOM series; None for other files.
-        slices: path of each slice along the depth, if each is a file of its own; else ().
+        slices: path of each slice along the depth, if each slice is a separate file; else ().
     """
 
     grid: Grid

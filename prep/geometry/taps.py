@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 
 Float64 = NDArray[np.float64]
 

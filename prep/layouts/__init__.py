@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, list_documents
-from halofeed.prep.annotations.contract import Layout, LayoutOptions, PartwiseListing
+from halofeed.prep.annotations.contract import Layout, LayoutOptions, Listing, PartwiseListing, as_listing
 from halofeed.prep.annotations.suggest_layout import add_hint
 from halofeed.prep.layouts import (
     bids,
@@ -27,6 +25,7 @@ from halofeed.prep.layouts import (
 )
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, UsageError
 from halofeed.system.wording import did_you_mean
 
 __all__ = ["LAYOUTS", "Layout", "LayoutOptions", "SourceExample", "find_layout"]
@@ -40,9 +39,10 @@ def _with_layout_hints(layout: Layout) -> Layout:
 
     def list_references(
         annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-    ) -> Iterator[SourceExample]:
+    ) -> Listing:
         try:
-            yield from layout.list_references(annotations, images, annotation_file, options)
+            examples = layout.list_references(annotations, images, annotation_file, options)
+            return (yield from as_listing(examples))
         except AnnotationsError as error:
             raise add_hint(error, annotations, layout.name, annotation_file) from error
 
@@ -100,8 +100,6 @@ LAYOUTS: dict[str, Layout] = {
             tasks=("detection", "segmentation", "classification"),
             summary="COCO instances JSON; panoptic JSON with its label images; classes of images, as iNaturalist's",
             list_references=coco.list_references,
-            list_labels=coco.list_labels,
-            label_values=coco.label_values,
             unlabeled=coco.UNLABELED,
             takes_volumes=False,
             has_masks=True,

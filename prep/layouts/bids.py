@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.advice import advise, option_values, suggest
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -49,6 +48,7 @@ from halofeed.prep.layouts.pairs import other_scans
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, iterate_scans, missing_part, stem_of
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, Problem
 from halofeed.system.wording import plural
 
 # BIDS, "Filesystem structure" and "Entities": sub-<label>[_ses-<label>][_<key>-<value>]..._<suffix>. `drawn_on` is
@@ -66,8 +66,8 @@ _OTHER_FOLDERS = frozenset(("sourcedata", "code", "stimuli", "phenotype"))
 """Folders of a data set whose files have no standard names."""
 _IN_DATA_SET = re.compile("(?:sub|ses)-.+|anat")
 """Folders within a data set."""
-_MOST_LISTED = 4
-_MOST_ADVISED = 2
+_MAX_LISTED = 4
+_MAX_ADVISED = 2
 _NOT_CHOSEN: Problem = ("selection", "file is not chosen by its pattern", "")
 _NOT_IN_CHANNELS = "image is of a suffix that is no channel"
 
@@ -123,7 +123,7 @@ class _BidsFile:
 
     @property
     def data_set(self) -> str:
-        """Folder of the data set; rawdata and derivatives may lie side by side in it."""
+        """Folder of the data set; it may contain both rawdata and derivatives."""
         folders = self.place.split("/") if self.place else []
         # BIDS, "Source vs. raw vs. derived data": ds/rawdata/sub-01 and ds/derivatives/x/sub-01 are one data set.
         end = folders.index("derivatives") if self.is_derived else len(folders)
@@ -194,7 +194,7 @@ def list_references(
     - A subject is a group. A column `split` of participants.tsv assigns splits, and no other column does.
 
     Raises:
-        AnnotationsError: there are several data sets, or no image, or no common channel; labels lie in several
+        AnnotationsError: there are several data sets, or no image, or no common channel; labels are in several
             pipelines, or are of two kinds.
     """
     found = _find(images, annotation_file, options)
@@ -228,7 +228,7 @@ def label_values(
         AnnotationsError: tables of two labels differ.
     """
     found = _find(images, annotation_file, options)
-    # Masks of classes are numbered here; they hold 0 and 1 themselves.
+    # A mask of one class stores 0 and 1, so the numbers of the classes are chosen here.
     if names := [label.class_name for label in found.masks if label.class_name]:
         return class_values(target_classes(names, images.root, options), options)
     named: dict[str, Mapping[int, str]] = {}
@@ -398,7 +398,7 @@ def _matches(pattern: Pattern, file: _BidsFile) -> bool:
 
 
 def _named_after(path: str, stems: Mapping[str, str]) -> Problem:
-    """Return the problem of a file whose name is none of BIDS, such as sub-01_T1w_seg-manual, with a way to pair it."""
+    """Return the problem of a file whose name is not BIDS, such as sub-01_T1w_seg-manual, with a way to pair it."""
     words, image = _patterns_of_pair(path, stems)
     if not words:
         return NEITHER
@@ -410,7 +410,7 @@ def _patterns_of_pair(path: str, stems: Mapping[str, str]) -> tuple[tuple[str, .
     """Return the options that pair a file with the image after which it is named, and that image; () if there is none.
 
     Args:
-        path: file whose name is none of BIDS.
+        path: file whose name is not BIDS.
         stems: image by stem.
     """
     name = stem_of(path)
@@ -442,7 +442,7 @@ def _advise_on_labels(found: _Found, images: SourceFiles, options: LayoutOptions
         count = sum(one.problem is None and one.is_labelled for one in listing(images, images, None, tried))
         return f"pairs {plural(count, 'image')} with labels" if count else None
 
-    return advise(suggest(_label_candidates(found), try_words, most=_MOST_ADVISED), "")
+    return advise(suggest(_label_candidates(found), try_words, most=_MAX_ADVISED), "")
 
 
 def _label_candidates(found: _Found) -> list[tuple[str, ...]]:
@@ -471,7 +471,7 @@ def _check_one_data_set(files: Sequence[_BidsFile], root: str) -> None:
     folders = sorted({file.data_set for file in files})
     # sub-01 of two data sets are two people, who would be one group.
     if len(folders) > 1:
-        listed = ", ".join(folder or "." for folder in folders[:_MOST_LISTED])
+        listed = ", ".join(folder or "." for folder in folders[:_MAX_LISTED])
         outermost = "" if folders[0] else "; for that of ., move the others out of it"
         raise AnnotationsError(
             f"{root}: it holds {len(folders)} data sets in BIDS, whose subjects may share their names: {listed}; name "
@@ -525,7 +525,7 @@ def _several_images(
     if several is None:
         return None
     names = ",".join(taken[0].name if len(taken) > 1 else name for name, taken in channels.items())
-    listed = ", ".join(file.path for file in several[:_MOST_LISTED])
+    listed = ", ".join(file.path for file in several[:_MAX_LISTED])
     advice = f"--channel-order {names} takes one" if len(channels) > 1 else _image_advice(several[0])
     if derived:
         # The first option alone would lead to images without labels.
@@ -544,7 +544,7 @@ def _common_suffixes(
     # The grid of a label is that of the image in its name, so other suffixes would need to be resampled.
     if drawn_on and drawn_on <= counts.keys():
         return tuple(sorted(drawn_on))
-    # Every image has the same channels, so a suffix that some sessions lack is none.
+    # Every image has the same channels, so a suffix that some sessions lack is not a channel.
     if common := [suffix for suffix, count in counts.items() if count == len(scans)]:
         return tuple(sorted(common))
     listed = ", ".join(f"{suffix} in {count}" for suffix, count in counts.most_common(20))
@@ -621,7 +621,8 @@ def _unfit_label(
 
 
 def _is_made_from(label: _BidsFile, image: _BidsFile) -> bool:
-    # BIDS Derivatives, "Filename": a derivative keeps the entities of its source. Labels often leave some out.
+    # BIDS Derivatives, "File naming conventions": a derivative keeps the entities of its source. A label without some
+    # of them is taken too.
     return label.drawn_on in ("", image.suffix) and label.of_source <= image.of_source
 
 
@@ -671,7 +672,7 @@ def _several_labels(by_class: Mapping[str | None, Sequence[_BidsFile]], are_mask
     several = next((same for same in by_class.values() if len(same) > 1), None)
     if several is None:
         return None
-    listed = ", ".join(file.path for file in several[:_MOST_LISTED])
+    listed = ", ".join(file.path for file in several[:_MAX_LISTED])
     # One pattern must take the masks of all classes.
     name = re.sub(r"(?<=label-)[^_]+", "*", several[0].name) if are_masks else several[0].name
     advice = _label_advice(several[0].like(name))

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from halofeed.errors import SourceError
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
 from halofeed.prep.annotations.contract import LayoutOptions, split_in_file_name
 from halofeed.prep.annotations.written_boxes import class_of, numbers_of, rectangle_of
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 # KITTI: label_2/000001.txt for image_2/000001.png ---------------------------------------------------------
@@ -27,7 +27,7 @@ _LEFT_OUT = "DontCare regions are left out; objects in them have no label"
 
 
 def _read_kitti(path: str, data: bytes) -> list[FilePicture] | None:
-    # Folders of other text files lie beside label_2, such as calib, so a file is KITTI's by its folder or its rows.
+    # Folders beside label_2, such as calib, have other text files, so the folder or the rows identify KITTI's files.
     is_label_folder = _FOLDER.search(path) is not None
     try:
         rows = [line.split() for line in data.decode("utf-8-sig").splitlines() if line.strip()]

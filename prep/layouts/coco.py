@@ -6,14 +6,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import note_similar_classes, shorten_list
 from halofeed.prep.annotations.columns import is_geometry, normalize_name
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    Listing,
     attributes_of,
     grouped,
     rejected_example,
@@ -37,13 +37,14 @@ from halofeed.prep.annotations.written_boxes import (
 from halofeed.prep.layouts.coco_files import (
     TURNED_SHARE,
     InstancesFile,
-    category_names,
     is_class_alone,
     normalize_id,
     read_files,
+    values_of_classes,
 )
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
 _KNOWN_KEYS = frozenset(
@@ -56,7 +57,7 @@ _KNOWN_KEYS = frozenset(
 _IMAGE_KEYS = frozenset(("id", "file_name", "height", "width"))
 """Keys of an image entry that the reader uses; the others may name its group."""
 _KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
-# COCO's key is iscrowd; converters also write is_crowd, isCrowd and crowd.
+# COCO's key is iscrowd; is_crowd, isCrowd and crowd are read too.
 _CROWD = ("iscrowd", "crowd")
 _FLAGS = {0: False, 1: True}
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
@@ -69,12 +70,16 @@ _LARGEST_SEGMENT = (1 << 24) - 1
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[SourceExample]:
+) -> Listing:
     """Yield an example for every image of the named instances file, or of all instances files of the folder.
 
     The key is the image id; the image's path if several files use the same ids. An image without annotations has no
     boxes, which is valid. The file name contains the split (val2017 for `instances_val2017.json`, train for
     `instances.json`). For `valid/_annotations.coco.json` the folder is the split.
+
+    Returns:
+        The category names in the order of their ids, including unused ones, by their values in label images of
+        panoptic files.
 
     Raises:
         AnnotationsError: a file is not COCO instances, or an image id occurs twice in it; a category has no
@@ -90,9 +95,11 @@ def list_references(
         index.check_any_image(documents[0].file)
     _check_occluded(documents, options)
     skeletons = _skeletons_of(documents) if "keypoints" in options.keep else None
+    # The documents take most of the memory of planning, so only their classes are kept.
+    class_values = partial(values_of_classes, [document.classes for document in documents])
     listed: list[SourceExample] = []
     if options.wants_label_images:
-        values = {name: value for value, name in _values_of_classes(documents).items()}
+        values = {name: value for value, name in class_values().items()}
         for document in documents:
             listed += _label_image_examples(document, named, values, options)
     elif _are_of_classes(documents, options):
@@ -111,6 +118,7 @@ def list_references(
     used |= dict.fromkeys(named.label_images, "train")
     listed += index.without_annotation(used.items, only_used_folders=annotation_file is not None)
     yield from sort_examples(note_similar_classes(listed))
+    return class_values
 
 
 def _ids_restart(documents: Sequence[InstancesFile]) -> bool:
@@ -235,7 +243,7 @@ def _classified_images(
         example = _entry_example(document, entry, named, options)
         numbers = dict.fromkeys(one["category_id"] for one in by_image[normalize_id(entry["id"])])
         unknown = [one for one in numbers if one not in document.names_by_id]
-        # Without the class the image would count as one of none of the others.
+        # Without the class the image would count as an image of no class.
         if unknown and example.problem is None:
             detail = f"category_id {unknown[0]!r} is no category of {document.file}"
             example = replace(example, problem=("annotation", "image has no class", detail))
@@ -243,22 +251,6 @@ def _classified_images(
         yield with_classes(example, names, document.file, options)
     yield from document.faulty
     yield from orphaned
-
-
-def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
-    """Return the category names in the order of their ids, including unused ones."""
-    return category_names(read_files(annotations, annotation_file))
-
-
-def label_values(
-    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Mapping[int, str]:
-    """Return the class of each value in the label images of panoptic files, in the order of the category ids."""
-    return _values_of_classes(read_files(annotations, annotation_file, label_images=True))
-
-
-def _values_of_classes(documents: Sequence[InstancesFile]) -> dict[int, str]:
-    return dict(enumerate(category_names(documents), start=1))
 
 
 def _image_query(file_name: str, document: InstancesFile) -> ImageQuery:
@@ -322,7 +314,7 @@ def _segment_values(
     ((70000, 2), (5, 1))
     >>> _segment_values([{"id": 1 << 24, "category_id": 9}], {9: 1})
     Traceback (most recent call last):
-    halofeed.errors.SourceError: ...
+    halofeed.system.errors.SourceError: ...
     """
     found: dict[int, int] = {}
     for one in segments:
@@ -422,7 +414,7 @@ def _refuse_lost_annotations(
     """
     lost, count = sum(map(len, orphans.values())), len(document.annotations)
     bare = sum(not annotations for annotations in by_image.values())
-    # Single orphans are slips. Many, with images that lack objects, mean that image_id has other ids than images.
+    # Single orphans are errors. Many, with images that lack objects, mean that image_id has other ids than images.
     if lost and (lost == count or (is_mostly_bad(lost, count) and 2 * bare >= len(by_image))):
         raise AnnotationsError(
             f"{document.file}: {lost} of {count} annotations belong to no image, the first has image_id "
@@ -556,7 +548,7 @@ def _check_bbox_mode(document: InstancesFile, options: LayoutOptions) -> None:
     ]
     if modes and options.box_form == "auto":
         raise AnnotationsError(
-            f"{document.file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; say with --box-form what "
+            f"{document.file}: bbox_mode is {modes[0]!r}, not COCO's x, y, width, height; state with --box-form what "
             "bbox has"
         )
 
@@ -586,11 +578,11 @@ def _check_form(document: InstancesFile, options: LayoutOptions) -> None:
             return
         boxes += 1
         outside += x + third > width + 1 or y + fourth > height + 1
-    # Small boxes near the upper left fit both ways; a third outside is too many for slips.
+    # Small boxes near the upper left fit both ways; a third outside is too many for single errors.
     if boxes and 3 * outside >= boxes:
         raise AnnotationsError(
             f"{document.file}: {outside} of {boxes} bboxes leave their image as x, y, width, height, and all fit as "
-            "corners; say --box-form corners, or corner-size if that is meant all the same"
+            "corners; use --box-form corners, or corner-size if that is meant all the same"
         )
 
 
@@ -601,7 +593,7 @@ def _boxes_with_sizes(document: InstancesFile) -> Iterator[tuple[float, float, l
     }
     for one in document.annotations:
         box, size = one.get("bbox"), sizes.get(normalize_id(one.get("image_id")), (None, None))
-        # Without the size of its image nothing tells whether a box leaves it.
+        # A box can only be compared with the size of its image.
         if not all(map(_is_length, size)) or not isinstance(box, list) or len(box) != 4:
             continue
         # JSON integers may be too large for a float.
@@ -736,7 +728,7 @@ def _keypoint(name: str, triple: tuple[Any, Any, Any], shift: float, what: str) 
         detail = f"{what} {name}: {visibility!r}"
         raise SourceError("annotation", "visibility of a keypoint is not 0, 1 or 2", detail)
     x, y = parse_number(x, f"{what} {name}"), parse_number(y, f"{what} {name}")
-    # COCO's data format: a keypoint that is not labeled has v=0 and x=y=0, which is no place to shift.
+    # COCO's data format: a keypoint that is not labeled has v=0 and x=y=0, so there is no position to shift.
     if not (visibility or x or y):
         return Keypoint(name=name)
     return Keypoint(name=name, y=y + shift, x=x + shift, visibility=int(visibility))

@@ -16,13 +16,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import shorten_list
 from halofeed.prep.annotations.contract import read_required, rejected_example, split_in_file_name
 from halofeed.prep.annotations.suggest_layout import layout_hint
 from halofeed.prep.annotations.written_boxes import MIN_BAD_OBJECTS, polygon_area, share_of_turned_rectangle
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 
 Lists: TypeAlias = "dict[str, list[dict[str, Any]]]"
 _MAX_DIGITS = 4300
@@ -31,7 +31,16 @@ _FROM_OUTLINE, TURNED_SHARE = "\0box of the outline", "\0share of the turned box
 """Keys that the reader adds to annotations; no JSON file has them by chance."""
 _ROBOFLOW = "_annotations.coco.json"
 _SHARE_LOST = 0.1
-"""Share of annotations with an undefined category. More show that a class was lost; fewer are slips."""
+"""Share of annotations with an undefined category. More show that a class was lost; fewer are single errors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileClasses:
+    """Classes of one instances file; see `InstancesFile` for the fields."""
+
+    file: str
+    names_by_id: Mapping[int, str]
+    used: frozenset[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +76,11 @@ class InstancesFile:
     outlined: int = 0
     classes_only: bool = False
     repeated_ids: frozenset[int | str] = frozenset()
+
+    @property
+    def classes(self) -> FileClasses:
+        """Return the classes, which do not hold the annotations in memory."""
+        return FileClasses(file=self.file, names_by_id=self.names_by_id, used=self.used)
 
 
 def read_files(
@@ -171,7 +185,7 @@ def _box_of(outline: Any) -> list[float] | None:
 
 def _box_of_polygons(outline: Sequence[Any]) -> list[float] | None:
     """Return the x, y, width and height around polygons; None without one, or if a side is no number."""
-    # A polygon has at least three points; pycocotools takes shorter lists for boxes.
+    # A polygon has at least three points; pycocotools takes a list of four numbers for a box.
     parts = [part for part in outline if isinstance(part, list) and len(part) >= 6 and len(part) % 2 == 0]
     across = [value for part in parts for value in part[::2]]
     down = [value for part in parts for value in part[1::2]]
@@ -340,7 +354,7 @@ def _segments_as_objects(name: str, lists: Lists, *, things_only: bool) -> Lists
     [{'id': 3, 'category_id': 1, 'image_id': 7}]
     >>> _segments_as_objects("a.json", {**lists, "categories": [{"id": 1, "name": "cat"}]}, things_only=True)
     Traceback (most recent call last):
-    halofeed.errors.AnnotationsError: a.json: category 'cat': expected isthing 0 or 1, got None; ...
+    halofeed.system.errors.AnnotationsError: a.json: category 'cat': expected isthing 0 or 1, got None; ...
     """
     categories = lists["categories"]
     stuff = _ids_of_stuff(name, categories) if things_only else set()
@@ -473,8 +487,12 @@ def _names_by_id(
     return dict(sorted(names_by_id.items()))
 
 
-def category_names(documents: Sequence[InstancesFile]) -> tuple[str, ...]:
-    """Return the category names of all files, in the order of their ids; raise AnnotationsError if files disagree."""
+def values_of_classes(documents: Sequence[FileClasses]) -> dict[int, str]:
+    """Return the category names of all files by value, in the order of their ids; values begin at 1.
+
+    Raises:
+        AnnotationsError: files disagree.
+    """
     names_by_id: dict[int, str] = {}
     for document in documents:
         for identity in document.used:
@@ -490,7 +508,8 @@ def category_names(documents: Sequence[InstancesFile]) -> tuple[str, ...]:
             # Unused categories keep their place, so that class ids do not depend on which objects a subset has.
             if label not in names_by_id.values():
                 names_by_id.setdefault(identity, label)
-    return tuple(dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id)))
+    names = dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id))
+    return dict(enumerate(names, start=1))
 
 
 def normalize_id(value: object) -> int | str | None:

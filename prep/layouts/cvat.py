@@ -3,7 +3,7 @@
 The rules are those of CVAT (docs.cvat.ai/docs/dataset_management/formats/format-xml, and
 `cvat/apps/dataset_manager/formats/cvat.py`):
 
-- Pictures are shown with their EXIF orientation applied. They lie in `images/`, or in `images/SUBSET/` for a project.
+- Pictures are shown with their EXIF orientation applied. They are in `images/`, or in `images/SUBSET/` for a project.
 - Frame 7 of a video is `frame_000007`. A track lists its box on each frame, and `outside="1"` where it is not visible.
 - Tags are classes of pictures.
 - Ellipses and masks have the box around them, as in CVAT's export to COCO. Points, lines, cuboids and skeletons have
@@ -19,7 +19,6 @@ from operator import itemgetter
 from typing import Any
 from xml.etree import ElementTree
 
-from halofeed.errors import SourceError
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.documents import parse_xml_document
@@ -35,6 +34,7 @@ from halofeed.prep.annotations.written_boxes import (
 )
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
+from halofeed.system.errors import SourceError
 
 _SIDES = {
     "box": ("xtl", "ytl", "xbr", "ybr"),
@@ -144,7 +144,7 @@ def _ranges(root: ElementTree.Element) -> Iterator[tuple[str, range]]:
     for place in ("task", "job", "project/tasks/task"):
         for task in root.iterfind(f"meta/{place}"):
             frames = _range_of(task)
-            # Without its first and last frame, nothing tells which frames are empty.
+            # Which frames are empty is known only with the first and the last frame.
             if frames is not None:
                 subset = (task.findtext("subset") or "default") if place.startswith("project") else ""
                 yield subset, frames
@@ -154,7 +154,7 @@ def _range_of(task: ElementTree.Element) -> range | None:
     """Return the frames of a task, from its first to its last in steps of its frame_filter; None without them."""
     first, last = (task.findtext(name, "") for name in ("start_frame", "stop_frame"))
     step = task.findtext("frame_filter", "").rpartition("step=")[2].strip() or "1"
-    # Damaged or absent numbers say nothing; a million frames are more than any task has.
+    # Damaged or absent numbers are ignored; a million frames are more than any task has.
     if not all(one.isdecimal() and int(one[:9]) < _MAX_FRAMES for one in (first, last, step)):
         return None
     return range(int(first), int(last) + 1, int(step)) if int(step) else None
@@ -174,7 +174,7 @@ def _box_of(written: tuple[str | None, ElementTree.Element], what: str, options:
     if kind not in _SIDES:
         raise no_box(kind, what)
     numbers = numbers_of((shape.get(side) for side in _SIDES[kind]), what)
-    # CVAT turns ellipses about their center, and its export to COCO writes the box around them.
+    # CVAT turns ellipses about their center.
     if kind == "ellipse":
         (angle,) = numbers_of([shape.get("rotation") or 0], what)
         return ellipse_of(label, [*numbers, math.radians(angle)], what, options, **flags)

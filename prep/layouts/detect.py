@@ -10,7 +10,6 @@ from functools import partial
 from itertools import pairwise
 from posixpath import basename, splitext
 
-from halofeed.errors import AnnotationsError, UsageError
 from halofeed.prep.annotations.advice import Suggestion, advise, option_values, suggest
 from halofeed.prep.annotations.contract import LayoutOptions, grouped, is_split_name
 from halofeed.prep.annotations.layout_hints import Hint, read_heads
@@ -29,6 +28,7 @@ from halofeed.prep.layouts.folders import IMAGE_FOLDER, MASK_FOLDER, MAX_FOLDERS
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import extension_of, is_image_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, UsageError
 from halofeed.system.wording import plural
 
 _TABLES = frozenset(("csv", "jsonl"))
@@ -186,7 +186,7 @@ def _doubt_folders(source: _Source, good: Sequence[SourceExample], options: Layo
     # Any folder with pictures would be a class, so one class shows nothing.
     if len(by_class) == 1:
         return f"all images have one class, {next(iter(by_class))!r}"
-    # The user's --folders-are-classes ends all doubts.
+    # --folders-are-classes decides.
     if not by_class or options.folders_are_classes:
         return None
     notes = [note for one in good for note in one.notes if MAY_SHOW_ONE_THING in note]
@@ -259,7 +259,7 @@ def _suggest_tables(source: _Source) -> tuple[Suggestion, ...]:
     endings = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}
     paths = [source.annotation_file] if source.annotation_file else source.annotations.sizes()
     forms = [form for form, ends in endings.items() if any(path.lower().endswith(ends) for path in paths)]
-    tasks: list[tuple[str, ...]] = [(), ("--task", "classification"), ("--task", "segmentation")]
+    tasks: list[tuple[str, ...]] = [(), ("--task", "segmentation"), ("--task", "classification")]
     return suggest(
         (("--layout", form, *task) for task in tasks for form in forms), partial(_try_table, source)
     )
@@ -378,7 +378,7 @@ def _doubt_contents(
 
 
 def _doubtful_name(names: Iterable[str]) -> str | None:
-    """Return a reason if the name of one folder, or the names of all together, are none of classes.
+    """Return a reason if the name of one folder, or all names together, show that folders are not classes.
 
     >>> _doubtful_name(["hat", "images"])
     'a folder named images usually holds all pictures of a set'
@@ -394,15 +394,15 @@ def _doubtful_name(names: Iterable[str]) -> str | None:
         what = next((what for pattern, what in _NO_CLASSES if pattern.fullmatch(name)), None)
         if what is not None:
             return f"a folder named {name} {what}"
-    # CycleGAN's data sets have trainA and trainB, of which one is not the other's class.
+    # CycleGAN's folders trainA, trainB and testA are splits of two domains and not classes.
     begin = {found[1].lower(): name for name in names if (found := _SPLIT.match(name))}
     if len(begin) > 1:
         first, last = sorted(begin.values())[:: len(begin) - 1]
         return f"{first} and {last} may be parts of a split, train or test"
     # One such name may be a class (a video, a left shoe); all of them together are no classes.
-    for pattern, what in ((_VIEWS, "views, or kinds, of the same things"), (_PARTS, "parts of a set")):
+    for pattern, what in ((_VIEWS, "show the same objects in other views"), (_PARTS, "be parts of a set")):
         if all(map(pattern.fullmatch, names)):
-            return f"{', '.join(names[:3])} may be {what}"
+            return f"{', '.join(names[:3])} may {what}"
     return None
 
 
@@ -410,7 +410,7 @@ def _kinds_inside(by_class: Mapping[str, Sequence[str]]) -> str | None:
     """Return a reason if a folder divides its pictures into kinds, as scene1/rgb and scene1/depth do.
 
     >>> _kinds_inside({"scene1": ["train/scene1/rgb/1.png", "train/scene1/depth/1.png"]})
-    'scene1 has the folders depth and rgb, which may be views, or kinds, of the same things'
+    'scene1 has the folders depth and rgb, which may show the same objects in other views'
     """
     for name, paths in by_class.items():
         below = [path.split("/")[path.split("/").index(name) + 1 : -1] for path in paths]
@@ -419,7 +419,7 @@ def _kinds_inside(by_class: Mapping[str, Sequence[str]]) -> str | None:
         if len(inside) > 1 and all(map(_is_kind, inside)):
             first, last = inside[:2]
             return (
-                f"{name} has the folders {first} and {last}, which may be views, or kinds, of the same things"
+                f"{name} has the folders {first} and {last}, which may show the same objects in other views"
             )
     return None
 
@@ -495,7 +495,7 @@ def _telling_table(
     for file, text in read_heads(files, files.sizes(), *_LISTS):
         for line in text.splitlines()[:_MAX_ROWS]:
             cells, found = _split_row(line, file, by_name)
-            # A row of two pictures is a pair, which says nothing of either.
+            # A row of two pictures is a pair, and not a class of either.
             if len(found) == 1:
                 said = ["" if basename(cell) == basename(found[0]) else cell for cell in cells]
                 rows.setdefault(len(cells), []).append((file, found[0], classes[found[0]], said))
@@ -561,7 +561,7 @@ def _columns_beside_classes(rows: Sequence[_Row]) -> str:
 
 
 def _is_class_column(labels: Sequence[str], column: Sequence[str]) -> bool:
-    """Return whether a column is the class of each picture, by its name or by a number that stands for it."""
+    """Return whether a column is the class of each picture, by its name or by its number."""
     values = {label: set(found) for label, found in grouped(zip(labels, column, strict=True)).items()}
     # The list repeats the folders, as ImageNet's lists do.
     if all(found == {label} for label, found in values.items()):

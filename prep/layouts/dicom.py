@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from halofeed.errors import AnnotationsError, Problem, SourceError
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     grouped,
@@ -30,7 +29,7 @@ from halofeed.prep.annotations.pairing import (
     target_classes,
 )
 from halofeed.prep.annotations.patterns import Pattern, compile_pattern
-from halofeed.prep.formats.dicom.kinds import SECONDARY_CAPTURE, SINGLE_PICTURE_ADVICE
+from halofeed.prep.formats.dicom.sop_classes import SECONDARY_CAPTURE, SINGLE_PICTURE_ADVICE
 from halofeed.prep.layouts.dicom_masks import describe_choice, fits_pattern, series_near
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import (
@@ -45,6 +44,7 @@ from halofeed.prep.sources.file_names import (
     stem_of,
 )
 from halofeed.prep.sources.files import UNREADABLE_FILE, SourceFiles, unlisted_folders
+from halofeed.system.errors import AnnotationsError, Problem, SourceError
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.grouping import DicomSeries, OtherFile
@@ -158,7 +158,7 @@ def list_references(
     """
     refuse_annotation_file(
         annotation_file,
-        "series are found in a folder, not in a file; say --source FOLDER, or for a table --layout csv",
+        "series are found in a folder, not in a file; use --source FOLDER, or for a table --layout csv",
     )
     pattern = _label_pattern(options)
     content = _sort_content(images, series_below(images, (), options)["."], pattern, options)
@@ -242,7 +242,7 @@ def _sort_content(
     # A pattern such as ** takes the images for labels too.
     if len(drawn) == len(series):
         raise AnnotationsError(
-            f"--label-pattern {options.label_pattern}: every series fits it, such as {drawn[0].source!r}; say with "
+            f"--label-pattern {options.label_pattern}: every series fits it, such as {drawn[0].source!r}; state with "
             "--image-pattern which folders hold the images"
         )
     pictures = [path for path in scans if not is_volume_name(path)]
@@ -264,7 +264,7 @@ def _find_labels(
     # The user's pattern decides before places.
     if pattern is not None:
         labels += _labels_by_pattern(content, pattern, options, is_needed=not chosen)
-    # Alone it says nothing: series are known by their headers, wherever they are.
+    # Alone, a pattern for images has no effect: series are found by their headers, in any folder.
     elif options.image_pattern is not None:
         raise AnnotationsError(
             f"--image-pattern {options.image_pattern}: series are found by their headers; with --label-pattern it says "
@@ -307,7 +307,7 @@ def _label_pattern(options: LayoutOptions) -> Pattern | None:
 def _is_label(series: FoundSeries, pattern: Pattern | None, options: LayoutOptions) -> bool:
     """Return whether the slices of a series are labels: the label pattern, and not the image pattern, fits it.
 
-    Tools that save label maps as CT or MR slices give no sign of it in the header, so only the user can say it.
+    Tools that save label maps as CT or MR slices do not mark it in the header, so only the user can state it.
     """
     if pattern is None or _match_series(pattern, series) is None:
         return False
@@ -522,7 +522,7 @@ def _label_of_mask(
     """Return a SEG or RTSTRUCT with the series that it may belong to.
 
     The series that it refers to comes first. If none of them is there, --mask-references ignore takes the series that
-    a pattern with {id} names, else the one that lies nearest, of the same patient if there are several. The conversion
+    a pattern with {id} names, else the nearest one, of the same patient if there are several. The conversion
     checks its position.
     """
     values = (pattern.match(one.path) if pattern else None) or {}
@@ -549,7 +549,7 @@ def _label_of_mask(
 
 def _nearest_series(one: OtherFile, taken: Sequence[FoundSeries]) -> list[str]:
     near = series_near(one.path, {series.source: series.scan.folder for series in taken})
-    # Without a patient's id nothing tells the near series apart.
+    # Without a patient's id nothing distinguishes the near series.
     if len(near) < 2 or one.group is None:
         return near
     of_patient = [
@@ -589,7 +589,7 @@ def _labels_by_pattern(
     paths, labels = set(content.listing.named), []
     for path, values in match.items():
         class_name = None if values is None else values.get("class")
-        # A pattern such as **/*_seg.nii.gz tells which files are labels, and not of which series.
+        # A pattern such as **/*_seg.nii.gz selects the labels but does not name their series.
         if values is not None and "id" not in values and options.image_pattern is None:
             fits, problem = _by_place(path, content.taken), None
         else:
@@ -689,7 +689,7 @@ def _other_files(content: _Content) -> Iterator[SourceExample]:
             continue
         kind = describe_kind(one.kind, is_flat=one.is_flat)
         problem: Problem = ("selection", "file is no slice of a volume", kind)
-        # A file that might be a slice was read, and says itself what is wrong with it.
+        # A file that might be a slice was read, so its own error is reported.
         if one.may_be_slice and one.error is not None:
             problem = one.error.args
         yield rejected_example(one.path, problem)

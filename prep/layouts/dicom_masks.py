@@ -12,12 +12,12 @@ from halofeed.prep.annotations.patterns import Pattern, compile_pattern
 from halofeed.prep.sources.file_names import folder_of, stem_of
 
 _NAMES = {"segmentation": "SEG", "label map segmentation": "SEG", "structure set": "RTSTRUCT"}
-_MOST_CHOICES = 3
+_MAX_CHOICES = 3
 _MERGE = "--several-masks merge takes them together if they show different structures"
 
 
 def series_near(path: str, folders: Mapping[str, str]) -> list[str]:
-    """Return the series that lie nearest to a file: in its folder or below, else in or below the folder above, ...
+    """Return the series nearest to a file: in or below its folder, else in or below the folder above, and so on.
 
     A series whose folder is named like the file comes first among several.
 
@@ -52,14 +52,14 @@ def describe_choice(several: Sequence[Sequence[str]], single: Sequence[str], kin
 
     >>> files = [["p1/ct.dcm", "p1/rt/1.dcm"], ["p2/ct.dcm", "p2/rt/7.dcm"]]
     >>> describe_choice(files, [], {}).split("; or ")[1]
-    "say --label-pattern '**/rt/*.dcm', which takes rt/1.dcm, one for each of 2 series"
+    "use --label-pattern '**/rt/*.dcm', which takes rt/1.dcm, one for each of 2 series"
     """
     ordered = [sorted(paths, key=lambda path: (kinds.get(path, ""), path)) for paths in several]
     patterns = [
         _pattern_of([paths[place] for paths in ordered], ordered) for place in range(min(map(len, ordered)))
     ]
     try_words = partial(_try_pattern, ordered, single, kinds)
-    found = suggest([("--label-pattern", pattern) for pattern in patterns], try_words, most=_MOST_CHOICES)
+    found = suggest([("--label-pattern", pattern) for pattern in patterns], try_words, most=_MAX_CHOICES)
     return "; or ".join([*map(str, found), _MERGE])
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from posixpath import basename, splitext
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_names import add_class_notes, similar_class_notes
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -31,6 +30,7 @@ from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.file_names import UNREAD_EXTENSIONS, is_document_name, is_image_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.addresses import is_remote
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
 IMAGE_FOLDER = re.compile(
@@ -50,10 +50,10 @@ _SAMPLE = 4
 _MIN_DISTINCTIVE_CHARACTERS = 6
 """Length of a distinctive name: two files do not share such a name by chance, unless the files are numbered."""
 _PNG_HEAD = 26
-_FIX = "say --folders-are-classes if each folder is a class"
+_FIX = "use --folders-are-classes if each folder is a class"
 MAY_SHOW_ONE_THING = "they may show one thing"
 _ANNOTATION_EXTENSIONS = (".txt", ".json", ".xml", ".csv", ".npy", ".mat", ".yaml")
-_SPLIT_FIX = "say with --split-folders yes or no whether the first folder is a split"
+_SPLIT_FIX = "state with --split-folders yes or no whether the first folder is a split"
 _VIDEO = "a video; --frames takes clips"
 
 
@@ -74,7 +74,7 @@ def list_references(
     refuse_annotation_file(annotation_file, "class folders need no annotation file; name the folder")
     paths = images.sizes()
     seen = summarize(paths, options)
-    # The user's word ends all doubts, and their cost: each reads files or compares names.
+    # The user's option decides, and saves the checks below, which read files or compare names.
     if not options.folders_are_classes:
         _check_no_other_layout(annotations, images)
     rules = _resolve_rules(seen, (path for path in paths if not options.takes(path)), images.root, options)
@@ -225,7 +225,7 @@ def _first_files_without_images(
         folders = tuple(path.split("/")[:-1][:depth])
         if len(folders) < depth or folders in known or not is_document_name(path):
             continue
-        # A folder with the name of a document, such as licenses, is none of a class.
+        # A folder with the name of a document, such as licenses, is not a class.
         if not is_document_name(folders[-1]):
             known.add(folders)
             yield path
@@ -270,7 +270,7 @@ def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, ro
     found = _split_inside(inside[0]) if holds_splits else _only_class(inside)
     if found is not None:
         raise LayoutError(
-            f"{root}: {found}: {fix}", lambda: f"or say --folders-are-classes to take {above} for a class"
+            f"{root}: {found}: {fix}", lambda: f"or use --folders-are-classes to take {above} for a class"
         )
 
 
@@ -297,12 +297,12 @@ def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> No
     below = grouped((path[0], path[1] if len(path) > 2 else "") for path in inside)
     flat = next((name for name, folders in below.items() if "" in folders), None)
     deep = [name for name, folders in below.items() if len(set(folders)) > 1 and "" not in folders]
-    # Two first folders with subfolders are classes with kinds of their own.
+    # Two first folders with subfolders are classes with subclasses.
     if flat is not None and len(deep) == 1 and not is_split_name(deep[0]):
         shown = ", ".join(sorted(set(below[deep[0]]))[:3])
         raise AnnotationsError(
             f"{root}: all images of {deep[0]} lie in folders of their own ({shown}), and those of {flat} straight in "
-            f"it; expected class/image: name the folder {deep[0]} with --source if its folders are the classes, or say "
+            f"it; expected class/image: name the folder {deep[0]} with --source if its folders are the classes, or use "
             "--folders-are-classes"
         )
 
@@ -316,7 +316,7 @@ def _check_no_other_layout(annotations: SourceFiles, images: SourceFiles) -> Non
                 raise AnnotationsError(f"{message}; or save class folders of pictures as PNG files")
             raise LayoutError(
                 message,
-                lambda: "or say --folders-are-classes to take each folder for a class and ignore such files",
+                lambda: "or use --folders-are-classes to take each folder for a class and ignore such files",
             )
 
 
@@ -328,7 +328,7 @@ def _check_not_image_folder(folders: Iterable[str], root: str) -> None:
         raise LayoutError(
             f"{root}: all images lie in {shown}, so that its name would be the only class; expected "
             "class/image.jpg: name the folder that holds class folders, or the layout of the annotations with --layout",
-            lambda: "or say --folders-are-classes",
+            lambda: "or use --folders-are-classes",
         )
 
 
@@ -548,7 +548,7 @@ def _pairing_patterns(
         # printed".
         if found[True] == found[False] and len(found[True]) == count:
             return (
-                f"for label images say --layout pairs --image-pattern '{image}' --label-pattern '{label}', which pairs "
+                f"for label images use --layout pairs --image-pattern '{image}' --label-pattern '{label}', which pairs "
                 f"{plural(count, 'image')} with {plural(count, 'label')}"
             )
     return "name the images and labels with --layout pairs, --image-pattern and --label-pattern"

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from operator import itemgetter
 
-from halofeed.errors import AnnotationsError, Problem, SourceError, UsageError
 from halofeed.prep.annotations.advice import Suggestion, advise, suggest
 from halofeed.prep.annotations.class_names import (
     add_class_notes,
@@ -61,7 +60,8 @@ from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.members import container_of, member_key
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
-from halofeed.system.spill import ExternalSort, SortedRecord
+from halofeed.storage.spill import ExternalSort, SortedRecord
+from halofeed.system.errors import AnnotationsError, Problem, SourceError, UsageError
 from halofeed.system.wording import plural
 
 _SEPARATOR = re.compile(r"[\W_]+")
@@ -182,8 +182,8 @@ def _column_rules(options: LayoutOptions) -> ColumnRules:
         together=CORNERS,
         text=(*_IMAGE_COLUMNS, "split", "group", "id"),
         lists=("class",),
-        expected=f"{','.join(_IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
-        "image,label need --task segmentation, or --task classification where labels are classes",
+        expected=f"{','.join(_IMAGE_COLUMNS)} with one image per row, or also {','.join(CORNERS)} with one box per "
+        "row; image,label need --task segmentation, or --task classification where labels are classes",
         spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
         read=lambda name, header: read_columns(
             name, header, options.wants_boxes, options.box_form, options.ignore_columns
@@ -237,7 +237,8 @@ def _suggest_task(
             f"finds labels for {good:,} of {plural(len(listed), 'input')}" if 2 * good > len(listed) else None
         )
 
-    return suggest([("--task", task) for task in ("classification", "segmentation")], try_words)
+    # Segmentation fits only if the labels are files; as classes, the files' names would fit too.
+    return suggest([("--task", task) for task in ("segmentation", "classification")], try_words)
 
 
 def list_labels(form: str, annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
@@ -276,7 +277,7 @@ def _with_class_names(table: Table, options: LayoutOptions) -> Table:
         # Some files of a set have names already, as the label map's own.
         if number is None or row.cell("class") in names.values():
             return row
-        # A number among names would be a class of its own.
+        # A number among names would become another class.
         if number not in names:
             known = ", ".join(f"{one} {name}" for one, name in list(names.items())[:_MAX_NAMED])
             raise AnnotationsError(
@@ -539,7 +540,7 @@ def _agree(source: str, rows: Sequence[TableRow], column: str, values: Sequence[
 def _plain_example(image: _Image, options: LayoutOptions) -> SourceExample:
     """Return the example of an image without its classes or boxes; it has a problem if the form of a row is wrong."""
     source, rows = image.source, [row for row, _ in image.rows]
-    # A row of another form may hold a box that nobody sees, so the image is no sample.
+    # A row of another form may hold a box that is not read, so the image is rejected.
     if faulty := next((row for row in rows if row.fault), None):
         return SourceExample(
             source=source,
@@ -664,13 +665,13 @@ def _check_separators(places: Mapping[str, str], options: LayoutOptions) -> None
     for separator, cells in by_separator:
         combined = next((cell for cell, parts in cells.items() if all(part in places for part in parts)), "")
         reason = "as each part is a class of other rows"
-        # Kaggle's Planet set: rows combine a few words, such as "clear primary", most of which never come alone.
+        # Kaggle's Planet set: rows combine a few words, such as "clear primary", most of which never occur alone.
         if not combined and _are_combinations(cells, places):
             combined, reason = next(iter(cells)), "as its parts come in other cells in other combinations"
         if combined:
             raise AnnotationsError(
                 f"{places[combined]}: class {combined!r} looks like "
-                f"{plural(len(cells[combined]), 'class', 'classes')}, {reason}; say "
+                f"{plural(len(cells[combined]), 'class', 'classes')}, {reason}; use "
                 f"{_separator_words(separator, options)} for several classes, or --class-separator none if it is one "
                 "class"
             )
@@ -682,7 +683,7 @@ def _parts_of_cells(cells: Iterable[str]) -> dict[str, dict[str, list[str]]]:
     joining = _joining_words(cells)
     by_separator: dict[str, dict[str, list[str]]] = {}
     for cell in cells:
-        # A list says itself what its parts are, and the parts of a number are no classes.
+        # The parts of a list are known, and the parts of a number are not classes.
         if _listed_classes(cell) is not None or class_number(cell) is not None:
             continue
         # Blanks around a sign belong to it: "a, b" is separated by the comma.
@@ -715,7 +716,7 @@ def _joining_words(cells: Iterable[str]) -> set[str]:
 
 
 def _are_combinations(cells: Mapping[str, Sequence[str]], places: Mapping[str, str]) -> bool:
-    """Return whether cells are sets of a few parts, of which no part need be a cell of its own.
+    """Return whether cells are sets of a few parts; a part need not occur alone in any cell.
 
     Each part is in several cells, there are more cells than parts, and some part comes in several places. So
     "clear primary", "clear road primary", "haze primary" and so on are sets, while "red car", "red bus", "blue car" and
@@ -773,7 +774,7 @@ def _several_classes(source: str, places: Mapping[str, str]) -> AnnotationsError
 
 
 def _means_no_class(row: TableRow, places: Mapping[str, str], options: LayoutOptions) -> bool:
-    """Return whether an image may have no class: `[]` in a table of several classes says so, an empty cell does not."""
+    """Return whether an image may have no class: `[]` in a table of several classes means so, unlike an empty cell."""
     is_empty_list = _listed_classes(row.cell("class")) == ()
     return is_empty_list and not places and options.several_classes != "refuse"
 
@@ -782,7 +783,7 @@ def _written_classes(row: TableRow, options: LayoutOptions) -> list[str]:
     """Return the classes in one row; raise SourceError if one has no name."""
     cell = row.cell("class")
     listed = _listed_classes(cell)
-    # A list says itself what its classes are; --class-separator divides plain cells.
+    # The classes of a list are known; --class-separator divides plain cells.
     if listed is None:
         separator = options.class_separator
         # `_check_separators` refused cells that look divided.

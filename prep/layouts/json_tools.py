@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from halofeed.errors import SourceError
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
 from halofeed.prep.annotations.columns import SPELLINGS, normalize_name
 from halofeed.prep.annotations.contract import LayoutOptions
@@ -36,6 +35,7 @@ from halofeed.prep.annotations.written_boxes import (
 )
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.file_names import is_image_name
+from halofeed.system.errors import SourceError
 
 _PNG_HEAD_BYTES = 33
 """First bytes of a PNG file, which hold its size."""
@@ -50,7 +50,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 #
 # The rules are those of labelme (github.com/wkentaro/labelme, `_label_file.py`, `_utils/shape.py`, and its converters
 # in `examples/`): pictures are shown with their EXIF orientation applied. Shapes other than rectangles that share a
-# label and a group_id are parts of one object. Shapes called `__ignore__` are none. Points and lines have no box.
+# label and a group_id are parts of one object. Shapes called `__ignore__` are no objects. Points and lines have no box.
 
 _OUTLINES = ("polygon", "oriented_rectangle", "rotation")
 """Shapes whose points are corners; X-AnyLabeling calls a turned rectangle `rotation`."""
@@ -113,7 +113,7 @@ def _box_of_part(shape: Any, what: str, options: LayoutOptions) -> Box:
         raise no_box(kind, f"{what} {label!r}")
     points = points_of(shape.get("points"), what)
     x, y = points[::2], points[1::2]
-    # A turned rectangle is measured as an outline, whatever the tool calls it.
+    # A turned rectangle is measured as an outline, even if the tool calls it a box.
     if kind in _OUTLINES or (kind == "rectangle" and share_of_turned_rectangle(points) is not None):
         return polygon_of(label, points, what, options)
     # Tools that follow labelme write rectangles with four corners, which may be turned.
@@ -399,7 +399,7 @@ def _results_of(task: dict[str, Any], name: str) -> list[Any]:
     # A cancelled annotation is a skipped task, whose regions are unfinished.
     used = [one for one in listed if isinstance(one, dict) and not one.get("was_cancelled")]
     if not used:
-        raise SourceError("selection", "image has no annotation", f"{name}: none that is not cancelled")
+        raise SourceError("selection", "image has no annotation", f"{name}: all are canceled")
     # Several people may label one task; merging them would give each object several boxes.
     truth = [one for one in used if one.get("ground_truth") is True]
     used = truth if len(used) > 1 and truth else used
@@ -605,7 +605,7 @@ def _file_attribute(described: Sequence[Mapping[str, Any]]) -> str | None:
 def _class_attribute(regions: Iterable[Any]) -> str | None:
     """Return the attribute of a file's regions that holds the class; None if no region has any attribute.
 
-    VIA has no classes: users define attributes, of which one is the class.
+    VIA has no classes: users define attributes, and one of them is the class.
     """
     found: dict[str, None] = {}
     for region in regions:
@@ -634,6 +634,7 @@ def _box_of_via(written: tuple[Any, str | None], what: str, options: LayoutOptio
     sides = numbers_of((shape.get(side, _DEFAULTS.get(side)) for side in _VIA_SIDES[kind]), what)
     if kind == "rect":
         return rectangle_of(label, sides, what, options, form="corner-size")
+    # A circle has no angle, so 0 follows its four numbers.
     return ellipse_of(label, [*sides, 0][:5], what, options)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.class_documents import pairs_of_dict
 from halofeed.prep.annotations.class_names import is_whole_number
 from halofeed.prep.annotations.contract import LayoutOptions, read_required, rejected_example, sort_examples
@@ -25,6 +24,7 @@ from halofeed.prep.sources.file_names import (
     stem_of,
 )
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
 NAME = "dataset.json"
@@ -94,10 +94,10 @@ def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
         for image, _ in listed_files(document, part):
             path = relative_path(image, files.root, document.folder)
             extension = extension_of(path)
-            # Paths of another machine say nothing of the names here.
+            # Paths of another machine may have other names here.
             if path.startswith(("/", "..")):
                 continue
-            # The Decathlon lists files as they are called.
+            # The Decathlon lists the real names of files.
             if files.size(path) is not None:
                 return False
             # nnU-Net's version 1 lists CASE.nii.gz for the files CASE_0000.nii.gz, ...
@@ -194,7 +194,7 @@ def list_references(
         AnnotationsError: dataset.json is missing or is not the Decathlon's.
     """
     document = read_dataset_json(annotations, annotation_file)
-    label_values(annotations, images, annotation_file, options)
+    _named_values(document)  # checks the labels before any entry
     _check_not_nnunet(document, images)
     listed = [
         _example(entry, f"{document.path}#{part}[{number}]", MSD_SPLITS[part], document, images, options)
@@ -217,13 +217,13 @@ def _check_not_nnunet(document: DatasetJson, images: SourceFiles) -> None:
     if "training" not in document.content and "channel_names" in document.content:
         # nnU-Net's version 2 lists no files and names the channels (its documentation/dataset_format.md).
         raise AnnotationsError(
-            f"{document.path}: it has channel_names and no training, as nnU-Net's has; say --layout nnunet"
+            f"{document.path}: it has channel_names and no training, as nnU-Net's has; use --layout nnunet"
         )
     document.part("training", list, _EXPECTED)
     if names_cases(document, images):
         raise AnnotationsError(
             f"{document.path}: training: its images are cases whose channels are files CASE_0000, as nnU-Net's "
-            "version 1 has them; say --layout nnunet"
+            "version 1 has them; use --layout nnunet"
         )
 
 
@@ -241,7 +241,10 @@ def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Mapping[int, str]:
     """Return the class names by value, from dataset.json's {"0": "background", "1": "spleen"}, or as nnU-Net writes."""
-    document = read_dataset_json(annotations, annotation_file)
+    return _named_values(read_dataset_json(annotations, annotation_file))
+
+
+def _named_values(document: DatasetJson) -> Mapping[int, str]:
     labels = document.part("labels", dict, '{"0": "background", "1": "spleen", ...}')
     # Of two numbers, the Decathlon's value is the key, and its name is no number.
     pairs = None if all(map(is_whole_number, labels)) else pairs_of_dict(labels)
@@ -321,7 +324,7 @@ def _note_on_number(document: DatasetJson) -> tuple[str, ...]:
     count = (
         sum(not _is_mac_metadata(_image_of(entry)) for entry in entries) if isinstance(entries, list) else 0
     )
-    # No number is no claim.
+    # An absent number is not compared.
     if not isinstance(written, int) or written == count:
         return ()
     return (f"{document.path}: numTraining is {written}, and training lists {plural(count, 'image')}",)

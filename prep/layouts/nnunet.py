@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from halofeed.errors import AnnotationsError, Problem
 from halofeed.prep.annotations.class_documents import pairs_of_dict
 from halofeed.prep.annotations.contract import LayoutOptions, rejected_example, sort_examples
 from halofeed.prep.annotations.pairing import LabelFiles, PairKey, pair_up, single_file_label
@@ -28,6 +27,7 @@ from halofeed.prep.sources.file_names import (
     is_document_name,
 )
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
+from halofeed.system.errors import AnnotationsError, Problem
 from halofeed.system.wording import plural
 
 _FOLDERS = {"Tr": "train", "Ts": "test"}
@@ -77,7 +77,7 @@ def list_references(
     """
     dataset = _read(annotations, annotation_file)
     _check_not_decathlon(dataset.document, images)
-    label_values(annotations, images, annotation_file, options)
+    _named_values(dataset.document, options)  # checks the labels before any case
     dataset = replace(dataset, channels_of_files=_channels_of_files(dataset, images))
     found: list[tuple[PairKey, SourceExample]] = []
     labels: list[tuple[PairKey, LabelFiles]] = []
@@ -93,7 +93,7 @@ def list_references(
     if "modality" in dataset.document.content:
         found, missing = _compare_with_lists(found, dataset)
         strays += missing
-    # The folder labelsTs is no part of the format; with it, a test case without a label has lost it.
+    # The format does not need labelsTs. If it exists, a test case without a label lacks its file.
     test_label = next(_files(images, f"{dataset.below}labelsTs/"), None)
     may_have_test_labels = test_label is not None or bool(unlisted_folders(images))
     paired = pair_up(
@@ -215,7 +215,7 @@ def _case_of(path: str, ending: str) -> str:
 def _is_unnumbered(dataset: _Dataset, images: SourceFiles) -> bool:
     """Return whether all images of the only channel are named like their labels, without _0000.
 
-    nnU-Net needs the number, and many sets of one channel are made without it. A case may end in four digits itself,
+    nnU-Net needs the number, but a set of one channel is unambiguous without it. A case may end in four digits itself,
     so the labels must exist under the same names.
     """
     # With several channels only the number tells which one a file is.
@@ -240,7 +240,9 @@ def _channels_of_files(dataset: _Dataset, images: SourceFiles) -> int:
 
     Source: nnU-Net, nnunetv2/imageio/natural_image_reader_writer.py; Dataset120_RoadSegmentation.
     """
-    from halofeed.prep.formats.picture.table import open_header  # imports OpenCV, which --help does without
+    from halofeed.prep.formats.picture.picture_formats import (
+        open_header,  # imports OpenCV, which --help does without
+    )
 
     ending = dataset.file_ending
     paths = [path for path in _files(images, f"{dataset.below}imagesTr/") if path.endswith(ending)]
@@ -262,7 +264,10 @@ def label_values(
 
     If classes are regions, the names are combined. With the option "channels", `regions` defines the classes instead.
     """
-    document = _read(annotations, annotation_file).document
+    return _named_values(_read(annotations, annotation_file).document, options)
+
+
+def _named_values(document: DatasetJson, options: LayoutOptions) -> Mapping[int, str]:
     labels = document.part("labels", dict, '{"background": 0, "spleen": 1, ...}')
     # nnU-Net, documentation/region_based_training.md: a region is a list of values, and regions overlap.
     regions = [name for name, value in labels.items() if isinstance(value, list)]
@@ -293,7 +298,7 @@ def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[st
     found: dict[str, tuple[int, ...]] = {}
     for name, written in labels.items():
         values = written if isinstance(written, list) else [written]
-        # The background, whatever its name.
+        # Value 0 is the background under any name.
         if values == [0]:
             continue
         checked = check_label_values(document.path, ((value, f"{name} {value}") for value in values))
@@ -329,7 +334,7 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
     # nnU-Net's version 1 has modality and no file_ending (documentation/dataset_format.md of version 2).
     if "channel_names" not in document.content and "modality" in document.content:
         document = _version_2(document, annotations)
-    # nnU-Net, documentation/dataset_format.md: `dataset` lists the files of each case, anywhere on the machine.
+    # nnU-Net's `get_filenames_of_train_images_and_targets`: `dataset` lists the files of each case, in any folder.
     if "dataset" in document.content:
         raise AnnotationsError(
             f"{document.path}: dataset: lists of files are not followed; lay them out as imagesTr and labelsTr"
@@ -365,11 +370,11 @@ def _version_2(document: DatasetJson, files: SourceFiles) -> DatasetJson:
 
 
 def _check_not_decathlon(document: DatasetJson, files: SourceFiles) -> None:
-    # Version 1 and the Decathlon have the same keys; the files of the lists tell them apart.
+    # Version 1 and the Decathlon have the same keys; the files in the lists distinguish them.
     if "modality" in document.content and names_cases(document, files) is False:
         raise AnnotationsError(
             f"{document.path}: training: its images are files without the number of a channel, as the Medical "
-            "Segmentation Decathlon has them; say --layout msd"
+            "Segmentation Decathlon has them; use --layout msd"
         )
 
 

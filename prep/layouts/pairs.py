@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.advice import Suggestion, option_values
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
@@ -44,6 +43,7 @@ from halofeed.prep.sources.file_names import (
     stem_of,
 )
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
+from halofeed.system.errors import AnnotationsError
 
 _CLASSES_FILE = "_classes.csv"
 _SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
@@ -93,7 +93,7 @@ def list_references(
     refuse_annotation_file(
         annotation_file, f"pairs are a folder of files, without an annotation file; {cure}"
     )
-    # Patterns say what names mean, so that no convention may add to them.
+    # Patterns define what names mean, so no convention may add to them.
     if options.image_pattern is None and options.label_pattern is None:
         found = _pair_by_convention(images, options)
         pairs = _pair_up_tests(found, images, options, lambda key: key[0] == "ts", several=True)
@@ -284,7 +284,7 @@ def _sort_by_bids(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles
     for path in scans:
         stem, is_derived = stem_of(path), "derivatives" in path.split("/")[:-1]
         label = _LABEL_STEM.fullmatch(stem)
-        # BIDS keeps labels in derivatives, so a raw file that ends in _mask is no label, and a derived image none.
+        # BIDS keeps labels in derivatives, so neither a raw file that ends in _mask nor a derived image is a label.
         if not stem.startswith("sub-") or is_derived != bool(label):
             result.neither.append(path)
         elif label:
@@ -388,7 +388,7 @@ def _find_class_masks(
     if not found.images or not found.labels:
         what = "mask" if found.images else "image"
         raise LayoutError(
-            f"{images.root}: no {what} is found by the rule: {expected}",
+            f"{images.root}: no {what} found; expected {expected}",
             lambda: pattern_advice(images, options, "class-masks"),
         )
     # A folder called train or val above the scans is their split, as in the other layouts.
@@ -425,7 +425,7 @@ def _class_masks_by_convention(images: SourceFiles, takes: Callable[[str], bool]
     scans = {scan for (scan,), _ in result.labels}
     above = {scan.rpartition("/")[0] for scan in scans}
     for folder, found in grouped(others).items():
-        # A scan whose masks are missing lies like the others: alone in a folder beside theirs.
+        # A scan whose masks are missing is like the others: alone in a folder beside theirs.
         if folder in scans or (len(found) == 1 and folder.rpartition("/")[0] in above):
             for path in found:
                 result.add_image((folder,), path)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.advice import suggest
 from halofeed.prep.annotations.columns import match_columns
 from halofeed.prep.annotations.contract import (
@@ -38,6 +37,7 @@ from halofeed.prep.sources.file_names import (
 )
 from halofeed.prep.sources.files import SourceFiles, path_from
 from halofeed.system.addresses import is_remote
+from halofeed.system.errors import AnnotationsError, SourceError
 from halofeed.system.wording import plural
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def list_references(
     named = _named_paths(listed, images.root)
     folders_of = {path.rpartition("/")[0] for path in used | named}
     files = _NamedFiles(used=used, named=named, folders=folders_of)
-    # One of several tables says nothing of the files of the others.
+    # One of several tables does not describe the files of the others.
     unlisted = _unlisted_everywhere if annotation_file is None else _unlisted_beside
     yield from sort_examples([*examples, *unlisted(files, images, options)])
 
@@ -117,9 +117,9 @@ def _check_label_column(
     source: _Source,
     options: LayoutOptions,
 ) -> None:
-    """Refuse a table no label of which is a file, if another column that may be the label holds files.
+    """Refuse a table without any label that is a file, if another column that may be the label holds files.
 
-    pyradiomics' tables have the columns Image, Mask and Label, of which Label is the value within the mask.
+    pyradiomics' tables have the columns Image, Mask and Label, where Label is the value within the mask.
     """
     if not _is_no_label_found(listed):
         return
@@ -343,7 +343,7 @@ def _as_channels(known: SourceExample, series: Sequence[SourceExample]) -> Sourc
     if parts := [one.source for one in others if one.volume is not None]:
         detail = f"{parts[0]}; save it as NIfTI, or give it a folder of its own"
         raise SourceError("annotation", "channel is one of several volumes of a series", detail)
-    # Channels of two people are no image; the hash of PatientID (DICOM PS3.3 C.7.1.1) tells them apart.
+    # Channels of two people are not one image; the hash of PatientID (DICOM PS3.3 C.7.1.1) shows it.
     if len({one.group for one in series if one.group is not None}) > 1:
         raise SourceError("annotation", "channels are of different patients (PatientID)", "; ".join(names))
     return replace(

@@ -13,7 +13,6 @@ from pathlib import PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.annotations.annotation_tools import refuse_shared_images
 from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.classes_beside import classes_beside, ordered_classes
@@ -44,6 +43,7 @@ from halofeed.prep.annotations.written_boxes import (
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.sources.file_names import common_folder, is_image_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import AnnotationsError, SourceError
 
 _LIST_PATH = re.compile(r"((?P<prefix>.*)/)?ImageSets/Main/(?P<name>[^/]+)\.txt")
 _LIST_FLAG = re.compile(r"\s+(-1|0|1)$")
@@ -195,7 +195,7 @@ def _is_class_alone(element: ElementTree.Element) -> bool:
 
 def _with_image(example: SourceExample, image: ImageMatch | SourceError) -> SourceExample:
     """Return the example with the image that its XML file names."""
-    # Without the image, the XML file stands for it, under its own name.
+    # Without the image, the XML file is listed in its place, under its own name.
     if isinstance(image, SourceError):
         problem = example.problem or image.at(example.source).args
         return replace(example, boxes=None, declared_size=None, bad_objects=(), problem=problem)

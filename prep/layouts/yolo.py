@@ -5,7 +5,7 @@ The rules are those of Ultralytics (docs.ultralytics.com/datasets, `ultralytics/
 - A row of five numbers is a box also in a file with polygons.
 - Equal rows are all kept, with a note, as in the other layouts.
 - A picture without a label file has no objects, as in YOLO. Without any label file the source is refused.
-- A label file may also lie beside its picture, below a folder `images` too.
+- A label file may also be beside its picture, below a folder `images` too.
 - A box may exceed the picture, as --boxes-outside decides; only values below -0.5 or above 1.5 are no fractions.
 - Oriented boxes (four corners) become upright boxes; `--oriented-boxes drop` leaves them out.
 """
@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from halofeed.errors import AnnotationsError, SourceError, UsageError
 from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.class_tables import read_class_table
 from halofeed.prep.annotations.contract import (
@@ -42,6 +41,7 @@ from halofeed.prep.annotations.written_boxes import (
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles, path_below
+from halofeed.system.errors import AnnotationsError, SourceError, UsageError
 from halofeed.system.wording import plural
 
 _SPLITS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
@@ -102,7 +102,7 @@ def list_references(
     """Yield an example for every image of data.yaml's splits, every other image, and every label file without one.
 
     Without splits in data.yaml, a folder with a split's name (`images/val` or `val/images`) is the split of its
-    images if every image lies in such a folder; otherwise all images belong to `train`. Label files are read beside
+    images if every image is in such a folder; otherwise all images belong to `train`. Label files are read beside
     the images: the last folder `images` of a path becomes `labels`.
 
     Raises:
@@ -325,7 +325,7 @@ def _paths_of_split(file: str, key: str, value: Any) -> tuple[str, ...]:
 
 
 def _whole(file: str, key: str, text: Any) -> int:
-    # YAML is read as texts, and a number of any length would be a list of so many names.
+    # The YAML reader returns texts. A huge number would make a list of as many names.
     if not isinstance(text, str) or not text.strip().isdecimal() or len(text) > len(str(_MAX_NUMBER)):
         raise AnnotationsError(
             f"{file}: {key}: expected a whole number of at most {_MAX_NUMBER:,}, got {text!r:.80}; correct it"
@@ -498,7 +498,7 @@ def _find_place(
     if annotations.root == images.root:
         candidates = [*_relative_paths(plain, root, described.file, images.root), *candidates]
     for path in (posixpath.normpath(one) for one in candidates if one):
-        # Nothing outside of the source is read, whatever a file of it says.
+        # Nothing outside the source is read, even if a file of the source names it.
         if not path.startswith(("../", "/")) and _exists(path, images):
             return _Place(split=split, written=written, path=path)
     folder = posixpath.dirname(described.file)
@@ -616,7 +616,7 @@ def _with_objects(
 
 
 def _with_oriented_boxes(example: SourceExample, options: LayoutOptions) -> SourceExample:
-    """Return the example of a set in which each row has four corners: whatever does not fill its box is oriented.
+    """Return the example of a set in which each row has four corners: an object that does not fill its box is oriented.
 
     Corners that people drew, as in DOTA, are no exact rectangles, which `polygon_of` recognizes.
     """

@@ -123,7 +123,7 @@ def _encoding_problems(recipe: RecipeOptions) -> list[str]:
 
 
 def _color_problems(recipe: RecipeOptions) -> list[str]:
-    """Return a message for each color that is none of the recipe's channels and dtype."""
+    """Return a message for each color that does not fit the recipe's channels and dtype."""
     limit = 255 if recipe.dtype == "uint8" else 65_535
     return problems_of(
         (
@@ -153,7 +153,10 @@ def interpolation_problems(recipe: RecipeOptions, kind: str) -> Iterator[str]:
 
 
 def _picture_refuses(recipe: RecipeOptions, volume: str, picture: str) -> str:
-    return volume and f"{volume} is a volume: say its static shape with --depth, --height and --width"
+    return (
+        volume
+        and f"{volume} is a volume: set its static shape with --depth, --height and --width; --dry-run proposes one"
+    )
 
 
 PICTURE_RULES = KindRules(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 
 T = TypeVar("T")
 SOURCE, SHAPE, OUTPUT, RUNNING = "source", "shape", "output", "running"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from halofeed.errors import UsageError
 from halofeed.schemas.text_proto import Message
+from halofeed.system.errors import UsageError
 
 KERNELS = {
     "BILINEAR": "tf1-bilinear",
@@ -80,12 +80,13 @@ def read_resizer(resizer: Message) -> dict[str, Any]:
             ("pad_to_max_dimension", "pad", False),
         ):
             options[option] = given.value(field, default, f"--{option.replace('_', '-')}")
-        # A value of 0 is the default of both.
+        # 0 is the default padding of the API and of halofeed, so it needs no option.
         if any(padding := given.values("per_channel_pad_value", [0.0])):
             options["pad_value"] = [int(value) if value == int(value) else value for value in padding]
             given.mapped.append(f"{given.path}.per_channel_pad_value -> --pad-value = {options['pad_value']}")
     options["interpolation"] = KERNELS[given.choice("resize_method", KERNELS, "BILINEAR")]
     given.mapped.append(f"{given.path}.resize_method -> --interpolation = {options['interpolation']}")
+    # Only the second read records the translation, so a default is not listed.
     if given.value("convert_to_grayscale", False):
         options["channels"] = given.value("convert_to_grayscale", False, "--channels 1:") and 1
     return options

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from halofeed.errors import UsageError
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.splits import compile_group_pattern
 from halofeed.prep.layouts import LAYOUTS
@@ -33,6 +32,7 @@ from halofeed.prep.sources.file_names import is_image_name, is_scan_name, is_sca
 from halofeed.schemas.fields import SETS
 from halofeed.schemas.kinds import with_current_option_names
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES, TASKS
+from halofeed.system.errors import UsageError
 from halofeed.system.memory import MEBIBYTE, MemoryBudget, ReserveMemory, process_budget
 from halofeed.system.wording import did_you_mean
 
@@ -304,7 +304,7 @@ def _has_type(value: Any, expected: Any) -> bool:
         return isinstance(value, str)
     if isinstance(expected, UnionType):
         return any(_has_type(value, one) for one in get_args(expected))
-    # JSON has one kind of number, so that 1 is a float too; True is no number, though Python's bool is an int.
+    # JSON has one kind of number, so that 1 is a float too; True is not a number, though Python's bool is an int.
     if expected in (int, float):
         return type(value) in (int, expected) and abs(value) < _LARGEST_NUMBER
     return type(value) is expected

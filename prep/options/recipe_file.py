@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halofeed.errors import UsageError
 from halofeed.prep.annotations.documents import parse_yaml
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.pipeline_data import read_pipeline_data
@@ -17,11 +16,13 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.volumes import SCAN
 from halofeed.schemas import limits
 from halofeed.schemas.bounded_json import parse_json
-from halofeed.schemas.files import MANIFEST
+from halofeed.schemas.file_layout import MANIFEST
 from halofeed.schemas.manifest import Manifest, only_version
+from halofeed.storage.atomic_files import read_regular
 from halofeed.storage.choose import read_option_file
+from halofeed.storage.paths import find_paths
 from halofeed.system.addresses import Address, address_of
-from halofeed.system.atomic_files import read_regular
+from halofeed.system.errors import UsageError
 
 _ALTERNATIVES = (
     ("window", "window_hu", "window_percentiles"),
@@ -161,7 +162,7 @@ def _read_path(file: str | os.PathLike[str]) -> tuple[str, bytes]:
     path = Path(only_version(file))
     if path.is_dir():
         # A data set's folder holds one folder per version; `only_version` went into that of a single one.
-        versions = sorted(str(one.parent) for one in path.glob(f"[!.]*/{MANIFEST}"))
+        versions = sorted(str(one.parent) for one in find_paths(path, f"[!.]*/{MANIFEST}"))
         if versions and not (path / MANIFEST).exists():
             raise UsageError(
                 f"--recipe {path}: holds {len(versions)} versions; name one: {', '.join(versions[:5])}"

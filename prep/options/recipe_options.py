@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from halofeed.errors import UsageError
 from halofeed.prep.annotations.columns import BOX_FORMS
 from halofeed.prep.formats.clip.frame_choice import INCOMPLETE_CLIP_CHOICES, SHORT_CLIP_CHOICES, FrameChoice
 from halofeed.prep.geometry.resize import KERNEL_NAMES
 from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, Need, of_layouts, option, refusal
 from halofeed.prep.options.volumes import INTERPOLATIONS, VolumeOptions
 from halofeed.schemas.tasks import TASKS
+from halofeed.system.errors import UsageError
 from halofeed.system.memory import PICTURES_MIB, VOLUMES_MIB
 
 DEFAULT_JPEG_QUALITY = 95

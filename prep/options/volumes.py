@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
-from halofeed.errors import UsageError
 from halofeed.prep.annotations.class_names import ClassChoice, LabelCoding, is_whole_number
 from halofeed.prep.annotations.labels import LARGEST_LABEL
 from halofeed.prep.annotations.patterns import Expression
@@ -33,6 +32,7 @@ from halofeed.prep.options.option import (
 )
 from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityWindow, Standardization, named_window
 from halofeed.schemas.fields import SETS
+from halofeed.system.errors import UsageError
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 SCAN = "scan"
@@ -402,7 +402,7 @@ class VolumeOptions:
                 yield f"--refuse-flaws {flaw!r}: expected some of {', '.join(FLAWS)}"
 
     def _length_problems(self) -> Iterator[str]:
-        """Yield a message for each triple along depth, height and width that is none."""
+        """Yield a message for each option that is not a triple along depth, height and width."""
         for name, sides in (("spacing", self.spacing_mm), ("array-spacing", self.array_spacing_mm)):
             if sides and (len(sides) != 3 or not all(map(_is_length, sides))):
                 # One length is mostly meant for all axes.
@@ -415,7 +415,7 @@ class VolumeOptions:
             )
 
     def _window_problems(self) -> Iterator[str]:
-        """Yield a message for each window whose ends are none, and for several windows."""
+        """Yield a message for each window with invalid ends, and for several windows."""
         for name, ends in (("hu", self.window_hu), ("percentiles", self.window_percentiles)):
             if ends and not (len(ends) == 2 and -math.inf < ends[0] < ends[1] < math.inf):
                 example = _written(tuple(sorted(ends))) if len({*ends}) == 2 else _WINDOW_EXAMPLES[name]
@@ -428,7 +428,7 @@ class VolumeOptions:
         """Yield a message for a window that cannot be read, and for --normalize."""
         if (window := self.window) is not None:
             yield from refusal(lambda: _parse_window(window), "--window: ")
-        # A mean and a deviation of each scan make up for any window before them, but for its clipping.
+        # A mean and a deviation of each scan undo any window before them, except for its clipping.
         if self.normalize == SCAN and (self.window or self.window_hu or self.window_percentiles):
             yield "--normalize scan: takes no window; leave the window out, or --normalize"
         elif self.normalize and self.window_percentiles:
@@ -488,14 +488,14 @@ class VolumeOptions:
         if slash and window is not None and float(first) >= max(100.0, 2 * float(second)):
             yield (
                 f"--window {self.window} is center/width, and shows {window.low:g} to {window.high:g} HU only; if "
-                f"{first} is the width, as in W/L of viewers, say --window {second}/{first}"
+                f"{first} is the width, as in W/L of viewers, use --window {second}/{first}"
             )
         # --classes lists what is kept beside the background, which has id 0 without being listed.
         if self.depth is not None and "0" in self.classes:
             others = ",".join(name for name in self.classes if name != "0")
             yield (
                 f"--classes {','.join(self.classes)}: the value 0 becomes a class beside the background; if it is the "
-                f"background, which is kept anyway, say --classes {others}"
+                f"background, which is kept anyway, use --classes {others}"
             )
 
     def fixed_standard(self) -> Standardization | None:

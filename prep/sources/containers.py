@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from halofeed.errors import AnnotationsError, SourceError
 from halofeed.prep.sources.files import SourceFiles, SourceStream
 from halofeed.prep.sources.members import Member
 from halofeed.system.checksum import crc32c
+from halofeed.system.errors import AnnotationsError, SourceError
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f;:\\%\"*?<>|]|^/+|(?<=/)/+|(?:(?<=/)|^)\.{1,2}(?=/|$)|/$")
 _SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})(\.[^/]*)?")
@@ -68,7 +68,7 @@ def check_shards(paths: Sequence[str]) -> None:
             continue
         checked.add(shards)
         start, count, end = shards
-        # A name may promise billions of shards; among more numbers than there are files, one is missing.
+        # A name may state billions of shards. One more number than there are files is enough to find a missing one.
         numbers = range(len(paths) + 1 if int(count) > len(paths) else int(count))
         names = (f"{start}-{number:0{len(found[2])}d}-of-{count}{end}" for number in numbers)
         if missing := next((name for name in names if name not in listed), None):

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from halofeed.errors import SourceError
 from halofeed.prep.sources.file_names import DATA_FILE_LINES, is_image_name, is_scan_name, volume_files
 from halofeed.prep.sources.files import BELOW_IMAGES_FOLDER, SourceFiles
+from halofeed.system.errors import SourceError
 
 MAX_HEADER_BYTES = 1 << 20
 """Bytes; a header of 3D Slicer with a hundred segments has about 60,000."""
@@ -150,7 +150,7 @@ class SourceExample:
         >>> SourceExample(source="ct.hdr", key="ct.hdr", mask="seg.nii.gz").paths
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
-        # Most examples have one file, and a plan asks for those of millions.
+        # A shortcut for examples of one file, because a plan calls this for millions of examples.
         if not (self.members or self.stored or self.is_labelled or self.channels or self.parts):
             return volume_files(self.source)
         folders = dict(self.mask_members)

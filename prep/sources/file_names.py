@@ -13,7 +13,6 @@ from functools import cached_property
 from itertools import takewhile
 from posixpath import splitext
 
-from halofeed.errors import Problem, SourceError
 from halofeed.prep.sources.files import (
     BELOW_IMAGES_FOLDER,
     UNREADABLE_FILE,
@@ -25,11 +24,12 @@ from halofeed.prep.sources.files import (
 )
 from halofeed.prep.sources.members import parse_member
 from halofeed.system.addresses import is_remote
+from halofeed.system.errors import Problem, SourceError
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 _IMAGE_EXTENSIONS = frozenset(IMAGE_EXTENSIONS)
 VIDEO_EXTENSIONS = (".mp4", ".m4v", ".mov", ".3gp", ".avi", ".webm", ".mkv")
-"""Extensions of the containers that `halofeed.prep.formats.clip.table` reads."""
+"""Extensions of the containers that `halofeed.prep.formats.clip.clip_formats` reads."""
 UNREAD_EXTENSIONS = (".avif", ".heic", ".heif", ".jp2", ".j2k", ".jxl")
 """Extensions of unsupported picture formats. To skip such a file is a failure, not a choice."""
 _TEXT_EXTENSIONS = (
@@ -262,7 +262,7 @@ def _missing_file(written: str, path: str, what: str, files: SourceFiles) -> Sou
         return SourceError("annotation", f"{what} file lies outside --images", outside_message(written))
     shown, near = path_below(files.root, written) or written, ""
     if not path.startswith(("/", "..")):
-        # The system hides whether a file exists in a folder that it does not let us enter.
+        # In a folder without permission to enter, it is unknown whether a file exists.
         if refusal := files.refusal(path):
             return SourceError("read", UNREADABLE_FILE, f"{path}: {refusal}")
         near = _hint(path, files.files_in(path.rpartition("/")[0]))

@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from halofeed.errors import Problem, SourceError, UsageError
 from halofeed.prep.sources.members import Member, parse_member
 from halofeed.prep.sources.parquet import RangeFiles, read_cell
 from halofeed.prep.sources.walk import (
@@ -30,10 +29,11 @@ from halofeed.prep.sources.walk import (
     list_below,
     list_part,
 )
+from halofeed.storage.atomic_files import decode_name, encode_name, file_type, open_regular
 from halofeed.storage.local import LocalDisk
 from halofeed.storage.paths import names_in, scan_folder, walk_folders
 from halofeed.system.addresses import is_remote
-from halofeed.system.atomic_files import decode_name, encode_name, file_type, open_regular
+from halofeed.system.errors import Problem, SourceError, UsageError
 from halofeed.system.memory import machine_memory
 from halofeed.system.wording import nearest_name
 
@@ -166,8 +166,8 @@ def path_below(root: str, written: str) -> str | None:
         return None
     path, above = os.path.normpath(written), absolute_path(root)
     folder, name = os.path.split(path)
-    # As written; and with links resolved, of the root alone, and of the file's folder too: a link to a file
-    # stays a name below the root.
+    # Tried as written, with the links of the root resolved, and with those of the file's folder too. A link to a
+    # file stays a name below the root.
     for start, file in (
         (above, path),
         (_real(above), path),
@@ -179,7 +179,7 @@ def path_below(root: str, written: str) -> str | None:
 
 
 def absolute_path(root: str) -> str:
-    """Return the absolute path of a folder, decoded as in `halofeed.system.atomic_files`."""
+    """Return the absolute path of a folder, decoded as in `halofeed.storage.atomic_files`."""
     return decode_name(os.path.abspath(root))
 
 
@@ -322,7 +322,7 @@ class LocalFiles(_StoredFiles):
 
     Args:
         root: folder, as Python received it from the system. Paths below it are decoded as in
-            `halofeed.system.atomic_files`.
+            `halofeed.storage.atomic_files`.
 
     Raises:
         UsageError: there is no such folder, or it is not accessible.
@@ -352,7 +352,7 @@ class LocalFiles(_StoredFiles):
 
     @contextmanager
     def _listed(self) -> Iterator[None]:
-        # Tables with absolute paths tempt to name the root.
+        # Users of tables with absolute paths may name the root.
         if os.path.realpath(self.root) == "/":
             raise UsageError(
                 f"{self.root}: every file of this machine would be listed; name the folder that holds the source "
@@ -391,7 +391,7 @@ class LocalFiles(_StoredFiles):
         try:
             os.stat(self._full(path))
         except OSError as error:
-            # The path may exist: the system does not say.
+            # Without access to its folder, it is unknown whether the path exists.
             return os.strerror(error.errno) if error.errno in ACCESS_ERRORS else ""
         except ValueError:
             return ""
@@ -434,7 +434,7 @@ class LocalFiles(_StoredFiles):
         """Return whether there are at most `count` files; list them only then."""
         if self._sizes is None:
             found = 0
-            # This counts sooner than a listing, which follows links and asks for sizes.
+            # Counting is faster than a listing, which follows links and reads sizes.
             with self._listed():
                 for _, _, names in walk_folders(self.root):
                     found += len(names)

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from itertools import accumulate
 from typing import Any, Protocol
 
-from halofeed.errors import AnnotationsError, SourceError
+from halofeed.system.errors import AnnotationsError, SourceError
 
 MAX_GROUP_BYTES = 1 << 30
 """Most bytes of one column in a row group; one group and column is decoded at once."""
@@ -104,7 +104,7 @@ class _CellCache:
     def cell(self, files: RangeFiles, path: str, row: int, column: int) -> bytes:
         stamp = files.stamp(path)
         with self._lock:
-            # The file was written anew: its rows and groups may be others.
+            # The file has changed, so its rows and groups may differ.
             if self._stamps.get((files.root, path)) != stamp:
                 self._forget(files.root, path)
                 self._stamps[files.root, path] = stamp

@@ -18,11 +18,11 @@ from itertools import islice
 
 import numpy as np
 
-from halofeed.errors import Problem
-from halofeed.schemas.files import SELECTION
+from halofeed.schemas.file_layout import SELECTION
+from halofeed.storage import owned_files
+from halofeed.storage.atomic_files import decode_name, encode_name
 from halofeed.storage.paths import scan_folder
-from halofeed.system import owned_files
-from halofeed.system.atomic_files import decode_name, encode_name
+from halofeed.system.errors import Problem
 
 DICT_MAX_FILES = 200_000
 """Up to this number of files a dict is used, which is faster; above it the compact table saves memory."""
@@ -119,7 +119,7 @@ class _Folder:
         encoded = [name.encode("utf-8", "surrogatepass") for name, _ in files]
         ends = len(self._text) + np.cumsum([0, *map(len, encoded)])
         self._text += b"".join(encoded)
-        # Four bytes for each end until a folder has 4 GiB of names.
+        # Ends take four bytes each, and eight beyond 4 GiB of names.
         wide = np.uint32 if len(self._text) < 1 << 32 else np.uint64
         self._ends = np.concatenate([self._ends.astype(wide), ends[1:].astype(wide)])
         self._sizes.extend(size for _, size in files)
@@ -194,7 +194,7 @@ def list_below(root: str) -> tuple[Mapping[str, int], dict[str, Problem]]:
     """
     walk = _Walk()
     walk.list_all([("", root)])
-    # One round for each number of links in a path, so that the path with the fewest links comes first.
+    # Round by round, in order of the number of links in a path, so that the path with the fewest links comes first.
     while walk.links:
         links, walk.links = sorted(walk.links), []
         for path, full in links:

@@ -16,8 +16,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.voxels.intensity import IntensityWindow, Standardization, not_finite
+from halofeed.system.errors import SourceError, UsageError
 
 _DROPPED_BITS: Final = 12
 _SLAB_VOXELS: Final = 1 << 20

@@ -10,7 +10,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
+from halofeed.system.errors import SourceError
 
 PNG_LEVEL = 1
 """Fastest level of deflate; higher levels take several times as long and save a few percent."""

@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Finding, Scan
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import did_you_mean
 
 STORES: Final = ("int16", "uint8", "float32", "bfloat16")
@@ -377,7 +377,7 @@ def check_channels_are_ct(names: Sequence[str]) -> None:
 def share_inside(values: NDArray[Any], window: IntensityWindow) -> float:
     """Return the share of the values above the background that are within a window, or 1 without such values.
 
-    The background may lie in any window: it is 0 in MR, and in a CT that is stored as HU + 1024. It ends at a quarter
+    The background may be in any window: it is 0 in MR, and in a CT that is stored as HU + 1024. It ends at a quarter
     of the way from the smallest value to the mean.
 
     >>> share_inside(np.array([0, 0, 0, 0, 500, 600, 700]), IntensityWindow(low=-160, high=240))
@@ -392,7 +392,7 @@ def _other_unit(image: NDArray[Any], window: IntensityWindow | None) -> str:
     """Return the option that takes a window in the scan's own unit, if values of its body are in the window."""
     if window is None or share_inside(image[sampling(image.shape)], window) < LEAST_INSIDE:
         return ""
-    return ", or say --window-unit any"
+    return ", or use --window-unit any"
 
 
 def _refuse(reason: str, cure: str = _CURE) -> None:

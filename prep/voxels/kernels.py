@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from halofeed.errors import UsageError
 from halofeed.prep.formats.picture.image import Extent, PixelArray
 from halofeed.prep.geometry.resize import ResizePlan, Size
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 
 _Float32 = npt.NDArray[np.float32]

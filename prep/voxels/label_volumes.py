@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.scan import Grid, OverlapRule, Triple, VolumeShape
-from halofeed.prep.geometry.volume import VolumePlan, plan_window, triple
+from halofeed.prep.geometry.volume_plan import VolumePlan, plan_window, triple
+from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import plural
 
 CT_FOREGROUND_HU: Final = -500.0
@@ -301,7 +301,7 @@ def _inside(mask: NDArray[Any], value: int) -> NDArray[np.bool_]:
         raise UsageError(
             f"mask of class {value}: expected bool or integer [d, h, w], got {mask.dtype} {mask.shape}"
         )
-    # Writers store inside as 1 or as 255; several values would be several classes, of which the name is unknown.
+    # One value, such as 1 or 255, is inside; several values would be several classes with unknown names.
     if mask.dtype == np.bool_ or not mask.size:
         return mask.astype(np.bool_, copy=False)
     lowest, highest = int(mask.min()), int(mask.max())

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 LARGEST_LOSS: Final = 1 / 16
 """Rounding loss above which contrast is lost: 8 bits of a 12-bit scan in a window have 1/200 and less, 8 bits of
 Hounsfield units + 32768 have 1/7 and more."""
-_ALL_PIXELS, _SHARE, _MOST_PIXELS = 1 << 12, 64, 1 << 16
+_ALL_PIXELS, _SHARE, _MAX_PIXELS = 1 << 12, 64, 1 << 16
 """Pixels of a picture that are measured: all of a small one, else this part, at most so many. Sorting 10,000 takes
 0.1 ms, and decoding their picture 15 ms."""
 _TRIMMED: Final = 0.01
@@ -66,7 +66,7 @@ def measure_levels(values: NDArray[Any], stored: NDArray[Any], restored: NDArray
     Args:
         values: [value], ascending; equal values count as often as they occur.
         stored: [value], the stored number of each value.
-        restored: [value], the value that each stored number stands for.
+        restored: [value], the value that each stored number represents.
 
     >>> few = np.repeat([0.0, 100.0, 200.0], [9, 5, 4])
     >>> stored = np.rint(few / 257)
@@ -105,7 +105,7 @@ def picture_levels(
     """
     count = pixels.shape[0] * pixels.shape[1]
     # An odd step does not stay in the columns of a usual width.
-    step = max(1, count // max(_ALL_PIXELS, min(count // _SHARE, _MOST_PIXELS))) | 1
+    step = max(1, count // max(_ALL_PIXELS, min(count // _SHARE, _MAX_PIXELS))) | 1
     sample = np.sort(pixels.reshape(count, -1)[::step], axis=0)
     found = []
     for values in sample.T:

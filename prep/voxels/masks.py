@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.formats.picture.image import MIRRORED, UPSIDE_DOWN
 from halofeed.prep.geometry.resize import ResizePlan, Size, displayed_size
 from halofeed.prep.voxels.kernels import nearest_lines
+from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import plural
 
 MaskPixels = npt.NDArray[np.uint8]
@@ -152,7 +152,7 @@ def _fill(
     crossings = last - first
     begins = np.cumsum(crossings) - crossings
     total = int(crossings.sum())
-    # The polygon lies between the center lines of two rows, or beyond the picture.
+    # The polygon is between the center lines of two rows, or beyond the picture.
     if not total:
         return
     if total > MAX_CROSSINGS:

@@ -21,9 +21,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
 from halofeed.prep.geometry.taps import Taps, axis_taps, nearest_indices, positions, snap
-from halofeed.prep.geometry.volume import AxisView, Matrix, Ranges, Resample, VolumePlan, full_ranges
+from halofeed.prep.geometry.volume_plan import AxisView, Matrix, Ranges, Resample, VolumePlan, full_ranges
+from halofeed.system.errors import UsageError
 
 BLOCK_SLICES: Final = 16
 SLAB_BYTES: Final = 1 << 23
@@ -90,7 +90,7 @@ def work_dtype(dtype: np.dtype[Any]) -> Any:
 def iterate_slices(source: NDArray[Any], used: Sequence[int]) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield slices by ascending number; copy blocks of them if the voxels of a slice are far apart in memory."""
     strides = [abs(stride) for stride in source.strides]
-    # Slices that lie together in memory are read one by one.
+    # Slices that are contiguous in memory are read one by one.
     if strides[0] >= strides[1] >= strides[2]:
         yield from ((number, source[number]) for number in used)
         return
@@ -352,6 +352,7 @@ def _apply(
     # A fraction or NaN would be stored as another number without an error.
     if array.dtype.kind != "f" and (not np.isfinite(fill) or int(np.array(fill).astype(array.dtype)) != fill):
         raise UsageError(f"fill: {fill} is no value of {array.dtype}")
+    # The steps are for one channel; several are computed one after the other.
     if array.ndim == 3:
         return _apply_steps(plan, array, fill, interpolate, spare)
     if array.shape[3] == 1:
@@ -415,7 +416,7 @@ def _sample(
         for (low, high), (start, stop) in zip(reached(step, array.shape), ranges, strict=True)
     )
     inner = tuple((low - start, high - start) for (low, high), (start, _) in zip(found, ranges, strict=True))
-    # The range lies beyond the source.
+    # The range is beyond the source.
     if any(low >= high for low, high in found):
         unpadded[...] = fill
         return

@@ -64,7 +64,7 @@ def test_no_library_writes_into_a_file_that_took_the_number_of_a_closed_stream(t
     """With descriptor 2 closed, the next file that is opened would be 2, and a library's message would go there."""
     program = (
         "import os, sys\n"
-        "from halofeed.streams import open_closed_streams\n"
+        "from halofeed.standard_streams import open_closed_streams\n"
         "open_closed_streams()\n"
         "number = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)\n"
         "os.write(2, b'a message'); print('text', file=sys.stderr); print(sys.stdin.read(), 'text')\n"

@@ -156,7 +156,7 @@ def test_a_stopped_command_ends_its_job_on_flink(cluster, cluster_home, source, 
     with begun(source, tmp_path, "pictures", cluster) as command:
         assert wait_for(shards_there(tmp_path, 1), command)
         command.send_signal(signal.SIGTERM)
-        assert "the job is being cancelled" in command.communicate(timeout=60)[1]
+        assert "the job is being canceled" in command.communicate(timeout=60)[1]
     ended = {"FINISHED", "FAILED", "CANCELED"}
     wait_until(lambda: not flink.states(cluster_home) - ended, 200, "its job ends")
     assert not (tmp_path / VERSION / "manifest.json").exists()

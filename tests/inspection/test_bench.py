@@ -9,7 +9,7 @@ import pytest
 from halofeed.cli import main
 from halofeed.errors import UsageError
 from halofeed.inspection import bench as module
-from halofeed.inspection.batch import write_batch
+from halofeed.inspection.batch_png import write_batch
 from halofeed.inspection.bench import (
     AUGMENTED,
     COPY,
@@ -22,10 +22,11 @@ from halofeed.inspection.bench import (
     VERIFIED,
     bench,
 )
+from halofeed.inspection.training_batches import TrainingBatches
 from halofeed.loader import FlipLeftRight, Loader
+from halofeed.loader.contact_sheet import draw_batch
 from halofeed.loader.device import Brightness, augment_on_device
 from halofeed.loader.native import kernel
-from halofeed.loader.picture import draw_batch
 from tests.support.conversions import draw_folders, run_convert
 
 
@@ -43,7 +44,7 @@ def folders(tmp_path_factory):
 @pytest.mark.parametrize(("encoding", "more"), [("raw", set()), ("png", {DECODE})])
 def test_every_part_of_the_way_has_a_rate(folders, encoding, more):
     flip = [{"name": "FlipLeftRight"}]
-    found = bench(folders[encoding], batch_size=4, augment=flip, seconds=0.01)
+    found = bench(folders[encoding], TrainingBatches(batch_size=4, augment=flip), seconds=0.01)
     parts = {COPY, DISK, PLAIN, VERIFIED, AUGMENTED, TENSORFLOW, TRANSFER} | more
     assert set(found.rates) == parts
     assert all(rate.images > 0 and rate.bytes > 0 for rate in found.rates.values())
@@ -55,10 +56,10 @@ def test_every_part_of_the_way_has_a_rate(folders, encoding, more):
 
 def test_what_a_recipe_does_on_the_device_has_a_rate(folders):
     device = [{"name": "Brightness", "shift": [-0.1, 0.1]}, {"name": "GaussianNoise"}]
-    found = bench(folders["raw"], batch_size=4, device_augment=device, seconds=0.01)
+    found = bench(folders["raw"], TrainingBatches(batch_size=4, device_augment=device), seconds=0.01)
     assert found.rates[ON_DEVICE].images > 0
     assert found.stream == found.rates[PLAIN]
-    assert ON_DEVICE not in bench(folders["raw"], batch_size=4, seconds=0.01).rates
+    assert ON_DEVICE not in bench(folders["raw"], TrainingBatches(batch_size=4), seconds=0.01).rates
 
 
 def test_the_part_that_is_slow_is_named(folders, monkeypatch):
@@ -69,7 +70,7 @@ def test_the_part_that_is_slow_is_named(folders, monkeypatch):
         return real(*arguments, **more)
 
     monkeypatch.setattr(module, "decode_image", slow)
-    assert "image: decoding, " in bench(folders["png"], batch_size=4, seconds=0.01).slowest
+    assert "image: decoding, " in bench(folders["png"], TrainingBatches(batch_size=4), seconds=0.01).slowest
 
 
 def test_the_command_says_how_many_accelerators_are_fed(folders, capsys):
@@ -80,7 +81,7 @@ def test_the_command_says_how_many_accelerators_are_fed(folders, capsys):
     assert main([*words, "0"]) == 2
     assert "--appetite 0: expected images per second above 0" in capsys.readouterr().err
     with pytest.raises(UsageError, match="seconds: expected more than 0"):
-        bench(folders["raw"], seconds=0)
+        bench(folders["raw"], TrainingBatches(), seconds=0)
 
 
 @pytest.fixture
@@ -106,7 +107,9 @@ def test_the_picture_is_of_the_step_that_training_takes_and_a_partition_needs_no
     loader = Loader(photos, split="train", batch_size=4, seed=3, augment=[FlipLeftRight()])
     expected = loader.picture(2, split=(1, 2, 1, 1), side=64)
     np.testing.assert_array_equal(read(tmp_path / "batch.png"), expected)
-    file = write_batch(photos, tmp_path / "batch.png", batch_size=2, partition="image=1,2,2,1", side=64)
+    file = write_batch(
+        photos, tmp_path / "batch.png", TrainingBatches(batch_size=2), partition="image=1,2,2,1", side=64
+    )
     expected = Loader(photos, split="train", batch_size=2).picture(split=(1, 2, 2, 1), side=64)
     np.testing.assert_array_equal(read(file), expected)
 
@@ -122,8 +125,9 @@ def test_the_picture_is_of_the_step_that_training_takes_and_a_partition_needs_no
 )
 def test_what_cannot_be_shown_is_refused_and_nothing_is_written(photos, tmp_path, options, error, words):
     given = {"output": "batch.png"} | options
+    output, partition = tmp_path / given.pop("output"), given.pop("partition", "")
     with pytest.raises(error, match=words):
-        write_batch(photos, tmp_path / given.pop("output"), **given)
+        write_batch(photos, output, TrainingBatches(**given), partition=partition)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -131,7 +131,7 @@ def test_what_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:
 
 
 def test_an_empty_split_and_an_image_without_boxes_are_described(tmp_path: Path) -> None:
-    examples = draw_examples("detection", {"train": 2}, most_boxes=0)
+    examples = draw_examples("detection", {"train": 2}, max_boxes=0)
     folder = write_dataset(tmp_path, examples, task="detection")
     assert "0 boxes in 2 images, 0 to 0 per image" in describe_dataset(folder)
     assert "Boxes, in pixels of the stored image\n  none" in describe_record(folder, "train:1")

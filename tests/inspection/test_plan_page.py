@@ -10,7 +10,7 @@ from halofeed.errors import CorruptFileError
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.plan_report import describe_plan, write_plan_page
 from halofeed.inspection.verify import verify
-from halofeed.schemas.files import PLAN_FORMAT, plan_file, read_plan
+from halofeed.schemas.file_layout import PLAN_FORMAT, plan_file, read_plan
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan.topologies import topology_named
 from tests.support.dataset_writer import draw_examples, write_dataset

@@ -28,7 +28,7 @@ from halofeed.inspection.samples import (
 from halofeed.inspection.verify import verify
 from halofeed.prep.convert.tallies import ROW_STEP
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.files import index_file
+from halofeed.schemas.file_layout import index_file
 from halofeed.schemas.manifest import Manifest, Shard, Split, read_manifest
 from halofeed.schemas.statistics import Statistics
 from tests.support.annotation_writer import boxed, write_annotations
@@ -50,7 +50,7 @@ DRAWN_BY_DEFAULT = draw_examples("detection", {"train": 14, "test": 4})
 
 
 def make(folder: Path, task: str = "detection", **more: Any) -> Path:
-    shape = {key: more.pop(key) for key in ("shape", "dtype", "varied", "most_boxes") if key in more}
+    shape = {key: more.pop(key) for key in ("shape", "dtype", "varied", "max_boxes") if key in more}
     examples = draw_examples(task, {"train": 14, "test": 4}, **shape)
     return write_dataset(folder / "tiny" / "1.0.0", examples, task=task, **more)
 
@@ -164,8 +164,8 @@ KINDS_OF_SETS += [("detection", {"shape": (9, 7, 1), "dtype": "uint16"})]
 KINDS_OF_SETS += [("classification", {"dtype": "uint16", "shape": (6, 6, 4)})]
 KINDS_OF_SETS += [("classification", {"encoding": "jpeg", "varied": True, "shape": (130, 150, 3)})]
 KINDS_OF_SETS += [("detection", {"encoding": "png", "varied": True, "masks": True, "shape": (40, 50, 3)})]
-KINDS_OF_SETS += [("detection", {"most_boxes": 0})]
-KINDS_OF_SETS += [("detection", {"most_boxes": 300, "shape": (200, 240, 3)})]
+KINDS_OF_SETS += [("detection", {"max_boxes": 0})]
+KINDS_OF_SETS += [("detection", {"max_boxes": 300, "shape": (200, 240, 3)})]
 
 
 @pytest.mark.parametrize(("task", "options"), KINDS_OF_SETS)
@@ -360,7 +360,7 @@ def test_padding_is_counted_now_and_estimated_for_other_sizes(tmp_path: Path) ->
 @pytest.mark.parametrize(("task", "shape"), [("detection", (60, 90, 3)), ("classification", (64, 48, 4))])
 def test_a_browser_shows_every_picture_without_errors_overlaps_or_sideways_scrolling(tmp_path, task, shape):
     refused = [refusal("x" * 300, "decode", "broken " * 9, "y" * 200)]
-    folder = make(tmp_path, task, shape=shape, encoding="png", most_boxes=30, rejected=refused)
+    folder = make(tmp_path, task, shape=shape, encoding="png", max_boxes=30, rejected=refused)
     manifest = read_manifest(folder)
     long = {label: f"{name} with quite a long name" for label, name in manifest.labels.items()}
     change(folder, labels=long)

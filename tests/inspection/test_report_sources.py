@@ -110,7 +110,7 @@ def test_without_a_home_nothing_is_remembered_and_nothing_fails(tmp_path, monkey
 
 
 def test_what_is_remembered_is_readable_for_its_owner_alone_and_bounded(tmp_path, state, monkeypatch):
-    monkeypatch.setattr("halofeed.pipelines.source_registry.MOST_KEPT", 3)
+    monkeypatch.setattr("halofeed.pipelines.source_registry.MAX_KEPT", 3)
     manifest, origin = read_manifest(make(tmp_path)), SourceLocations(source="/a/\udcff", images="/b")
     registry = state / "halofeed" / "data-sets"
     for number in range(5):

@@ -126,7 +126,7 @@ def test_every_fact_of_the_scans_is_said_and_the_code_shown_fits_them(tmp_path: 
         ["the largest of each side: nothing is cut off", "22 × 26 × 32", "0 %", "0 %", "0.80×"],
     ]
     figures = rows(source, "values")
-    expected = [["all", "train"], ["all", "test"], ["labelled", "train"], ["labelled", "test"]]
+    expected = [["all", "train"], ["all", "test"], ["labeled", "train"], ["labeled", "test"]]
     assert [row[:2] for row in figures] == expected
     assert "The recipe has no window, so the chart has no band." in page.words("values")
     assert "1,2,1,1,1" in page.words("partitions") and "12 × 28 × 34 per core" in page.words("partitions")
@@ -240,8 +240,8 @@ def test_empty_parts_say_so(tmp_path: Path) -> None:
         ("labels", "No scan has a label."),
         ("labels", "0 classes occur in scans"),
         ("findings", "None in 2 scans, and nothing was corrected."),
-        ("values", "no labelled voxels"),
-        ("values", "voxels of train, because none are labelled"),
+        ("values", "no labeled voxels"),
+        ("values", "voxels of train, because none are labeled"),
     ):
         assert words in page.words(section)
     folder = make(tmp_path)

@@ -17,7 +17,7 @@ from halofeed.inspection.verify import verify
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.voxels.intensity import IntensityWindow
 from halofeed.prep.voxels.phantom import grid_around, stored_grid
-from halofeed.schemas.files import index_file
+from halofeed.schemas.file_layout import index_file
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
@@ -222,11 +222,11 @@ def test_the_description_says_classes_scans_findings_and_what_is_shown(tmp_path:
     for expected in (
         f" 1 liver 0 2 {liver:,} {100 * liver / marked:.1f} %",
         " 9 never seen 0 0 0 0 %",
-        f"foreground: {100 * marked / (3 * 24 * 28 * 34):.1f} % of the voxels of labelled records",
+        f"foreground: {100 * marked / (3 * 24 * 28 * 34):.1f} % of the voxels of labeled records",
         "3 of 4 records have a label; 1 without, for prediction: all values of their label are 0",
         "stored: 24 x 28 x 34 x 1 int16 (depth x height x width x channel), each scan at its own spacing, "
         "by crop-or-pad",
-        "the recipe has no window, so the 1st to 99th percentile of the labelled voxels",
+        "the recipe has no window, so the 1st to 99th percentile of the labeled voxels",
         "sources' modality: CT (3), MR (1)",
         "sources' spacing in mm: 6.00 x 4.00 x 4.00 (4)",
         "sources' shape: 22 x 26 x 32 (4)",

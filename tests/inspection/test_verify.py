@@ -15,7 +15,7 @@ from halofeed.errors import CorruptFileError, UsageError
 from halofeed.inspection.describe_dataset import describe_record
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import DatasetProblem, VerifyReport, verify
-from halofeed.schemas.files import CROISSANT, index_file
+from halofeed.schemas.file_layout import CROISSANT, index_file
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfds import dataset_info_json

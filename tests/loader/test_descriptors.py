@@ -56,7 +56,7 @@ def test_loaders_of_many_shards_read_under_any_limit(many, limit, count):
     if limit > resource.getrlimit(resource.RLIMIT_NOFILE)[1]:
         pytest.skip("the hard limit here is lower")
     most, at_rest, after = map(int, run(READ_ALL.format(folder=str(many), count=count), limit).split())
-    kept = min(shard_file.MOST_OPEN, limit // 8)
+    kept = min(shard_file.MAX_OPEN, limit // 8)
     # Standard streams and the listing itself, and what is read at this moment.
     assert most <= kept + 16 + 8 * count
     assert at_rest <= kept + 16
@@ -115,7 +115,7 @@ loader.batch(0), loader.batch(7)
 
 
 def test_a_file_is_never_closed_while_it_is_read(many, monkeypatch):
-    monkeypatch.setattr(shard_file, "MOST_OPEN", 1)
+    monkeypatch.setattr(shard_file, "MAX_OPEN", 1)
     expected = [Loader(many, batch_size=20, seed=3).batch(step) for step in range(15)]
     loaders = [Loader(many, batch_size=20, seed=3, verify=verify) for verify in ("first", "never")]
     wrong = []

@@ -9,7 +9,7 @@ import pytest
 from halofeed.errors import CorruptFileError, ManifestError
 from halofeed.loader import Loader
 from halofeed.loader.batch import join_id
-from halofeed.schemas.files import index_file
+from halofeed.schemas.file_layout import index_file
 from halofeed.schemas.tfrecord import read_records
 from tests.support.batches import flip
 

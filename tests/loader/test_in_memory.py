@@ -9,7 +9,7 @@ from halofeed.loader import FlipLeftRight, Loader, RandomCrop, shards
 from halofeed.loader.assemble import Assembler
 from halofeed.loader.copy_plan import MappedRecords
 from halofeed.schemas.tfrecord import read_records
-from halofeed.system.mapped_files import is_guarded
+from halofeed.storage.mapped_files import is_guarded
 from tests.support.batches import flip, same
 from tests.support.kernels import needs_kernel
 
@@ -95,6 +95,6 @@ def test_rows_whose_frames_change_meanwhile_are_not_copied(loader, folder, monke
 def test_no_more_files_are_held_open_than_the_process_may(loader, monkeypatch):
     expected = loader.batch(8)
     rows = copied_rows(monkeypatch)
-    monkeypatch.setattr(shards, "most_open", lambda: 2)
+    monkeypatch.setattr(shards, "max_open", lambda: 2)
     same(loader.batch(8), expected)
     assert not rows

@@ -14,7 +14,7 @@ from halofeed.loader import Loader, RandomCrop
 from halofeed.loader.augment import FlipDepth, FlipLeftRight, FlipUpDown
 from halofeed.loader.native import kernel
 from halofeed.schemas.tfrecord import read_records
-from halofeed.system.mapped_files import is_guarded
+from halofeed.storage.mapped_files import is_guarded
 from tests.support.batches import flip, same
 from tests.support.kernels import kernel_if, needs_kernel
 from tests.support.scripts import run_script
@@ -107,7 +107,7 @@ def test_all_threads_outlive_a_file_that_is_shortened(tmp_path):
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from halofeed.loader.native import kernel
-from halofeed.system.mapped_files import map_file
+from halofeed.storage.mapped_files import map_file
 pool = ThreadPoolExecutor(4)
 def together(work):
     for thread in [pool.submit(work) for _ in range(4)]:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from halofeed.errors import PartitionError
 from halofeed.loader.batch import join_id, split_id
-from halofeed.loader.mesh import mesh_specs, needed_rows, place_batch
+from halofeed.loader.mesh_batches import mesh_specs, needed_rows, place_batch
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
 

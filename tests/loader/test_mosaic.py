@@ -8,7 +8,7 @@ import pytest
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import Loader, Mixture, MixUp, Mosaic, RandomCrop
 from halofeed.loader.augment import draw_uniform, draw_uniforms
-from halofeed.loader.augment.example import _CHOICE
+from halofeed.loader.augment.augmented_example import _CHOICE
 from halofeed.loader.batch import join_id
 from tests.support.batches import flip
 from tests.support.picture_writer import FILL, example_of

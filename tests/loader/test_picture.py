@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from halofeed.loader.batch import split_id
-from halofeed.loader.picture import _caption, draw_batch, rgb_of
+from halofeed.loader.contact_sheet import _caption, draw_batch, rgb_of
 from halofeed.schemas.kinds import KINDS
 
 GAP, LINE = 6, (255, 255, 0)

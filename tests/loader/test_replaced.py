@@ -10,7 +10,7 @@ import pytest
 from halofeed.errors import CorruptFileError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.loader.batch import join_id
-from halofeed.schemas.files import index_file
+from halofeed.schemas.file_layout import index_file
 from halofeed.schemas.shard_file import close_idle
 from halofeed.schemas.tfrecord import read_records
 from tests.support.batches import flip

@@ -15,7 +15,7 @@ import pytest
 from halofeed.errors import CorruptFileError
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.schemas import shard_file
-from halofeed.schemas.files import index_file
+from halofeed.schemas.file_layout import index_file
 from tests.support.level_rows import levels, others
 from tests.support.scripts import run_script
 from tests.support.volume_writer import draw_scans, write_scans
@@ -37,7 +37,7 @@ def folder(draw, write):
 BEGIN = """
 import itertools, os
 from pathlib import Path
-from halofeed.schemas.files import index_file
+from halofeed.schemas.file_layout import index_file
 from halofeed.loader import *
 from halofeed.errors import CorruptFileError
 folder = Path({folder!r})

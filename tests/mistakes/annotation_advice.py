@@ -68,15 +68,15 @@ ADVICE: dict[str, Advice] = {
     # columns
     "a form of x, y, w, h": refused(
         table(XYWH),
-        ("column x, y, w, h would not be read.*say with (--box-form) how", "corner-size"),
+        ("column x, y, w, h would not be read.*state with (--box-form) how", "corner-size"),
         "(--ignore-columns x,y,w,h)",
     ),
     "two classes in one cell": refused(
         table(["filename,class", "a.png,hat", "b.png,coat", "c.png,hat|coat"]),
-        r"boxes\.csv:4: class 'hat\|coat' looks like 2.*say (--class-separator) '(\|)' (--several-classes keep) for",
+        r"boxes\.csv:4: class 'hat\|coat' looks like 2.*use (--class-separator) '(\|)' (--several-classes keep) for",
     ),
     "two columns of classes": refused(
-        table(["filename,label,category", "a.png,hat,cap"]), "or say (--ignore-columns category)"
+        table(["filename,label,category", "a.png,hat,cap"]), "or use (--ignore-columns category)"
     ),
     "a form of no column": refused(table([HEADER, ROW], "--box-form center-size"), "leave (--box-form) out"),
     "a group that is not read": refused(
@@ -85,8 +85,8 @@ ADVICE: dict[str, Advice] = {
             "--split-shares train=0.5,test=0.5",
             pictures=("a.png", "b.png", "c.png"),
         ),
-        "say (--group-column patient) to keep",
-        r"; (--group-pattern) '(\(\.\+\))' takes",
+        "use (--group-column patient) to keep",
+        r"; (--group-pattern) '(\(\.\+\))' makes",
     ),
     "a table beside one that is none": refused(
         holding("csv", boxes_csv=f"{HEADER}\n{ROW}\n", notes_csv="a,b\n1,2\n"),
@@ -101,14 +101,14 @@ ADVICE: dict[str, Advice] = {
         more=("{source}/other",),
     ),
     "corners as sizes": refused(
-        table(CORNERS_IN_BBOX, "--box-form corner-size"), "say with (--box-form) how", more=("corners",)
+        table(CORNERS_IN_BBOX, "--box-form corner-size"), "state with (--box-form) how", more=("corners",)
     ),
     "boxes that leave their pictures": refused(
         table(CORNERS_IN_BBOX, "--box-form corner-size"), "(--box-units pixels) takes them"
     ),
     "boxes of 0 and 1": refused(table(rows(1, "0,0,1,1")), "from 0 to 1.*(--box-units pixels)"),
     "corners under COCO's bbox": refused(
-        coco([31, 22, 55, 38], [3, 4, 20, 30]), "all fit as corners; say (--box-form corners)"
+        coco([31, 22, 55, 38], [3, 4, 20, 30]), "all fit as corners; use (--box-form corners)"
     ),
     "VOC that counts from 0": refused(
         voc("0 3 9 9", "12 8 24 36"), "1 of 2 boxes begin below 1, the first in a.png.*(--box-origin 0)"
@@ -171,7 +171,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "pictures outside of --images": refused(
         beside([HEADER, "other/a.png,hat,1,2,30,20"], (40, 60), "--images ROOT/z"),
-        "say (--images)",
+        "(?:say|use) (--images)",
         more=("{source}",),
     ),
 }

@@ -17,8 +17,8 @@ from tests.support.small_scans import AFFINE, image, mask, msd_document, nnunet_
 from tests.support.volume_support import save_nifti, write_table
 
 SHARES = ("--split-shares", "train=0.5,test=0.5")
-EACH = r"; (--group-pattern) '(\(\.\+\))' takes"
-SAID = r"say (--group-pattern).*--group-pattern '(\(\.\+\))'"
+EACH = r"; (--group-pattern) '(\(\.\+\))' makes"
+SAID = r"use (--group-pattern).*--group-pattern '(\(\.\+\))'"
 
 
 @preparing
@@ -83,13 +83,13 @@ ADVICE: dict[str, Advice] = {
     # splits
     "two splits": usage(listed(*SHARES), "(--split-shares) and .*give one", "(--split-lists) .*give one"),
     "shares and nnU-Net's splits": usage(folds(*SHARES), "(--nnunet-splits) and .*give one"),
-    "several folds": usage(folds(count=2), "say (--nnunet-fold 0) to", proves=r"train +1 record "),
+    "several folds": usage(folds(count=2), "use (--nnunet-fold 0) to", proves=r"train +1 record "),
     "few groups": refused(table(["filename,class,group", "a.png,hat,p1", "b.png,cap,"], *SHARES), SAID, EACH),
     "series without patients": refused(nameless(), SAID),
     "one group": refused(table(["filename,class,group", "a.png,hat,p1", "b.png,cap,p1"], *SHARES), SAID),
     "files named after one patient": refused(
         pictures("hat/patient1_a.png", "cap/patient1_b.png", "cap/patient2.png"),
-        r"say (--group-pattern) '(\S+)' to keep",
+        r"use (--group-pattern) '(\S+)' to keep",
     ),
     # classes
     "the background": usage(label_images("--classes background"), "(--classes): background.*leave it out"),

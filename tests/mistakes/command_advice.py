@@ -346,9 +346,9 @@ ADVICE: dict[str, Advice] = {
         proves="1 record",
     ),
     # exports
-    "an export of what a target does not hold": usage(export(boxes(), "folders"), r"say (--to coco)"),
-    "an export of volumes as Parquet": usage(export(organs(1), "parquet"), r"say (--to nifti)"),
-    "an export of unusual splits as YOLO": usage(export(boxes(HALVES), "yolo"), r"say (--to voc)"),
+    "an export of what a target does not hold": usage(export(boxes(), "folders"), r"use (--to coco)"),
+    "an export of volumes as Parquet": usage(export(organs(1), "parquet"), r"use (--to nifti)"),
+    "an export of unusual splits as YOLO": usage(export(boxes(HALVES), "yolo"), r"use (--to voc)"),
     "an export of unusual splits as folders": noted(
         export(pictures(HALVES), "folders"),
         r"with (--split-folders yes)",
@@ -358,7 +358,7 @@ ADVICE: dict[str, Advice] = {
         export(TILED, "nifti"), (r"with (--fit crop-or-pad)", "--overwrite"), into=TILED, proves="1 record"
     ),
     "an export of parts of scans on the scans' grid": usage(
-        export(CUT, "nifti", "--grid", "source"), r"say (--grid stored)"
+        export(CUT, "nifti", "--grid", "source"), r"use (--grid stored)"
     ),
     "an export of parts of scans, which may be whole": usage(
         export(CUT, "nifti", "--grid", "source"), (r"with (--fit stretch)", "--overwrite"), into=CUT

@@ -14,9 +14,9 @@ from unittest import mock
 import numpy as np
 from PIL import Image
 
-from halofeed.pipelines import remote
+from halofeed.pipelines import remote_job as remote
+from halofeed.pipelines.lease import leased
 from halofeed.pipelines.workers import _Worker
-from halofeed.storage.lease import leased
 from halofeed.storage.retry import ChangedError
 from tests.pipelines.test_names_in_labels import LIVER, SPLEEN, table_of
 from tests.support.advice import Advice, noted, refused, usage
@@ -201,7 +201,7 @@ def leased_by_another() -> Iterator[None]:
     store = mock.Mock(
         write=mock.Mock(side_effect=ChangedError), stat=mock.Mock(return_value=mock.Mock(age_seconds=5))
     )
-    lease = patched("storage.lease.store_of", return_value=store)
+    lease = patched("pipelines.lease.store_of", return_value=store)
     with (
         lease(),
         mock.patch.object(store, "read", return_value=b"{}"),
@@ -292,7 +292,7 @@ ADVICE: dict[str, Advice] = {
         pictures(),
         (r"another (--name)", "other"),
         (r"or (--version)", "1.0.1"),
-        around=patched("system.locks.try_lock", side_effect=BlockingIOError),
+        around=patched("storage.locks.try_lock", side_effect=BlockingIOError),
     ),
     "a folder of a store that another command holds": refused(
         pictures(), (r"another (--name)", "other"), (r"or (--version)", "1.0.1"), around=leased_by_another
@@ -320,7 +320,7 @@ ADVICE: dict[str, Advice] = {
     "restarts here": usage(pictures("--job-restarts 1"), r"(--job-restarts) has no effect.* leave it out"),
     "silence here": usage(pictures("--max-silence-minutes 1"), r"(--max-silence-minutes) has .*leave it out"),
     "workers of Beam's": usage_4(
-        pictures("--", "--direct_num_workers 1"), (r"say (--workers)", "1"), without=("--direct_num_workers",)
+        pictures("--", "--direct_num_workers 1"), (r"use (--workers)", "1"), without=("--direct_num_workers",)
     ),
     "no room": usage_4(
         pictures(),
@@ -373,7 +373,7 @@ ADVICE: dict[str, Advice] = {
         (r"(--nnunet-splits); add that", "{folder}/folds.json"),
         r"(--nnunet-fold) has .*leave it out",
     ),
-    "channels that the data set has not": usage(nnunet("--channels 2"), r"say (--channels 1)"),
+    "channels that the data set has not": usage(nnunet("--channels 2"), r"use (--channels 1)"),
     "labels under names of their own": noted(
         unlabeled(*SIZE),
         (r"with (--layout csv) and", "--source {folder}/full.csv"),
@@ -401,12 +401,12 @@ ADVICE: dict[str, Advice] = {
     "a full disk": refused_4(
         pictures(),
         (r"Free some space .* (--out) names the folder", "elsewhere"),
-        around=patched("storage.output_folder._rename", side_effect=OSError(errno.ENOSPC, "full")),
+        around=patched("pipelines.output_folder._rename", side_effect=OSError(errno.ENOSPC, "full")),
     ),
     "a disk that fails": refused_4(
         pictures(),
         (r"The disk failed.* (--out) names the folder", "elsewhere"),
-        around=patched("storage.output_folder._rename", side_effect=OSError(errno.EIO, "fails")),
+        around=patched("pipelines.output_folder._rename", side_effect=OSError(errno.EIO, "fails")),
     ),
     # what has come of it
     "more is rejected than all workers may": refused(

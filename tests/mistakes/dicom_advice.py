@@ -179,20 +179,20 @@ ADVICE: dict[str, Advice] = {
         drawn(own_series_each), "if each is a scan, (--min-slices 1)", proves=r"train +5 records"
     ),
     "a series UID for each slice of one scan": refused(
-        drawn(own_series_each), "1 of at least 3; 5 series of its folder .* say (--series-identity folder)"
+        drawn(own_series_each), "1 of at least 3; 5 series of its folder .* use (--series-identity folder)"
     ),
     "more slices at least than any series has": refused(
         drawn(scan, "--min-slices 100"), "series has too few slices.* 4 of at least 100; (--min-slices 4)"
     ),
     "a split for some patients alone": refused(
-        drawn(half_of_it_in_train), "train/p1 names a split and p2.*say (--split-folders no)"
+        drawn(half_of_it_in_train), "train/p1 names a split and p2.*use (--split-folders no)"
     ),
     "echoes to be refused": refused(
         drawn(echoes, "--series-split refuse"), "(--series-split volumes) takes", proves=r"train +2 records"
     ),
     "files that contradict each other": refused(
         drawn(partial(two, beside="a", patient="P2", count=2)),
-        "and say (--series-identity folder);",
+        "and use (--series-identity folder);",
         first=into_folders,
         more=("--min-slices 2",),
         proves=r"train +2 records",
@@ -205,7 +205,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "two slices at one place": refused(
         drawn(partial(two, beside="a")),
-        "and say (--series-identity folder)",
+        "and use (--series-identity folder)",
         first=into_folders,
         proves=r"train +2 records",
     ),
@@ -214,14 +214,14 @@ ADVICE: dict[str, Advice] = {
     ),
     "two stacks": refused(
         drawn(partial(two, beside="a", at=300)),
-        "and say (--series-identity folder)",
+        "and use (--series-identity folder)",
         first=into_folders,
         proves=r"train +2 records",
     ),
     "slices that are missing": refused(
         drawn(without_a_slice), "(--fill-missing-slices) interpolates", proves=r"train +1 record "
     ),
-    "slices of two scans": refused(drawn(alternating), "say (--alternating-slices keep)"),
+    "slices of two scans": refused(drawn(alternating), "use (--alternating-slices keep)"),
     "channels on two grids": refused(
         drawn(partial(echoes, apart=1), "--series-split channels"),
         "(--series-split volumes) takes",
@@ -230,7 +230,7 @@ ADVICE: dict[str, Advice] = {
     # masks
     "label slices by a pattern that fits the images too": refused(
         drawn(label_slices, *SIZE, "--label-pattern {id}/*"),
-        "every series fits it.* say with (--image-pattern) which",
+        "every series fits it.* state with (--image-pattern) which",
         more=("{id}/ct",),
         proves=r"segmentation, 3 classes",
     ),
@@ -244,8 +244,8 @@ ADVICE: dict[str, Advice] = {
             dicom(one=seg_of("1.2.1", "liver", "spleen"), two=seg_of("1.2.1", "liver", "spleen")),
             "background\nliver\nspleen\n",
         ),
-        r"say (--label-pattern) '(\S+)', which takes one\.dcm",
-        r"say (--label-pattern) '(\S+)', which takes two\.dcm",
+        r"use (--label-pattern) '(\S+)', which takes one\.dcm",
+        r"use (--label-pattern) '(\S+)', which takes two\.dcm",
         r"or (--several-masks merge) takes",
         proves=r"3 classes",
     ),
@@ -275,7 +275,7 @@ ADVICE: dict[str, Advice] = {
         r"(?s)unknown labels.*(--map-classes) '(spleen=background)'",
     ),
     "a mask of another scan in a table": refused(
-        table(seg=seg_of("1.2.99", "liver")), "say (--mask-references ignore)", proves=r"2 classes"
+        table(seg=seg_of("1.2.99", "liver")), "use (--mask-references ignore)", proves=r"2 classes"
     ),
     "a mask of another scan, of the layout that knows": refused(
         table(seg=seg_of("1.2.99", "liver"), right=seg_of("1.2.3", "liver")),
@@ -339,7 +339,7 @@ ADVICE: dict[str, Advice] = {
         more=("--source {source}/table.csv",),
     ),
     "a file of a series": refused(
-        drawn(partial(scan, names=list("abcd")), "--source {source}/a"), "say (--source)", more=("{source}",)
+        drawn(partial(scan, names=list("abcd")), "--source {source}/a"), "use (--source)", more=("{source}",)
     ),
     "a table as DICOM": refused(drawn(as_table, "--source {source}/table.csv"), "table (--layout csv)"),
     "several largest series of a study": refused(

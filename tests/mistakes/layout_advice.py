@@ -142,7 +142,7 @@ def cameras(root: Path) -> None:
 
 SPLIT = ("train=0.5,test=0.5",)
 PAIRS = r"take (--layout pairs --image-pattern) '(\S+)' (--label-pattern) '(\S+)';"
-TRIED = r"say (--layout pairs --image-pattern) '(\S+)' (--label-pattern) '(\S+)', which"
+TRIED = r"use (--layout pairs --image-pattern) '(\S+)' (--label-pattern) '(\S+)', which"
 
 TAKEN = [
     ("VOC", voc, "folders", r"Annotations/a\.xml is a Pascal VOC annotation.*take (--layout voc)"),
@@ -180,24 +180,24 @@ ADVICE: dict[str, Advice] = {
         for what, prepare, layout, words in TAKEN
     },
     # class folders
-    "masks as a class": refused(masks_beside(), TRIED, f"say {CLASSES_ARE_FOLDERS} if"),
+    "masks as a class": refused(masks_beside(), TRIED, f"use {CLASSES_ARE_FOLDERS} if"),
     "annotations in the only class": refused(
         drawn("hat/a.png", files=("hat/a.mat",)),
         "and take (--layout coco)",
         first=lambda root: (draw(root, "a.png"), as_coco(root)),
     ),
     "annotations beside the only class": refused(
-        drawn("hat/a.png", files=("hat/a.mat",)), f"say {CLASSES_ARE_FOLDERS} if", proves=r"1 class"
+        drawn("hat/a.png", files=("hat/a.mat",)), f"use {CLASSES_ARE_FOLDERS} if", proves=r"1 class"
     ),
     "the folder above class folders": refused(
-        drawn("photos/images/a.png"), f"would be the only class.*say {CLASSES_ARE_FOLDERS}"
+        drawn("photos/images/a.png"), f"would be the only class.*use {CLASSES_ARE_FOLDERS}"
     ),
     "splits beside classes": refused(
         drawn("train/hat/a.png", "coat/b.png"),
-        "split and class folders are mixed.*say with (--split-folders) yes or (no)",
+        "split and class folders are mixed.*state with (--split-folders) yes or (no)",
     ),
     "splits below a folder": refused(
-        drawn("photos/train/a.png", "photos/test/b.png"), f"say {CLASSES_ARE_FOLDERS}", proves=r"1 class"
+        drawn("photos/train/a.png", "photos/test/b.png"), f"use {CLASSES_ARE_FOLDERS}", proves=r"1 class"
     ),
     "a folder above splits of classes": refused(
         drawn("photos/train/hat/a.png", "photos/test/hat/b.png", "photos/test/coat/c.png"),
@@ -213,10 +213,10 @@ ADVICE: dict[str, Advice] = {
     ),
     "a folder above classes that is one": refused(
         drawn("data/cat/1.png", "data/dog/1.png", "samples/1.png"),
-        f"or say {CLASSES_ARE_FOLDERS}",
+        f"or use {CLASSES_ARE_FOLDERS}",
         proves=r"2 classes",
     ),
-    "class folders and COCO": refused(source("folders", coco), f"or say {CLASSES_ARE_FOLDERS} to take each"),
+    "class folders and COCO": refused(source("folders", coco), f"or use {CLASSES_ARE_FOLDERS} to take each"),
     "videos as pictures": refused(videos(), "(--frames) takes", more=(2,), proves=r"train +4 records"),
     "splits without classes": refused(
         drawn("train/a.png", "test/b.png"),
@@ -228,7 +228,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "views as classes": refused(
         drawn("left/a.png", "right/b.png", layout="auto"),
-        "may be views.*: (--layout folders)",
+        "may show the same objects.*: (--layout folders)",
         proves=r"2 classes",
     ),
     "labels with other names than BIDS has": refused(
@@ -236,17 +236,17 @@ ADVICE: dict[str, Advice] = {
     ),
     "masks of no class in BIDS": refused(
         bids("sub-1/anat/sub-1_T1w", labels="m/sub-1/anat/sub-1_desc-lesion_mask"),
-        r"say (--label-pattern) '(\S+)', which pairs 1 image with labels",
+        r"use (--label-pattern) '(\S+)', which pairs 1 image with labels",
         r"without labels: (--missing-masks prediction)",
     ),
     # documents of volumes
     "nnU-Net's first version as the Decathlon": refused(
-        medical("msd", {**MSD, "numTraining": 1}, channel="_0000"), "say (--layout nnunet)"
+        medical("msd", {**MSD, "numTraining": 1}, channel="_0000"), "use (--layout nnunet)"
     ),
     "nnU-Net as the Decathlon": refused(
-        medical("msd", nnunet_document(), channel="_0000"), "say (--layout nnunet)", proves=r"3 classes"
+        medical("msd", nnunet_document(), channel="_0000"), "use (--layout nnunet)", proves=r"3 classes"
     ),
-    "the Decathlon as nnU-Net": refused(medical("nnunet", MSD), r"dataset\.json.*say (--layout msd)"),
+    "the Decathlon as nnU-Net": refused(medical("nnunet", MSD), r"dataset\.json.*use (--layout msd)"),
     # BIDS
     "runs of a session whose labels have other names": refused(
         bids(*RUNS, labels="m/sub-1/anat/sub-1_label-lesion_roi"),
@@ -276,12 +276,12 @@ ADVICE: dict[str, Advice] = {
     ),
     "pairs of other names": refused(
         scans("pairs", "p1/ct.nii.gz", "p1/liver.nii.gz"),
-        r"say (--image-pattern) '(\S+)' (--label-pattern) '(\S+)', which pairs 1 image with 1 label",
+        r"use (--image-pattern) '(\S+)' (--label-pattern) '(\S+)', which pairs 1 image with 1 label",
         proves=r"segmentation, 2 classes",
     ),
     "masks of classes of other names": refused(
         scans("class-masks", "images/a.nii.gz", "liver/a.nii.gz"),
-        r"say (--image-pattern) '(\S+)' (--label-pattern) '(\S+)', which pairs 1 image with 1 mask",
+        r"use (--image-pattern) '(\S+)' (--label-pattern) '(\S+)', which pairs 1 image with 1 mask",
     ),
     # tables
     "a table of label images": refused(table(["image,mask", "a.png,b.png"]), "need (--task segmentation)"),
@@ -351,7 +351,7 @@ ADVICE: dict[str, Advice] = {
                 ],
             ),
         ),
-        "say with (--box-form)",
+        "state with (--box-form)",
         more=("corners",),
     ),
 }

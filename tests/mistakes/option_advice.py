@@ -122,7 +122,7 @@ ADVICE: dict[str, Advice] = {
     "raw pictures of their own sizes": usage(pictures("--resize none"), ", (--resize fixed-shape)"),
     "raw pictures as they are": usage(plain("--resize none"), "or (--encoding jpeg)"),
     "JPEG of 16 bits": usage(pictures("--encoding jpeg --dtype uint16"), "take (--encoding png)"),
-    "volumes": usage(volumes(*SIZE[2:]), "say its static shape with (--depth)", more=FULL, without=STRETCHED),
+    "volumes": usage(volumes(*SIZE[2:]), "set its static shape with (--depth)", more=FULL, without=STRETCHED),
     # volumes
     "a depth of class folders": usage(pictures("--depth 4"), "(--depth).*pictures.*leave"),
     "too many channels": refused(

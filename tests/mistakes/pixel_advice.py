@@ -7,7 +7,7 @@ from unittest.mock import patch
 import numpy as np
 from PIL import Image
 
-from halofeed.pipelines import options
+from halofeed.pipelines import beam_options as options
 from halofeed.system.memory import MEBIBYTE
 from tests.mistakes.option_advice import label_images
 from tests.mistakes.test_table_mistakes import HEADER, ROW, draw, table
@@ -107,8 +107,8 @@ ADVICE: dict[str, Advice] = {
         proves=r"train +4 records",
     ),
     "12 bits of 16, bright": noted(classes(gray(10_000)), "(--sample-bits) says", more=(14,)),
-    "12 bits of 16": refused(classes(gray(4000)), r"say (--sample-bits \d+) if", "with (--dtype uint16)"),
-    "more bits than said": refused(classes(gray(4000), "--sample-bits 10"), r"say (--sample-bits \d+), or"),
+    "12 bits of 16": refused(classes(gray(4000)), r"use (--sample-bits \d+) if", "with (--dtype uint16)"),
+    "more bits than said": refused(classes(gray(4000), "--sample-bits 10"), r"use (--sample-bits \d+), or"),
     "16 bits in place of fewer": refused(
         classes(gray(4000), "--sample-bits 10"), "it (--dtype uint16) in place", without=("--sample-bits",)
     ),
@@ -123,15 +123,15 @@ ADVICE: dict[str, Advice] = {
         more=(1,),
         throughout=lambda: patch.object(options, "machine_memory", lambda: 50 * MEBIBYTE),
     ),
-    "a picture that lies upside down": noted(turned(), "say (--annotation-grid stored)"),
+    "a picture that lies upside down": noted(turned(), "use (--annotation-grid stored)"),
     "a box without an area": noted(
-        table([HEADER, ROW, "a.png,hat,5,5,5,9"]), "say (--boxes-zero-area keep)", proves=r"detection"
+        table([HEADER, ROW, "a.png,hat,5,5,5,9"]), "use (--boxes-zero-area keep)", proves=r"detection"
     ),
     "blended label images": refused(blended(), r"with (--classes \d+)"),
     "a void that may be a class": refused(
         label_images(values=(0, 1, 2, 255)), "; (--ignore-label 255) ignores", "(--map-classes 255=255) makes"
     ),
-    "frames that lie upside down": refused(turned_frames(), "say (--annotation-grid displayed)"),
+    "frames that lie upside down": refused(turned_frames(), "use (--annotation-grid displayed)"),
     "too long and thin": refused(
         classes(long(3000), "--resize keep-aspect --encoding jpeg"), "with (--resize fixed-shape)"
     ),

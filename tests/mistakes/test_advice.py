@@ -26,7 +26,7 @@ OF_OTHERS = {
 }
 OF_OTHERS |= {"--on"}
 """Of tools that convert foreign files, of XLA, and a color of CSS."""
-ONLY_OF = {"inspection/batch.py": "show", "inspection/bench.py": "bench"}
+ONLY_OF = {"inspection/batch_png.py": "show", "inspection/bench.py": "bench"}
 """Modules that serve one command."""
 
 
@@ -61,6 +61,7 @@ FACT = "it says what an option that was given did, or which files a reject is ab
 OF_LAYOUTS = "only the user knows what the files are; each layout has its own cases"
 OF_SHARDS = "fewer files per split change no record"
 PROPOSED = "tests/pipelines/test_dry_run.py types all three sides and what else is proposed"
+UNKNOWN = "prep/annotations/unknown_annotations.py"
 EXCEPTIONS: dict[str, str] = {
     "prep/annotations/pairing.py: channel is left out by --channel-order": FACT,
     "prep/layouts/dicom.py: mask is not chosen by --label-pattern": FACT,
@@ -77,7 +78,7 @@ EXCEPTIONS: dict[str, str] = {
     "prep/formats/dicom/series.py: name one as FOLDER#MARK, as --layout dicom lists them": (
         "a conversion names the series of a folder before it opens one; only a program that opens one reads this"
     ),
-    "prep/formats/dicom/series.py: , or say --series-split channels": "it ends the message before",
+    "prep/formats/dicom/series.py: , or use --series-split channels": "it ends the message before",
     "system/memory.py: has less left; take fewer --workers": (
         "it depends on this machine's memory; tests/prep/sources/test_memory.py limits that"
     ),
@@ -87,6 +88,7 @@ EXCEPTIONS: dict[str, str] = {
     "system/resource_errors.py: Run the command with --debug to see where it failed": "it shows more of a failure",
     "halofeed/parser.py: `{} --help` lists the options": "a text about --help",
     "halofeed/cli.py: `halofeed COMMAND --help` shows an example of each. `halofeed demo`": "a text of --help",
+    "halofeed/cli.py: write halofeed's wheel and sdist for Beam's --extra_package": "a text of --help",
     "inspection/export_pictures.py: {} pictures have an EXIF orientation, and their boxes are in the pixels": (
         "tests/inspection/test_export_data.py types it"
     ),
@@ -95,9 +97,9 @@ EXCEPTIONS: dict[str, str] = {
     "prep/layouts/detect.py: its files show no layout{}; name one of {} with --layout": OF_LAYOUTS,
     **dict.fromkeys(
         (
-            "prep/annotations/suggest_layout.py: write what it says into a table with the columns filename,class for",
-            "prep/annotations/suggest_layout.py: convert it with datum convert -i FOLDER -if datumaro -f coco -o",
-            "prep/annotations/suggest_layout.py: rename it to filename, and that of the classes to class; corners of",
+            f"{UNKNOWN}: write what it says into a table with the columns filename,class for",
+            f"{UNKNOWN}: convert it with datum convert -i FOLDER -if datumaro -f coco -o",
+            f"{UNKNOWN}: rename it to filename, and that of the classes to class; corners of",
             "prep/annotations/suggest_patterns.py: by name and content, none of its {}, such as {}, is the label of",
             "prep/layouts/coco.py: {} has classes of images, and {} has objects; name one of the two with",
         ),
@@ -107,7 +109,7 @@ EXCEPTIONS: dict[str, str] = {
         (
             "prep/layouts/coco.py: {}: its annotations have no boxes and no outlines, and give each image",
             "prep/layouts/coco.py: {}: its annotations are objects, and no classes of images: take --task",
-            "prep/layouts/image_table.py: {} for one image a row, with {} for one box a row; image,label need",
+            "prep/layouts/image_table.py: {} with one image per row, or also {} with one box per row; image,label need",
         ),
         "tests/prep/layouts/test_foreign_annotations.py and test_advice_of_cases.py type it",
     ),
@@ -226,7 +228,7 @@ EXCEPTIONS: dict[str, str] = {
     "pipelines/summary.py: warning: {}: {} of {} shards {} empty; lower --shards": OF_SHARDS,
     "pipelines/dry_run.py: scans {} to {}; at {} mm the median is {}, and the largest sides are {}": PROPOSED,
     "pipelines/dry_run.py: --window-hu {},{}": PROPOSED,
-    "pipelines/options.py: --project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER": FACT,
+    "pipelines/beam_options.py: --project=PROJECT --region=REGION --temp_location=gs://BUCKET/FOLDER": FACT,
     "halofeed/conversion.py: --depth: volumes have no default size; give --height and --width too.": PROPOSED,
     "prep/layouts/folders.py: {}: all images lie in {}, so that its name would be the only class;": OF_LAYOUTS,
     "prep/layouts/coco_files.py: {}: a panoptic file, whose masks are pictures: take --task segmentation": OF_LAYOUTS,
@@ -271,7 +273,7 @@ EXCEPTIONS: dict[str, str] = {
         "benchmarks/mistakes/volumes.md has the mistake; what to type depends on what the user meant",
     ),
     "trainer/train.py: step {}: the loss is {}; lower --learning-rate {}, or look for a broken": "by trial alone",
-    "loader/picture.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
+    "loader/contact_sheet.py: --k:{};--on:{}": "These are two colors of a style sheet, and no options.",
 }
 """Texts whose suggestion is not typed here, each with the reason."""
 

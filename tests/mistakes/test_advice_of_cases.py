@@ -18,7 +18,7 @@ ROWS = {
     "a town in Cityscapes": (
         "pictures_cityscapes_layout",
         PLAIN,
-        r"say --layout pairs --image-pattern 'leftImg8bit/\{split\}/\{group\}/\{id\}_leftImg8bit\.png'",
+        r"use --layout pairs --image-pattern 'leftImg8bit/\{split\}/\{group\}/\{id\}_leftImg8bit\.png'",
     ),
     "patients": (
         "volumes_advice_pairs_two_patients/two",
@@ -28,7 +28,7 @@ ROWS = {
     "visits": ("volumes_advice_pairs_two_patients/visits", PLAIN, r"may be parts of a set"),
     "T1 and T2": ("volumes_advice_pairs_two_patients/t1t2", SCANS, r"none of its 6 files"),
     **{
-        name: (f"volumes_auto_names/{name}", SCANS, r"say --layout pairs --image-pattern .* pairs 2 images")
+        name: (f"volumes_auto_names/{name}", SCANS, r"use --layout pairs --image-pattern .* pairs 2 images")
         for name in (
             "image_label",
             "nnunet_without_json",
@@ -64,7 +64,7 @@ ROWS = {
     "Datumaro": ("pictures_datumaro_json_is_called_coco", PLAIN, r"is JSON of Datumaro.*datum convert"),
     "VisDrone": ("pictures_visdrone_det", PLAIN, r"annotations/0000000\.txt is a VisDrone label.*xmin,ymin"),
     "Open Images": ("pictures_open_images_folder", PLAIN, r"--layout csv: it finds labels for 2 of 2"),
-    "ISIC": ("pictures_isic_image_column", PLAIN, r"say --layout csv --task classification, which finds"),
+    "ISIC": ("pictures_isic_image_column", PLAIN, r"use --layout csv --task classification, which finds"),
     "lists in Parquet": (
         "pictures_parquet_labels_list",
         f"{PLAIN} --several-classes keep",
@@ -108,4 +108,4 @@ def test_a_case_comes_out_right_or_its_advice_works(tmp_path, name):
     _, message = run(words, tmp_path / "out")
     assert re.search(expected, message), message
     typed = type_suggestions(words, tmp_path)
-    assert typed or "say --" not in message.replace("say --folders-are-classes", "")
+    assert typed or "use --" not in message.replace("use --folders-are-classes", "")

@@ -203,7 +203,7 @@ ADVICE: dict[str, Advice] = {
     "values beyond int16": refused(
         one(scan=image() * np.int32(1000)), "take (--dtype float32)", "or (--window-percentiles 0.5,99.5)"
     ),
-    "values of no unit": refused(one("--window lung", scan=abs(image()) % 150), "or say (--window-unit any)"),
+    "values of no unit": refused(one("--window lung", scan=abs(image()) % 150), "or use (--window-unit any)"),
     "a window for values that are no Hounsfield units": refused(
         one("--window lung", scan=abs(image())), "(--window-percentiles 0.5,99.5)", without=("--window",)
     ),

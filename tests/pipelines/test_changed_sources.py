@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from halofeed.errors import JobError, UsageError
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.references import FileByShard, read_file, read_shard
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources import files
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.storage.output_folder import OutputFolder
 from tests.support.conversions import (
     all_bytes,
     bytes_of,

@@ -17,7 +17,7 @@ from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
 from halofeed.schemas import fields
-from halofeed.schemas.files import index_file
+from halofeed.schemas.file_layout import index_file
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
@@ -331,7 +331,7 @@ def test_inspect_and_the_report_speak_of_classes(tmp_path: Path) -> None:
     for number, (name, count) in enumerate(counts.items(), start=1):
         share = rf"{100 * count / body:.1f}".removesuffix(".0")
         assert re.search(rf"{number}  {name} +1 +{count:,} +{share}", text), text
-    assert f"{100 * body / everything:.1f} % of the voxels of labelled records" in text
+    assert f"{100 * body / everything:.1f} % of the voxels of labeled records" in text
     assert "classes overlap: a voxel counts for each" in text
     assert "channels of the label, in order: BODY, left kidney, right kidney" in text
     record = describe_record(done.folder, "train:0")

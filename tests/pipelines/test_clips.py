@@ -13,7 +13,7 @@ from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.loader import FlipDepth, FlipLeftRight, Loader, RandomCrop, Rotate90
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.convert.table import converter_of
+from halofeed.prep.convert.converters import converter_of
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import LocalFiles

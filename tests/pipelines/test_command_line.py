@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from halofeed.errors import UsageError
-from halofeed.pipelines import options
+from halofeed.pipelines import beam_options as options
 from halofeed.pipelines import workers as workers_module
+from halofeed.pipelines.beam_options import choose_runner
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.options import choose_runner
 from tests.support.conversions import convert_words, halofeed, halofeed_here
 
 LEARNING = ("train", "evaluate", "predict", "export", "configs")
@@ -164,7 +164,7 @@ def test_an_option_that_nobody_knows_is_refused_by_its_name(runner, unknown, cap
 
 @pytest.mark.parametrize("given", ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])
 def test_options_by_which_beam_would_start_workers_behind_open_ports_are_refused(given):
-    with pytest.raises(UsageError, match=f"{given.partition('=')[0]}: say --workers, before the --"):
+    with pytest.raises(UsageError, match=f"{given.partition('=')[0]}: use --workers, before the --"):
         choose_runner(JOB, 1, [given], 1 << 30)
 
 

@@ -17,7 +17,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from halofeed.errors import SourceError
 from halofeed.pipelines import convert as convert_module
-from halofeed.pipelines.options import RunnerChoice, choose_runner
+from halofeed.pipelines.beam_options import RunnerChoice, choose_runner
 from halofeed.pipelines.run_distributed import SeriesSearch, find_series_in_job
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.series import open_series

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.schemas.files import index_file
-from halofeed.storage.output_folder import OutputFolder
+from halofeed.pipelines.output_folder import OutputFolder
+from halofeed.schemas.file_layout import index_file
 from tests.support.conversions import (
     all_bytes,
     bytes_of,

@@ -15,11 +15,11 @@ from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.listing import ListingInJob
 from halofeed.pipelines.opened_sources import open_sources
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.plan import make_plan
 from halofeed.pipelines.references import NumberedFiles, read_file
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas import identity
-from halofeed.storage.output_folder import OutputFolder
 from tests.support.conversions import all_bytes, draw_folders
 from tests.support.stores import Place
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from halofeed.inspection.describe_dataset import describe_dataset
 from halofeed.inspection.verify import verify
-from halofeed.prep.convert import losses
+from halofeed.prep.convert import loss_measures as losses
 from halofeed.prep.convert.loss_findings import LOSS_RULES, Converted, loss_findings
 from halofeed.schemas.manifest import Manifest, read_manifest
 from tests.support.conversions import halofeed_here

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 import pytest
 
-from halofeed.pipelines import options
-from halofeed.prep.convert import picture
+from halofeed.pipelines import beam_options as options
+from halofeed.prep.convert import picture_records as picture
 from halofeed.system.memory import MEBIBYTE, TOO_MUCH_MEMORY
 from tests.support.conversions import (
     CLASSES,
@@ -33,11 +33,11 @@ from tests.support.memory_cases import PICTURES, even_png
 PROGRAM = r"""
 import os, re, resource, sys
 from halofeed.cli import main
-import halofeed.pipelines.convert, halofeed.prep.convert.picture
+import halofeed.pipelines.convert, halofeed.prep.convert.picture_records
 def held(key):
     return int(re.search(key + r":\s+(\d+) kB", open("/proc/self/status").read())[1]) << 10
 base = held("VmRSS")
-more = int(os.environ.get("MOST_BYTES", 0))
+more = int(os.environ.get("MAX_BYTES", 0))
 if more:
     resource.setrlimit(resource.RLIMIT_AS, (held("VmSize") + more, held("VmSize") + more))
 code = main(sys.argv[1:])
@@ -46,7 +46,7 @@ sys.exit(code)
 """
 
 
-def convert_in_child(source: Path, out: Path, *, most_bytes: int = 0, **options: object) -> tuple[Path, int]:
+def convert_in_child(source: Path, out: Path, *, max_bytes: int = 0, **options: object) -> tuple[Path, int]:
     """A conversion in a process of its own: the folder, and the bytes that it took besides what was imported."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *convert_words(source, out, workers=1, **options)],
@@ -54,7 +54,7 @@ def convert_in_child(source: Path, out: Path, *, most_bytes: int = 0, **options:
         text=True,
         timeout=300,
         check=False,
-        env={**os.environ, "MOST_BYTES": str(most_bytes)},
+        env={**os.environ, "MAX_BYTES": str(max_bytes)},
     )
     assert done.returncode == 0, done.stderr
     return out / "set/1.0.0", int(done.stdout.split("peak ")[1])
@@ -125,7 +125,7 @@ def test_a_polygon_without_end_costs_at_most_its_object(tmp_path: Path, points: 
     draw_coco(tmp_path / "src", zigzag(points))
     given = {"layout": "coco", "masks": True, "height": 600, "width": 800}
     # The annotations themselves take more than a gigabyte: they are read before the limit counts.
-    folder, _ = convert_in_child(tmp_path / "src", tmp_path / "out", most_bytes=4 << 30, **given)
+    folder, _ = convert_in_child(tmp_path / "src", tmp_path / "out", max_bytes=4 << 30, **given)
     assert len(read_all(folder, ["train"])) == 2
     (entry,) = rejected_entries(folder)
     assert entry["reason"] == "mask has a polygon that crosses too many rows"

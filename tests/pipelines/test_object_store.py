@@ -23,19 +23,19 @@ from halofeed.errors import CorruptFileError, JobError, StoreError, UsageError
 from halofeed.inspection.describe_dataset import describe_dataset, describe_record
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
-from halofeed.pipelines import run_local
+from halofeed.pipelines import lease, run_local
 from halofeed.pipelines.beam_pipeline import Commit, SumUp
 from halofeed.pipelines.convert import convert as convert_here
 from halofeed.pipelines.job import JobOptions, ShardJob
+from halofeed.pipelines.lease import held, leased, lock_of
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.prep.annotations import tables
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.layouts import find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import source_files
-from halofeed.storage import base, choose, lease
+from halofeed.storage import base, choose
 from halofeed.storage.choose import store_of, use_settings
-from halofeed.storage.lease import held, leased, lock_of
-from halofeed.storage.output_folder import OutputFolder
 from tests.support.annotation_writer import draw
 from tests.support.conversions import all_bytes, draw_folders, run_convert
 from tests.support.fault_proxy import between
@@ -237,7 +237,7 @@ def test_a_version_in_a_store_stays_until_the_new_one_is_whole_also_with_empty_s
 
 HOLD = """
 import sys, time
-from halofeed.storage.lease import held
+from halofeed.pipelines.lease import held
 with held(sys.argv[1]):
     print("held", flush=True)
     time.sleep(100)

@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 
 from halofeed.errors import StoreError
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.prep.sources.files import source_files
 from halofeed.storage import base, gcs, retry
 from halofeed.storage.base import ABSENT, ObjectReader, ObjectWriter
 from halofeed.storage.choose import store_of
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.storage.retry import ChangedError
 from tests.support.fault_proxy import between
 from tests.support.stores import Place, found_by
@@ -71,6 +71,32 @@ def test_all_objects_below_a_prefix_are_listed_copied_and_deleted(clean, store):
     assert list(store.entries("some")) == []
 
 
+def test_a_local_folder_answers_as_a_store_does(store, tmp_path):
+    written = {"a.txt": b"12345", "inside/b.txt": b"", "inside/deep/c.txt": b"x"}
+    for path, data in written.items():
+        store.write(path, data)
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    for files in (store, store_of(str(tmp_path))):
+        listings = [files.entries(), files.entries(deep=False), files.entries("inside", deep=False)]
+        assert [{entry.path: entry.size for entry in listing} for listing in listings] == [
+            {path: len(data) for path, data in written.items()},
+            {"a.txt": 5, "inside": None},
+            {"inside/b.txt": 0, "inside/deep": None},
+        ]
+        assert (files.read("a.txt"), files.read("a.txt", 1, 3), files.read("a.txt", 4, 9)) == (
+            b"12345",
+            b"23",
+            b"5",
+        )
+        assert files.at(f"{files.root}/inside").read("deep/c.txt") == b"x"
+        assert files.stat("a.txt").size == 5 and files.stat("none") is files.stat("inside") is None
+        with pytest.raises(FileNotFoundError):
+            files.read("none")
+        files.delete(["a.txt", "none"])
+        assert files.stat("a.txt") is None
+
+
 def test_a_large_object_goes_in_parts_and_is_there_at_the_end(clean, store, monkeypatch):
     monkeypatch.setattr(base, "PART_BYTES", 5 << 20)
     address = "large"
@@ -112,7 +138,7 @@ def test_the_late_writer_of_the_same_is_content_and_of_another_is_refused(clean,
 DIE_IN_THE_MIDDLE = """
 import os, signal, sys
 from halofeed.storage import base
-from halofeed.storage.output_folder import OutputFolder
+from halofeed.pipelines.output_folder import OutputFolder
 base.PART_BYTES = 5 << 20
 with OutputFolder(sys.argv[1]).temporary("shard") as file:
     file.stream.write(bytes(16 << 20))

@@ -13,7 +13,7 @@ import pytest
 
 from halofeed.errors import HalofeedError
 from halofeed.pipelines import replace
-from halofeed.system.scratch import delete_dead_folders
+from halofeed.storage.scratch import delete_dead_folders
 from tests.support.conversions import all_bytes, draw_folders, run_convert
 
 OPTIONS = {"layout": "folders", "shards": 2}

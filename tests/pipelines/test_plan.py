@@ -6,13 +6,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from halofeed.errors import AnnotationsError, HalofeedError, JobError, UsageError
 from halofeed.prep.layouts import LayoutOptions, pairs
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.annotation_writer import boxed, draw, voc_object, voc_text, write_annotations
 from tests.support.conversions import draw_folders, read_all, rejected_entries, run_convert
+from tests.support.layout_sources import LAYOUT_SOURCES
 
 FOLDERS = {"layout": "folders"}
 
@@ -39,6 +42,59 @@ def test_shares_divide_the_images_of_each_class(source, tmp_path):
     done = run_convert(source, tmp_path / "out", split_shares=given, split_seed=3, **FOLDERS)
     found = splits_of(done)
     assert Counter(found.values()) == {"train": 12, "validation": 6, "test": 6}
+
+
+def count_reads(monkeypatch) -> Counter[str]:
+    """Count how often this process reads each local source file."""
+    counts: Counter[str] = Counter()
+    read = LocalFiles.read_range
+
+    def counted(files: LocalFiles, path: str, start: int, stop: int | None) -> bytes:
+        counts[path] += 1
+        return read(files, path, start, stop)
+
+    monkeypatch.setattr(LocalFiles, "read_range", counted)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("csv", 1), ("jsonl", 1), ("coco", 1), ("voc", 1), ("msd", 3), ("nnunet", 3)]
+)
+def test_planning_reads_each_annotation_file_once(name, most, tmp_path, monkeypatch):
+    # dataset.json is small: its channels are checked before the listing, and its classes are read after it.
+    (tmp_path / "src").mkdir()
+    drawn = LAYOUT_SOURCES[name](tmp_path / "src")
+    counts = count_reads(monkeypatch)
+    run_convert(tmp_path / "src", tmp_path / "out", **drawn.options)
+    annotations = drawn.tables or drawn.labels
+    assert {path: counts[path] for path in annotations} == dict.fromkeys(annotations, most)
+
+
+def draw_panoptic(root: Path) -> Path:
+    """Draw a picture with one segment of id 5, which is the class cat, and write its panoptic file."""
+    draw(root / "images", "a.png")
+    (root / "annotations/panoptic_train").mkdir(parents=True)
+    pixels = np.zeros((16, 24, 3), np.uint8)
+    pixels[:4, :6, 0] = 5
+    Image.fromarray(pixels).save(root / "annotations/panoptic_train/a.png")
+    segment = {"id": 5, "category_id": 9, "bbox": [0, 0, 6, 4], "area": 24, "iscrowd": 0}
+    document = {
+        "images": [{"id": 7, "file_name": "a.png"}],
+        "annotations": [{"image_id": 7, "file_name": "a.png", "segments_info": [segment]}],
+        "categories": [{"id": 9, "name": "cat", "isthing": 1}],
+    }
+    (root / "annotations/panoptic_train.json").write_text(json.dumps(document))
+    return root
+
+
+def test_planning_reads_a_panoptic_file_once_and_colors_of_its_segments_are_no_classes(tmp_path, monkeypatch):
+    source = draw_panoptic(tmp_path / "src")
+    # The color of segment 5 is that of a class in a table that belongs to other label images.
+    (source / "labelmap.txt").write_text("# label:color_rgb:parts:actions\ndog:5,0,0::\nbackground:0,0,0::\n")
+    counts = count_reads(monkeypatch)
+    done = run_convert(source, tmp_path / "out", layout="coco", task="segmentation")
+    assert counts["annotations/panoptic_train.json"] == 1
+    assert [*done.manifest.labels.values()] == ["background", "cat"]
 
 
 def test_wrong_options_are_refused_and_nothing_is_written(source, tmp_path):

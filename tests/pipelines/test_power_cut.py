@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from halofeed.inspection.verify import verify
-from halofeed.storage import output_folder
-from halofeed.system import atomic_files
+from halofeed.pipelines import output_folder
+from halofeed.storage import atomic_files
 from tests.support.conversions import all_bytes, convert_words, draw_folders, run_convert, start
 from tests.support.level_rows import levels
 

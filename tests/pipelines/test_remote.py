@@ -11,13 +11,14 @@ import pytest
 
 from halofeed import __version__
 from halofeed.errors import JobError, NotRunError, UsageError
-from halofeed.pipelines import heartbeat, remote, run_on_beam
+from halofeed.pipelines import heartbeat, run_on_beam
+from halofeed.pipelines import remote_job as remote
+from halofeed.pipelines.beam_options import choose_runner
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions, ShardJob
-from halofeed.pipelines.options import choose_runner
-from halofeed.pipelines.remote import _in_brief, _pause_after, _SilenceWatch
+from halofeed.pipelines.output_folder import OutputFolder
+from halofeed.pipelines.remote_job import _in_brief, _pause_after, _SilenceWatch
 from halofeed.prep.options.recipe import Recipe
-from halofeed.storage.output_folder import OutputFolder
 from tests.support import far_runner
 from tests.support.conversions import all_bytes, convert_words, run_convert, start, wait_until
 from tests.support.dicom_writer import draw_series
@@ -99,7 +100,7 @@ def test_a_stopped_command_withdraws_and_cancels_its_job(source, tmp_path, monke
     incomplete = tmp_path / "out/set/1.0.0/.incomplete"
     assert list(incomplete.glob("wanted-*"))
     command.send_signal(signal.SIGTERM)
-    assert "the job is being cancelled" in command.communicate(timeout=60)[1]
+    assert "the job is being canceled" in command.communicate(timeout=60)[1]
     assert command.returncode == 143
     assert not hangs.exists()
     assert not list(incomplete.glob("wanted-*"))

@@ -17,12 +17,12 @@ from halofeed.errors import JobError, UsageError
 from halofeed.inspection.verify import verify
 from halofeed.loader import Loader
 from halofeed.pipelines import replace
-from halofeed.schemas.files import index_file, index_file_1
+from halofeed.pipelines.lease import held
+from halofeed.pipelines.output_folder import OutputFolder
+from halofeed.schemas.file_layout import index_file, index_file_1
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.tfds import metadata_files
-from halofeed.storage.lease import held
-from halofeed.storage.output_folder import OutputFolder
-from halofeed.system.scratch import scratch_folder
+from halofeed.storage.scratch import scratch_folder
 from tests.support.conversions import (
     CLASSES,
     all_bytes,
@@ -330,8 +330,8 @@ def test_a_named_annotation_file_may_lie_beside_the_output(tmp_path, monkeypatch
 
 HOLD = """
 import os, sys, time
-from halofeed.storage.lease import held
-from halofeed.system.scratch import scratch_folder
+from halofeed.pipelines.lease import held
+from halofeed.storage.scratch import scratch_folder
 with held(sys.argv[1]), scratch_folder() as scratch:
     print(scratch, flush=True)
     time.sleep(100)

@@ -17,13 +17,13 @@ from halofeed.pipelines.beam_pipeline import SumUp, build_pipeline
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions, ShardJob, ShardKey
 from halofeed.pipelines.opened_sources import open_sources
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.plan import make_plan
 from halofeed.pipelines.progress import job_counts
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.shard_writer import ShardWriter, write_shard
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.storage.output_folder import OutputFolder
 from halofeed.system.threads import OrderedThreads
 from tests.support.conversions import (
     all_bytes,

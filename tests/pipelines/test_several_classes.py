@@ -134,7 +134,7 @@ def test_any_separator_that_the_cells_prove_is_refused_with_options_that_work(tm
     with pytest.raises(AnnotationsError, match=r"looks like \d classes") as raised:
         run_convert(source, tmp_path / "out", layout="csv")
     words = shlex.split(
-        str(raised.value).partition("; say ")[2].partition(" for several")[0].replace("=", " ")
+        str(raised.value).partition("; use ")[2].partition(" for several")[0].replace("=", " ")
     )
     assert words == ["--class-separator", separator, "--several-classes", "keep"]
     several = run_convert(

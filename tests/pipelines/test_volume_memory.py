@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.convert.record import Record
-from halofeed.prep.convert.volume import VolumeConverter
+from halofeed.prep.convert.converted_record import Record
+from halofeed.prep.convert.volume_records import VolumeConverter
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import LocalFiles

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.system import atomic_files
-from halofeed.system.atomic_files import read_regular
+from halofeed.storage import atomic_files
+from halofeed.storage.atomic_files import read_regular
 
 
 @pytest.mark.parametrize("change", [lambda at: os.utime(at, ns=(1, 1)), lambda at: os.truncate(at, 5)])

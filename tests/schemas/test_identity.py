@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halofeed.errors import AnnotationsError, UsageError
-from halofeed.schemas.files import check_name, check_split, check_version, index_file, shard_file
+from halofeed.schemas.file_layout import check_name, check_split, check_version, index_file, shard_file
 from halofeed.schemas.identity import example_id, refuse_repeated, shard_of, shards_of, splitmix64
 from tests.support.allocations import traced
 

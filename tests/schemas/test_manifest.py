@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from halofeed.errors import ManifestError, UsageError
 from halofeed.schemas.fields import Field
-from halofeed.schemas.files import index_file, index_file_1, shard_file
+from halofeed.schemas.file_layout import index_file, index_file_1, shard_file
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.manifest import FORMAT_VERSION, Manifest, Shard, Split
 from halofeed.schemas.statistics import Statistics

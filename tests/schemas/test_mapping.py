@@ -15,7 +15,7 @@ SETUP = """
 import faulthandler, mmap, os, signal, sys, tempfile, threading
 import cv2
 import numpy as np
-from halofeed.system.mapped_files import is_guarded, map_file
+from halofeed.storage.mapped_files import is_guarded, map_file
 def mapped(size=1 << 20):
     stream = tempfile.TemporaryFile()
     stream.write(bytes([7]) * size)
@@ -69,7 +69,7 @@ def test_memory_lives_as_long_as_an_array_of_it_and_is_then_forgotten():
     run_script(
         SETUP
         + """
-from halofeed.system import mapped_files
+from halofeed.storage import mapped_files
 stream, file, array = mapped()
 part = array[100:200]
 del file, array

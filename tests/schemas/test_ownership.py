@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from halofeed.errors import UsageError
-from halofeed.system import owned_files
-from halofeed.system.atomic_files import (
+from halofeed.storage import owned_files
+from halofeed.storage.atomic_files import (
     atomic_write,
     open_owned_file,
     restricted_umask,

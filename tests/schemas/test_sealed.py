@@ -10,7 +10,7 @@ import pytest
 from halofeed.errors import CorruptFileError
 from halofeed.inspection.run_facts import read_run_facts
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
-from halofeed.schemas.files import plan_file, read_plan
+from halofeed.schemas.file_layout import plan_file, read_plan
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.log import RunLog
 from halofeed.trainer.run_folder import begin_run, open_run

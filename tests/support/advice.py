@@ -214,7 +214,7 @@ def cured(words: list[Any], found: re.Match[str], advice: Advice, more: Iterable
     return words if leave else [*words[:at], *typed, *map(str, advice.more), *more, *words[at:]]
 
 
-SUGGESTED = re.compile(r"\bsay (--[a-z].+?), which ")
+SUGGESTED = re.compile(r"\buse (--[a-z].+?), which ")
 """Words that `halofeed.prep.annotations.advice` suggests: they were tried, so each works as it is."""
 
 

@@ -20,12 +20,12 @@ from halofeed.cli import main
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.opened_sources import open_sources
+from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.plan import ConversionPlan, make_plan
 from halofeed.pipelines.references import NumberedFiles, read_file
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import read_records
-from halofeed.storage.output_folder import OutputFolder
 
 CLASSES = ("hat", "shirt")
 
@@ -169,8 +169,8 @@ _DIE_AT = """
 import json, os, signal, sys
 from halofeed.cli import main
 from halofeed.pipelines import replace
-from halofeed.storage import output_folder
-import halofeed.pipelines.convert, halofeed.prep.convert.picture
+from halofeed.pipelines import output_folder
+import halofeed.pipelines.convert, halofeed.prep.convert.picture_records
 calls = {"take": output_folder.OutputFolder.take, "keep": output_folder.TemporaryFile.keep, "remove": os.remove,
          "exchange": replace.swap_paths, "rename": os.rename, "rmdir": os.rmdir}
 def deadly(name, place, before):

@@ -51,7 +51,7 @@ def draw_examples(
     shape=(8, 12, 3),
     dtype="uint8",
     varied=False,
-    most_boxes=4,
+    max_boxes=4,
     seed=0,
 ) -> list[Drawn]:
     """Random examples per split, each with a padded bottom row; sizes differ where `varied`."""
@@ -68,7 +68,7 @@ def draw_examples(
             if not varied:
                 pixels[-1], unpadded = 0, (height - 1, width)
             if task == "detection":
-                count = int(generator.integers(0, most_boxes + 1))
+                count = int(generator.integers(0, max_boxes + 1))
                 corners = np.sort(generator.random((count, 2, 2)), axis=1).reshape(-1, 4)
                 classes = generator.choice(labels, count).tolist()
                 shown = {"boxes": corners.astype(np.float32), "classes": classes}

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.dicom.masks import open_dicom_mask
+from halofeed.prep.formats.dicom.mask_files import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
-from halofeed.prep.formats.volumes import ScanOptions, open_scan
+from halofeed.prep.formats.volume_formats import ScanOptions, open_scan
 from halofeed.prep.geometry.scan import Grid, MaskScan, Scan
 from halofeed.prep.layouts import LayoutOptions, SourceExample
 from halofeed.prep.layouts.dicom import list_references

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.schemas.files import index_file
+from halofeed.schemas.file_layout import index_file
 from halofeed.schemas.index import MAGIC, ShardIndex
 from halofeed.schemas.manifest import read_manifest
 from halofeed.schemas.tfexample import decode_example, encode_example

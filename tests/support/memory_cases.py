@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.convert.picture import PictureConverter
+from halofeed.prep.convert.picture_records import PictureConverter
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.system.memory import with_margin

@@ -36,16 +36,16 @@ class Measured:
     result: Any
 
 
-def measure(function: Callable[..., Any], *arguments: Any, warm=(), most_bytes=None) -> Measured:
+def measure(function: Callable[..., Any], *arguments: Any, warm=(), max_bytes=None) -> Measured:
     """Make a call of a function that a module names, and measure it.
 
     Args:
         warm: arguments of a smaller call before.
-        most_bytes: of address space that the process may have besides what it has, as `ulimit -v` does.
+        max_bytes: of address space that the process may have besides what it has, as `ulimit -v` does.
     """
     server = _server()
     assert server.stdin is not None and server.stdout is not None
-    _send(server.stdin, (function.__module__, function.__qualname__, arguments, warm, most_bytes))
+    _send(server.stdin, (function.__module__, function.__qualname__, arguments, warm, max_bytes))
     peak_bytes, seconds, result = _receive(server.stdout)
     return Measured(peak_bytes=peak_bytes, seconds=seconds, result=result)
 
@@ -86,12 +86,12 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return f"{type(error).__name__}: {error}"[:500]
 
 
-def _measured(function: Callable[..., Any], arguments, warm, most_bytes) -> tuple[int, float, Any]:
+def _measured(function: Callable[..., Any], arguments, warm, max_bytes) -> tuple[int, float, Any]:
     if warm:
         _call(function, warm)
     gc.collect()
-    if most_bytes is not None:
-        limit = _held("VmSize") + most_bytes
+    if max_bytes is not None:
+        limit = _held("VmSize") + max_bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
     before, start = _held("VmRSS"), time.perf_counter()
@@ -103,20 +103,20 @@ def _serve() -> None:
     from halofeed.system.memory import heavy_imports, keep_freed_memory
 
     with heavy_imports():
-        import halofeed.prep.convert.picture  # noqa: F401
+        import halofeed.prep.convert.picture_records  # noqa: F401
 
     keep_freed_memory()
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     while True:
         try:
-            module, name, arguments, warm, most_bytes = _receive(sys.stdin.buffer)
+            module, name, arguments, warm, max_bytes = _receive(sys.stdin.buffer)
         except EOFError:
             return
         function = getattr(importlib.import_module(module), name)
         process = os.fork()
         if not process:
-            _send(output, _measured(function, arguments, warm, most_bytes))
+            _send(output, _measured(function, arguments, warm, max_bytes))
             os._exit(0)
         _, status = os.waitpid(process, 0)
         if status:

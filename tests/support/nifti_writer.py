@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volumes import ScanOptions, open_mask, open_scan
+from halofeed.prep.formats.volume_formats import ScanOptions, open_mask, open_scan
 from halofeed.prep.geometry.scan import Grid, MaskScan, Scan
 
 AFFINE = np.array([[-2.0, 0, 0, 40], [0, 0, 3, -50], [0, -1.5, 0, 60], [0, 0, 0, 1]])

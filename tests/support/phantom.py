@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.geometry.volume import VolumePlan
+from halofeed.prep.geometry.volume_plan import VolumePlan
 from halofeed.prep.voxels.phantom import Orientation, draw, grid_around, stored, stored_grid
 from tests.support.volume_support import save_nifti
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.convert.table import Tally
+from halofeed.prep.convert.converters import Tally
 from halofeed.prep.voxels.encode import ENCODERS
-from halofeed.schemas.files import MANIFEST, REJECTED, index_file, shard_file
+from halofeed.schemas.file_layout import MANIFEST, REJECTED, index_file, shard_file
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.kinds import KINDS

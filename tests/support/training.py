@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from halofeed.cli import main
-from halofeed.loader.mesh import mesh_specs, place_batch
+from halofeed.loader.mesh_batches import mesh_specs, place_batch
 from halofeed.pipelines.convert import Conversion
 from halofeed.schemas.bounded_json import check_json_checksum
 from halofeed.schemas.partition import Partition

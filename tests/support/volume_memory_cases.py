@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.convert.volume import VolumeConverter
-from halofeed.prep.formats.dicom.masks import open_dicom_mask
+from halofeed.prep.convert.volume_records import VolumeConverter
+from halofeed.prep.formats.dicom.mask_files import open_dicom_mask
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
@@ -175,7 +175,7 @@ def read_mask(path: str, reserve: ReserveMemory | None = None) -> int:
     grid = Grid(shape=MASK_SHAPE, affine=GRID)
     mask = open_dicom_mask(LocalFiles(folder), name, grid, reserve=reserve or (lambda _: None))
     if reserve is not None:
-        # As `halofeed.prep.convert.volume` has it.
+        # As `halofeed.prep.convert.volume_records` has it.
         reserve(mask.held_bytes + mask.read_bytes)
     assert mask.read_classes is not None
     return int(np.count_nonzero(mask.read_classes({number: number for number in mask.names}, "last")[0]))

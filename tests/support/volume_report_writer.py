@@ -17,7 +17,7 @@ from halofeed.prep.convert.tallies import (
     sum_pixels,
 )
 from halofeed.prep.geometry.scan import Triple
-from halofeed.prep.geometry.volume import plan_crop_or_pad
+from halofeed.prep.geometry.volume_plan import plan_crop_or_pad
 from halofeed.prep.voxels.counts import count_intensities, merge_counts
 from halofeed.prep.voxels.intensity import IntensityPlan, IntensityWindow
 from halofeed.prep.voxels.phantom import ORGANS, draw, grid_around

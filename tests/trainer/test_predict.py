@@ -23,9 +23,9 @@ from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.voxels.phantom import draw, grid_around, stored, stored_grid
-from halofeed.schemas.files import CHECKPOINTS
+from halofeed.schemas.file_layout import CHECKPOINTS
 from halofeed.schemas.partition import Partition
-from halofeed.system.locks import locked_folder
+from halofeed.storage.locks import locked_folder
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import OrderedRecords, evaluation_loader, tiles_in_order

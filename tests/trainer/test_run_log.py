@@ -13,7 +13,7 @@ import pytest
 
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
-from halofeed.system import owned_files
+from halofeed.storage import owned_files
 from halofeed.trainer.log import RunLog
 from halofeed.trainer.run_folder import restore_replaced
 from tests.support.training import logged

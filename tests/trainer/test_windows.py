@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from halofeed.errors import UsageError
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.volume import plan_tiles
+from halofeed.prep.geometry.volume_plan import plan_tiles
 from halofeed.prep.voxels.phantom import grid_around
 from halofeed.trainer.windows import TileBlender, WindowTile, window_weight
 

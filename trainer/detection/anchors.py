@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 
 

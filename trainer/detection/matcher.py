@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 
 UNMATCHED, IGNORED = -1, -2
 CROWD_SHARE = 0.5

@@ -9,7 +9,7 @@ from typing import Any
 
 from flax import nnx
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
 from halofeed.trainer.models.classifier import Classifier
 from halofeed.trainer.models.mobilenet import MobileNetClassifier

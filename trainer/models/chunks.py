@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.trainer.mesh import activation_axes
 from halofeed.trainer.models.layers import Pass
 

@@ -19,8 +19,8 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from halofeed.errors import UsageError
-from halofeed.system.atomic_files import open_regular
+from halofeed.storage.atomic_files import open_regular
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.models import mobilenet, resnet
 from halofeed.trainer.models.layers import ConvolutionNorm

@@ -17,8 +17,8 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from halofeed.errors import UsageError
 from halofeed.schemas.partition import Dims
+from halofeed.system.errors import UsageError
 from halofeed.trainer.mesh import constrain, reason_not_split
 from halofeed.trainer.models.convolutions import (
     VOLUME_CONVOLUTIONS,
@@ -42,7 +42,7 @@ def normal(deviation: float) -> Initializer:
 
 
 def truncated_normal(deviation: float) -> Initializer:
-    """Return an initializer for a normal distribution without the values beyond two deviations, as TensorFlow has it.
+    """Return an initializer for a normal distribution without the values beyond two deviations, as in TensorFlow.
 
     Args:
         deviation: standard deviation of the distribution before values are left out.
@@ -100,7 +100,7 @@ def _sample_normal(
 ) -> jax.Array:
     """Sample with NumPy, because XLA takes seconds on a CPU to compile a program for every shape."""
     if isinstance(key, jax.core.Tracer):
-        # The caller wants only shapes, or samples inside a program of its own.
+        # The caller wants only shapes, or samples inside its own program.
         draw = partial(jax.random.truncated_normal, lower=-limit, upper=limit)
         traced = (draw if limit < math.inf else jax.random.normal)(key, shape=shape, dtype=dtype)
         return traced * jnp.asarray(deviation, dtype)
@@ -266,7 +266,7 @@ class ConvolutionNorm(nnx.Module):
     """Convolution, norm and activation function (None for none), constrained to the split.
 
     `recompute_halo` makes the backward pass exchange the halo rows of a split input again instead of saving the
-    extended input, which on a TPU takes twenty times the memory for three channels because of padding.
+    extended input, which on a TPU takes many times the memory for three channels because of padding.
     """
 
     def __init__(
@@ -307,7 +307,7 @@ class ConvolutionNorm(nnx.Module):
         # XLA's gradient is wrong where several cores hold the same activation (`convolve_grouped`).
         if is_grouped(self.convolution):
             return run.hold(convolve_grouped(self.convolution, x, run.mesh, run.dims))
-        # Saved, the extended input of three channels takes 20 times its memory on a TPU.
+        # A TPU pads the few channels of a picture, so saving the extended input would take many times its memory.
         if self.recompute_halo and run.dims is not None:
             return run.hold(jax.checkpoint(self.convolution)(x))
         return run.hold(self.convolution(x))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 
 Parts = Sequence[int]
 """Number of equal parts of each axis but the channels, batch first."""

@@ -15,12 +15,12 @@ from typing import Any
 import jax
 from flax import nnx
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
 from halofeed.trainer.detection.anchors import Level, retinanet_anchors
 from halofeed.trainer.models.layers import Activation, Layers, Pass, kernel_initializer
 from halofeed.trainer.models.mobilenet import MobileNet
-from halofeed.trainer.models.options import takes_options
+from halofeed.trainer.models.model_options import takes_options
 from halofeed.trainer.models.pyramid import (
     CLASS_BIAS,
     KERNEL_DEVIATION,

@@ -27,7 +27,7 @@ from halofeed.trainer.models.layers import (
     max_pool,
 )
 from halofeed.trainer.models.mobilenet import MOBILENET_WIDTH, MobileNet
-from halofeed.trainer.models.options import takes_options
+from halofeed.trainer.models.model_options import takes_options
 from halofeed.trainer.models.pyramid import BoxOutputs, SharedTower
 
 LEVELS = 6

@@ -25,16 +25,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.trainer.models.chunks import fold, map_images, unfold
 from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool, save_for_backward
-from halofeed.trainer.models.options import takes_options
+from halofeed.trainer.models.model_options import takes_options
 
 SPATIAL_AXES = {3: ("height", "width"), 4: ("depth", "height", "width")}
 """Names of the spatial axes by the rank of an image without batch."""
 UPSAMPLING = ("learned", "transposed", "repeat")
 GROUP_EPSILON = 1e-5
-"""Epsilon of instance and group norm, as PyTorch and nnU-Net have it; batch norm uses that of its `Layers`."""
+"""Epsilon of instance and group norm, as in PyTorch and nnU-Net; batch norm uses that of its `Layers`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ class UNet(nnx.Module):
 def _block(
     unit: Callable[..., ConvolutionNorm], before: int, after: int, convolutions: int, growth: int = 1
 ) -> nnx.List[ConvolutionNorm]:
-    """Return convolutions from `before` to `after` features, of which the last multiplies them by `growth`."""
+    """Return convolutions from `before` to `after` features; the last one multiplies them by `growth`."""
     widths = [before, *[after // growth] * (convolutions - 1), after]
     return nnx.List(unit(before=first, after=second) for first, second in pairwise(widths))
 
@@ -338,7 +338,7 @@ def halvings(sizes: Sequence[int], depth: int, *, anisotropic: bool = False) -> 
     ((1, 2, 2), (2, 2, 2), (2, 2, 2))
     >>> halvings((100, 64), 4)
     Traceback (most recent call last):
-    halofeed.errors.UsageError: depth=4: height 100 must divide by 8; the nearest that do are 96 and 104
+    halofeed.system.errors.UsageError: depth=4: height 100 must divide by 8; the nearest that do are 96 and 104
     """
     strides, level_sizes = [], [float(size) for size in sizes]
     for _ in range(depth - 1):

@@ -19,7 +19,6 @@ import re
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -29,10 +28,11 @@ from typing import IO, Any
 
 import jax
 
-from halofeed.errors import HalofeedError, UsageError
 from halofeed.schemas.bounded_json import check_json_checksum, with_json_checksum
 from halofeed.schemas.partition import Dims
-from halofeed.system.atomic_files import atomic_write
+from halofeed.storage.atomic_files import atomic_write
+from halofeed.storage.paths import find_paths, load_bytes, temporary_stream
+from halofeed.system.errors import HalofeedError, UsageError
 from halofeed.system.memory import available_memory
 from halofeed.system.signals import CleanupOnExit
 from halofeed.system.threads import available_cores
@@ -91,7 +91,7 @@ class CompileCache:
             return
         self._write(f"programs/{key}.json.gz", compiled)
         with contextlib.suppress(OSError):
-            programs = (self.folder / "programs").glob(f"{'[0-9a-f]' * 32}.json.gz")
+            programs = find_paths(self.folder / "programs", f"{'[0-9a-f]' * 32}.json.gz")
             for other in sorted(programs, key=lambda file: file.stat().st_mtime)[:-_MAX_PROGRAMS]:
                 other.unlink()
 
@@ -105,7 +105,7 @@ class CompileCache:
             return None
         file = self.folder / name
         try:
-            data = file.read_bytes()
+            data = load_bytes(file)
             text = gzip.decompress(data) if file.suffix == ".gz" else data
             document = check_json_checksum(json.loads(text), required=True)
         except (OSError, EOFError, ValueError, RecursionError, zlib.error):
@@ -281,7 +281,7 @@ class _Process:
 
     def __init__(self, request: Request, name: str, folder: Path) -> None:
         self.name, self.began = name, time.monotonic()
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed where the process ends)
+        self._output: IO[bytes] = temporary_stream()
         self._process = subprocess.Popen(  # noqa: S603 (`main` below)
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,

@@ -16,9 +16,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from halofeed import __version__
-from halofeed.errors import PartitionError, UsageError
-from halofeed.schemas.files import PLAN_FORMAT
+from halofeed.schemas.file_layout import PLAN_FORMAT
 from halofeed.schemas.partition import Partition, nearest_multiples, splits_that_divide
+from halofeed.system.errors import PartitionError, UsageError
 from halofeed.system.wording import plural
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan.compiling import (

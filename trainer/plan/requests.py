@@ -15,10 +15,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from halofeed.errors import MissingExtraError, UsageError, install_command
 from halofeed.loader.batch import EPOCH, array_specs
 from halofeed.schemas.kinds import KIND_BY_RANK, KINDS
 from halofeed.schemas.tasks import ImageFormat, task_named
+from halofeed.storage.paths import find_paths, load_bytes
+from halofeed.system.errors import MissingExtraError, UsageError, install_command
 from halofeed.trainer.config import TrainConfig, import_named
 from halofeed.trainer.models import model_named
 from halofeed.trainer.plan.topologies import Topology
@@ -28,7 +29,7 @@ from halofeed.trainer.training_setup import Program, Spec, build_program
 _LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "numpy")
 _SOURCES = (
     *("trainer/*.py", "trainer/models/*.py", "trainer/tasks/*.py", "trainer/detection/*.py"),
-    *("trainer/plan/requests.py", "loader/batch.py", "loader/mesh.py", "loader/device/*.py"),
+    *("trainer/plan/requests.py", "loader/batch.py", "loader/mesh_batches.py", "loader/device/*.py"),
     *("schemas/partition.py", "schemas/tasks.py", "schemas/kinds.py"),
 )
 """Files that determine the program of a config."""
@@ -99,16 +100,16 @@ def _sources_hash() -> str:
     """Return a hash of the files in `_SOURCES`."""
     package, digest = Path(__file__).parents[2], hashlib.sha256()
     for pattern in _SOURCES:
-        for file in sorted(package.glob(pattern)):
-            digest.update(file.read_bytes())
+        for file in sorted(find_paths(package, pattern)):
+            digest.update(load_bytes(file))
     return digest.hexdigest()
 
 
 def _own_sources_hash(name: str) -> str:
     """Return a hash of the Python files beside the one that defines a user's `package:Class`."""
     folder, digest = Path(inspect.getfile(import_named("model", name))).parent, hashlib.sha256()
-    for file in sorted(folder.glob("*.py")):
-        digest.update(file.read_bytes())
+    for file in sorted(find_paths(folder, "*.py")):
+        digest.update(load_bytes(file))
     return digest.hexdigest()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.models import model_named
 from halofeed.trainer.plan.compiling import CompileCache, Tell, compile_all

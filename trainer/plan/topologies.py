@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import jax
 
-from halofeed.errors import UsageError, require_extra
 from halofeed.schemas.partition import CORES_PER_REPLICA
+from halofeed.system.errors import UsageError, require_extra
 from halofeed.system.wording import did_you_mean, plural
 from halofeed.trainer.platform import DEVICE_COUNT_FLAG, TPU_COMPILER
 

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.system.wording import did_you_mean
 from halofeed.trainer.config import import_named
 from halofeed.trainer.task import DataFacts, TrainingTask

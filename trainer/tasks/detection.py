@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.trainer.detection.anchors import SCALES, Level, encode
 from halofeed.trainer.detection.matcher import IGNORED, Matcher, match_boxes, split_alike, take
 from halofeed.trainer.detection.selection import select

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from halofeed.errors import UsageError
+from halofeed.system.errors import UsageError
 from halofeed.trainer.losses import OVERLAP_LOSSES, class_overlap, cross_entropy, sum_over_rows
 from halofeed.trainer.metrics import SegmentationMetrics
 from halofeed.trainer.task import DeviceBatch, Metrics, mean_over_valid, valid_rows
@@ -95,7 +95,7 @@ class Segmentation:
         if self.ignore_label is not None:
             label = batch["label"]
             counts = counts & jnp.any(label != self.ignore_label, tuple(range(1, label.ndim)))
-        # As nnU-Net weighs deep supervision: half for each coarser size, then normalized to 1.
+        # As nnU-Net weighs deep supervision, whose coarsest size has no weight: half for each coarser size, sum 1.
         shares = [0.5**level for level in range(len(levels))]
         parts = dict.fromkeys(self.losses, jnp.zeros((), levels[0].dtype))
         for logits, share in zip(levels, shares, strict=True):

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import GifImagePlugin, Image, ImageFile, PngImagePlugin, WebPImagePlugin
 
-from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import (
+from halofeed.prep.formats.clip.opened_clip import (
     Clip,
     FrameOptions,
     RgbFrame,
@@ -44,10 +43,11 @@ from halofeed.prep.formats.picture.image import (
     levels_of,
     truncated_error,
 )
+from halofeed.prep.formats.picture.picture_formats import matches_start
 from halofeed.prep.formats.picture.pillow import decoder_failures, open_with_plugin
 from halofeed.prep.formats.picture.png import PNG_SIGNATURE, PngHeader, read_png_header
-from halofeed.prep.formats.picture.table import matches_start
 from halofeed.prep.voxels.levels import Levels
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 DEFAULT_DURATION_MS = 100

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError, UsageError
+from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import plural
 
 Indices = NDArray[np.int64]
@@ -35,7 +35,7 @@ class FrameChoice:
 
     >>> FrameChoice(frames=16, stride=2, frame_rate=5)
     Traceback (most recent call last):
-    halofeed.errors.UsageError: --frame-stride 2 and --frame-rate 5: expected only one of them
+    halofeed.system.errors.UsageError: --frame-stride 2 and --frame-rate 5: expected only one of them
     """
 
     frames: int

@@ -11,8 +11,7 @@ from posixpath import basename, splitext
 
 import numpy as np
 
-from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import (
+from halofeed.prep.formats.clip.opened_clip import (
     Clip,
     FrameOptions,
     RgbFrame,
@@ -26,6 +25,7 @@ from halofeed.prep.formats.picture.png import PNG_SIGNATURE
 from halofeed.prep.sources.example import FileSelection, SourceExample
 from halofeed.prep.sources.file_names import is_image_name, is_video_name
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import SourceError
 
 _NUMBER = re.compile(r"(\d+)")
 
@@ -127,7 +127,7 @@ def turned_frame() -> SourceError:
     return SourceError(
         "annotation",
         "frame has an EXIF orientation",
-        "its masks may fit its stored or its displayed pixels; if the displayed ones, say --annotation-grid displayed, "
+        "its masks may fit its stored or its displayed pixels; if the displayed ones, use --annotation-grid displayed, "
         "else turn the files first",
     )
 

@@ -12,8 +12,7 @@ from typing import Any, cast
 import cv2
 import numpy as np
 
-from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import (
+from halofeed.prep.formats.clip.opened_clip import (
     MAX_FRAMES,
     Clip,
     FrameOptions,
@@ -23,7 +22,7 @@ from halofeed.prep.formats.clip.clip import (
     normalize_times,
     reserve_memory,
 )
-from halofeed.prep.formats.clip.containers import Container
+from halofeed.prep.formats.clip.video_containers import Container
 from halofeed.prep.formats.picture.image import (
     Size,
     apply_orientation,
@@ -33,6 +32,7 @@ from halofeed.prep.formats.picture.image import (
     truncated_error,
 )
 from halofeed.prep.geometry.resize import displayed_size
+from halofeed.system.errors import SourceError
 from halofeed.system.memory import TOO_MUCH_MEMORY, is_out_of_memory
 from halofeed.system.wording import plural
 
@@ -315,18 +315,18 @@ def is_interlaced(codec: bytes, packet: bytes) -> bool:
         codec: OpenCV's four-character code of the codec.
         packet: codec headers and first packet, with start codes for H.264 and H.265.
 
-    Source: ITU-T H.262, 6.2.2.3, H.264, 7.3.2.1.1, H.265, 7.3.3; ISO/IEC 14496-2, 6.2.3; SMPTE RDD 36, 5.3.1.
+    Source: ITU-T H.262, 6.2.2.3, H.264, 7.3.2.1.1, H.265, 7.3.3; ISO/IEC 14496-2, 6.2.3; SMPTE RDD 36, 6.1.1.
     """
     # DV video is interlaced (IEC 61834).
     if codec == b"dvsd":
         return True
-    # ProRes: the bits 2 and 3 of the flags in the frame header are `interlace_mode` (SMPTE RDD 36, 5.3.1).
+    # ProRes: the bits 2 and 3 of the flags in the frame header are `interlace_mode` (SMPTE RDD 36, 6.1.1).
     if codec == b"apch":
         return len(packet) > 20 and packet[20] & 0x0C != 0
     if codec not in _HEADERS:
         return False
     is_header, read = _HEADERS[codec]
-    # The headers of a sequence precede its first frame, so they lie in the first bytes.
+    # The headers of a sequence precede its first frame, so they are in the first bytes.
     for unit in packet[:_HEADER_BYTES].split(b"\0\0\x01")[1:]:
         try:
             if is_header(unit):

@@ -18,7 +18,6 @@ from itertools import chain
 
 import numpy as np
 
-from halofeed.errors import Problem, SourceError
 from halofeed.prep.formats.dicom.header_fields import (
     LOCALIZER_WORDS,
     MOSAIC,
@@ -34,7 +33,6 @@ from halofeed.prep.formats.dicom.headers import (
     parse_file_header,
     read_dicom_start,
 )
-from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, sop_class_kind
 from halofeed.prep.formats.dicom.series_splitting import (
     Slice,
     VolumeSplit,
@@ -51,9 +49,17 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     is_same_orientation,
     split_mosaic,
 )
+from halofeed.prep.formats.dicom.sop_classes import (
+    IMAGE,
+    LOCALIZER,
+    MASK_KINDS,
+    SECONDARY_CAPTURE,
+    sop_class_kind,
+)
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import DICOM_EXTENSIONS, common_folder, folder_of
 from halofeed.prep.sources.files import SourceFiles, settled_stamp
+from halofeed.system.errors import Problem, SourceError
 
 Images = list[tuple[str, HeaderFields]]
 """Paths of files, each with its header fields."""
@@ -199,7 +205,7 @@ def _kind_of(fields: HeaderFields) -> str:
     # `split_mosaic` found no positions for its slices.
     if MOSAIC in fields.image_words and fields.tiles is None:
         return "mosaic"
-    # GE scanners write screenshots beside the scan, as images with this word in their type.
+    # Screenshots of the scanner's console, beside the scan and with the class of a scan, have this word in their type.
     if "SCREEN SAVE" in fields.image_words:
         return SECONDARY_CAPTURE
     # PS3.3 C.8.2.1.1.1: value 3 of the image type tells localizers from axial images.
@@ -224,7 +230,7 @@ def _kind_without_position(fields: HeaderFields) -> str:
 def _kind_of_damaged(head: bytes, policy: SeriesPolicy) -> str:
     """Return the kind of an unreadable file: "damaged", unless its first bytes show that it is not a slice."""
     kind = sop_class_kind(media_sop_class(head))
-    # A damaged slice or mask must not disappear; a damaged report, for example, is none of the scan's.
+    # A damaged slice or mask must not disappear; a damaged report, for example, is not part of the scan.
     if kind is None or kind in (IMAGE, *MASK_KINDS):
         return "damaged"
     return "damaged" if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" else kind
@@ -379,10 +385,10 @@ def too_few_slices(places: int, policy: SeriesPolicy, beside: int = 1) -> Proble
     if places >= policy.min_slices:
         return None
     cure = f"--min-slices {places} takes it"
-    # Some programs give each file another series UID; the folder then shows what belongs together.
+    # If each file has another series UID, the folder shows what belongs together.
     if beside >= policy.min_slices and policy.identity != "folder":
         cure = (
-            f"{beside} series of its folder are as small: if these are one scan, say --series-identity folder; if each "
+            f"{beside} series of its folder are as small: if these are one scan, use --series-identity folder; if each "
             f"is a scan, --min-slices {places}"
         )
     detail = f"{places} of at least {policy.min_slices}; {cure}"

@@ -15,7 +15,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import (
     DicomHeader,
@@ -28,9 +27,10 @@ from halofeed.prep.formats.dicom.headers import (
     items,
     parse_dicom_header,
 )
-from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, object_kind
 from halofeed.prep.formats.dicom.real_world_values import Rescale, read_mappings
+from halofeed.prep.formats.dicom.sop_classes import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, object_kind
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 VolumeAttribute = float | str | tuple[float, ...]
@@ -205,7 +205,7 @@ class HeaderFields:
     Hashes are salted by the policy, and None if the file lacks the identifier.
 
     Args:
-        kind: "image", or the kind of another object, see `halofeed.prep.formats.dicom.kinds`.
+        kind: "image", or the kind of another object, see `halofeed.prep.formats.dicom.sop_classes`.
         modality: one of `MODALITIES`, or "".
         series: hash of the series' UID.
         group: hash of the patient's id.
@@ -323,7 +323,7 @@ def _kind_of_object(header: DicomHeader, modality: str, policy: SeriesPolicy) ->
     elements, has_pixels = header.elements, header.pixels is not None
     classes = (headers.text(elements, headers.SOP_CLASS), headers.text(elements, headers.MEDIA_SOP_CLASS))
     kind = object_kind(classes, modality, has_pixels)
-    # Some programs write volumes as secondary captures, which mostly are screenshots.
+    # A volume may be stored as secondary captures, but these are usually screenshots, so the user decides.
     is_taken = kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" and has_pixels
     return IMAGE if is_taken else kind
 
@@ -427,7 +427,7 @@ def _frames(elements: Elements) -> tuple[DicomFrame, ...]:
     """Return the frames, each with its real world value mappings, which equal ones share."""
     is_signed = integer(elements, headers.SIGNED, 0) == 1
     per_frame, shared = items(elements, headers.FRAME_GROUPS), items(elements, headers.SHARED_GROUPS)[:1]
-    # PS3.3 C.7.6.16.2.11: the mappings are a group of a frame or of all frames; older files have them at the top.
+    # The mappings are a group of a frame or of all frames (PS3.3 C.7.6.16.2.11), or at the top (C.7.6.1, C.8.4.9).
     common = read_mappings((*shared, elements), is_signed)
     frames = _placed_frames(elements)
     if not common and not any(headers.REAL_WORLD_MAPPINGS in item for item in per_frame):
@@ -488,7 +488,7 @@ def _place_nuclear_slices(elements: Elements, count: int) -> list[SlicePlace] | 
     # Other images show projections. Several detectors would place the first slice several times.
     if set(map(str.strip, image_type)).isdisjoint(RECONSTRUCTED) or len(detectors) > 1:
         return None
-    # The place is that of the detector; some programs write it at the top instead.
+    # The position is that of the detector (PS3.3 C.8.4.11), or else at the top of the file.
     position = _first_numbers((*detectors, elements), headers.POSITION, 3)
     orientation = _first_numbers((*detectors, elements), headers.ORIENTATION, 6)
     step_mm = headers.finite_number(elements, headers.SPACING_BETWEEN_SLICES)
@@ -652,7 +652,7 @@ def _times(groups: Sequence[Elements]) -> dict[str, float]:
     # Frames of an enhanced file have one date and time together (PS3.3 C.7.6.16.2.2), more exact than the file's.
     if element := _find(groups, MOMENTS):
         text = headers.text(*element)
-        # The offset from UTC is the same for all frames of a file (PS3.5 6.2, DT).
+        # A DT may end with an offset from UTC (PS3.5 6.2). It is taken to be the same for all frames of a file.
         seconds = _seconds(re.split(r"[+-]", text[8:])[0], text[:8])
         times[ACQUISITION_TIME] = times.get(ACQUISITION_TIME) if seconds is None else seconds
     return {name: seconds for name, seconds in times.items() if seconds is not None}

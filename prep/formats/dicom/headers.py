@@ -21,7 +21,6 @@ from typing import Union
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.streams import (
     GZIP_MAGIC,
     MAX_DEFLATE_RATIO,
@@ -30,6 +29,7 @@ from halofeed.prep.formats.volume.streams import (
     unpack_head,
 )
 from halofeed.prep.sources.files import CHANGED_FILE, SourceFiles
+from halofeed.system.errors import SourceError
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 from halofeed.system.wording import plural
 
@@ -301,7 +301,7 @@ class _ElementParser:
         vr = self.data[offset + 4 : offset + 6]
         if vr in SHORT_VRS:
             return tag, vr.decode(), self.short.unpack_from(self.data, offset + 6)[0], offset + 8
-        # PS3.5 7.1.2: VRs that were added later have a length of 4 bytes, so that unknown ones are read like OB.
+        # PS3.5 6.2: new VRs have the element structure of OB (7.1.2), with a length of 4 bytes.
         if not (vr in LONG_VRS or (vr.isalpha() and vr.isupper())):
             raise damaged_file(f"element {format_tag(tag)} has no value representation")
         self.require(offset + 12)
@@ -316,7 +316,7 @@ class _ElementParser:
         elements: dict[int, Element | tuple[Elements, ...]] = {}
         while end is None or offset < end:
             tag, vr, length, value = self.element(offset)
-            # PS3.5 7.5.2: only an item of undefined length has a delimiter.
+            # PS3.5 7.5.1: only an item of undefined length has a delimiter.
             if tag == ITEM_END and end is None:
                 return elements, value
             # Pixels in a sequence are those of an icon (PS3.3 C.7.6.1.1.6). In the data set they end the header.
@@ -402,8 +402,8 @@ def _file_meta(data: bytes, complete: bool) -> tuple[Elements, int]:
     offset = 132 if data[128:132] == b"DICM" else 0
     parser = _ElementParser(data, complete, True, True)
     elements: dict[int, Element] = {}
-    # PS3.10 7.1: group 2 is explicit little-endian, whatever the data set is. Its length in (0002,0000) is not used,
-    # because some programs change elements and leave it.
+    # PS3.10 7.1: group 2 is explicit little-endian, whatever the data set is. Its length in (0002,0000) is not used:
+    # the elements may have been changed without it.
     while offset + 8 <= len(data) and data[offset : offset + 2] == b"\x02\x00":
         tag, vr, length, value = parser.element(offset)
         offset = value + length
@@ -502,7 +502,7 @@ def parse_dicom_header(
     if syntax == DEFLATED:
         data, offset = inflate(data[offset:]), 0
     vr = data[offset + 4 : offset + 6]
-    # The first element tells, because some programs write another transfer syntax than that of the data set.
+    # The first element decides, because a file may state another transfer syntax than that of its data set.
     explicit = vr in SHORT_VRS or vr in LONG_VRS
     parser = _ElementParser(data, complete, explicit, syntax != EXPLICIT_BIG, vrs)
     elements: Elements = {}
@@ -677,9 +677,9 @@ def _number_blocks(elements: Elements, tag: int) -> Iterator[list[float]]:
 
 
 def _decimal(part: bytes) -> float:
-    """Return the number of a DS or IS; NaN if it is none.
+    """Return the number of a DS or IS; NaN for other text.
 
-    PS3.5 6.2 allows 16 characters; some programs write more digits. `float` alone would accept "nan", "1_000" and
+    PS3.5 6.2 allows 16 characters; longer numbers are read too. `float` alone would accept "nan", "1_000" and
     text of any length.
     """
     return float(part) if len(part) <= MAX_NUMBER_CHARACTERS and DECIMAL.fullmatch(part) else math.nan
@@ -712,7 +712,7 @@ def unsigned_bits(elements: Elements, tag: int) -> int | None:
     element = elements.get(tag)
     if not isinstance(element, Element) or len(element.data) < 2:
         return None
-    # Files of implicit VR state US or SS by the sign of the pixels (PS3.6); some programs write padding as text.
+    # With implicit VR, US or SS follows from the sign of the pixels (PS3.6). Padding may also be text (DS or IS).
     if element.vr in ("DS", "IS"):
         value = finite_number(elements, tag)
         return None if value is None else int(value) & 0xFFFF

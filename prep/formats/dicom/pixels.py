@@ -22,10 +22,10 @@ from pydicom.encaps import encapsulate
 from pydicom.pixels.decoders.base import get_decoder
 from rle.rle import decode_segment
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.headers import PixelLocation
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 RUN_LENGTHS = "1.2.840.10008.1.2.5"
@@ -199,7 +199,7 @@ def _jpeg_segments(frame: bytes) -> Iterator[tuple[int, int, int]]:
     offset = 2
     while offset + 4 <= len(frame) and frame[offset] == 0xFF:
         marker, length = frame[offset + 1], int.from_bytes(frame[offset + 2 : offset + 4], "big")
-        # T.81, B.1.1.2: any number of 0xFF may stand before a marker.
+        # T.81, B.1.1.2: any number of 0xFF may precede a marker.
         if marker == 0xFF:
             offset += 1
             continue
@@ -333,7 +333,7 @@ def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[i
         return [pieces]
     if len(pieces) < count:
         raise truncated_pixels(f"{plural(len(pieces), 'fragment')} for {plural(count, 'frame')}")
-    # The table is often empty or wrong, and not needed where each frame is a fragment.
+    # PS3.5 A.4: the table may be empty. It is not needed where each frame is one fragment.
     if len(pieces) == count:
         return [[piece] for piece in pieces]
     starts = np.frombuffer(body, "<u4", table_length // 4, table_at).tolist()
@@ -514,7 +514,7 @@ def _check_format(fields: HeaderFields, location: PixelLocation) -> None:
         # It states a padding value, or is compressed.
         cure = "save it as NIfTI (3D Slicer does, or paramap2itkimage of dcmqi), then --layout pairs or csv"
         raise frame_error("floating-point pixels are not supported", f"a parametric map; {cure}")
-    # Images of one bit are masks or presentation overlays (PS3.5 8.1.1), and no slices.
+    # Images of one bit are segmentations or secondary captures (PS3.3 A.51, A.8.2), and no slices.
     if stored.bits_allocated not in (8, 16, 32) and not stored.is_float:
         raise frame_error("bit depth is not supported", f"{stored.bits_allocated} bits allocated")
 

@@ -5,9 +5,9 @@
 
 Both start from the stored values (PS3.3 C.7.6.16.2.11 and C.11.1), so that only one of them is applied:
 
-- In CT and PET the rescale is the quantity that the image object defines (PS3.3 C.8.2.1, C.8.9.1). It stays.
+- In CT and PET the rescale is the quantity that the image object defines (PS3.3 C.8.2.1, C.8.9.4). It stays.
 - Elsewhere a rescale of a type other than unspecified is a quantity, and stays.
-- Otherwise the mapping is the only one with a unit. highdicom prefers it too.
+- Otherwise the mapping is the only one with a unit. highdicom applies it too, by default, in place of the rescale.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import Elements, damaged_file, finite_number, items
+from halofeed.system.errors import SourceError
 
 DAMAGED = "damaged"
 AUTO, STORED = "auto", "stored"
@@ -148,10 +148,10 @@ def choose_rescale(
 
 def _is_quantity(rescale: Rescale, mappings: Sequence[Rescale], modality: str) -> bool:
     """Return whether the rescaled values are a quantity already, so that no mapping is needed."""
-    # CT and PET define the quantity of their rescale (PS3.3 C.8.2.1, C.8.9.1); elsewhere its type does (C.11.1.1.2).
+    # CT and PET define the quantity of their rescale (PS3.3 C.8.2.1, C.8.9.4); elsewhere its type does (C.11.1.1.2).
     if modality in _OWN_QUANTITY or rescale.kind not in _UNSPECIFIED:
         return True
-    # Philips writes the rescale again as a mapping.
+    # Classic MR of Philips repeats the rescale as a mapping (https://github.com/rordenlab/dcm2niix/issues/493).
     return all(_is_same(rescale, one) for one in mappings)
 
 
@@ -164,7 +164,7 @@ def _find_mapping(mappings: Sequence[Rescale], choice: str) -> Rescale | None:
 
 
 def _no_single_mapping(mappings: Sequence[Rescale], choice: str) -> SourceError:
-    """Return the error for a choice that is none, or several, of the mappings."""
+    """Return the error for a choice that matches none, or several, of the mappings."""
     units = ", ".join(f"{number}: {one.kind or 'no unit'}" for number, one in enumerate(mappings, start=1))
     units_differ = len({one.kind for one in mappings}) == len(mappings)
     example = mappings[0].kind if units_differ and mappings[0].kind else "1"

@@ -16,7 +16,6 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import Elements, MaskFile, damaged_file, integer, items
 from halofeed.prep.formats.dicom.slice_geometry import LPS_TO_RAS_SIGNS
@@ -24,6 +23,7 @@ from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, le
 from halofeed.prep.voxels.label_volumes import overlap_error
 from halofeed.prep.voxels.masks import fill_polygons
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import plural
 
 PointArray = NDArray[np.float64]
@@ -84,8 +84,8 @@ def enclosed(
     depth, on_contour = np.zeros(size, np.int32), np.zeros(size, np.bool_)
     for points in sorted(map(_snapped, contours), key=_area, reverse=True):
         on_contour[_centers_on(points, size)] = True
-        # PS3.3 C.8.8.6.3 (XOR): voxels in an odd number of contours are inside. Most programs write holes as plain
-        # CLOSED_PLANAR contours within others, which the same rule draws.
+        # PS3.3 C.8.8.6.3 (XOR): voxels in an odd number of contours are inside. Holes that were written as plain
+        # CLOSED_PLANAR contours within others are drawn by the same rule.
         for window, covered in _covered(points, size):
             part = depth[window]
             # In descending order of size, contours that do not cross cover all voxels of the next one equally often.
@@ -116,7 +116,7 @@ def _area(points: PointArray) -> float:
 
 
 def _centers_on(points: PointArray, size: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows and the columns of the voxels whose centers lie on an edge."""
+    """Return the rows and the columns of the voxels whose centers are on an edge."""
     found = [np.empty((0, 2), np.int64)]
     ends = np.roll(points, -1, axis=0)
     steps = ends - points
@@ -199,7 +199,7 @@ class _ContourSlices:
 def read_structures(
     path: str, elements: Elements, grid: Grid | None, keeps: Callable[[str], bool]
 ) -> MaskScan:
-    """Return an RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
+    """Return an RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.mask_files.open_dicom_mask`."""
     if grid is None:
         message = "structures are contours without a grid; give image_grid, that of their scan"
         raise UsageError(f"{path}: {message}")
@@ -248,7 +248,7 @@ def _structures(elements: Elements, counts: Counter[str]) -> tuple[dict[int, int
     Stored numbers below 1 get unused numbers. `counts` receives the renumbered and the unnamed structures.
     """
     stored = _stored_names(elements)
-    # Some programs count structures from 0, which is the background of a label volume.
+    # Structures may be counted from 0, which is the background of a label volume.
     below_1 = [number for number in stored if number < 1]
     first_unused = max(0, *stored) + 1
     if first_unused + len(below_1) > 2**31:
@@ -340,7 +340,7 @@ def _points_of(item: Elements) -> PointArray:
         detail = f"a contour has {plural(flat.size, 'coordinate')} for {plural(point_count, 'point')}"
         raise damaged_file(detail)
     points = flat.reshape(-1, 3)
-    # PS3.3 C.8.8.6.1: the first point is not repeated; some programs repeat it.
+    # PS3.3 C.8.8.6.1: the first point is not repeated. A repeated one is dropped.
     return points[:-1] if len(points) > 1 and (points[0] == points[-1]).all() else points
 
 
@@ -359,13 +359,13 @@ def _assign_slices(
     """Find the slice of every contour.
 
     Raises:
-        SourceError: a contour does not lie in a slice of the grid.
+        SourceError: a contour is not in a slice of the grid.
     """
     if not contours:
         return _ContourSlices(axis=0, slices={})
     lowest = np.array([contour.points.min(axis=0) for contour in contours])
     highest = np.array([contour.points.max(axis=0) for contour in contours])
-    # Contours are planar (PS3.3 C.8.8.6.1): the slices lie along the axis along which no contour extends.
+    # Contours are planar (PS3.3 C.8.8.6.1): no contour extends along the axis of the slices.
     axis = int((highest - lowest).max(axis=0).argmin())
     spread = highest[:, axis] - lowest[:, axis]
     if spread.max() > FLAT:
@@ -389,7 +389,7 @@ def _assign_slices(
     _refuse_crowded(in_group.values())
     for structures in slices.values():
         for number, group in structures.items():
-            # Some programs write each contour once per image that shows it, or once in each direction.
+            # A contour may be repeated, also in the other direction.
             unique = {_shape_key(contour.points, axis): contour for contour in group}
             counts[DUPLICATE] += len(group) - len(unique)
             structures[number] = list(unique.values())
@@ -423,7 +423,7 @@ def _nearest_slices(
 
 
 def _refuse_crowded(planes: Iterable[Sequence[float]]) -> None:
-    """Refuse contours of one structure and slice that lie in several planes, given as voxels along the slices' axis."""
+    """Refuse contours of one structure and slice that are in several planes, given as voxels along the slices' axis."""
     # They were drawn on thinner slices: their union would be thicker in the plane than the structure.
     crowded = sum(max(group) - min(group) > SAME_PLANE for group in planes)
     if crowded:
@@ -488,7 +488,7 @@ def _shape_key(points: PointArray, axis: int) -> bytes:
     flat = np.delete(points, axis, axis=1)
     if len(flat) < 3:
         return flat[np.lexsort(flat.T[::-1])].tobytes()
-    # Two programs that trace the same voxels round the coordinates in different ways.
+    # Two contours of the same voxels may differ in the rounding of coordinates.
     traced = is_traced(flat)
     if traced:
         flat = np.rint(flat)
@@ -539,8 +539,8 @@ def _draw_slice(
 ) -> tuple[int, set[int]]:
     """Draw the structures of a slice into `plane`, in order of their numbers.
 
-    A contour belongs to its structure (PS3.3 C.8.8.6.3). Two structures that touch have voxels on both contours: these
-    are no overlap, unless a structure would have no voxel without them.
+    Points on a contour are part of its structure (PS3.3 C.8.8.6.3). Two structures that touch have voxels on both
+    contours: these are no overlap, unless a structure would have no voxel without them.
 
     Args:
         plane: ids [row, column], which are changed.

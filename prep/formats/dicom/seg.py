@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.header_fields import PixelFormat
 from halofeed.prep.formats.dicom.headers import (
@@ -23,7 +22,6 @@ from halofeed.prep.formats.dicom.headers import (
     items,
     numbers,
 )
-from halofeed.prep.formats.dicom.kinds import uid_name
 from halofeed.prep.formats.dicom.pixels import PLUGINS, UNCOMPRESSED, FrameReader, compressed_frames
 from halofeed.prep.formats.dicom.slice_geometry import (
     LPS_TO_RAS_SIGNS,
@@ -32,13 +30,15 @@ from halofeed.prep.formats.dicom.slice_geometry import (
     own_grid,
     place_frames,
 )
+from halofeed.prep.formats.dicom.sop_classes import uid_name
 from halofeed.prep.geometry.scan import Finding, Grid, MaskScan, OverlapRule, left_out_findings
 from halofeed.prep.voxels.label_volumes import overlap_error
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 BITS = {"BINARY": (1, 8), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
-"""Allowed bits per stored pixel by segmentation type; some writers store binary segments with one byte per pixel."""
+"""Allowed bits per stored pixel by segmentation type; binary segments may also have one byte per pixel."""
 CODECS = ("RLE", "JPEG-LS", "JPEG 2000")
 """Codecs of the frames that are read."""
 MIN_SPACING_MM, MAX_SPACING_MM = 1e-6, 1e6
@@ -83,7 +83,7 @@ def read_segmentation(
     tolerance_voxels: float,
     keeps: Callable[[str], bool],
 ) -> MaskScan:
-    """Return a DICOM SEG or label map as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
+    """Return a DICOM SEG or label map as a mask; see `halofeed.prep.formats.dicom.mask_files.open_dicom_mask`."""
     header = _parse_header(mask.elements)
     pixels = _check_pixel_data(mask, header)
     placement = _place(header, image_grid, tolerance_voxels, len(mask.body) - pixels.offset)
@@ -128,7 +128,7 @@ def _findings(elements: Elements, header: _Segmentation) -> Iterator[Finding]:
 def _place(
     header: _Segmentation, image_grid: Grid | None, tolerance_voxels: float, held_bytes: int
 ) -> Placement:
-    """Return the position of the frames on the grid of their scan, or else on a grid of their own.
+    """Return the position of the frames on the grid of their scan, or else on a separate grid.
 
     Args:
         header: header of the segmentation.
@@ -138,7 +138,7 @@ def _place(
     """
     if image_grid is not None and (on_image := place_frames(header.frames, image_grid, tolerance_voxels)):
         return on_image
-    # Some programs segment a resampled scan: --mask-grid decides later whether its grid may differ.
+    # A resampled scan may have been segmented: --mask-grid decides later whether the grid may differ.
     grid = own_grid(header.frames, header.slice_spacing_mm)
     _check_voxels(grid, image_grid, held_bytes)
     placement = place_frames(header.frames, grid)
@@ -191,7 +191,7 @@ def _parse_pixel_format(elements: Elements, kind: str) -> tuple[PixelFormat, int
     if bits not in BITS[kind] or integer(elements, headers.SAMPLES, 1) != 1:
         raise damaged_file(f"{kind} segmentation with {bits} bits per pixel")
     photometric = headers.text(elements, headers.PHOTOMETRIC)
-    # DICOM Supplement 243: the palette of a label map shows classes in colors; its indices are the classes.
+    # PS3.3 C.8.20.2: a label map may have a palette, which is for display; its indices are the segment numbers.
     if photometric not in ("MONOCHROME2", "PALETTE COLOR"):
         raise damaged_file("its pixels are neither MONOCHROME2 nor PALETTE COLOR")
     rows, columns = integer(elements, headers.ROWS), integer(elements, headers.COLUMNS)
@@ -220,7 +220,7 @@ def _parse_names(elements: Elements, kind: str) -> dict[int, str]:
         integer(item, headers.SEGMENT_NUMBER): headers.name_text(item, headers.SEGMENT_LABEL, character_sets)
         for item in described
     }
-    # PS3.3 C.8.20.2: segment numbers are unique and begin at 1; a label map may describe its background as segment 0.
+    # PS3.3 C.8.20.2.4: segment numbers are unique and begin at 1; those of a label map may be any, also 0.
     if not names or len(names) != len(described) or (kind != "LABELMAP" and 0 in names):
         raise damaged_file("its segments do not have one description each")
     return names
@@ -301,7 +301,8 @@ def _read_places(
 def _slice_spacing(measures: Elements) -> float | None:
     """Return the distance between slices, or else their thickness; None if neither is positive.
 
-    PS3.3 C.7.6.16.2.1 requires only the thickness; `own_grid` tries it against the positions.
+    PS3.3 C.7.6.16.2.1: the thickness is required of a segmentation in the patient, and it may differ from the
+    distance. `own_grid` tries it against the positions.
     """
     stated = (
         finite_number(measures, tag) for tag in (headers.SPACING_BETWEEN_SLICES, headers.SLICE_THICKNESS)
@@ -460,7 +461,7 @@ def _ids_of_numbers(
 
 def _known_labels(pixels: NDArray[Any], header: _Segmentation) -> NDArray[Any]:
     values = np.unique(pixels)
-    # DICOM Supplement 243: the Pixel Padding Value of a label map marks its background. Without one, 0 does.
+    # PS3.3 C.8.20.2.4: the Pixel Padding Value of a label map marks its background. Without one, 0 is taken for it.
     unknown = set(values.tolist()) - header.names.keys() - {0, header.background}
     if unknown:
         listed = ", ".join(map(str, sorted(unknown)[:10]))

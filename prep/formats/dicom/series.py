@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.grouping import (
     FoundScan,
     Images,
@@ -67,10 +66,11 @@ from halofeed.prep.formats.dicom.values import (
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO
 from halofeed.prep.geometry.scan import Finding, Grid, Scan, ScanIdentity, affine_matrix
-from halofeed.prep.geometry.volume import grids_agree
+from halofeed.prep.geometry.volume_plan import grids_agree
 from halofeed.prep.sources.file_names import folder_of
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 
 __all__ = ["group_series", "open_series"]
 
@@ -164,7 +164,7 @@ def _several_scans(scans: Sequence[FoundScan], *, joins: bool) -> SourceError:
         rows, columns = scan.parts[0][0].fields.stored.size
         sizes.append(f"{len(scan.slices)} of {rows} x {columns}")
     cure = "name one as FOLDER#MARK, as --layout dicom lists them"
-    cure += ", or say --series-split channels" if joins else ""
+    cure += ", or use --series-split channels" if joins else ""
     detail = f"{len(scans)}: slices {', '.join(sizes)}; {cure}"
     return series_error("several series, or several stacks in one", detail)
 
@@ -275,7 +275,7 @@ def _check_stored(slices: Sequence[Slice]) -> None:
         if fields.lookup_table:
             raise series_error("modality look-up tables are not supported", path)
         try:
-            # The size of a file that is not unpacked yet says nothing about the bytes of its pixels.
+            # The size of a packed file does not limit the bytes of its pixels.
             is_packed = fields.packed or fields.syntax == DEFLATED
             check_pixels(as_stored_image(fields), None if is_packed else fields.file_bytes)
         except SourceError as error:
@@ -372,7 +372,7 @@ def _check_alternation(voxels: NDArray[Any]) -> None:
     near, far = difference(1), difference(2)
     if far < near * ALTERNATION:
         detail = f"neighbors differ by {near:.4g} on average, every other slice by {far:.4g}"
-        cure = "give each its own series UID, or say --alternating-slices keep"
+        cure = "give each its own series UID, or use --alternating-slices keep"
         reason = "every other slice shows something else, as if two scans were mixed"
         raise series_error(reason, f"{detail}; {cure}")
 
@@ -407,7 +407,7 @@ def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[floa
     for part in slices:
         if not is_same_orientation(orientation, part.orientation):
             raise series_error("slices differ in orientation", part.path)
-        # Pixel Spacing is required of slices (PS3.3 C.7.6.2); programs that export screenshots leave it out.
+        # Pixel Spacing is required of slices (PS3.3 C.7.6.2), so a file without it was changed or is a screenshot.
         if part.frame.spacing_mm is None or spacing_mm is None:
             raise series_error("pixel spacing is missing", f"{part.path}; export the original series")
         if min(part.frame.spacing_mm) <= 0:
@@ -424,7 +424,7 @@ def _separation_advice(first: str, second: str) -> str:
     # The option separates files by folder, so that files of one folder must be moved first.
     if folder_of(first) != folder_of(second):
         return "--series-identity folder takes the files of each folder as a scan of their own"
-    return "put the files of each scan into a folder of their own, and say --series-identity folder"
+    return "put the files of each scan into a folder of their own, and use --series-identity folder"
 
 
 def _drop_duplicates(

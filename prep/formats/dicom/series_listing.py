@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from halofeed.errors import Problem, SourceError
 from halofeed.prep.formats.dicom.grouping import (
     DicomSeries,
     Images,
@@ -30,6 +29,7 @@ from halofeed.prep.sources.example import data_files
 from halofeed.prep.sources.file_names import FolderIndex, is_scan_name, volume_files
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system import pickles
+from halofeed.system.errors import Problem, SourceError
 from halofeed.system.pickles import to_bytes as listing_to_bytes
 
 __all__ = [
@@ -194,7 +194,7 @@ def _split_by_name(
 
 def _is_dicom(files: SourceFiles, path: str) -> bool:
     """Return whether a file is DICOM although its name is that of the voxels of a missing header file."""
-    # Analyze and NIfTI pairs keep voxels in .img; DICOM exports of some programs have this extension too.
+    # Analyze and NIfTI pairs keep voxels in .img; DICOM files may have this extension too.
     header = volume_files(path)[0]
     if header == path or files.size(header) is not None:
         return False

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import Problem, SourceError
 from halofeed.prep.formats.dicom.header_fields import (
     IDENTITY,
     INSTANCE_NUMBER,
@@ -36,6 +35,7 @@ from halofeed.prep.formats.dicom.slice_geometry import (
 )
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.sources.file_names import folder_of
+from halofeed.system.errors import Problem, SourceError
 
 ImageFiles = Sequence[tuple[str, HeaderFields]]
 Values = tuple[bytes, ...]
@@ -46,7 +46,7 @@ _NEVER_GENERATED = frozenset(("patient", "study"))
 """Entities whose attributes count even if every file has a different value."""
 CONTRADICTION = "files of one series contradict each other"
 _CONTRADICTION_ADVICE = (
-    "put the files of each scan into a folder of their own and say --series-identity folder; if they are one scan, say "
+    "put the files of each scan into a folder of their own and use --series-identity folder; if they are one scan, use "
     "--series-identity uid"
 )
 _FOLDERS_ADVICE = (
@@ -93,7 +93,7 @@ def split_contradictions(images: ImageFiles, policy: SeriesPolicy) -> list[Group
 def _fault_of_split(
     parts: Sequence[ImageFiles], unclear: str | None, names: Sequence[str], policy: SeriesPolicy
 ) -> str:
-    """Return why the groups are not proven to be scans of their own, or ""."""
+    """Return why the groups are not proven to be separate scans, or ""."""
     if unclear is not None:
         return f"{unclear} has no value and fits several"
     # A single file with another value may be a stray, or a slice whose header somebody changed.
@@ -113,8 +113,8 @@ def _describe_files(images: ImageFiles) -> str:
 def _contradicting(images: ImageFiles) -> list[str]:
     """Return the attributes that have several values in the files.
 
-    Some writers generate a frame of reference or a number for every slice. Therefore a different value in each file
-    is a contradiction only for attributes of the patient and the study.
+    A frame of reference or a number may differ for every slice. Therefore a different value in each file is a
+    contradiction only for attributes of the patient and the study.
     """
     single_frames = all(len(fields.frames) == 1 for _, fields in images)
     names = []
@@ -204,7 +204,7 @@ def _positions(images: ImageFiles) -> Mapping[Stack, set[tuple[float, ...]]]:
 
 
 def _share_positions(parts: Sequence[ImageFiles], positions: set[tuple[float, ...]]) -> bool:
-    """Return whether slices of different groups lie at one position; `positions` are those of all groups."""
+    """Return whether slices of different groups are at one position; `positions` are those of all groups."""
     return sum(len(own) for part in parts for own in _positions(part).values()) > len(positions)
 
 
@@ -289,7 +289,7 @@ def _restart_numbering(parts: Sequence[ImageFiles]) -> bool:
     """Return whether folders number their slices from the same start, so that numbers repeat at other positions."""
     numbers = []
     for part in parts:
-        # Instance Number (PS3.3 C.7.6.1) may be absent, and says nothing where a folder repeats its own.
+        # Instance Number may be empty (PS3.3 C.7.6.1, type 2), and says nothing if a folder repeats its own numbers.
         stated = [fields.frames[0].attributes.get(INSTANCE_NUMBER) for _, fields in part]
         if None in stated or len(set(stated)) < len(stated):
             return False
@@ -499,7 +499,7 @@ def _attributes_of_volumes(images: Sequence[_Image], most: int) -> tuple[list[st
 
 
 def _shares_a_place(images: Sequence[_Image]) -> bool:
-    """Return whether several images lie at one place."""
+    """Return whether several images are at one place."""
     return len({image.place for image in images}) < len(images)
 
 

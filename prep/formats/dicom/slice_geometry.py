@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.header_fields import DicomFrame, HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.headers import Elements
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding, Grid, affine_matrix
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 
 Floats = NDArray[np.float64]
 
@@ -43,7 +43,7 @@ CSA_MAGIC, MAX_CSA_TAGS, CSA_TAG_BYTES, CSA_ITEM_BYTES = b"SV10", 1000, 84, 16
 CSA_NUMBER = re.compile(rb"\s*([+-]?\d+\.?\d*(?:[eE][+-]?\d+)?)\s*\0*.*", re.DOTALL)
 NORMAL_TOLERANCE = 1e-3
 _SEPARATE_ADVICE = (
-    "; if they are several scans, put each into a folder of its own and say --series-identity folder"
+    "; if they are several scans, put each into a folder of its own and use --series-identity folder"
 )
 
 
@@ -84,7 +84,7 @@ def axes_of(orientation: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     Raises:
         SourceError: the six numbers are not two perpendicular unit vectors.
     """
-    # PS3.3 C.7.6.2.1.1: the cosines of a row and of a column, which shall be orthogonal and normal. Writers round them.
+    # PS3.3 C.7.6.2.1.1: the cosines of a row and of a column, which shall be orthogonal and normal, up to rounding.
     along_row, along_column = np.asarray(orientation[:3], np.float64), np.asarray(orientation[3:], np.float64)
     lengths = float(np.linalg.norm(along_row)), float(np.linalg.norm(along_column))
     if max(abs(length - 1) for length in lengths) > 0.01 or abs(float(along_row @ along_column)) > 0.01:
@@ -96,7 +96,7 @@ def axes_of(orientation: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
 
 
 def is_same_orientation(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Return whether the vectors along rows and columns of two slices are equal but for rounding."""
+    """Return whether the vectors along rows and columns of two slices are equal except for rounding."""
     return all(abs(one - other) <= ORIENTATION_TOLERANCE for one, other in zip(first, second, strict=True))
 
 
@@ -235,8 +235,8 @@ def _lateral_deviations(positions_mm: Floats, normal: Floats) -> Floats:
 
 
 def _find_outlier(positions_mm: Floats, normal: Floats, limit_mm: float) -> int | None:
-    """Return the index of the slice without which all others lie on one line; None if there is no such slice."""
-    # Three slices lie on two lines, whichever of them is left out.
+    """Return the index of the slice without which all others are on one line; None if there is no such slice."""
+    # Any two of three slices are on a line, so three slices show no outlier.
     if len(positions_mm) < 4:
         return None
     # A stray first or last slice turns the line itself, so that another slice is farthest from it.
@@ -458,7 +458,7 @@ def _interpolation(along: Floats, slices: int) -> tuple[NDArray[np.int64], Float
 
 
 def _describe_tilt(positions: Floats, normal: Floats, policy: SeriesPolicy) -> list[Finding]:
-    """Return the finding about a tilted gantry; [] if the slices lie along their normal.
+    """Return the finding about a tilted gantry; [] if the slices follow their normal.
 
     CT scanners tilt the gantry for the head (Gantry/Detector Tilt, PS3.3 C.8.2.1). The affine holds the shear.
     """
@@ -570,7 +570,7 @@ def own_grid(frames: FrameGeometry, spacing_mm: float | None) -> Grid:
         spacing_mm: distance between slices that the file states, or None. The smallest gap is used if it does not fit.
 
     Raises:
-        SourceError: the frames do not lie on a regular grid (stage `annotation`).
+        SourceError: the frames are not on a regular grid (stage `annotation`).
     """
     normal = np.cross(frames.column_step, frames.row_step)
     normal /= np.linalg.norm(normal)

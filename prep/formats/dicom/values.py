@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom.header_fields import HeaderFields, PixelFormat
 from halofeed.prep.formats.dicom.pixels import extract_values
 from halofeed.prep.formats.dicom.real_world_values import Rescale, apply_table, check_mapped
@@ -21,6 +20,7 @@ from halofeed.prep.formats.dicom.series_splitting import Slice
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 
 PADDING_AIR_HU = -1000.0
 TISSUE_HU = (-900.0, 3000.0)
@@ -114,6 +114,7 @@ def _plan_padding(slices: Sequence[Slice], unit: str, policy: SeriesPolicy) -> _
     if why := _why_padding_stays(ends, slices[0].fields.modality, unit):
         return _keep_padding(f"{span}{why}")
     air = PADDING_AIR_HU if unit else 0.0
+    # The padding already has the value that would replace it.
     if ends == {air}:
         return _PaddingPlan()
     if policy.padding == "refuse":
@@ -311,7 +312,7 @@ def _describe_mappings(slices: Sequence[Slice]) -> list[Finding]:
 
 
 def _describe_values(slices: Sequence[Slice], scales: set[tuple[float, float]]) -> list[Finding]:
-    """Return the findings about slices with scales of their own, and about the photometric interpretation."""
+    """Return the findings about slices with different scales, and about the photometric interpretation."""
     findings = []
     # Each slice of a PET may have its own slope, which makes use of all 16 bits (PS3.3 C.8.9.4).
     if len(scales) > 1:

@@ -1,7 +1,7 @@
 """Readers of image files: `read_image`, and one file per format."""
 
 from halofeed.prep.formats.picture.image import DecodedImage, ReadOptions
-from halofeed.prep.formats.picture.table import (
+from halofeed.prep.formats.picture.picture_formats import (
     FIRST_OF_SEVERAL,
     FORMATS,
     Footprint,

@@ -189,7 +189,7 @@ def _bits_follow_numbers(
     plain: Sequence[set[int]], low: Sequence[tuple[GrayForm, set[int]]], top: int
 ) -> bool:
     """Return whether each file has the fewest bits that hold its stored numbers."""
-    # The numbers of a palette say nothing about how many bits its values need.
+    # The numbers of a palette do not show how many bits its values need.
     if any(form.palette for form, _ in low):
         return False
     least = {8: 16, 16: 256}[top]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.resize import displayed_size
 from halofeed.prep.voxels.levels import Levels, picture_levels
+from halofeed.system.errors import SourceError, UsageError
 
 # uint8 or uint16; each docstring states the axes.
 PixelArray = NDArray[Any]
@@ -27,6 +27,7 @@ UPSIDE_DOWN, MIRRORED = (3, 4, 7, 8), (2, 3, 6, 7)
 
 SAMPLE_BITS = (0, *range(8, 17))
 MAX_PIXELS = 178_956_970
+"""Default limit: that of Pillow's DecompressionBombError, 2 x 89,478,485 pixels."""
 PART_PIXELS = 1 << 20
 """Pixels copied from a Pillow image at a time; Pillow holds two copies of them meanwhile."""
 BLOCK_PIXELS = 1 << 18
@@ -53,7 +54,7 @@ class ReadOptions:
 
     >>> ReadOptions(channels=2)
     Traceback (most recent call last):
-    halofeed.errors.UsageError: channels: expected 1, 3 or 4, got 2
+    halofeed.system.errors.UsageError: channels: expected 1, 3 or 4, got 2
     """
 
     channels: int = 3
@@ -285,7 +286,7 @@ def apply_orientation(pixels: PixelArray, orientation: int) -> PixelArray:
     Returns:
         View [height, width, channel] as displayed; height and width are swapped for 5 to 8.
 
-    Source: EXIF 2.32, 4.6.5.1.6.
+    Source: EXIF 3.0, 4.6.5.1.6.
     """
     displayed = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
     if orientation in UPSIDE_DOWN:
@@ -328,7 +329,7 @@ def check_sample_bits(pixels: PixelArray, options: ReadOptions) -> tuple[str, ..
     Raises:
         SourceError: a value needs more bits, or the number of bits is unknown and the picture would be nearly black.
     """
-    # 16 is the user's statement that the picture is that dark.
+    # With --sample-bits 16 the user states that the values use all bits, even in a dark picture.
     if pixels.dtype != np.uint16 or options.dtype == "uint16" or options.sample_bits == 16:
         return ()
     most = int(_without_alpha(pixels).max(initial=0))
@@ -347,14 +348,14 @@ def _more_bits(most: int, options: ReadOptions) -> SourceError:
     wide = ", or for pictures that differ in it --dtype uint16 in place of that"
     detail = (
         f"the largest value is {most}, and {options.sample_bits} bits end at {(1 << options.sample_bits) - 1}; "
-        f"say --sample-bits {_usual_bits(most)}{wide if options.may_be_uint16 else ''}"
+        f"use --sample-bits {_usual_bits(most)}{wide if options.may_be_uint16 else ''}"
     )
     return decode_error("samples use more bits", detail)
 
 
 def _nearly_black(most: int, options: ReadOptions) -> SourceError:
     detail = (
-        f"the largest value of the 16-bit samples is {most}, which would be {(most + 128) // 257} of 255; say "
+        f"the largest value of the 16-bit samples is {most}, which would be {(most + 128) // 257} of 255; use "
         f"--sample-bits {_usual_bits(most)} if they use that many bits, or 16 if the picture is that dark"
         f"{'; or keep the values with --dtype uint16' if options.may_be_uint16 else ''}"
     )

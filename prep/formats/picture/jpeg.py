@@ -13,7 +13,6 @@ import numpy as np
 import simplejpeg
 from PIL import JpegImagePlugin
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
     MemoryEstimate,
     OpenedImage,
@@ -32,6 +31,7 @@ from halofeed.prep.formats.picture.pillow import (
     open_with_plugin,
 )
 from halofeed.prep.formats.picture.tiff import exif_orientation, read_tiff_directory
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 START_OF_IMAGE, END_OF_IMAGE = b"\xff\xd8", b"\xff\xd9"
@@ -207,7 +207,7 @@ def _check_scans(scans: int, size: Size) -> None:
         raise decode_error(
             "more JPEG scans than allowed", f"{plural(scans, 'scan')}, allowed are {MAX_SCANS}"
         )
-    # 12 scans are allowed for any size; only more of them on a large picture are hostile.
+    # Encoders write up to USUAL_SCANS for pictures of any size; only more of them on a large picture are hostile.
     if scans * size[0] * size[1] > MAX_SCANNED_PIXELS and scans > USUAL_SCANS:
         detail = f"{plural(scans, 'scan')} of {size[0]} x {size[1]} pixels"
         raise decode_error("more JPEG scans than allowed", detail)
@@ -398,7 +398,7 @@ _NUMBER_TYPES = frozenset((b"XYZ ", b"sf32", b"curv", b"para", b"mft1", b"mft2",
 _HEADER_BYTES, _ENTRY = 128, struct.Struct(">4sII")
 _KEPT_FIELDS = ((8, 24), (36, 40), (64, 80))
 """Byte ranges of the ICC header that are kept: version, class and color spaces; `acsp`; intent and illuminant."""
-_MOST_TAGS, _MOST_BYTES = 100, 255 * 65_519
+_MAX_TAGS, _MAX_BYTES = 100, 255 * 65_519
 _NAME = "halofeed: without names"
 
 _NEEDED = FRAME_MARKERS | {0xC4, 0xDB, 0xDD, SOS}
@@ -408,7 +408,7 @@ _JFIF, _ADOBE, _ICC = b"JFIF\0", b"Adobe", b"ICC_PROFILE\0"
 _JFIF_BYTES, _ADOBE_BYTES = 18, 16
 """Bytes of the segments with their marker and without a thumbnail."""
 _ICC_START = 4 + len(_ICC) + 2
-_MOST_ICC_BYTES = 65_519
+_MAX_ICC_BYTES = 65_519
 """Maximum bytes of a profile in one segment."""
 _MARKER = re.compile(rb"\xff[^\x00\x01\xff\xd0-\xd7]", re.DOTALL)
 """End of compressed data: a marker that is neither a stuffed byte nor a restart. The pattern begins with one literal
@@ -487,7 +487,7 @@ def _profile(data: bytes, segments: tuple[_Segment, ...]) -> bytes:
 
 
 def _icc_segments(profile: bytes) -> list[bytes]:
-    pieces = [profile[at : at + _MOST_ICC_BYTES] for at in range(0, len(profile), _MOST_ICC_BYTES)]
+    pieces = [profile[at : at + _MAX_ICC_BYTES] for at in range(0, len(profile), _MAX_ICC_BYTES)]
     return [
         b"\xff\xe2" + (len(piece) + 16).to_bytes(2, "big") + _ICC + bytes((number, len(pieces))) + piece
         for number, piece in enumerate(pieces, 1)
@@ -497,11 +497,11 @@ def _icc_segments(profile: bytes) -> list[bytes]:
 def profile_without_names(profile: bytes) -> bytes:
     """Return the ICC profile with the same colors and no names, dates or serial numbers; b"" if it is unreadable."""
     # The signature of a profile is "acsp" (ICC.1:2022, 7.2.9). A longer profile exceeds 255 segments.
-    if not _HEADER_BYTES + 4 <= len(profile) <= _MOST_BYTES or profile[36:40] != b"acsp":
+    if not _HEADER_BYTES + 4 <= len(profile) <= _MAX_BYTES or profile[36:40] != b"acsp":
         return b""
     count = int.from_bytes(profile[_HEADER_BYTES : _HEADER_BYTES + 4], "big")
     end = _HEADER_BYTES + 4 + count * _ENTRY.size
-    if count > _MOST_TAGS or end > len(profile):
+    if count > _MAX_TAGS or end > len(profile):
         return b""
     tags = _color_tags(profile, end)
     # Without colors the profile describes nothing.

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 import numpy as np
 from PIL import Image, ImageFile
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
     PART_PIXELS,
     PixelArray,
@@ -25,6 +24,7 @@ from halofeed.prep.formats.picture.image import (
     iterate_blocks,
     truncated_error,
 )
+from halofeed.system.errors import SourceError
 from halofeed.system.memory import TOO_MUCH_MEMORY, is_out_of_memory
 
 # Modes whose array is the picture, and the modes that other modes are converted to first.
@@ -52,7 +52,7 @@ def decoder_failures() -> Iterator[None]:
     except SourceError:
         raise
     except Exception as error:
-        # Missing memory is no fault of the file, which must not be listed as damaged.
+        # The file is not damaged if memory is missing.
         if is_out_of_memory(error):
             raise decode_error(TOO_MUCH_MEMORY, "the free memory of this machine is too small") from error
         message = _message_of(error)

@@ -37,7 +37,7 @@ GRAY, COLOR, PALETTE, GRAY_ALPHA, COLOR_ALPHA = 0, 2, 3, 4, 6
 DEPTHS = {GRAY: (1, 2, 4, 8, 16), PALETTE: (1, 2, 4, 8), **dict.fromkeys((2, 4, 6), (8, 16))}
 NEEDED_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf", b"acTL")
 
-MOST_RUNS = 10_000
+MAX_RUNS = 10_000
 """Maximum entries in `Header.chunks`. Consecutive chunks of pixels count as one entry."""
 METADATA_CHUNKS = (b"iCCP", b"tEXt", b"zTXt", b"iTXt", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"tIME", b"bKGD")
 
@@ -143,8 +143,8 @@ def _keep_needed(chunks: list[tuple[bytes, int, int]], chunk: _Chunk) -> None:
         chunks[-1] = (kind, first, chunk.end - 4 - first)
     elif kind in NEEDED_CHUNKS:
         # Each entry takes memory, and a hostile file may have millions of empty chunks.
-        if len(chunks) >= MOST_RUNS:
-            raise damaged_error(f"more than {MOST_RUNS} separate chunks")
+        if len(chunks) >= MAX_RUNS:
+            raise damaged_error(f"more than {MAX_RUNS} separate chunks")
         chunks.append((kind, chunk.payload_at, chunk.length))
     elif kind[
         :1
@@ -173,7 +173,7 @@ def _chunk(kind: bytes, payload: bytes) -> bytes:
 def _plain_png(data: bytes, header: PngHeader, color_type: int, depth: int) -> bytes:
     """Return the file without text, profiles and animation, which Pillow would unpack.
 
-    Pillow 12.3 refuses a picture for its text or its profile alone: 2 of 21 odd files of test suites.
+    Pillow 12.3 refuses some pictures for their text or their profile alone.
     """
     start = header.chunks[0][1]
     ihdr = bytearray(data[start : start + 13])
@@ -190,7 +190,7 @@ def _transparent_color(data: bytes, header: PngHeader) -> tuple[int, ...]:
     """Return the transparent color of a tRNS chunk at the decoded depth, or () if there is none."""
     payload = header.payload(data, b"tRNS")
     count = {GRAY: 1, COLOR: 3}.get(header.color_type, 0)
-    # Palettes have a transparency per entry, which Pillow applies; others have alpha of their own.
+    # Palettes have a transparency per entry, which Pillow applies; other images have alpha as a channel.
     if payload is None or not count or len(payload) < 2 * count:
         return ()
     key = struct.unpack_from(f">{count}H", payload)

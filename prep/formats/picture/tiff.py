@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import TiffImagePlugin, _imaging
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.image import (
     GRAY_BANDS,
     MORE_BANDS,
@@ -35,6 +34,7 @@ from halofeed.prep.formats.picture.pillow import (
     load_raster,
     open_with_plugin,
 )
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 NEW_SUBFILE_TYPE = 254
@@ -49,13 +49,13 @@ _SCALE = (
     "gdal_translate -ot UInt16 -scale MIN MAX 0 65535 a.tif b.tif writes it as 16 bits: take one MIN and one MAX "
     "for all pictures"
 )
-_MOST_PAGES = 64
+_MAX_PAGES = 64
 
 # Bytes per value of each field type, TIFF 6.0 section 2 and BigTIFF.
 _SIZES = {1: (1, 2, 6, 7), 2: (3, 8), 4: (4, 9, 11, 13), 8: (5, 10, 12, 16, 17, 18)}
 TYPE_BYTES = {type_: size for size, types in _SIZES.items() for type_ in types}
 UNSIGNED = frozenset((1, 3, 4, 13, 16, 18))
-MOST_ENTRIES = 1 << 16
+MAX_ENTRIES = 1 << 16
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, SAMPLES = 256, 257, 258, 259, 262, 277
 STRIP_OFFSETS, STRIP_BYTES, TILE_WIDTH, TILE_HEIGHT, TILE_OFFSETS, TILE_BYTES = 273, 279, 322, 323, 324, 325
 EXTRA_SAMPLES, SAMPLE_FORMAT = 338, 339
@@ -110,7 +110,7 @@ class TiffDirectory:
 def holds_further_page(data: bytes, first: TiffDirectory) -> bool:
     """Return whether a later directory is another picture, not a smaller copy or a mask."""
     directory, seen = first, {0}
-    while directory.following not in seen and len(seen) < _MOST_PAGES:
+    while directory.following not in seen and len(seen) < _MAX_PAGES:
         seen.add(directory.following)
         try:
             directory = read_tiff_directory(data, directory.following)
@@ -178,7 +178,7 @@ def read_tiff_directory(data: bytes, start: int | None = None) -> TiffDirectory:
     end = first + count * form.entry_bytes
     if end > len(data):
         raise truncated_error(f"the directory of {count} entries ends at byte {end} of {len(data)}")
-    if count > MOST_ENTRIES:  # BigTIFF counts entries in 64 bits
+    if count > MAX_ENTRIES:  # BigTIFF counts entries in 64 bits
         raise damaged_error(f"a directory of {count} entries")
     fields = {}
     for position in range(first, end, form.entry_bytes):
@@ -345,7 +345,7 @@ def _check_supported(stored: _StoredSamples) -> None:
             "TIFF of this many samples per pixel is not supported",
             f"{stored}; {_THREE_BANDS}",
         ),
-        # Three bands are taken for red, green and blue; nothing says which of four or more are.
+        # Three bands are read as red, green and blue; with four or more, nothing shows which are the colors.
         (
             stored.are_bands and (stored.photometric, stored.samples) != (BLACK_IS_ZERO, 3),
             bands,
@@ -408,7 +408,7 @@ def _check_positions(offsets: NDArray[np.uint64], lengths: NDArray[np.uint64], b
         raise damaged_error("the TIFF has no offsets of its pixels")
     if len(lengths) and len(lengths) != len(offsets):
         raise damaged_error(f"{len(offsets)} blocks of pixels with {len(lengths)} lengths")
-    # libtiff estimates lengths that are absent, as old writers left them out.
+    # libtiff estimates lengths that are absent.
     held = lengths if len(lengths) else np.ones(len(offsets), np.uint64)
     beyond = (offsets > byte_count) | (held > byte_count - np.minimum(offsets, byte_count))
     if beyond.any():
@@ -489,7 +489,7 @@ def _load_planes_16_bit(data: bytes, directory: TiffDirectory, layout: SampleLay
     """Decode 16-bit colors of which each has its own strips or tiles, as uint16 [height, width, channel].
 
     Pillow 12 keeps only the high bytes of such samples, whatever the raw mode, so that `load_16_bit` cannot read them.
-    Each color is read as a gray picture of its own.
+    Each color is read as a separate gray picture.
     """
     pixels = np.empty((*layout.size, layout.samples), np.uint16)
     for sample in range(layout.samples):
@@ -578,7 +578,7 @@ def open_tiff(data: bytes) -> OpenedImage:
                 notes = [GRAY_BANDS] * layout.are_bands + [MORE_BANDS] * layout.has_more_bands
                 return replace(raster, notes=(*raster.notes, *notes))
             except SourceError as error:
-                # Pillow's own message does not tell that its libtiff was built without the codec.
+                # Pillow's own message does not mention that its libtiff was built without the codec.
                 if any("not configured" in message for message in messages):
                     raise _unsupported_compression(compression) from error
                 raise

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import (
     COPY_AGAIN,
@@ -53,6 +52,7 @@ from halofeed.prep.sources.example import MAX_HEADER_BYTES
 from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 
 METAIMAGE_TYPES = {
     **dict.fromkeys(("MET_CHAR", "MET_ASCII_CHAR"), "i1"),
@@ -159,9 +159,8 @@ def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
     # Single bytes and text have no byte order.
     if dtype.itemsize == 1 or not _flag(fields, "BinaryData", default=True):
         return dtype, ()
-    if (
-        big is None
-    ):  # MetaIO takes the byte order of the machine, and all machines that run ITK today are little-endian
+    # MetaIO takes the byte order of the machine that reads, which usually is little-endian.
+    if big is None:
         return dtype, (Finding.noted(FindingName.NO_BYTE_ORDER, "taken to be little-endian"),)
     return dtype.newbyteorder(">" if big else "<"), ()
 
@@ -212,7 +211,7 @@ def _with_named_orientation(
         SourceError: the header names an orientation that is not the default, and has no matrix.
     """
     has_matrix, named = fields.first(*MATRIX) is not None, _named_orientation(fields, count)
-    # The header does not say how the volume lies in the patient.
+    # The header does not say how the volume is placed in the patient.
     if named is None and not has_matrix:
         affine, noted = orient_as_itk(affine, f"no {MATRIX[0]}", options)
         return affine, noted, ()

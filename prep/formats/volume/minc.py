@@ -27,7 +27,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import COPY_AGAIN, GZIP_MAGIC, PieceStream, open_stream
 from halofeed.prep.formats.volume.volume_file import VolumeFile, volume_file
@@ -45,6 +44,7 @@ from halofeed.prep.formats.volume.volume_header import (
 from halofeed.prep.geometry.scan import Finding, affine_matrix
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 
 HDF5_MAGIC: Final = b"\x89HDF\r\n\x1a\n"
 SPACE: Final = {"xspace": (1.0, 0.0, 0.0), "yspace": (0.0, 1.0, 0.0), "zspace": (0.0, 0.0, 1.0)}
@@ -233,7 +233,7 @@ def _dataset(file: Any, path: str) -> Any:
     """Return a data set of the file itself; None if it is absent.
 
     Raises:
-        SourceError: the path is a link to another file, or the values lie in another file.
+        SourceError: the path is a link to another file, or the values are in another file.
     """
     import h5py
 

@@ -20,11 +20,10 @@ from nibabel.spm2analyze import Spm2AnalyzeHeader
 from nibabel.spm99analyze import Spm99AnalyzeHeader
 from numpy.typing import ArrayLike, NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import read_start
 from halofeed.prep.formats.volume.volume_file import (
-    MOST_EXTENSION_BYTES,
+    MAX_EXTENSION_BYTES,
     VolumeFile,
     nifti_segments,
     volume_file,
@@ -48,7 +47,9 @@ from halofeed.prep.formats.volume.volume_header import (
 from halofeed.prep.geometry.scan import Finding, affine_matrix
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.findings import FindingName
-from halofeed.system.atomic_files import create_replacing
+from halofeed.storage.atomic_files import create_replacing
+from halofeed.storage.paths import open_path
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 NIFTI_HEADER_BYTES = 540
@@ -394,7 +395,7 @@ def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
             image_path, data = _partner(files, stem, ".img", extension, suffix)
     # Names are in extensions between the header and the voxels.
     has_names = header.kind == "single" and header.offset > header.fields.sizeof_hdr + 4
-    start = read_start(data, header.offset) if has_names and header.offset <= MOST_EXTENSION_BYTES else b""
+    start = read_start(data, header.offset) if has_names and header.offset <= MAX_EXTENSION_BYTES else b""
     return volume_file(
         header,
         placed,
@@ -461,5 +462,5 @@ def write_nifti(path: Path, voxels: NDArray[Any], affine: ArrayLike) -> None:
         voxels.transpose(order), np.asarray(affine, np.float64).reshape(4, 4)[:, _AXES_OF_FILE]
     )
     image.header.set_xyzt_units("mm")
-    with open(create_replacing(path), "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
+    with open_path(create_replacing(path), "wb") as file, gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
         image.to_stream(stream)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import (
     GzipStream,
@@ -52,6 +51,7 @@ from halofeed.prep.sources.example import MAX_HEADER_BYTES
 from halofeed.prep.sources.file_names import FORMAT_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 NRRD_TYPES = {
@@ -198,7 +198,7 @@ def _kinds(fields: Fields, sizes: list[int]) -> list[str]:
     kinds = fields.get("kinds", "").lower().split() or ["???"] * len(sizes)
     if len(kinds) != len(sizes):
         raise damaged_header(f"kinds: expected {len(sizes)}, got {quote(fields['kinds'])}")
-    # The real part alone is no image of a patient.
+    # The real part of complex values is not an image of a patient.
     if any(kind == "complex" and size > 1 for kind, size in zip(kinds, sizes, strict=True)):
         detail = "complex numbers; store the magnitude"
         raise unsupported_type(detail)

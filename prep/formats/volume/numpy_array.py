@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib import format as npy
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ARRAY_ADVICE, ScanOptions
 from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO, OUTPUT_BYTES, PieceStream, PlainStream
 from halofeed.prep.formats.volume.volume_file import VolumeFile, volume_file
@@ -28,6 +27,7 @@ from halofeed.prep.formats.volume.volume_header import (
     unsupported_type,
 )
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.system.errors import SourceError
 
 MAX_NPY_HEADER_BYTES: Final = 1 << 14
 _HEADERS: Final[dict[tuple[int, int], Any]] = {
@@ -79,7 +79,7 @@ def open_array(files: SourceFiles, path: str, options: ScanOptions) -> VolumeFil
         detail = f"axes of {shape}; expected depth, height, width: save each volume and channel by itself"
         raise SourceError("decode", "not three axes of space", detail)
     check_voxel_count(shape, 1, options.max_voxels)
-    # nibabel's arrays are in this order, with width first, and nothing in the file tells them from others.
+    # nibabel's arrays are in this order, with width first, and nothing in the file distinguishes them from others.
     if is_fortran:
         detail = (
             "its first axis is the fastest; save np.ascontiguousarray(array.T) if that is the axis of width, as "

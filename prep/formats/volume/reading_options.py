@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from halofeed.errors import UsageError
 from halofeed.prep.annotations.class_names import ClassChoice, LabelCoding
 from halofeed.prep.annotations.patterns import Expression
 from halofeed.prep.geometry.scan import ScanIdentity
+from halofeed.system.errors import UsageError
 from halofeed.system.memory import ReserveMemory, no_memory_limit
 
 Choice = Literal["correct", "refuse"]

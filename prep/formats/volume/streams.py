@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from isal import igzip_lib
 
-from halofeed.errors import SourceError
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 COPY_AGAIN: Final = "copy or download the file again"

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
 from halofeed.prep.formats.volume.streams import (
     COPY_AGAIN,
@@ -30,6 +29,7 @@ from halofeed.prep.sources.example import MAX_HEADER_BYTES, parse_data_file, res
 from halofeed.prep.sources.file_names import FormatExtensions
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.findings import FindingName
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 AffineMatrix = NDArray[np.float64]

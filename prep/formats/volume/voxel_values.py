@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.streams import COPY_AGAIN, OUTPUT_BYTES, skip
 from halofeed.prep.formats.volume.volume_header import Content, StoredVoxels
+from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
 BLOCK_VALUES = 1 << 18
@@ -25,7 +25,7 @@ INTEGERS = ("uint8", "int8", "uint16", "int16", "int32")
 """Types for integer values, smallest first; no scanner needs larger ones."""
 LABELS = ("uint8", "uint16", "int32")
 NEGATIVE_LABELS = "mask has negative values"
-MOST_NEGATIVE = 4
+MAX_NEGATIVE = 4
 """Distinct negative values of a mask that may be marks; a scan that was taken for a mask has more."""
 LABEL_TOLERANCE = 1e-3
 """Largest distance of a mask's value from an integer; rescaled float32 masks deviate by about 1e-6 of the value."""
@@ -278,10 +278,10 @@ class _Labels:
 
     def add(self, block: Block) -> None:
         lowest, highest = int(block.min()), int(block.max())
-        if lowest < 0 and len(self.unknown) <= MOST_NEGATIVE:
+        if lowest < 0 and len(self.unknown) <= MAX_NEGATIVE:
             self.unknown |= set(np.unique(block[block < 0]).tolist()) - self._negative
         if self.unknown:
-            return  # all are collected before the mask is refused
+            return  # the mask is refused, after all unknown values are collected for the message
         if not _holds(self.values.dtype, lowest, highest):
             # Most masks fit in 8 bits, so a wider array is made only when a block needs it.
             wider = np.empty(len(self.values), next(one for one in LABELS if _holds(one, lowest, highest)))
@@ -324,7 +324,7 @@ def _negative_values(values: Sequence[int]) -> str:
     ('-2,-1', 'down to -9; are image and label swapped?')
     """
     # A few negative values are marks, such as -1 for unlabeled; many are Hounsfield units.
-    if len(values) > MOST_NEGATIVE:
+    if len(values) > MAX_NEGATIVE:
         return f"down to {values[0]}; are image and label swapped?"
     return ",".join(map(str, values))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from halofeed.loader import FlipLeftRight, MixUp, RandomCrop
-from halofeed.loader.store import remote
+from halofeed.loader.store import remote_store as remote
 from halofeed.storage import retry
 from tests.support.volume_writer import draw_scans, write_scans
 

@@ -8,7 +8,7 @@ import pytest
 
 from halofeed.errors import CorruptFileError, UsageError
 from halofeed.loader import Loader
-from halofeed.loader.store import local
+from halofeed.loader.store import local_store as local
 from halofeed.system.memory import available_memory, process_memory
 from tests.support.batches import flip, same
 from tests.support.faulty_server import serving

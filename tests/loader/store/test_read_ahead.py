@@ -1,7 +1,7 @@
 """The next batch is read ahead only as long as the disk is needed."""
 
-from halofeed.loader.store import local
-from halofeed.loader.store.local import LocalStore
+from halofeed.loader.store import local_store as local
+from halofeed.loader.store.local_store import LocalStore
 
 
 def test_batches_are_read_ahead_while_the_system_reads_from_the_disk(tmp_path, monkeypatch):

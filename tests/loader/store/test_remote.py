@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from halofeed.errors import CorruptFileError, MissingExtraError, StoreError, UsageError
-from halofeed.inspection.batch import write_batch
+from halofeed.inspection.batch_png import write_batch
 from halofeed.inspection.bench import bench
+from halofeed.inspection.training_batches import TrainingBatches
 from halofeed.loader import Loader, Mixture, RandomCrop
 from halofeed.loader.batch import join_id
-from halofeed.loader.store import remote
-from halofeed.loader.store.base import HeldFile
-from halofeed.loader.store.remote import FetchWindow
+from halofeed.loader.store import remote_store as remote
+from halofeed.loader.store.dataset_store import HeldFile
+from halofeed.loader.store.remote_store import FetchWindow
 from halofeed.schemas.shard_file import OpenFile
 from halofeed.storage import choose, web
 from tests.support import stores
@@ -293,11 +294,13 @@ def test_addresses_are_signed_once_and_boto3_asks_where_that_is_not_enough(sets,
 def test_a_batch_is_drawn_and_the_way_measured_from_an_address(sets, tmp_path):
     with serving(sets["jpeg"][0]) as server:
         here, there = (
-            write_batch(place, tmp_path / name, batch_size=4).read_bytes()
+            write_batch(place, tmp_path / name, TrainingBatches(batch_size=4)).read_bytes()
             for place, name in ((sets["jpeg"][0], "here.png"), (server.address, "there.png"))
         )
         assert here == there
-        assert "shards read in order" in str(bench(server.address, batch_size=4, seconds=0.01))
+        assert "shards read in order" in str(
+            bench(server.address, TrainingBatches(batch_size=4), seconds=0.01)
+        )
 
 
 def test_draws_by_class_read_what_is_beside_the_pictures_alone(draw, write):

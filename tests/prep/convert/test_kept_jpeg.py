@@ -12,7 +12,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import from_data
-from halofeed.prep.convert.picture import PictureConverter
+from halofeed.prep.convert.picture_records import PictureConverter
 from halofeed.prep.formats.picture import ReadOptions, read_image
 from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE
 from halofeed.prep.options.recipe import Recipe

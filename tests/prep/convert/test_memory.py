@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from halofeed.errors import SourceError
-from halofeed.prep.convert.volume import VolumeConverter
+from halofeed.prep.convert.volume_records import VolumeConverter
 from halofeed.prep.geometry.resize import plan_fixed_shape
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import Clip, FrameOptions
-from halofeed.prep.formats.clip.table import open_clip
+from halofeed.prep.formats.clip.clip_formats import open_clip
+from halofeed.prep.formats.clip.opened_clip import Clip, FrameOptions
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.memory_cases import png_chunk

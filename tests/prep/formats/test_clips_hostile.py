@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import FrameOptions
-from halofeed.prep.formats.clip.table import open_clip
+from halofeed.prep.formats.clip.clip_formats import open_clip
+from halofeed.prep.formats.clip.opened_clip import FrameOptions
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.system.memory import MEBIBYTE, with_margin
 from tests.support.level_rows import others
@@ -174,7 +174,7 @@ def test_decoding_starts_no_thread(tmp_path):
     write_video(tmp_path / "w.mp4", "mp4v")
     program = (
         "import os, sys\n"
-        "from halofeed.prep.formats.clip.table import open_clip\n"
+        "from halofeed.prep.formats.clip.clip_formats import open_clip\n"
         "from halofeed.prep.sources.files import LocalFiles\n"
         "import cv2\n"
         "cv2.setNumThreads(1)\n"
@@ -195,7 +195,7 @@ def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str
 
 FUZZ = r"""
 import os, re, sys
-from halofeed.prep.formats.clip.table import open_clip
+from halofeed.prep.formats.clip.clip_formats import open_clip
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.errors import SourceError
 files, counts = LocalFiles(sys.argv[1]), [0, 0]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.clip.clip import Clip, FrameOptions
+from halofeed.prep.formats.clip.opened_clip import Clip, FrameOptions
 from halofeed.prep.formats.clip.video import is_interlaced
 from halofeed.prep.formats.picture import ReadOptions
 from tests.support import clip_samples as samples

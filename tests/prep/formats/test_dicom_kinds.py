@@ -12,7 +12,7 @@ from pydicom import uid
 from pydicom.dataset import Dataset
 
 from halofeed.errors import HalofeedError, SourceError, UsageError
-from halofeed.prep.formats.dicom.masks import open_dicom_mask
+from halofeed.prep.formats.dicom.mask_files import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.volume.reading_options import SeriesPolicy
 from halofeed.prep.layouts import LayoutOptions, find_layout

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.dicom.masks import open_dicom_mask
+from halofeed.prep.formats.dicom.mask_files import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.geometry.scan import Grid, MaskScan
 from halofeed.prep.sources.files import LocalFiles

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.dicom.masks import class_names, open_dicom_mask
+from halofeed.prep.formats.dicom.mask_files import class_names, open_dicom_mask
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.voxels.label_volumes import OVERLAP_HINT

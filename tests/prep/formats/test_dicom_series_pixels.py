@@ -12,7 +12,7 @@ from pydicom import uid
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.dicom import headers as dicom_headers
-from halofeed.prep.formats.dicom.masks import open_dicom_mask
+from halofeed.prep.formats.dicom.mask_files import open_dicom_mask
 from halofeed.prep.formats.dicom.pixels import compressed_frames, decode_rle
 from halofeed.prep.formats.dicom.series import group_series
 from halofeed.prep.geometry.scan import Grid

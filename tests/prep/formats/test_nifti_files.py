@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from halofeed.errors import SourceError
-from halofeed.prep.formats.volumes import READABLE_EXTENSIONS, open_mask, open_scan
+from halofeed.prep.formats.volume_formats import READABLE_EXTENSIONS, open_mask, open_scan
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.nifti_writer import AFFINE, MemoryFiles, open_nifti, write_nifti
 
@@ -107,7 +107,7 @@ def test_what_is_not_read_says_what_it_is_and_a_mask_is_one_file():
 
 def test_the_table_loads_no_reader_before_it_is_needed():
     heavy = {"nibabel", "pydicom", "isal"}
-    code = f"import halofeed.prep.formats.volumes, sys\nprint({heavy} & set(sys.modules))"
+    code = f"import halofeed.prep.formats.volume_formats, sys\nprint({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume import voxel_values
 from halofeed.prep.formats.volume.streams import MAX_DEFLATE_RATIO
-from halofeed.prep.formats.volumes import ScanOptions, open_mask, open_scan
+from halofeed.prep.formats.volume_formats import ScanOptions, open_mask, open_scan
 from halofeed.prep.geometry.scan import Grid
 from tests.support.allocations import traced
 from tests.support.nifti_writer import MemoryFiles, open_nifti, open_nifti_mask, write_header, write_nifti

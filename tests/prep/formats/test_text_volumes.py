@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.volume.reading_options import ScanOptions
-from halofeed.prep.formats.volumes import open_mask, open_scan
+from halofeed.prep.formats.volume_formats import open_mask, open_scan
 from halofeed.prep.geometry.orientation import plan_canonical
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.voxels.resample import view_of

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from halofeed.errors import SourceError, UsageError
 from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto, plan_orthogonal
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.volume import join_plans, plan_crop_or_pad, plan_resample
+from halofeed.prep.geometry.volume_plan import join_plans, plan_crop_or_pad, plan_resample
 from halofeed.prep.voxels.label_volumes import (
     VoxelBox,
     foreground_box,

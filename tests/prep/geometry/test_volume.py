@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halofeed.errors import SourceError, UsageError
-from halofeed.prep.geometry import volume
+from halofeed.prep.geometry import volume_plan as volume
 from halofeed.prep.geometry.orientation import plan_canonical
 from halofeed.prep.geometry.scan import Grid, Triple, VolumeShape
-from halofeed.prep.geometry.volume import plan_tiles, tile_starts
+from halofeed.prep.geometry.volume_plan import plan_tiles, tile_starts
 from halofeed.prep.voxels.phantom import grid_around, stored_grid
 from halofeed.prep.voxels.resample import apply_image
 from tests.support.phantom import ORIENTATIONS, map_back

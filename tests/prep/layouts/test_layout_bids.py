@@ -72,7 +72,7 @@ def test_labels_of_other_names_are_found_by_an_option_that_was_tried(tmp_path, n
     files = make(tmp_path, *paths)
     with pytest.raises(AnnotationsError) as refused:
         by_source("bids", files)
-    assert f"say {advice}, which pairs 2 images with labels" in str(refused.value)
+    assert f"use {advice}, which pairs 2 images with labels" in str(refused.value)
     words = shlex.split(advice)
     given = {
         key.lstrip("-").replace("-", "_"): value for key, value in zip(words[::2], words[1::2], strict=True)

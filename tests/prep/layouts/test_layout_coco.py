@@ -10,9 +10,9 @@ import pytest
 
 from halofeed.errors import AnnotationsError
 from halofeed.prep.annotations.class_names import LabelCoding
+from halofeed.prep.annotations.contract import ListedClasses, keep_classes
 from halofeed.prep.convert.label_image import decoder_of
-from halofeed.prep.layouts import LayoutOptions, SourceExample
-from halofeed.prep.layouts.coco import label_values, list_labels
+from halofeed.prep.layouts import LAYOUTS, LayoutOptions, SourceExample
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.allocations import traced
 from tests.support.layout_references import list_references, make
@@ -31,6 +31,15 @@ def document(**changes: Any) -> dict[str, Any]:
         "categories": [{"id": 90, "name": "hat"}, {"id": 3, "name": "coat"}],
     }
     return content | changes
+
+
+def classes_of(root: Path, **options: Any) -> dict[int, str]:
+    """Return the classes that a listing returns at its end."""
+    kept: list[ListedClasses] = []
+    files = LocalFiles(root)
+    listing = LAYOUTS["coco"].list_references(files, files, None, LayoutOptions(**options))
+    list(keep_classes(listing, kept.append))
+    return dict(kept[0]())
 
 
 def write(root: Path, content: object, *images: str, name: str = "instances.json") -> None:
@@ -58,7 +67,7 @@ def test_coco_subset_has_53_images_576_boxes_10_crowds_and_its_masks(test_data):
     written = sorted(content["annotations"], key=lambda one: in_order[one["image_id"]])
     assert masks == [one["segmentation"] for one in written]
     assert all(box.mask is None for reference in read(root) for box in reference.boxes or ())
-    assert list_labels(LocalFiles(root), None) == tuple(names[identity] for identity in sorted(names))
+    assert [*classes_of(root).values()] == [names[identity] for identity in sorted(names)]
 
 
 def test_panoptic_things_are_boxes_and_all_segments_are_classes_of_pixels(tmp_path):
@@ -74,8 +83,8 @@ def test_panoptic_things_are_boxes_and_all_segments_are_classes_of_pixels(tmp_pa
     decode = decoder_of(LabelCoding(), one.segments)
     assert decode(np.array([[0, 0, 0], [112, 17, 1], [5, 0, 0]], np.uint8)).tolist() == [0, 2, 1]
     assert without.problem[1] == "image has no label"
-    files = LocalFiles(tmp_path)
-    assert label_values(files, files, None, LayoutOptions()) == {1: "sky", 2: "cat"}
+    assert classes_of(tmp_path, task="segmentation") == {1: "sky", 2: "cat"}
+    assert [*classes_of(tmp_path).values()] == ["cat"]
     (box,) = read(tmp_path)[0].boxes
     assert (box.label, box.xmax, box.ymax, box.is_crowd) == ("cat", 2, 1, True)
     for other, options in ((content, {"masks": True}), (document(), {"task": "segmentation"})):
@@ -150,7 +159,7 @@ def test_files_whose_ids_start_anew_are_keyed_by_path_and_take_their_folder_as_s
     write(tmp_path, named, name="valid/_annotations.coco.json")
     words = r"valid/_annotations\.coco\.json: category 3 is 'cap', and 'coat' in a file before; .*make their"
     with pytest.raises(AnnotationsError, match=words):
-        list_labels(LocalFiles(tmp_path), None)
+        classes_of(tmp_path)
 
 
 def test_every_image_and_annotation_is_accounted_for(tmp_path):

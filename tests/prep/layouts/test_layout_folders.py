@@ -109,7 +109,7 @@ def test_one_class_folders_below_classes_and_alike_names_are_noted(tmp_path):
 @pytest.mark.parametrize(
     ("contents", "words"),
     [
-        ("JPEGImages/2011_07.jpg SegmentationClass/2011_07.png", "take --layout pairs; or say"),
+        ("JPEGImages/2011_07.jpg SegmentationClass/2011_07.png", "take --layout pairs; or use"),
         (
             "train/rgb/7.jpg train/gt/7.png test/rgb/8.jpg test/gt/8.png",
             "'{split}/rgb/{id}.jpg' --label-pattern '{split}/gt/{id}.png'",
@@ -322,7 +322,7 @@ DOUBTS = {  # paths, and why `--layout auto` takes no class from their folders
     "image/a.jpg label/b.jpg": "image usually holds all pictures",
     "hat/a.jpg coat/b.jpg docs/c.png": "docs usually holds other pictures of a project",
     "trainA/a.jpg trainB/b.jpg testA/c.jpg": "testA and trainB may be parts of a split",
-    "left/a.jpg right/b.jpg": "left, right may be views",
+    "left/a.jpg right/b.jpg": "left, right may show the same objects",
     "left/a.jpg right/b.jpg straight/c.jpg": "",
     "seq_01/a.jpg seq_02/b.jpg": "seq_01, seq_02 may be parts of a set",
     "2021-03-04/a.jpg 2021-03-05/b.jpg": "may be parts of a set",

@@ -177,7 +177,7 @@ def test_version_1_is_read_as_version_2_and_the_decathlon_is_not(tmp_path, test_
     paths = ("imagesTr/a_0000.nii.gz", "labelsTr/a_0000.nii.gz")
     training = [dict(zip(("image", "label"), paths, strict=True))]
     decathlon = write(tmp_path / "b", 1, *paths, **VERSION_1 | {"training": training})
-    with pytest.raises(AnnotationsError, match="say --layout msd"):
+    with pytest.raises(AnnotationsError, match="use --layout msd"):
         read(decathlon)
     assert outcome(by_source("msd", decathlon)) == {
         paths[0]: paths[1],

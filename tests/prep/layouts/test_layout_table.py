@@ -18,9 +18,9 @@ from halofeed.prep.annotations import tables
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.layouts import find_layout
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.system import spill
+from halofeed.storage import spill
+from halofeed.storage.spill import ExternalSort
 from halofeed.system.resource_errors import FIXES, describe_error
-from halofeed.system.spill import ExternalSort
 from tests.support.allocations import traced
 from tests.support.layout_references import list_references, outcome, write_files
 

@@ -19,7 +19,7 @@ from halofeed.prep.annotations.splits import (
 )
 from halofeed.prep.layouts import SourceExample
 from halofeed.prep.sources.file_names import stem_of
-from halofeed.system import spill
+from halofeed.storage import spill
 from tests.support.allocations import traced
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}

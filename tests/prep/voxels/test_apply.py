@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halofeed.errors import UsageError
-from halofeed.prep.geometry import volume
+from halofeed.prep.geometry import volume_plan as volume
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.voxels import resample

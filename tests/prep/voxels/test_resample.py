@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from halofeed.prep.geometry import volume
+from halofeed.prep.geometry import volume_plan as volume
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.voxels.phantom import grid_around, stored_grid

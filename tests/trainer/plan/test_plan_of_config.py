@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from halofeed.errors import UsageError
-from halofeed.schemas.files import read_plan
+from halofeed.schemas.file_layout import read_plan
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.plan import plan

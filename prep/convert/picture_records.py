@@ -1,0 +1,263 @@
+"""Converter of pictures: one record for each picture and its annotations, and the memory that it needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.annotations.labels import LabelMap
+from halofeed.prep.convert.converted_record import Record
+from halofeed.prep.convert.label_image import read_picture_labels
+from halofeed.prep.convert.loss_measures import add_levels, add_picture
+from halofeed.prep.convert.picture_tasks import ADDERS, AnnotatedPicture, add_samples, annotated_orientation
+from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
+from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
+from halofeed.prep.formats.picture.image import FEWER_BITS, GRAY_BANDS, MORE_BANDS
+from halofeed.prep.formats.picture.jpeg import without_metadata
+from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
+from halofeed.prep.options.option import copy_options
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.options.recipe_options import DEFAULT_JPEG_QUALITY
+from halofeed.prep.sources.example import SourceExample
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.voxels.encode import ENCODERS
+from halofeed.prep.voxels.kernels import resize_bytes, resize_image
+from halofeed.prep.voxels.masks import mask_bytes
+from halofeed.schemas import keys
+from halofeed.schemas.ledger import LedgerCounter
+from halofeed.schemas.tfexample import Value
+from halofeed.system.memory import ReserveMemory
+
+BOX_BYTES = 2048
+"""Bytes of an object with its features."""
+_WARNINGS = (FEWER_BITS, GRAY_BANDS, MORE_BANDS)
+"""Notes of decoders about guesses, which are printed as warnings."""
+_ENCODED = {"raw": 0.0, "jpeg": 1.0, "png": 2.7}
+"""Maximum memory for encoding as a multiple of the pixels: an incompressible PNG needs a copy with swapped channels,
+and the file twice."""
+
+
+def picture_bytes(
+    recipe: Recipe,
+    reference: SourceExample,
+    file_bytes: int,
+    label_bytes: int,
+    footprint: Footprint,
+    plan: ResizePlan,
+) -> int:
+    """Return the maximum number of bytes held while one picture becomes a record.
+
+    Args:
+        file_bytes: bytes of the picture's file.
+        label_bytes: bytes of its class indices; 0 without a label image.
+        footprint: memory for reading the picture.
+        plan: plan of the displayed picture.
+    """
+    sample_bytes = np.dtype(recipe.dtype).itemsize
+    channels = recipe.channels
+    resized, output = plan.resized_size, plan.output_size
+    moved = resized != footprint.size or output != resized
+    output_pixels = output[0] * output[1]
+    output_bytes = output_pixels * channels * sample_bytes
+    held = file_bytes + label_bytes
+    working = (
+        resize_bytes((*footprint.size, channels), resized, recipe.interpolation, sample_bytes) if moved else 0
+    )
+    stages = [
+        footprint.peak_bytes,
+        footprint.pixel_bytes + working + output_bytes * moved,
+        output_bytes + round(output_bytes * _ENCODED[recipe.encoding]),
+    ]
+    # The label image is resized while the encoded picture is held.
+    if label_bytes:
+        encoded = 0 if recipe.encoding == "raw" else 3
+        label = label_bytes // max(1, plan.source_size[0] * plan.source_size[1])
+        picked = resized[0] * plan.source_size[1] * label
+        stages.append(output_bytes * 2 + picked + output_pixels * max(1, label) * (2 + encoded))
+    boxes = reference.boxes or ()
+    if recipe.masks and boxes:
+        drawn = max(mask_bytes(box.mask, plan) for box in boxes)
+        stages.append(2 * output_bytes + drawn)
+    return held + max(stages) + BOX_BYTES * len(boxes)
+
+
+SEVERAL_PICTURES = (
+    "the file holds several pictures or frames, of which the first was taken; for all of them write each to a file of "
+    "its own, or take animations as clips with --frames"
+)
+SCALED_DECODE_KERNEL = "antialias"
+"""Kernel before which a JPEG may be decoded at a smaller scale, to 8 bits; TensorFlow's kernels need every pixel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureConverter:
+    """Converter of references and bytes into records, for one recipe and one label map."""
+
+    recipe: Recipe
+    task: str
+    labels: LabelMap
+
+    @cached_property
+    def _read_options(self) -> ReadOptions:
+        return copy_options(ReadOptions, self.recipe, background=self.recipe.backdrop(), may_be_uint16=True)
+
+    def new_tally(self) -> PictureTally:
+        """Return a tally for the facts of records."""
+        return PictureTally(max_boxes=self.recipe.max_boxes)
+
+    def records(
+        self, reference: SourceExample, files: SourceFiles, reserve: ReserveMemory | None = None
+    ) -> tuple[Record, ...]:
+        """Return the record of one source; raise SourceError where it cannot be converted."""
+        reserve = reserve or self.recipe.reserve_alone()
+        label, notes, classes = read_picture_labels(self.recipe, self.labels, reference, files, reserve)
+        reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
+        return (self.convert(reference, files.read(reference.source), label, reserve, classes),)
+
+    def needed_size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the minimum size for decoding a picture of this displayed size: twice the size after resizing.
+
+        At this size, decoding to scale differs from scaling the full picture by 0.2 to 0.4 of 255 levels on average,
+        and by up to 12 at sharp edges (docs/decisions.md).
+        """
+        resized_height, resized_width = plan_of(self.recipe, (height, width)).resized_size
+        return 2 * resized_height, 2 * resized_width
+
+    def convert(
+        self,
+        reference: SourceExample,
+        data: bytes,
+        label: NDArray[Any] | None = None,
+        reserve: ReserveMemory | None = None,
+        classes: Collection[int] = (),
+    ) -> Record:
+        """Return the record of one source.
+
+        Args:
+            label: class indices from its label images, if there are any.
+            reserve: called with the number of bytes before pixels are decoded; default: the recipe's limit.
+            classes: class ids that occur in its label images.
+
+        Raises:
+            SourceError: this source cannot be converted.
+        """
+        recipe = self.recipe
+        reserve_bytes = reserve or recipe.reserve_alone()
+        scaled = recipe.interpolation == SCALED_DECODE_KERNEL and recipe.dtype == "uint8"
+        needed = self.needed_size if scaled else None
+        label_bytes = 0 if label is None else label.nbytes
+
+        def reserve_decoding(footprint: Footprint) -> None:
+            plan = plan_of(recipe, footprint.displayed_size)
+            reserve_bytes(picture_bytes(recipe, reference, len(data), label_bytes, footprint, plan))
+
+        ledger = LedgerCounter()
+
+        grid = reference.grid if recipe.annotation_grid == "auto" else recipe.annotation_grid
+
+        def inspect(samples: DecodedImage) -> None:
+            add_samples(ledger, samples, reference, label, grid, self._read_options)
+
+        image = read_image(data, self._read_options, needed, reserve_decoding, inspect)
+        plan = plan_of(recipe, displayed_size(image.orientation, image.stored_size))
+        orientation, warning = annotated_orientation(reference.declared_size, image, grid)
+        keeps_file = _keeps_file(recipe, image, plan)
+        pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
+        ledger.count("sources")
+        if image.levels is not None:
+            add_levels(ledger, image.levels, reference.source)
+        shown = pixels[: plan.resized_size[0], : plan.resized_size[1]]
+        add_picture(ledger, shown, image.pixels, image.levels, reference.source)
+        image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # frees the pixels
+        # Encoding a JPEG again would lose a little of it.
+        encoded = without_metadata(data) if keeps_file else _encode(recipe, pixels)
+        features: dict[str, Value] = {
+            keys.ENCODED: encoded,
+            keys.FORMAT: recipe.encoding.encode(),
+            **size_features(plan, orientation),
+        }
+        if recipe.encoding != "raw":
+            features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
+        facts = PictureFacts(
+            pixel_sums=sum_pixels(shown),
+            stored_size=plan.output_size,
+            picture_size=plan.resized_size,
+            source_size=plan.source_size,
+            labels=[],
+            boxes=None,
+            notes=tuple(note for note in image.notes if note not in _WARNINGS),
+            warnings=(*reference.notes, *_picture_warnings(image, warning if reference.boxes else None)),
+            ledger=ledger,
+        )
+        picture = AnnotatedPicture(
+            recipe=recipe,
+            labels=self.labels,
+            reference=reference,
+            label=label,
+            classes=classes,
+            image=image,
+            plan=plan,
+            grid=grid,
+            orientation=orientation,
+        )
+        bad_objects = ADDERS[self.task](picture, features, facts)
+        return Record.of(reference, features, facts, bad_objects)
+
+
+def _picture_warnings(image: DecodedImage, about_boxes: str | None) -> Iterator[str]:
+    """Yield the warnings about the grid of the boxes, and about guesses of the decoder."""
+    # The grid of the annotations matters for boxes; label images have a size that shows theirs.
+    if about_boxes:
+        yield about_boxes
+    if FIRST_OF_SEVERAL in image.notes:
+        yield SEVERAL_PICTURES
+    yield from (note for note in _WARNINGS if note in image.notes)
+
+
+def _encode(recipe: Recipe, pixels: NDArray[Any]) -> bytes | memoryview:
+    return ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
+
+
+def _keeps_file(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> bool:
+    """Return whether a JPEG's compressed data can be stored unchanged: upright, right size, default quality."""
+    return (
+        recipe.encoding == "jpeg"
+        and recipe.jpeg_quality == DEFAULT_JPEG_QUALITY
+        and image.plain_jpeg_channels == recipe.channels
+        and plan.output_size == plan.resized_size == plan.source_size == image.pixels.shape[:2]
+    )
+
+
+@lru_cache(maxsize=4096)
+def plan_of(recipe: Recipe, source_size: tuple[int, int]) -> ResizePlan:
+    """Return the resize plan of a picture whose displayed (height, width) is `source_size`."""
+    options = {
+        "fixed-shape": (recipe.height, recipe.width),
+        "keep-aspect": (recipe.min_dimension, recipe.max_dimension, recipe.pad),
+    }
+    return resizer(recipe.resize)(source_size, *options.get(recipe.resize, ()))
+
+
+def size_features(plan: ResizePlan, orientation: int = 1) -> dict[str, Value]:
+    """Return the features of a resized picture's sizes and of its transform.
+
+    Args:
+        orientation: EXIF orientation, 1 to 8, from the source's grid to the displayed picture.
+    """
+    source_height, source_width = displayed_size(orientation, plan.source_size)
+    return {
+        keys.HEIGHT: np.array([plan.output_size[0]]),
+        keys.WIDTH: np.array([plan.output_size[1]]),
+        keys.UNPADDED_HEIGHT: np.array([plan.resized_size[0]]),
+        keys.UNPADDED_WIDTH: np.array([plan.resized_size[1]]),
+        keys.SOURCE_HEIGHT: np.array([source_height]),
+        keys.SOURCE_WIDTH: np.array([source_width]),
+        keys.TRANSFORM: stored_to_file(plan, orientation),
+    }

@@ -1,0 +1,280 @@
+"""Table of the picture formats, and the function that reads one file of any of them.
+
+To add a format, write one file here, and extend FORMATS and `halofeed.prep.sources.file_names.IMAGE_EXTENSIONS`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import simplejpeg
+
+from halofeed.prep.formats.dicom.sop_classes import SINGLE_PICTURE_ADVICE
+from halofeed.prep.formats.picture.gif_webp_bmp import open_bmp, open_gif, open_webp
+from halofeed.prep.formats.picture.image import (
+    BLOCK_PIXELS,
+    DecodedImage,
+    MemoryEstimate,
+    OpenedImage,
+    ReadOptions,
+    Size,
+    apply_orientation,
+    check_pixel_count,
+    check_sample_bits,
+    convert_pixels,
+    damaged_error,
+    decode_error,
+    is_converted,
+    levels_of,
+)
+from halofeed.prep.formats.picture.jpeg import START_OF_IMAGE, open_jpeg
+from halofeed.prep.formats.picture.png import PNG_SIGNATURE, open_png
+from halofeed.prep.formats.picture.tiff import open_tiff
+from halofeed.prep.geometry.resize import displayed_size
+from halofeed.prep.sources.files import POINTERS
+from halofeed.system.errors import SourceError
+
+# Format name: (first bytes of a file, function that opens it). A "." in a pattern matches any byte.
+FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
+    "jpeg": ((START_OF_IMAGE + b"\xff",), open_jpeg),
+    "png": ((PNG_SIGNATURE,), open_png),
+    "webp": ((b"RIFF....WEBP",), open_webp),
+    "tiff": ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), open_tiff),
+    "gif": ((b"GIF87a", b"GIF89a"), open_gif),
+    "bmp": ((b"BM",), open_bmp),
+}
+
+FIRST_OF_SEVERAL = "first of several frames"
+"""Note of a `DecodedImage` whose file has more frames or pages."""
+# Formats that people keep in image folders and that halofeed cannot read. The error message names them.
+UNSUPPORTED_PICTURES = {
+    "a PNG picture with a damaged signature": (b"\x89PNG", b".PNG\r\n"),
+    "an AVIF or HEIC picture": (b"....ftypavif", b"....ftypheic", b"....ftypheix", b"....ftypmif1"),
+    "a JPEG 2000 picture": (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51"),
+    "a JPEG XL picture": (b"\xff\x0a", b"\0\0\0\x0cJXL "),
+    "a Photoshop document": (b"8BPS",),
+    "a PDF document": (b"%PDF",),
+    "a PostScript document": (b"%!PS",),
+    "a web page or XML": (b"<!DOCTYPE", b"<!doctype", b"<html", b"<HTML", b"<?xml", b"<svg"),
+    "a DICOM file: save it as a 16-bit PNG file, MONOCHROME1 inverted": (b"." * 128 + b"DICM",),
+    "a gzip archive": (b"\x1f\x8b",),
+    "a zip archive": (b"PK\x03\x04",),
+    **{kind: (start,) for kind, start in POINTERS.items()},
+}
+
+
+def recognize(data: bytes, kinds: Mapping[str, Iterable[bytes]]) -> str | None:
+    """Return the kind whose patterns (see `matches_start`) match the first bytes of a file; None if no kind matches."""
+    return next((kind for kind, patterns in kinds.items() if matches_start(data, patterns)), None)
+
+
+def matches_start(data: bytes, patterns: Iterable[bytes]) -> bool:
+    """Return whether a file starts with one of the patterns; a "." matches any byte."""
+    return any(
+        len(data) >= len(pattern) and all(p in (b, ord(".")) for b, p in zip(data, pattern, strict=False))
+        for pattern in patterns
+    )
+
+
+def sniff(data: bytes) -> str:
+    """Return the name in FORMATS that matches the first bytes of a file.
+
+    Raises:
+        SourceError: the file is empty or has another format.
+
+    >>> sniff(b"GIF89a...")
+    'gif'
+    """
+    if not data:
+        raise decode_error("file is empty")
+    name = recognize(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
+    if name is None:
+        # DICOM has its own layout, so the message names it. The first bytes of a DICOM file can have any value.
+        if data[128:132] == b"DICM":  # DICOM PS3.10, 7.1
+            raise decode_error("not an image format that is read", f"it is DICOM: {SINGLE_PICTURE_ADVICE}")
+        kind = recognize(data, UNSUPPORTED_PICTURES) or f"begins with {data[:8].hex(' ')}"
+        raise decode_error("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
+    return name
+
+
+def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
+    """Return the stored (height, width) and the EXIF orientation from the first bytes of a file.
+
+    The result is None if the bytes end too early or are damaged. The size is (0, 0), unknown, for GIF, BMP, WebP
+    without EXIF data and other files than pictures. These, and PNG without EXIF data in these bytes, count as upright.
+    """
+    try:
+        name = sniff(head)
+    except SourceError:
+        return (0, 0), 1
+    if name in ("gif", "bmp"):  # they have no EXIF data
+        return (0, 0), 1
+    # The size is in the first chunk; reading the header would check the checksums of all chunks.
+    if name == "png" and b"eXIf" not in head:
+        return (int.from_bytes(head[20:24], "big"), int.from_bytes(head[16:20], "big")), 1
+    # The first chunk of a WebP file with EXIF data is VP8X, and its flags contain the bit 8.
+    if name == "webp" and (head[12:16] != b"VP8X" or not head[20:21] or not head[20] & 8):
+        return (0, 0), 1
+    try:
+        opened = FORMATS[name][1](head)
+    except SourceError:
+        return None
+    return opened.stored_size, opened.orientation
+
+
+def open_header(data: bytes) -> OpenedImage | None:
+    """Return the picture that a file holds, with pixels not decoded; None for a damaged file or another format."""
+    try:
+        return FORMATS[sniff(data)][1](data)
+    except SourceError:
+        return None
+
+
+_RETAINED_BYTES = 256 << 20
+"""Freed memory that the allocator may keep: the trim threshold that `halofeed.system.memory` sets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Memory that reading an image needs: decoding, see `MemoryEstimate`, and the conversion of the pixels.
+
+    Args:
+        peak_bytes: peak memory, without the bytes of the file.
+        pixel_bytes: size of the returned pixels.
+        size: (height, width) of the returned pixels, as displayed.
+        displayed_size: (height, width) of the picture at full resolution, as displayed.
+    """
+
+    peak_bytes: int
+    pixel_bytes: int
+    size: Size
+    displayed_size: Size
+
+
+def _footprint(estimate: MemoryEstimate, opened: OpenedImage, options: ReadOptions) -> Footprint:
+    pixels = estimate.size[0] * estimate.size[1]
+    peak_bytes, pixel_bytes = estimate.peak_bytes, estimate.raster_bytes
+    # Conversion and rotation copy the pixels while the decoder's memory may still be held by the allocator.
+    if opened.orientation != 1 or not is_converted(estimate.channels, estimate.sample_bytes, options):
+        retained = min(peak_bytes - pixel_bytes, _RETAINED_BYTES)
+        converted = pixels * options.channels * np.dtype(options.dtype).itemsize
+        working = 64 * min(pixels, BLOCK_PIXELS)  # see `BLOCK_PIXELS`
+        peak_bytes = max(peak_bytes, pixel_bytes + retained + converted + working)
+        pixel_bytes = converted
+    return Footprint(
+        peak_bytes=peak_bytes,
+        pixel_bytes=pixel_bytes,
+        size=displayed_size(opened.orientation, estimate.size),
+        displayed_size=displayed_size(opened.orientation, opened.stored_size),
+    )
+
+
+def read_image(
+    data: bytes,
+    options: ReadOptions,
+    needed_size: Callable[[int, int], Size] | None = None,
+    reserve: Callable[[Footprint], None] | None = None,
+    inspect: Callable[[DecodedImage], None] = lambda image: None,
+) -> DecodedImage:
+    """Decode an image file into upright pixels with the channels and the depth of the options.
+
+    The first bytes determine the format; the file name does not matter. The steps are, in this order:
+
+    1. Decode at the depth of the file. Expand 1, 2 and 4 bits and palettes to 8 bits; convert CMYK to RGB.
+    2. Apply the EXIF orientation.
+    3. Drop or blend alpha.
+    4. Convert color to gray (ITU-R BT.601 luma), or repeat gray in three channels.
+    5. Scale the full range of the depth.
+
+    If the file has several frames or pages, only the first is read. Color profiles are not applied.
+
+    Args:
+        data: bytes of the file.
+        options: requested channels, depth and alpha handling.
+        needed_size: function from the displayed (height, width) at full resolution to the (height, width) that later
+            steps need. A JPEG is then decoded at 1/2, 1/4 or 1/8 if the result is not smaller than that, so
+            `pixels` may be smaller than `stored_size`. None: full resolution.
+        reserve: function that receives the memory footprint before the large allocations; it may raise to stop the
+            reading.
+        inspect: function that receives the picture with 16-bit samples, as displayed, before they become 8 bits.
+
+    Raises:
+        SourceError: stage `decode`: the file is not a supported image, or it is damaged, truncated or too large.
+            An incomplete picture is never returned. Also: the 16-bit samples use more bits than the options say.
+    """
+    opened = FORMATS[sniff(data)][1](data)
+    check_pixel_count(opened.stored_size, options.max_pixels)
+    displayed = displayed_size(opened.orientation, opened.stored_size)
+    # The sides as stored: `displayed_size` swaps them for some orientations, and a second time swaps them back.
+    needed = displayed_size(opened.orientation, needed_size(*displayed) if needed_size else displayed)
+    gray_is_enough = options.channels == 1
+    if reserve is not None:
+        reserve(_footprint(opened.estimate(gray_is_enough, needed), opened, options))
+    raster = opened.load(gray_is_enough, needed)
+    notes = list(raster.notes)
+    # Memory was reserved for the size in the header, so a decoder must not return another one.
+    if not needed_size and raster.pixels.shape[:2] != opened.stored_size:
+        decoded = raster.pixels.shape[:2]
+        raise damaged_error(f"header says {opened.stored_size}, the decoded size is {decoded}")
+    if opened.orientation != 1:
+        notes.append("orientation applied")
+    notes += check_sample_bits(raster.pixels, options)
+    image = DecodedImage(
+        pixels=apply_orientation(raster.pixels, opened.orientation),
+        orientation=opened.orientation,
+        stored_size=opened.stored_size,
+        scale=raster.scale,
+        notes=(),
+        levels=levels_of(raster.pixels, options),
+    )
+    # The levels must be counted before they become 8 bits.
+    if image.levels is not None:
+        inspect(image)
+    pixels, conversions = convert_pixels(image.pixels, options)
+    changes = (*notes, *conversions)
+    return replace(
+        image,
+        pixels=pixels,
+        notes=(FIRST_OF_SEVERAL, *changes) if opened.more else changes,
+        plain_jpeg_channels=0 if changes else opened.plain_channels,
+    )
+
+
+_PNG_SIZE_END = len(PNG_SIGNATURE) + 16
+"""End of the width and the height in a PNG, which follow the length and the type of the first chunk."""
+
+
+def check_encoded_image(data: memoryview | bytes, encoding: str, largest: Size) -> Size:
+    """Check the format and the size of an encoded picture in a record before it is decoded.
+
+    A few bytes may unpack to any number of pixels.
+
+    Args:
+        data: bytes of the picture file.
+        encoding: "jpeg" or "png".
+        largest: maximum (height, width).
+
+    Returns:
+        The (height, width) of the picture.
+
+    Raises:
+        ValueError: the bytes are not a picture of this encoding, or the picture is too large.
+    """
+    if encoding == "jpeg":
+        if bytes(data[: len(START_OF_IMAGE)]) != START_OF_IMAGE:
+            raise ValueError("not a JPEG file")
+        try:
+            height, width, *_ = simplejpeg.decode_jpeg_header(data, strict=False)
+        except KeyError as error:  # an unknown number of a color space or a sampling
+            raise ValueError("its header is damaged") from error
+    else:  # opening a PNG would check the checksums of all chunks, in every record
+        head = bytes(data[:_PNG_SIZE_END])
+        if len(head) < _PNG_SIZE_END or not head.startswith(PNG_SIGNATURE) or head[12:16] != b"IHDR":
+            raise ValueError("not a PNG file")
+        width, height = struct.unpack_from(">II", head, 16)
+    if not (1 <= height <= largest[0] and 1 <= width <= largest[1]):
+        raise ValueError(f"it is {height} x {width}, expected at most {largest[0]} x {largest[1]}")
+    return height, width
