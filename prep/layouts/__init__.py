@@ -118,7 +118,6 @@ LAYOUTS: dict[str, Layout] = {
             tasks=("detection",),
             summary="YOLO: data.yaml, images/ and labels/, with boxes, polygons or keypoints",
             list_references=yolo.list_references,
-            list_labels=yolo.list_labels,
             has_masks=True,
             keeps=("keypoints",),
         ),

@@ -22,6 +22,7 @@ from halofeed.prep.annotations.class_names import note_similar_classes
 from halofeed.prep.annotations.class_tables import read_class_table
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
+    Listing,
     read_required,
     rejected_example,
     sort_examples,
@@ -98,12 +99,15 @@ class _Description:
 
 def list_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[SourceExample]:
+) -> Listing:
     """Yield an example for every image of data.yaml's splits, every other image, and every label file without one.
 
     Without splits in data.yaml, a folder with a split's name (`images/val` or `val/images`) is the split of its
     images if every image is in such a folder; otherwise all images belong to `train`. Label files are read beside
     the images: the last folder `images` of a path becomes `labels`.
+
+    Returns:
+        The class names in the order of their ids, including unused ones.
 
     Raises:
         AnnotationsError: class names are missing or contradictory, data.yaml is damaged, an image is in two splits,
@@ -141,6 +145,7 @@ def list_references(
     of_others = (_label_file(one.source, images) for one in others)
     listed += _labels_without_image(filter(None, (*labels.values(), *of_others)), images)
     yield from sort_examples(note_similar_classes(listed))
+    return lambda: dict(sorted(described.names.items()))
 
 
 def _read_objects(
@@ -177,12 +182,6 @@ def _refuse_lists_of_nothing(described: _Description, listed: Sequence[SourceExa
         f"{described.file}: no line of {' and '.join(lists[:3])} is an image: {first.source}: {why}; write the paths "
         f"of the images into the lists, or leave the lists out of {described.file}, which makes all images one split"
     )
-
-
-def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
-    """Return the class names in the order of their ids, including unused ones."""
-    names = _read_description(annotations, annotation_file).names
-    return tuple(names[identity] for identity in sorted(names))
 
 
 # The description ------------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def meant_path(path: str) -> str:
         if near := nearest_name(name, names_in(above or ".")):
             return f"did you mean {os.path.join(above, near)}?"
     return (
-        f"{above or 'the working directory'} holds no {name}; name a path that is there, and download a data set of a "
+        f"{above or 'the working directory'} holds no {name}; name an existing path, and download a data set from a "
         "hub first"
     )
 
@@ -254,7 +254,7 @@ BELOW_IMAGES_FOLDER = "below the images' folder"
 
 def outside_message(written: str) -> str:
     """Return the message about a file that exists outside the images' folder."""
-    return f"{written!r} is not {BELOW_IMAGES_FOLDER}; say --images with a folder that holds both"
+    return f"{written!r} is not {BELOW_IMAGES_FOLDER}; use --images with a folder that holds both"
 
 
 def unlisted_folders(files: SourceFiles) -> list[str]:

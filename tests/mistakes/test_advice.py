@@ -109,7 +109,7 @@ EXCEPTIONS: dict[str, str] = {
         (
             "prep/layouts/coco.py: {}: its annotations have no boxes and no outlines, and give each image",
             "prep/layouts/coco.py: {}: its annotations are objects, and no classes of images: take --task",
-            "prep/layouts/image_table.py: {} with one image per row, or also {} with one box per row; image,label need",
+            "prep/layouts/image_table.py: {} with one image per row, or also {} with one box per row; image,label",
         ),
         "tests/prep/layouts/test_foreign_annotations.py and test_advice_of_cases.py type it",
     ),

@@ -70,6 +70,17 @@ def test_planning_reads_each_annotation_file_once(name, most, tmp_path, monkeypa
     assert {path: counts[path] for path in annotations} == dict.fromkeys(annotations, most)
 
 
+def test_planning_reads_data_yaml_of_yolo_once(tmp_path, monkeypatch):
+    source = draw(tmp_path / "src", "images/a.png")
+    (source / "labels").mkdir()
+    (source / "labels/a.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+    (source / "data.yaml").write_text("names: [hat, unused]\n")
+    counts = count_reads(monkeypatch)
+    done = run_convert(source, tmp_path / "out", layout="yolo")
+    assert (counts["data.yaml"], counts["labels/a.txt"]) == (1, 1)
+    assert [*done.manifest.labels.values()] == ["hat", "unused"]
+
+
 def draw_panoptic(root: Path) -> Path:
     """Draw a picture with one segment of id 5, which is the class cat, and write its panoptic file."""
     draw(root / "images", "a.png")
