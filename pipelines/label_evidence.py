@@ -12,7 +12,7 @@ from halofeed.prep.annotations.class_names import BACKGROUND
 from halofeed.prep.annotations.class_rows import ClassTable, describe_colors, is_background, is_void_name
 from halofeed.prep.annotations.documents import parse_json_document, read_limited
 from halofeed.prep.annotations.labels import TEXT_TABLES, read_table
-from halofeed.prep.convert.label_image import GRAY_FIX, gray_form, read_label_image
+from halofeed.prep.convert.label_image import GRAY_FIX, gray_form, palette_colors, read_label_image
 from halofeed.prep.formats.picture.gray_forms import GrayForm, bits_to_show
 from halofeed.prep.sources.file_names import VOLUME_FILE_EXTENSIONS
 from halofeed.prep.sources.files import SourceFiles
@@ -252,7 +252,13 @@ def _share_of_zero_in_border(files: SourceFiles, path: str, max_pixels: int) -> 
 
 
 def gray_reading(
-    files: SourceFiles, paths: Sequence[str], named: Iterable[int], choice: str, max_pixels: int
+    files: SourceFiles,
+    paths: Sequence[str],
+    named: Iterable[int],
+    choice: str,
+    max_pixels: int,
+    *,
+    colors_are_classes: bool = False,
 ) -> tuple[int, tuple[str, ...]]:
     """Return how to read gray label images: `LabelMap.shown_bits` and `LabelMap.forms`, which `LabelMap` defines.
 
@@ -262,11 +268,15 @@ def gray_reading(
         named: values that a table names; empty without one.
         choice: --label-values.
         max_pixels: see `read_label_image`.
+        colors_are_classes: whether a table or the user names the colors, so that the order of palettes means nothing.
 
     Raises:
-        AnnotationsError: the files have several forms, and nothing proves which values they mean.
+        AnnotationsError: the files have several forms, and nothing proves which values they mean; or palettes give one
+            color different numbers.
     """
-    forms = _forms(files, paths)
+    forms, palettes = _forms(files, paths)
+    if choice == "auto" and not colors_are_classes:
+        _check_palettes(files, palettes, max_pixels)
     # The user's choice needs no evidence.
     if choice == "stored":
         return 0, ()
@@ -306,13 +316,60 @@ def _values_by_form(
     return found
 
 
-def _forms(files: SourceFiles, paths: Sequence[str]) -> Mapping[str, GrayForm]:
-    found = {}
+def _forms(
+    files: SourceFiles, paths: Sequence[str]
+) -> tuple[Mapping[str, GrayForm], Mapping[str, NDArray[np.uint8]]]:
+    """Return the form of each gray label image, and the palette [index, band] of each PNG with one of colors."""
+    forms: dict[str, GrayForm] = {}
+    palettes: dict[str, NDArray[np.uint8]] = {}
     for path in paths:
         try:
-            form = gray_form(files.read(path))
+            data = files.read(path)
+            form = gray_form(data)
+            colors = palette_colors(data) if form is None else None
         except (SourceError, MemoryError):  # the conversion rejects the file with its reason
             continue
         if form is not None:
-            found[path] = form
-    return found
+            forms[path] = form
+        elif colors is not None:
+            palettes[path] = colors
+    return forms, palettes
+
+
+def _check_palettes(files: SourceFiles, palettes: Mapping[str, NDArray[np.uint8]], max_pixels: int) -> None:
+    """Refuse label images in which one color has different numbers, as optimizers order palettes anew file by file.
+
+    Args:
+        files: source files.
+        palettes: colors [index, band] of each label image.
+        max_pixels: see `read_label_image`.
+    """
+    # Files of one tool have one palette, and nothing has to be decoded.
+    if len({colors.tobytes() for colors in palettes.values()}) < 2:
+        return
+    seen: dict[int, tuple[str, set[int]]] = {}
+    for path, colors in palettes.items():
+        try:
+            used = np.unique(read_label_image(files.read(path), max_pixels)).tolist()
+        except (SourceError, MemoryError):  # the conversion rejects the file with its reason
+            continue
+        # Palettes are often filled up with black, so that only numbers of pixels count.
+        numbers: dict[int, set[int]] = {}
+        for index in used:
+            if index < len(colors):
+                red, green, blue = colors[index].tolist()
+                numbers.setdefault(red << 16 | green << 8 | blue, set()).add(index)
+        for color, own in numbers.items():
+            other, known = seen.setdefault(color, (path, own))
+            if not own & known:
+                raise AnnotationsError(
+                    f"{other} and {path}: color {color:06x} of the palette has number {min(known)} in the first label "
+                    f"image and {min(own)} in the second, so that either the colors or the numbers are the classes; "
+                    f"{_names_of_colors({*seen, *numbers})} takes the colors, --label-values stored takes the numbers"
+                )
+
+
+def _names_of_colors(colors: Iterable[int]) -> str:
+    """Return the option that names colors; black is the background."""
+    named = ",".join(f"{color:06x}=class{number}" for number, color in enumerate(sorted({*colors} - {0}), 1))
+    return f"--label-colors {named}, with your names,"

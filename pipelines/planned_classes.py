@@ -314,7 +314,12 @@ def _with_gray_reading(
     recipe = layout_input.recipe
     values = () if classes.is_open else (*named, *classes.names, *dict(classes.values or ()))
     bits, forms = gray_reading(
-        layout_input.selection.files, totals.label_images, values, recipe.label_values, recipe.max_pixels
+        layout_input.selection.files,
+        totals.label_images,
+        values,
+        recipe.label_values,
+        recipe.max_pixels,
+        colors_are_classes=bool(recipe.label_coding() or classes.colors),
     )
     if bits and recipe.label_values == "auto":
         print_status(

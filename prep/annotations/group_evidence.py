@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 from halofeed.prep.annotations.class_names import classes_in
 from halofeed.prep.annotations.columns import normalize_name
@@ -66,6 +67,11 @@ _HASH_END = re.compile(
     r"(.*[^\W_])((?:[^\w/]|_)+(?:rf[.])?)(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{8,}\.[^.]+"
 )
 """Hash of eight digits or more behind a sign, with a digit and a letter in it, so that no date or word is one."""
+_NAME_OF_RUN = re.compile(r"(?![0-9]{4}).*[^\W\d_]")
+"""Text with a letter that begins with no year."""
+# Estimates: three values of three images each come in runs by chance once in 280 times.
+_LEAST_RUNS, _LEAST_PER_RUN = 3, 3
+"""Least number of values of a column, and of images for each on average, whose runs are no chance."""
 # An estimate, as those of `path_groups`.
 _MAX_ENDS = 12
 """Number of different ends of names up to which they are kinds of copies."""
@@ -232,12 +238,50 @@ def _groups_of_column(
     # A measure such as an age repeats too, so that a column needs the name of an identity.
     is_identity = normalize_name(name).endswith(_IDENTITY_ENDS) and not is_class_or_split(classes, by_source)
     grouping = _Grouping(by_source)
-    if not (is_named or is_identity) or not 1 < len(grouping.counts) < len(by_source):
+    if not 1 < len(grouping.counts) < len(by_source):
+        return None
+    if not (is_named or is_identity or _names_runs(grouping, classes)):
         return None
     # An attribute that only some images have cannot divide all of them.
     option = ("--group-column", name) if len(by_source) == len(classes) else ("", "")
     what = f"{name!r} is the same for several images"
     return grouping.found(option, what, is_named=is_named, total=len(grouping.counts))
+
+
+def _names_runs(grouping: _Grouping, classes: Mapping[str, str]) -> bool:
+    """Return whether each value of a column names one run of images in the order of their paths.
+
+    Images are numbered place by place and session by session, so that the values of a place come one after the other,
+    whatever the column is called. Weather, breeds or views alternate.
+    """
+    values = set(grouping.counts)
+    # Measures and dates repeat by their nature, two runs are halves such as day and night, and classes come in runs.
+    if len(values) < _LEAST_RUNS or not all(_NAME_OF_RUN.match(value) for value in values):
+        return False
+    if is_class_or_split(classes, grouping.by_source) or _names_classes(grouping, classes):
+        return False
+    # Of single images, the order shows nothing; values in equal shares need three of each to be no chance.
+    if len(grouping.by_source) < _LEAST_PER_RUN * len(values):
+        return False
+    ordered = sorted(grouping.by_source, key=_natural_order)
+    row = [grouping.by_source[source] for source in ordered]
+    return 1 + sum(one != other for one, other in pairwise(row)) == len(values)
+
+
+def _names_classes(grouping: _Grouping, classes: Mapping[str, str]) -> bool:
+    """Return whether a column describes the classes, as a species does: each class has one value of it."""
+    found = {(classes[source], value) for source, value in grouping.by_source.items()}
+    names = {name for name, _ in found}
+    return len(names) > 1 and len(found) == len(names)
+
+
+def _natural_order(path: str) -> list[tuple[bool, int, str]]:
+    """Return the key that sorts 9.png before 10.png."""
+    return [
+        (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
+        for part in re.split(r"([0-9]+)", path)
+        if part
+    ]
 
 
 def is_group_name(name: str) -> bool:

@@ -254,6 +254,8 @@ class ImageIndex:
 
     def _files_at(self, folders: Sequence[str], path: str) -> list[str]:
         """Return the files at a path in some folders, or else those whose extension differs in case."""
+        # A layout may name one folder in two ways.
+        folders = list(dict.fromkeys(folders))
         exact = [found for folder in folders if self._is_file(found := posixpath.join(folder, path))]
         return exact or [alike for folder in folders if (alike := self.at(folder, path)) is not None]
 

@@ -40,11 +40,13 @@ class Hint:
         what: the file and its format.
         layouts: layouts that read it and do not need the hint; () if no layout reads it.
         fix: advice as one clause. The default suits formats of boxes, since a table can hold the same content.
+        is_certain: whether the fix is needed whatever the layout is, so that it holds after layouts were tried.
     """
 
     what: str
     layouts: tuple[str, ...] = ()
     fix: str = _BOX_TABLE
+    is_certain: bool = False
 
     def __str__(self) -> str:
         unread = "" if self.layouts else ", which halofeed does not read"

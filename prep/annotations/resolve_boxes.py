@@ -46,7 +46,11 @@ _IN_FIRST_PIXEL = (
     "box lies within the first pixel",
     "its file has boxes in pixels as well; --box-units says what all of them are",
 )
-_NOT_NORMALIZED = ("box is no share of the picture", "--box-units normalized expects 0 to 1")
+# YOLO has no option for units, so that the way out is one of the numbers.
+_NOT_NORMALIZED = (
+    "box is no share of the picture",
+    "expected numbers from 0 to 1; divide x and width by the picture's width, y and height by its height",
+)
 _EXCHANGED = "with x and y exchanged all fit: exchange those columns"
 _OTHER_BOXES = (
     "correct the boxes, state with --box-form how they are written, or name with --images the pictures that were "

@@ -227,7 +227,7 @@ def layout_hint(
     if any(one.layouts == (own,) for one in found):
         return ""
     # The files show one layout, and the user named another.
-    if others := [one for one in found if own not in one.layouts]:
+    if others := [one for one in found if own not in one.layouts or one.is_certain]:
         return f"; {others[0]}"
     # VOC lists each XML file with its fault.
     unknown = None if own == "voc" else describe_annotations(files, named)
@@ -488,8 +488,12 @@ def _detect_pointer(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
 def _detect_array(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
     for path in paths:
         if path.lower().endswith(ARRAY_EXTENSIONS):
-            what = f"{path} is a NumPy array, without a voxel size"
-            return Hint(what=what, layouts=("csv", "jsonl"), fix=f"{ARRAY_ADVICE}; of pictures, {_SAVE}")
+            return Hint(
+                what=f"{path} is a NumPy array, without a voxel size",
+                layouts=("pairs", "csv", "jsonl"),
+                fix=f"{ARRAY_ADVICE}; of pictures, {_SAVE}",
+                is_certain=True,
+            )
     return None
 
 

@@ -230,10 +230,9 @@ class Table:
     rows: Iterable[TableRow]
     note: str = ""
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Return the notes for its images, such as its unread columns."""
-        unread = [column for column in self.unread if column]
+    def notes(self, group_column: str | None) -> tuple[str, ...]:
+        """Return the notes for its images, such as its unread columns; --group-column reads one of them."""
+        unread = [column for column in self.unread if column and column != group_column]
         message = f"columns of {self.file} that are not read: {', '.join(unread)}" if unread else ""
         return tuple(filter(None, (message, self.note)))
 

@@ -181,6 +181,19 @@ def gray_form(data: bytes) -> GrayForm | None:
         return _form_of_mode(open_with_plugin(opener, data).mode)
 
 
+def palette_colors(data: bytes) -> NDArray[np.uint8] | None:
+    """Return the palette [index, band] of a PNG; None without one.
+
+    Raises:
+        SourceError: the image is damaged.
+    """
+    if not data.startswith(PNG_SIGNATURE):
+        return None
+    header = read_png_header(data)
+    payload = header.payload(data, b"PLTE") if header.color_type == PALETTE else None
+    return None if payload is None else np.frombuffer(payload, np.uint8).reshape(-1, 3)
+
+
 def _form_of_mode(mode: str) -> GrayForm | None:
     """Return the form of a TIFF or BMP; tools write a mask of 0 and 255 with 1 bit, too."""
     bits = {"1": 1, "L": 8, "I;16": 16}.get(mode)
@@ -306,7 +319,9 @@ def has_voc_palette(data: bytes) -> bool:
 
 
 def check_mode(mode: str) -> None:
-    """Refuse a PNG that Pillow reads as color or with transparency."""
+    """Refuse an image that Pillow reads as color, with transparency or with fractions."""
+    if mode == "F":
+        raise decode_error("label image holds fractions", f"32-bit floats; expected whole numbers; {_CURE}")
     if mode not in _DEPTHS:
         raise decode_error(
             "label image is in color", f"mode {mode}; expected gray values or a palette; {_CURE}"

@@ -195,8 +195,8 @@ def _add_sides(
         after = min(height, width)
         sides_before[bin_size(before + _ROUNDING)] += 1
         sides_after[bin_size(after + _ROUNDING)] += 1
-        # An object that was as small in its source lost nothing.
-        if after + _ROUNDING < 2 * LEAST_SIDE and before >= 2 * after:
+        # An object that was as small in its source lost nothing; one without an area is so at any size.
+        if before > 0 and after + _ROUNDING < 2 * LEAST_SIDE and before >= 2 * after:
             small.append(((width / scale[1], height / scale[0]), (width, height)))
             if after + _ROUNDING < LEAST_SIDE:
                 tiny.append(small[-1])

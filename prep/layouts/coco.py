@@ -203,7 +203,9 @@ def _annotations_by_image(
         identity: of_id.pop(identity, [])
         for identity in dict.fromkeys(normalize_id(entry["id"]) for entry in document.images)
     }
-    orphans = grouped((repr(one.get("image_id")), one.get("id")) for lost in of_id.values() for one in lost)
+    # Images whose id comes twice are rejected with that reason, which their annotations share.
+    lost = [one for identity, some in of_id.items() if identity not in document.repeated_ids for one in some]
+    orphans = grouped((repr(one.get("image_id")), one.get("id")) for one in lost)
     _refuse_lost_annotations(document, by_image, orphans)
     return by_image, list(_orphaned(document, orphans))
 

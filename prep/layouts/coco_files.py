@@ -60,6 +60,7 @@ class InstancesFile:
         label_images: panoptic files: name of the label image of each image, by the image's id for comparisons.
         outlined: number of annotations whose box is that of their outline.
         classes_only: whether annotations are classes of images, and no objects.
+        repeated_ids: ids that several images have, so that the annotations with them belong to no certain image.
     """
 
     file: str
@@ -74,6 +75,7 @@ class InstancesFile:
     label_images: Mapping[int | str | None, str]
     outlined: int = 0
     classes_only: bool = False
+    repeated_ids: frozenset[int | str] = frozenset()
 
     @property
     def classes(self) -> FileClasses:
@@ -210,7 +212,7 @@ def _read_document(
 ) -> InstancesFile:
     """Return the content of one file, see `read_files`."""
     lists = _read_lists(annotations, name, outlines=outlines)
-    images, faulty = _valid_images(name, lists["images"])
+    images, faulty, repeated_ids = _valid_images(name, lists["images"])
     pictures: dict[int | str | None, str] = {}
     if _is_panoptic(name, lists["annotations"], outlines=outlines, label_images=label_images):
         pictures = _label_images(lists["annotations"])
@@ -240,6 +242,7 @@ def _read_document(
         label_images=pictures,
         outlined=outlined,
         classes_only=classes_only,
+        repeated_ids=repeated_ids,
     )
 
 
@@ -398,8 +401,8 @@ def _split_of(name: str) -> str | None:
 
 def _valid_images(
     name: str, entries: Sequence[dict[str, Any]]
-) -> tuple[tuple[dict[str, Any], ...], tuple[tuple[str, str, str], ...]]:
-    """Return the image entries with an unambiguous image, and (place, reason, detail) of the others."""
+) -> tuple[tuple[dict[str, Any], ...], tuple[tuple[str, str, str], ...], frozenset[int | str]]:
+    """Return the image entries with an unambiguous image, (place, reason, detail) of all others, and ids of several."""
     by_id: dict[int | str, dict[str, dict[str, Any]]] = {}
     faulty: list[tuple[str, str, str]] = []
     for place, written in enumerate(entries):
@@ -422,7 +425,8 @@ def _valid_images(
         # Annotations point to an image by its id, so those of these images cannot be assigned.
         detail = f"{name}: id {identity!r} is {' and '.join(list(named)[:3])}; give each its own"
         faulty += [(file_name, "image id comes twice", detail) for file_name in named]
-    return tuple(valid), tuple(faulty)
+    repeated_ids = frozenset(identity for identity, named in by_id.items() if len(named) > 1)
+    return tuple(valid), tuple(faulty), repeated_ids
 
 
 def _with_file_name(entry: dict[str, Any]) -> dict[str, Any]:

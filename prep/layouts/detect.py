@@ -209,7 +209,9 @@ def _no_layout_message(
     shown = describe_annotations(source.annotations, source.annotation_file)
     if suggested := tables or _suggest_pairs(source):
         head = f"its files show no layout; {advise(suggested, '')}"
-    elif hints and len(hints[0].layouts) > 1:  # names of volumes show no layout, and each of these was tried
+    elif (
+        hints and len(hints[0].layouts) > 1 and not hints[0].is_certain
+    ):  # names of volumes show no layout, and each of these was tried
         head = f"{hints[0].what}, and no layout of volumes fits; {no_pattern(images)}"
     elif hints:
         head = str(hints[0])

@@ -411,7 +411,7 @@ class _TableFacts:
 
 def _facts_of(table: Table, options: LayoutOptions) -> _TableFacts:
     """Return the split folder, the split and the notes of a table."""
-    file, notes = table.file, (*table.notes, *_left_note(table, options))
+    file, notes = table.file, (*table.notes(options.group_column), *_left_note(table, options))
     # The folders of pictures are inside of the container; those above it are its own.
     if is_container(file):
         split = split_in_file_name(file) or splits_by_folders([file])[0]

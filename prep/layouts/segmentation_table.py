@@ -91,8 +91,8 @@ def list_references(
     reader = _RowReader(index=index, options=options, series=series)
     listed: list[tuple[TableRow, SourceExample]] = []
     for table, rows in zip(tables, rows_of, strict=True):
-        split = split_in_file_name(table.file) or "train"
-        listed += [(row, replace(reader.example(row, split), notes=table.notes)) for row in rows]
+        split, notes = split_in_file_name(table.file) or "train", table.notes(options.group_column)
+        listed += [(row, replace(reader.example(row, split), notes=notes)) for row in rows]
     _check_label_column(listed, tables[0].header, (form, annotations, images, annotation_file), options)
     examples = resolve_grid(_refuse_repeated(listed), images, options)
     used = {path for example in examples for path in example.paths}

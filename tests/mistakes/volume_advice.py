@@ -84,12 +84,21 @@ def some_channels(root: Path) -> list[object]:
     return given
 
 
-@preparing
-def arrays(root: Path) -> list[object]:
+def draw_arrays(root: Path) -> Path:
     for folder, array in {"images": image(), "labels": mask()}.items():
         (root / folder).mkdir()
         np.save(root / folder / "a.npy", np.ascontiguousarray(array))
-    return ["--layout", "pairs", "--source", root, *SIZE]
+    return root
+
+
+@preparing
+def arrays(root: Path) -> list[object]:
+    return ["--layout", "pairs", "--source", draw_arrays(root), *SIZE]
+
+
+@preparing
+def arrays_without_a_layout(root: Path) -> list[object]:
+    return ["--source", draw_arrays(root), *SIZE]
 
 
 @preparing
@@ -148,6 +157,7 @@ ADVICE: dict[str, Advice] = {
     "an sform of nothing, to be refused": refused(
         one("--sform-qform refuse", ct=header(AFFINE * 0, AFFINE)), "(--sform-qform qform) takes the qform"
     ),
+    "arrays without a layout": refused(arrays_without_a_layout(), r"(--array-spacing-mm), such as (\S+) for"),
     "arrays": refused(arrays(), r"(--array-spacing-mm), such as (\S+) for"),
     "unoriented": refused(one("--unoriented refuse", **NOWHERE), "(--unoriented radiological) or"),
     "more voxels than allowed": refused(one("--max-voxels 100"), r"(--max-voxels \d+) allows it"),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from halofeed.errors import AnnotationsError, JobError
+from halofeed.loader import Loader
 from tests.pipelines.test_ignore_label import convert, counted, draw_pictures
 from tests.support.conversions import halofeed_here, run_convert
 from tests.support.small_scans import AFFINE, SIZE, image, mask
@@ -284,3 +285,31 @@ def test_nnunets_ignore_is_ignored_also_with_regions(tmp_path: Path) -> None:
             source, tmp_path / f"{name}2", layout="nnunet", map_classes=("ignore=ignore",), **SIZE, **options
         )
         assert kept.manifest.ignore_label is None and kept.manifest.labels[3] == "ignore"
+
+
+def draw_palettes(root: Path, *orders: tuple[int, int, int]) -> Path:
+    """Label images of a red and a green object, whose palettes have black, red and green in the given places."""
+    draw_pictures(root, square(1, 2))
+    for path, order in zip(sorted((root / "masks").iterdir()), orders, strict=True):
+        colored = Image.fromarray(np.array(order, np.uint8)[square(1, 2)], "P")
+        palette = [0] * 9
+        for place, color in zip(order, ((0, 0, 0), (255, 0, 0), (0, 255, 0)), strict=True):
+            palette[3 * place : 3 * place + 3] = color
+        colored.putpalette(palette)
+        colored.save(path)
+    return root
+
+
+def test_palettes_in_another_order_are_refused_with_options_that_take_colors_or_numbers(tmp_path):
+    source = draw_palettes(tmp_path / "source", (0, 1, 2), (0, 2, 1))
+    with pytest.raises(
+        AnnotationsError, match="color 00ff00 of the palette has number 2 in the first"
+    ) as caught:
+        convert(source, tmp_path / "refused")
+    assert "--label-colors 00ff00=class1,ff0000=class2" in str(caught.value)
+    named = convert(source, tmp_path / "colors", label_colors=("00ff00=class1", "ff0000=class2"))
+    loader = Loader(named.folder, split="train", batch_size=1, training=False)
+    assert all(np.array_equal(record["label"], square(2, 1)) for record in loader.records)
+    assert convert(source, tmp_path / "numbers", label_values="stored").manifest.labels
+    alike = draw_palettes(tmp_path / "alike", (0, 2, 1), (0, 2, 1))
+    assert convert(alike, tmp_path / "one palette").manifest.labels

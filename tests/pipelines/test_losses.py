@@ -398,6 +398,13 @@ def test_declared_sizes_refuse_tiny_boxes_before_pictures_are_read(tmp_path):
     assert not list((tmp_path / "out").rglob("*.index"))
 
 
+def test_objects_without_an_area_do_not_ask_for_larger_records(tmp_path):
+    drawn = coco(tmp_path / "source", [*boxes(20, 30), *boxes(20, 0)], 300)
+    size = ("--height", 300, "--width", 300)
+    manifest, text = converted(drawn, tmp_path / "out", *size, "--boxes-zero-area", "keep")
+    assert manifest is not None and "stored pixels on a side" not in text and not found(manifest), text
+
+
 def test_numbers_of_many_objects_are_refused_and_a_range_makes_them_one_class(tmp_path):
     def cells(number: int) -> NDArray[Any]:
         values = 1 + np.arange(18 * 18).reshape(18, 18)

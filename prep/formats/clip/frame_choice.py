@@ -91,12 +91,13 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
         rate = f"a stride of {choice.stride or 1}"
         if choice.frame_rate is not None:
             rate = f"{choice.frame_rate:g} frames per second"
+        # Without any frame there is none to repeat.
+        way = ", or --short-clips repeat" if len(sampled) else ""
         raise SourceError(
             "selection",
             "clip is shorter than a window",
             f"{len(sampled)} of its {plural(count, 'frame')} remain at {rate}, and a window needs "
-            f"{choice.frames}; ask for "
-            "shorter windows or repeat the last frame",
+            f"{choice.frames}; take a smaller --frames{way}",
         )
     sampled = np.concatenate([sampled, np.repeat(sampled[-1:], repeated)])
     slack = len(sampled) - choice.frames

@@ -62,7 +62,7 @@ def test_a_clip_that_is_too_short_is_refused_with_the_numbers():
     with pytest.raises(SourceError) as caught:
         choose_frames(30, None, FrameChoice(frames=16, stride=2))
     assert caught.value.reason == "clip is shorter than a window"
-    for number in ("30 frames", "15 of its", "stride of 2", "needs 16", "repeat"):
+    for number in ("30 frames", "15 of its", "stride of 2", "needs 16", "--frames, or --short-clips repeat"):
         assert number in caught.value.detail
     times = np.arange(30) / 30
     with pytest.raises(SourceError, match="10 frames per second"):

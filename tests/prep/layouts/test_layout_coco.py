@@ -93,6 +93,17 @@ def test_panoptic_things_are_boxes_and_all_segments_are_classes_of_pixels(tmp_pa
             read(tmp_path, **options)
 
 
+def test_label_images_are_found_beside_a_panoptic_file_in_the_top_folder(tmp_path):
+    segments = [{"id": 5, "category_id": 3, "area": 9, "bbox": [1, 2, 3, 4]}]
+    annotations = [{"image_id": 7, "file_name": "a.png", "segments_info": segments}]
+    write(
+        tmp_path, document(annotations=annotations), "images/a.jpg", "images/b.jpg", name="panoptic_val.json"
+    )
+    make(tmp_path, "panoptic_val/a.png")
+    (found,) = [one for one in read(tmp_path, task="segmentation") if one.source == "images/a.jpg"]
+    assert (found.mask, found.problem) == ("panoptic_val/a.png", None)
+
+
 def test_panoptic_segments_need_no_boxes(tmp_path):
     """COCO's panoptic format has a bbox in each segment, and other tools leave it out."""
     categories = [{"id": 9, "name": "cat", "isthing": 1}]
@@ -264,6 +275,14 @@ def test_one_bad_entry_or_two_of_one_file_cost_that_image_alone_and_one_in_two_s
     write(tmp_path / "b", document(), name="instances_val.json")
     with pytest.raises(AnnotationsError, match=r"a\.jpg: lies in two splits, train and val"):
         read(tmp_path / "b")
+
+
+def test_annotations_of_images_with_one_id_are_not_called_those_of_no_image(tmp_path):
+    images = [{"id": 7, "file_name": f"{name}.jpg"} for name in "ab"]
+    write(tmp_path, document(images=images, annotations=[{"id": 1, **OWN}]), "a.jpg", "b.jpg")
+    problems = [one.problem for one in read(tmp_path) if one.problem and one.problem[0] == "annotation"]
+    assert {problem[1] for problem in problems} == {"image id comes twice"}
+    assert all("id 7 is a.jpg and b.jpg; give each its own" in problem[2] for problem in problems)
 
 
 @pytest.mark.parametrize("category", [5, None, "hat", True])

@@ -279,6 +279,13 @@ def test_classes_that_look_alike_are_warned_of_with_what_differs(tmp_path, one, 
     assert bool(notes["a.jpg"]) == bool(shown)
 
 
+def test_the_column_of_groups_is_not_called_unread(tmp_path):
+    write(tmp_path, "filename,class,site,age\na.jpg,hat,ulm,3\n", "a.jpg")
+    assert read(tmp_path)[0].notes == ("columns of labels.csv that are not read: site, age",)
+    (kept,) = read(tmp_path, group_column="site")
+    assert kept.notes == ("columns of labels.csv that are not read: age",)
+
+
 ROWS = "a.jpg,hat\nb.jpg,coat\nc.jpg,hat\n"
 CLASSES = {"a.jpg": "hat", "b.jpg": "coat", "c.jpg": "hat"}
 

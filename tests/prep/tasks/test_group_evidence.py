@@ -138,6 +138,10 @@ ATTRIBUTES = {
     "a word in an object": ("meta.location", lambda n: f"place {n // 5}", True),
     "DICOM's name": ("StudyInstanceUID", lambda n: f"1.2.{n // 5}", True),
     "the name of an identity": ("camera_trap_id", lambda n: n // 5, False),
+    "runs of a free name": ("site", lambda n: f"hospital {n // 5}", False),
+    "runs of numbers": ("age", lambda n: 30 + n // 5, None),
+    "runs of days": ("day", lambda n: f"2020-01-0{1 + n // 5}T0", None),
+    "words that alternate": ("weather", lambda n: f"rain {n % 8}", None),
     "one value": ("patient_id", lambda n: 7, None),
     "all different": ("video_id", lambda n: n, None),
     "a measure": ("age", lambda n: n % 7, None),
@@ -148,7 +152,7 @@ ATTRIBUTES = {
 @pytest.mark.parametrize("case", ATTRIBUTES)
 def test_attributes_that_repeat_are_groups_by_their_name(case):
     name, value, is_named = ATTRIBUTES[case]
-    paths = hashes(40, 16)
+    paths = [f"im{n}.png" for n in range(40)]
     labels = ["ab"[n % 2] for n in range(40)]
     found = evidence(paths, labels, [((name, str(value(n))),) for n in range(40)]).find()
     if is_named is None:
@@ -156,6 +160,13 @@ def test_attributes_that_repeat_are_groups_by_their_name(case):
     else:
         assert found is not None and found.is_named is is_named
         assert (found.option, found.all_groups) == (("--group-column", name), 8)
+
+
+def test_a_column_that_describes_the_classes_is_no_group():
+    paths = [f"im{n}.png" for n in range(40)]
+    labels = [f"class {n // 5}" for n in range(40)]
+    order = [(("order", f"order {n // 10}"),) for n in range(40)]
+    assert evidence(paths, labels, order).find() is None
 
 
 def test_evidence_of_parts_in_any_order_is_that_of_the_whole(monkeypatch):

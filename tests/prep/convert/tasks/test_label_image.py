@@ -52,6 +52,7 @@ def test_what_is_no_label_image_is_refused_with_its_reason():
         (b"", "label image is not a PNG"),
         (saved(Image.new("RGB", (5, 4), (1, 2, 3)), "PNG"), "label image is in color"),
         (saved(Image.new("RGBA", (5, 4), (1, 1, 1, 9)), "PNG"), "label image is in color"),
+        (saved(Image.fromarray(np.zeros((4, 5), np.float32)), "TIFF"), "label image holds fractions"),
         (whole[:-20], "file is truncated"),
         (bytes(damaged), "file is damaged"),
     ):
