@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from pydicom.uid import SegmentationStorage
 
-from halofeed import errors
 from halofeed.cli import main
 from halofeed.errors import MissingExtraError, UsageError, install_command
 from halofeed.loader import Loader
+from halofeed.system import errors
 from halofeed.system.memory import machine_memory
 from tests.mistakes.dicom_sources import alone, drawn
 from tests.mistakes.volume_sources import PATTERNS, pairs

@@ -88,7 +88,7 @@ def test_folders_of_splits_are_splits_and_what_has_no_masks_or_class_is_refused(
         "test/s3/ct.nii": ("test", False),
     }
     files = make(tmp_path / "b", "a/ct.nii")
-    with pytest.raises(AnnotationsError, match="no mask is found"):
+    with pytest.raises(AnnotationsError, match="no mask found"):
         read(files, image_pattern="{id}/ct.nii", label_pattern="{id}/s/{class}.nii")
     with pytest.raises(UsageError, match="class masks need"):
         read(files, image_pattern="{id}/ct.nii", label_pattern="{id}/seg.nii")
