@@ -171,7 +171,7 @@ def _exact_weight(folder: str | os.PathLike[str], weight: object) -> Fraction:
     """Return a weight as it is written: 0.1 is 1/10, and not the nearest binary fraction."""
     try:
         exact = Fraction(str(weight))
-    except ValueError:
+    except (ValueError, ZeroDivisionError):
         exact = Fraction(0)
     if exact <= 0:
         raise UsageError(f"weight of {folder}: expected a number above 0, got {weight!r}")

@@ -96,6 +96,7 @@ def test_weights_and_sets_that_cannot_be_mixed_and_an_end_are_refused_with_what_
         ((1, -2, 1), "expected a number above 0, got -2"),
         ((1, float("nan"), 1), "expected a number above 0, got nan"),
         ((1, "much", 1), "expected a number above 0, got 'much'"),
+        ((1, "1/0", 1), "expected a number above 0, got '1/0'"),
         ((0.33333, 0.33333, 0.12345), "shares would be exact only after .* rows; round them"),
     ):
         with pytest.raises(UsageError, match=words):
