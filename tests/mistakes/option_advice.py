@@ -53,6 +53,21 @@ def write_label(path: Path, values: tuple[int, ...] = (0, 1), shape: tuple[int, 
 
 
 @preparing
+def ordered_palettes(root: Path, *more: object) -> list[object]:
+    """Label images whose palettes have the same colors in different orders, as optimizers write them."""
+    draw(root, "images/a.png", "images/b.png")
+    for name, order in (("a", (0, 1, 2)), ("b", (0, 2, 1))):
+        path = root / f"labels/{name}.png"
+        write_label(path, (0, 1, 2))
+        with Image.open(path) as picture:
+            colored = picture.convert("L")
+        colors = dict(zip(order, ((0, 0, 0), (255, 0, 0), (0, 255, 0)), strict=True))
+        colored.putpalette([value for place in range(3) for value in colors[place]])
+        colored.save(path)
+    return ["--layout", "pairs", "--source", root, *SIDES, *more]
+
+
+@preparing
 def label_images(root: Path, *more: object, values: tuple[int, ...] = (0, 1)) -> list[object]:
     draw(root, "images/a.png", "images/b.png")
     for name in "ab":
@@ -93,6 +108,10 @@ FULL = (4, *SIZE[2:])
 
 ADVICE: dict[str, Advice] = {
     # clips
+    "short clips": refused(unframed_clips("--frames", 9), "take a smaller (--frames)", more=(4,)),
+    "short clips to repeat": refused(unframed_clips("--frames", 9), "or (--short-clips repeat)"),
+    "colors of palettes": refused(ordered_palettes(), "; (--label-colors [^ ]+), with your names"),
+    "numbers of palettes": refused(ordered_palettes(), "(--label-values stored) takes the numbers"),
     "a depth of clips": usage(clips("--depth 2"), "(--depth) for volumes; leave one"),
     "frames of volumes": usage(volumes(*SIZE, "--frames 2"), "(--frames) is for clips.*leave one"),
     "frames of boxes": usage(source("coco", coco, "--frames 2"), "(--frames) is for clips.*leave it out"),

@@ -204,7 +204,7 @@ def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undis
     choose._stores.clear()
     here(source, f"{clean.address}/out", beam_arguments=given)
     use_settings({})
-    clean.store().delete([f"{clean.address}/out/shapes/1.0.0/manifest.json"])
+    clean.store().delete(["out/shapes/1.0.0/manifest.json"])
     job = dataclasses.replace(jobs[0], progress_folder=None, holder=None)
     summing = SumUp(job.to_json())
     summing.setup()

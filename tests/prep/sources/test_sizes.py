@@ -8,6 +8,7 @@ from halofeed.prep.sources import files as source_module
 from halofeed.prep.sources import walk
 from halofeed.prep.sources.files import source_files
 from halofeed.prep.sources.walk import FileSizes
+from halofeed.storage.base import Entry
 from tests.support.allocations import traced
 from tests.support.conversions import all_bytes, draw_folders, run_convert
 
@@ -65,11 +66,12 @@ def test_a_file_takes_its_name_and_a_few_bytes():
 @pytest.mark.long
 def test_what_a_store_lists_is_held_as_what_a_folder_lists(monkeypatch):
     class Listed:
-        def versions(self, prefix):
-            yield from ((f"{prefix}{number // 40_000}/{number:08d}.jpg", 7, "1") for number in range(100_000))
-            yield f"{prefix}2/.hidden", 1, "1"
+        def entries(self):
+            for number in range(100_000):
+                yield Entry(f"{number // 40_000}/{number:08d}.jpg", 7, "1")
+            yield Entry("2/.hidden", 1, "1")
 
-    monkeypatch.setattr(source_module.RemoteFiles, "_store", lambda files: Listed())
+    monkeypatch.setattr(source_module.RemoteFiles, "_files", lambda files: Listed())
     monkeypatch.setattr(walk, "DICT_MAX_FILES", 0)
     monkeypatch.setattr(walk, "_FILES_PER_BATCH", 5_000)
     files = source_files("s3://bucket/all")
