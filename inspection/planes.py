@@ -136,7 +136,7 @@ def _counted_range(body: ValueCounts, foreground: ValueCounts) -> tuple[float, f
         # Wider by half on each side, so that the surroundings of labeled voxels are visible too.
         inner = percentile(foreground, _LOW), percentile(foreground, _HIGH)
         room = (inner[1] - inner[0]) / 2
-        # Labelled voxels of a single value have no spread to widen.
+        # Labeled voxels of a single value have no spread to widen.
         if room > 0:
             low = max(percentile(body, 0.1), inner[0] - room)
             high = min(percentile(body, 99.9), inner[1] + room)

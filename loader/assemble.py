@@ -421,7 +421,6 @@ class Assembler:
         self, field: Field, lists: ObjectLists, objects: Objects, shown: Integers
     ) -> NDArray[Any]:
         """Return the objects' values of a list field; boxes are rescaled from what is `shown` to the frame."""
-        # Stored boxes are relative to what is shown; a batch's are relative to the frame, padding included.
         if field.name == BOXES:
             scale = np.concatenate([shown, shown], axis=-1) / np.array(self._frame * 2)
             return np.asarray(objects.boxes * scale, np.float32)

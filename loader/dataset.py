@@ -184,9 +184,8 @@ class Loader(Stream):
             drop_remainder=drop_remainder,
             draw_by=draw_by,
         )
-        self._arguments["training"] = (
-            self._order.training
-        )  # the text and the state of a loader have Python's bool
+        # The text of a loader has Python's bool, also for 1 and np.True_.
+        self._arguments["training"] = self._order.training
         rows = Rows.of(batch_size=batch_size, shard_index=shard_index, shard_count=shard_count)
         self._open(path, Selection(split=split, fold=fold, where=where), rows)
 

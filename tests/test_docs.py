@@ -55,7 +55,7 @@ def test_options_that_the_pages_name_exist() -> None:
         "--pictures",
         "--volumes",
     }  # of benchmarks
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("tests/*.md"))):
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![\w-])", page.read_text()))
         assert not named - known, (page.name, sorted(named - known))
 

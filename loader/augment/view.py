@@ -208,7 +208,7 @@ class View:
 
 
 def _copy_pixels(window: NDArray[Any], out: NDArray[Any], axes: int) -> None:
-    """Copy [axis ..., channel, or none] pixel by pixel along reversed or exchanged axes, each pixel as one word."""
+    """Copy [axis ..., channel, or none] pixel by pixel along reversed or exchanged axes, as one word if possible."""
     if window.ndim == axes:
         window, out = window[..., None], out[..., None]
     if word := _WORDS.get(window.itemsize):

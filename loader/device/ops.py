@@ -44,7 +44,7 @@ class Ops(abc.ABC):
 
     def words(self, ids: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         """Return the high and low halves of a batch's ids, uint32 [batch] each."""
-        # Without x64, JAX has already cut int64 ids to 32 bits, and ids with equal halves would draw equal numbers.
+        # Without x64, JAX has already cut int64 ids to 32 bits, and those with equal low halves draw alike.
         if ids.dtype != np.uint32 or len(ids.shape) != 2 or ids.shape[1] != 2:
             raise UsageError(
                 f"id: expected uint32 [batch, 2], got {ids.dtype.name} {list(ids.shape)}; give the `id` of a "

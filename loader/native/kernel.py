@@ -135,9 +135,8 @@ def copy(source: NDArray[Any], target: NDArray[Any], axes: int) -> bool:
     if not (source.size and target.flags.writeable):
         return False
     pixel = source.itemsize
-    for axis in range(
-        len(shape) - 1, axes - 1, -1
-    ):  # channels are side by side, so a pixel is one run of bytes
+    # Channels must be side by side, so that a pixel is one run of bytes.
+    for axis in range(len(shape) - 1, axes - 1, -1):
         if strides[axis] != pixel or into[axis] != pixel:
             return False
         pixel *= shape[axis]

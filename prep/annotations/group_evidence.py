@@ -71,7 +71,7 @@ _NAME_OF_RUN = re.compile(r"(?![0-9]{4}).*[^\W\d_]")
 """Text with a letter that begins with no year."""
 # Estimates: three values of three images each come in runs by chance once in 280 times.
 _LEAST_RUNS, _LEAST_PER_RUN = 3, 3
-"""Least number of values of a column, and of images for each on average, whose runs are no chance."""
+"""Least number of values of a column, and of images for each on average, whose runs are not due to chance."""
 # An estimate, as those of `path_groups`.
 _MAX_ENDS = 12
 """Number of different ends of names up to which they are kinds of copies."""

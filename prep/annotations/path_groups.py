@@ -17,7 +17,7 @@ from halofeed.prep.annotations.path_forms import IMAGE_SIZE, PathForm, are_whole
 _COUNTER = re.compile(r"(frame|frm|slice|slc|tile|crop|layer|z|t)\d*", re.IGNORECASE)
 """Hints: a number behind such a word counts within a group, although it is first in the path."""
 _SIDES = frozenset({"left", "right", "l", "r", "od", "os", "lt", "rt"})
-"""Hints: two pictures of one person, the same numbers of which are no chance."""
+"""Hints: two pictures of one person, whose equal numbers are not due to chance."""
 _DATE = re.compile(
     r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])\d{0,9}|1[2-9][0-9]{8}|1[2-9][0-9]{11}|19[89]\d|20[0-3]\d"
 )
@@ -27,13 +27,13 @@ _DATE = re.compile(
 LEAST_SHARE = 0.02
 """Share of the images that must be in groups of several; fewer are chance."""
 _EVEN = 0.02
-"""Variance of the sizes of groups, compared with their mean, below which even few groups are no chance."""
+"""Variance of the sizes of groups, compared with their mean, below which even few groups are not due to chance."""
 _BLOCKS = (10, 100, 500, 1000, 5000, 10_000, 100_000)
 """Usual numbers of files in a folder of a large set."""
 _LEAST_FOLDERS, _LEAST_WORDS = 3, 4
 """Least number of different folders and of other words that may be names of groups."""
 _CHANCE = 3.0
-"""Number of equal pairs, compared with pairs of random numbers, from which they are no chance."""
+"""Number of equal pairs, compared with pairs of random numbers, from which they are not due to chance."""
 
 
 def group_place(form: PathForm, classes: Mapping[str, str], class_names: set[str]) -> int | None:
@@ -143,7 +143,7 @@ def _are_of_same_things(sets: Sequence[set[int]], words: set[str]) -> bool:
     """Return whether the numbers under several words are those of the same persons or places.
 
     Classes and folders number their pictures from 0 or 1 without gaps, so that such numbers are the same by their
-    nature. Equal numbers with gaps, or from another start, are no chance; words for sides are no classes.
+    nature. Equal numbers with gaps, or from another start, are not chance; words for sides are no classes.
     """
     first = sets[0]
     if len(sets) < 2 or len(first) < 2:
@@ -294,7 +294,7 @@ def _is_below(value: str, limit: int) -> bool:
 
 
 def _inner_counts(form: PathForm, place: int, varied: Sequence[int]) -> bool:
-    """Return whether an inner column counts within the values of this one, so that the repeats are no chance."""
+    """Return whether an inner column counts within the values of this one, so that the repeats are not chance."""
     column = form.columns[place]
     counts = Counter(column)
     inner = [form.columns[other] for other in varied if other > place]

@@ -152,7 +152,7 @@ def open_clip_labels(
 
 
 def _check_count(path: str, masks: int, clip: Clip) -> None:
-    # A mask more or less shifts all that follow it.
+    # One mask too many or too few shifts all that follow it.
     if masks != clip.frames:
         detail = (
             f"{path}: {plural(masks, 'mask')}, {plural(clip.frames, 'frame')}; each frame takes one mask "

@@ -18,7 +18,6 @@ from halofeed.schemas.statistics import Statistics
 
 MAX_RECORDS: Final = 0.5
 """Share of records above which a loss that makes a record useless refuses the conversion."""
-_LISTED_CLASSES: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,7 @@ def plan_canonical(grid: Grid) -> VolumePlan:
 
 
 def _plan_turn(grid: Grid, order: VolumeShape, direction: VolumeShape) -> VolumePlan:
-    # The volume is canonical already.
+    # The axes have this order and direction already.
     if order == (0, 1, 2) and direction == (1, 1, 1):
         return plan_nothing(grid)
     shape = triple([grid.shape[axis] for axis in order])
@@ -85,7 +85,7 @@ def _cosines(grid: Grid) -> NDArray[np.float64]:
     linear = grid.affine[:3, :3]
     lengths = np.linalg.norm(linear, axis=0)
     cosines = linear / np.where(lengths > 0, lengths, 1)
-    # An affine of zeros, or with two parallel columns, places no voxel.
+    # With a column of zeros, or with columns in one plane, the affine has no inverse.
     if abs(np.linalg.det(cosines)) < 1e-6:
         listed = ", ".join(f"{length:.4g}" for length in lengths)
         detail = f"the voxel axes, {listed} mm long, lie in a plane"

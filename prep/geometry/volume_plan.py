@@ -368,7 +368,7 @@ def plan_crop_or_pad(grid: Grid, shape: VolumeShape, center: ArrayLike | None = 
 
 def plan_window(grid: Grid, start: VolumeShape, shape: VolumeShape) -> VolumePlan:
     """Plan the window of `shape` that starts at voxel `start`; voxels outside the volume are padding."""
-    # Most scans of a fixed protocol have the record's shape already.
+    # The window is the complete volume.
     if start == (0, 0, 0) and shape == grid.shape:
         return plan_nothing(grid)
     inside = []

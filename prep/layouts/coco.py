@@ -128,7 +128,7 @@ def _ids_restart(documents: Sequence[InstancesFile]) -> bool:
 
 
 def _check_occluded(documents: Sequence[InstancesFile], options: LayoutOptions) -> None:
-    """Raise AnnotationsError if occlusion is to be kept and no file has it: COCO itself has no such key."""
+    """Raise AnnotationsError if occlusion is to be kept and no file has it."""
     annotations = (one for document in documents for one in document.annotations)
     # COCO has no such key; CVAT and halofeed's exports write it.
     if "occluded" in options.keep and not any(

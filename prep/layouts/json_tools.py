@@ -63,7 +63,7 @@ def _read_labelme(path: str, data: bytes) -> list[FilePicture] | None:
     if not isinstance(document, dict) or not {"shapes", "imagePath"} <= document.keys():
         return None
     written, name = document["shapes"], document["imagePath"]
-    # The two keys are labelme's, so the file is a damaged one of it and not another format.
+    # The two keys are labelme's, so this is a damaged labelme file and not another format.
     if not isinstance(written, list) or not isinstance(name, str | None):
         raise SourceError("annotation", "not a labelme annotation", "shapes is no list, or imagePath no text")
     objects = _objects_of_shapes(written)
@@ -82,7 +82,7 @@ def _read_labelme(path: str, data: bytes) -> list[FilePicture] | None:
 def _objects_of_shapes(written: Sequence[Any]) -> list[list[Any]]:
     """Return the shapes of each object: those that share a label and a group_id, except rectangles.
 
-    Two rectangles of one group_id, such as a person and a bag, are related objects and no parts of one.
+    Two rectangles of one group_id, such as a person and a bag, are related objects, not parts of one.
     """
     objects: dict[Any, list[Any]] = {}
     for place, shape in enumerate(written):
@@ -386,7 +386,7 @@ def _image_of_task(data: dict[str, Any], what: str) -> str:
 
 
 def _path_of_address(value: str) -> str:
-    """Return the path of an address; that of local storage is in its query: /data/local-files/?d=photos/a.jpg."""
+    """Return the path of an address; Label Studio's local storage has it in the query, as in d=photos/a.jpg."""
     parts = urlsplit(value)
     if parts.path.endswith("/data/local-files/"):
         return parse_qs(parts.query).get("d", [""])[0]

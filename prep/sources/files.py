@@ -481,9 +481,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _unread(error: OSError | ValueError | MemoryError) -> SourceError:
     reason = error.strerror if isinstance(error, OSError) else None
-    if (
-        isinstance(error, FileNotFoundError) and reason is None
-    ):  # a store's error, which has the address alone
+    # A store's error has the address alone.
+    if isinstance(error, FileNotFoundError) and reason is None:
         reason = "no such file"
     if isinstance(error, MemoryError):
         reason = "there is not enough memory to hold it"

@@ -156,7 +156,7 @@ def test_conversions_in_one_program_leave_no_file_open(tmp_path, layout):
         words = convert_words(
             tmp_path / "photos", tmp_path / f"{number}", layout=layout, height=16, width=16, workers=1
         )
-        # One conversion ends well, the other because its source has no file of COCO.
+        # The layout coco fails, because the source has no COCO file: a failed conversion must close its files too.
         assert main(words) == (0 if layout == "folders" else 1)
         found.append(len(os.listdir("/proc/self/fd")))
     assert found[1:] == found[:-1], found

@@ -307,7 +307,6 @@ class ConvolutionNorm(nnx.Module):
         # XLA's gradient is wrong where several cores hold the same activation (`convolve_grouped`).
         if is_grouped(self.convolution):
             return run.hold(convolve_grouped(self.convolution, x, run.mesh, run.dims))
-        # A TPU pads the few channels of a picture, so saving the extended input would take many times its memory.
         if self.recompute_halo and run.dims is not None:
             return run.hold(jax.checkpoint(self.convolution)(x))
         return run.hold(self.convolution(x))

@@ -302,7 +302,7 @@ def _size(instruction: Instruction) -> tuple[int, int]:
     arrays = [array for array in instruction.arrays if array.is_in_main_memory]
     # The result of an asynchronous start is a pair: the operands, then the results.
     if instruction.opcode.endswith("-start") and instruction.opcode != "all-reduce-start":
-        arrays = arrays[len(arrays) // 2 :]  # the first half are the operands
+        arrays = arrays[len(arrays) // 2 :]
     return sum(array.padded_bytes for array in arrays), sum(array.bytes for array in arrays)
 
 
@@ -377,7 +377,7 @@ def _collectives(module: Module, devices: int) -> Iterator[Collective]:
         is_start = instruction.opcode.endswith("-start")
         arrays = [array for array in instruction.arrays if array.shape or not is_start]
         if is_start and opcode != "all-reduce":
-            arrays = arrays[len(arrays) // 2 :]  # the first half are the operands
+            arrays = arrays[len(arrays) // 2 :]
         size = sum(array.bytes for array in arrays)
         if not size:
             continue

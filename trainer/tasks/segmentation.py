@@ -95,7 +95,7 @@ class Segmentation:
         if self.ignore_label is not None:
             label = batch["label"]
             counts = counts & jnp.any(label != self.ignore_label, tuple(range(1, label.ndim)))
-        # As nnU-Net weighs deep supervision, whose coarsest size has no weight: half for each coarser size, sum 1.
+        # Half for each coarser size, sum 1, as in nnU-Net, which however gives its coarsest output no weight.
         shares = [0.5**level for level in range(len(levels))]
         parts = dict.fromkeys(self.losses, jnp.zeros((), levels[0].dtype))
         for logits, share in zip(levels, shares, strict=True):

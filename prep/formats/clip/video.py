@@ -320,7 +320,7 @@ def is_interlaced(codec: bytes, packet: bytes) -> bool:
     # DV video is interlaced (IEC 61834).
     if codec == b"dvsd":
         return True
-    # ProRes: the bits 2 and 3 of the flags in the frame header are `interlace_mode` (SMPTE RDD 36, 6.1.1).
+    # ProRes: bits 2 and 3 of the flags in the frame header are `interlace_mode` (SMPTE RDD 36, 6.1.1).
     if codec == b"apch":
         return len(packet) > 20 and packet[20] & 0x0C != 0
     if codec not in _HEADERS:

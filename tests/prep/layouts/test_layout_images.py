@@ -173,7 +173,7 @@ def test_a_segmentation_table_may_lead_upwards_what_lies_outside_is_named_and_th
     for images in (None, tmp_path / "ct"):
         found = scans(tmp_path / "tables", images)[0]
         assert found.problem is not None and "lies outside --images" in found.problem[1]
-        assert "--images with a folder that holds both" in found.problem[2]
+        assert "use --images with a folder that holds both" in found.problem[2]
     file = annotate(tmp_path / "b", "csv", ["0001.jpg"])
     with pytest.raises(UsageError, match="/: every file of this machine would be listed; name the folder"):
         list_references("csv", tmp_path / "b", file, images=Path("/"))
