@@ -28,6 +28,8 @@ from halofeed.system.errors import MissingExtraError, StoreError, UsageError, in
 _SECRET = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _SAME_SCHEME = {"s3a": "s3", "gcs": "gs"}
 _WEB = ("http", "https")
+_WEB_SECONDS = 60.0
+"""Timeout for a file that an option names at a web server, all of it."""
 _EXTRAS = {"gs": ("gcp", "google.cloud.storage"), "s3": ("aws", "boto3")}
 
 _lock = threading.RLock()  # a signal handler may need it too
@@ -188,8 +190,11 @@ def read_option_file(flag: str, path: str, max_bytes: int) -> bytes:
 
 def _read_address(address: Address, max_bytes: int) -> bytes:
     """Return the first `max_bytes` and one more byte of an object; raise FileNotFoundError or StoreError."""
-    files = reader_of(address) if address.scheme in _WEB else store_of(str(address))
-    return files.read("", 0, max_bytes + 1)
+    if address.scheme not in _WEB:
+        return store_of(str(address)).read("", 0, max_bytes + 1)
+    web = reader_of(address)
+    # By its size, a range up to the bound would have hours for an answer.
+    return bytes(web.retried("", lambda: web.read_once("", 0, max_bytes + 1, _WEB_SECONDS)))
 
 
 def _is_installed(module: str) -> bool:

@@ -28,6 +28,8 @@ from halofeed.system.addresses import Address
 from halofeed.system.errors import UsageError
 
 _MAX_REDIRECTS = 5
+_PIECE_BYTES = 1 << 20
+"""Read of a body whose size is unknown."""
 _PORTS = {"http": 80, "https": 443}
 _UNRESERVED = "%/:=&?~#+!$,;'@()*[]"
 _REDIRECTS, _ABSENT, _NO_SUCH_RANGE = (301, 302, 303, 307, 308), (404, 410), 416
@@ -325,6 +327,10 @@ def _body(
         raise WebError(
             400, "the server does not give ranges; use one that does, or copy the data set to local disk"
         )
+    if response.length is None:  # a chunked response ends without having stated its size
+        return _unsized_body(connection, response, size, deadline)
+    # The range may be far larger than the file, such as that of an option's file, whose bound is the machine's memory.
+    size = min(size, response.length)
     data = bytearray(size)
     left = memoryview(data)
     while left:
@@ -334,13 +340,33 @@ def _body(
             break
         left = left[got:]
     else:
-        # The last bytes of a chunked response follow the data, and only their read frees the connection.
+        # An empty body has not been read, and only a read frees the connection.
         with contextlib.suppress(OSError, http.client.HTTPException):
             response.read(0)
         return data
     done = size - len(left)
     left.release()
     del data[done:]
+    return data
+
+
+def _unsized_body(
+    connection: http.client.HTTPConnection,
+    response: http.client.HTTPResponse,
+    size: int,
+    deadline: float,
+) -> bytearray:
+    """Return the first `size` bytes of a response that does not state its length, fewer at its end."""
+    data = bytearray()
+    while len(data) < size:
+        _wait_until(connection, deadline)
+        piece = response.read(min(_PIECE_BYTES, size - len(data)))
+        if not piece:
+            return data
+        data += piece
+    # The last bytes of a chunked response follow the data, and only their read frees the connection.
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        response.read(0)
     return data
 
 
