@@ -69,7 +69,7 @@ def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    # RFC 8259, section 6: numbers that are not finite are not JSON; only Python writes them.
+    # RFC 8259, section 6: numbers that are not finite are not JSON, although Python's json writes them.
     raise ValueError(f"{name} is not a JSON number")
 
 

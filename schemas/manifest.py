@@ -26,7 +26,7 @@ from halofeed.system.errors import ManifestError, UsageError
 from halofeed.system.wording import did_you_mean, nearest_name, plural
 
 FORMAT_VERSION = 2
-"""Version 2 names each index, see `files.index_file`, and has label_map.pbtxt and TFDS's class names."""
+"""Version 2 names each index, see `file_layout.index_file`, and has label_map.pbtxt and TFDS's class names."""
 _MAX_VERSIONS_NAMED = 8
 
 
@@ -115,7 +115,7 @@ class Manifest:
         Raises:
             UsageError: no such split; the message lists the known ones.
         """
-        # No stored name has a plus, see `files.check_split`.
+        # No stored name has a plus, see `file_layout.check_split`.
         names = name.split("+")
         for one in names:
             if one not in self.splits:

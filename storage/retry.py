@@ -14,7 +14,7 @@ from halofeed.system.errors import HalofeedError, StoreError
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
 REQUEST_ATTEMPTS = 8
-"""Attempts of one request, with about 15 s of pauses between them."""
+"""Attempts of one request, with 8 to 16 s of pauses between them."""
 MAX_SECONDS = 300.0
 """Time after which a failed request is not repeated."""
 _RETRIED_CLIENT_ERRORS = (408, 425, 429)

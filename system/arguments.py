@@ -1,4 +1,4 @@
-"""Arguments of the Python API: calls that a signature does not take, whole numbers, truth values."""
+"""Arguments of the Python API: calls that a signature does not take, whole numbers, paths, truth values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def explains_calls(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def explains_fields(kind: type[T]) -> type[T]:
-    """Do the same for the arguments of a class; for dataclasses, above their decorator."""
+    """Return the class so that wrong arguments raise ArgumentsError; for dataclasses, above their decorator."""
     setattr(kind, "__init__", explains_calls(kind.__init__))  # noqa: B010 - mypy refuses the assignment
     return kind
 

@@ -3,6 +3,7 @@
 HalofeedError
 ├── UsageError          the caller asked for something impossible (exit code 2); also a ValueError
 │   ├── ArgumentsError  a call with an unknown, a missing or one argument too many; also a TypeError
+│   ├── MissingExtraError  an optional library is missing; also an ImportError
 │   └── PartitionError  a partition that the mesh, the batch or the rules refuse
 ├── SourceError         one input cannot be converted; the job writes it to rejected.jsonl and continues
 ├── AnnotationsError    no annotation can be used (unknown label, duplicate id)
@@ -10,7 +11,9 @@ HalofeedError
 ├── CorruptFileError    bytes on disk differ from what was written
 ├── StoreError          an object store or web server refuses a request, or does not complete it
 ├── SystemLimitError    the system refuses a resource, such as one more open file
+├── NotRunError         the job was only described, as requested (exit code 0)
 ├── JobError            the conversion failed
+│   └── LostJobError    a job on another runner was lost; a second attempt may succeed
 └── TrainingError       a training run cannot continue
 """
 
