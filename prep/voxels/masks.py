@@ -19,7 +19,7 @@ from PIL import Image
 
 from halofeed.prep.formats.picture.image import MIRRORED, UPSIDE_DOWN
 from halofeed.prep.geometry.resize import ResizePlan, Size, displayed_size
-from halofeed.prep.voxels.kernels import nearest_lines
+from halofeed.prep.voxels.kernels import plan_lines
 from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import plural
 
@@ -62,7 +62,7 @@ def stored_mask(mask: Any, plan: ResizePlan, orientation: int = 1) -> MaskPixels
 @lru_cache(maxsize=64)
 def _source_lines(plan: ResizePlan, orientation: int) -> tuple[Lines, Lines]:
     """Return, for rows and columns, the source lines that a resized mask copies, and the index of each target line."""
-    lines = list(nearest_lines(plan.source_size, plan.resized_size))
+    lines = list(plan_lines(plan.source_size, plan))
     for axis, reversed_in in enumerate((UPSIDE_DOWN, MIRRORED)):
         if orientation in reversed_in:
             lines[axis] = plan.source_size[axis] - 1 - lines[axis]
