@@ -16,7 +16,12 @@ _HEAD_BYTES = 4096
 
 # Name of the format by its first bytes: function of the files, the path and the number of threads.
 FORMATS: Mapping[str, Callable[[SourceFiles, str, int], RegionReader]] = {
-    name: open_decoded for name in ("jpeg", "png", "tiff", "webp", "gif", "bmp")
+    "jpeg": open_decoded,
+    "png": open_decoded,
+    "tiff": open_decoded,
+    "webp": open_decoded,
+    "gif": open_decoded,
+    "bmp": open_decoded,
 }
 
 
