@@ -28,11 +28,13 @@ from halofeed.prep.annotations.written_boxes import (
     check_oriented,
     declared_size,
     is_mostly_bad,
+    numbers_of,
     parse_flag,
     parse_number,
     rectangle_of,
     usable_boxes,
     usable_parts,
+    with_corners,
 )
 from halofeed.prep.layouts.coco_files import (
     TURNED_SHARE,
@@ -458,7 +460,18 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
         mask=mask,
         lost_parts=lost,
     )
-    return box if share is None else replace(box, turned_share=share)
+    box = box if share is None else replace(box, turned_share=share)
+    # The rotation of a box, where there is one, says more than an outline that may be upright.
+    return box if box.corners else with_corners(box, _only_polygon(annotation), what, options)
+
+
+def _only_polygon(annotation: Mapping[str, Any]) -> list[float]:
+    """Return x, y, x, y, ... of an outline of one polygon; [] without one."""
+    outline = annotation.get("segmentation")
+    # Several polygons, and run lengths, have no four corners.
+    if not isinstance(outline, list) or len(outline) != 1 or not isinstance(outline[0], list):
+        return []
+    return numbers_of(outline[0], f"annotation {annotation.get('id')} segmentation")
 
 
 def _four_numbers(bbox: Any, what: str) -> list[Any]:

@@ -56,6 +56,8 @@ class Box:
         keypoints: points of the object; each object of a data set has the same number.
         turned_share: for an oriented box, the share of this upright box that it fills; None for every other object.
         lost_parts: number of parts of the object that are left out, because they have no area.
+        corners: x, y, x, y, ... of its four corners in the order of the annotation, if the options keep them; () for an
+            object without other corners than those of its box. `box_corners` gives those of both.
     """
 
     ymin: float
@@ -75,6 +77,7 @@ class Box:
     keypoints: tuple[Keypoint, ...] = ()
     turned_share: float | None = None
     lost_parts: int = 0
+    corners: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
