@@ -1,5 +1,6 @@
 """Exporter of DOTA: the four corners of each object, or those of its box.
 
+    classes.json               class names by id, for which DOTA has no file; halofeed reads it again
     SPLIT/images/NAME.png
     SPLIT/labelTxt/NAME.txt    imagesource:null
                                gsd:null
@@ -10,6 +11,7 @@ Positions are pixels of the picture without padding, or of the source's file, an
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +19,7 @@ from pathlib import Path
 from halofeed.inspection.export_pictures import TURNED, BoxExporter
 from halofeed.inspection.export_records import ExportedData, ExportRecord, text_names
 from halofeed.prep.annotations.contract import is_split_name
-from halofeed.storage.paths import open_path
+from halofeed.storage.paths import open_path, save_text
 
 _BLANKS = re.compile(r"\s+")
 # DOTA_devkit and mmrotate skip these lines, and mmrotate reads the second one, where null is no number.
@@ -42,6 +44,8 @@ class DotaExporter(BoxExporter):
     def __init__(self, folder: Path, data: ExportedData) -> None:
         super().__init__(folder, data)
         self._names = self._spelled(_names_without_blanks)
+        names = {str(label): name for label, name in self._names.items()}
+        save_text(folder / "classes.json", json.dumps(names, ensure_ascii=False) + "\n", encoding="utf-8")
         splits = list(data.manifest.splits)
         for split in splits:
             (folder / split / "labelTxt").mkdir(parents=True)

@@ -166,7 +166,7 @@ class BoxedObjects:
 
     @property
     def has_corners(self) -> bool:
-        """Whether the record has the corners of its objects."""
+        """Return whether the record has the corners of its objects."""
         return bool(len(self.labels)) and all(
             len(self.numbers(key)) == len(self.labels) for key in keys.CORNER_POINTS
         )

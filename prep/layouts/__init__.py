@@ -126,7 +126,7 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(cvat.CVAT),
         _of_documents(json_tools.CREATEML),
         _of_documents(box_lines.KITTI),
-        _of_documents(dota.DOTA),
+        replace(_of_documents(dota.DOTA), list_labels=dota.list_labels),
         _of_documents(json_tools.VIA),
         _of_documents(json_tools.LABEL_STUDIO),
         _of_documents(json_tools.SUPERVISELY),

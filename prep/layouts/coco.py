@@ -28,6 +28,7 @@ from halofeed.prep.annotations.written_boxes import (
     check_oriented,
     declared_size,
     is_mostly_bad,
+    keeps_corners,
     numbers_of,
     parse_flag,
     parse_number,
@@ -88,7 +89,10 @@ def list_references(
             definition or shares its name with another; or an image is in two splits.
     """
     documents = read_files(
-        annotations, annotation_file, outlines=options.masks, label_images=options.wants_label_images
+        annotations,
+        annotation_file,
+        outlines="all" if options.masks else "corners" if keeps_corners(options) else "none",
+        label_images=options.wants_label_images,
     )
     index = ImageIndex(images, annotations.root)
     named = _match_images(documents, index)

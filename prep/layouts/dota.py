@@ -20,9 +20,11 @@ import re
 from collections.abc import Sequence
 
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
+from halofeed.prep.annotations.classes_beside import classes_beside, ordered_classes
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.written_boxes import check_corners, class_of, numbers_of, polygon_of
 from halofeed.prep.sources.example import Box
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import SourceError
 from halofeed.system.wording import plural
 
@@ -54,6 +56,11 @@ def _read(path: str, data: bytes) -> list[FilePicture] | None:
     # Text that says nothing, such as `gsd:null` or `gsd:None`, is none.
     said = {name: text for name, text in about.items() if text.lower() not in ("", "null", "none")}
     return [FilePicture(name="", stem=stem, folders=_image_folders(path), objects=rows, attributes=said)]
+
+
+def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
+    """Return the classes of a class table in the folder itself, such as that of halofeed's export; () without one."""
+    return ordered_classes(classes_beside(annotations, [""]))
 
 
 def _is_row(row: Sequence[str]) -> bool:
