@@ -33,6 +33,8 @@ _MAX_ROUNDED = 2.0
 BOX_IS_ORIENTED = "box is oriented"
 CORNERS_CROSS = "sides between corners cross"
 CORNERS_WITHOUT_AREA = "corners enclose no area"
+_FILLED = 0.97
+"""Least share of its box that four corners enclose if they are upright; corners drawn by hand are not exact."""
 _NO_CORNER_AREA = 1e-9
 """Share of their upright box up to which four corners enclose no area."""
 _Point = tuple[float, float]
@@ -188,6 +190,18 @@ def check_corners(numbers: Sequence[float], what: str) -> None:
     # Corners on one line; the tolerance is for the rounding of turned ones.
     if polygon_area(numbers) <= _NO_CORNER_AREA * width * height:
         raise SourceError("annotation", CORNERS_WITHOUT_AREA, f"{written}; correct or delete it")
+
+
+def with_filled_share(box: Box) -> Box:
+    """Return a box of a format of oriented boxes, with the share of it that its four corners enclose, if that is less.
+
+    Corners that people drew, as in DOTA, are no exact rectangles, which `share_of_turned_rectangle` recognizes.
+    """
+    # A box without an outline has no area.
+    if not box.area:
+        return box
+    share = box.area / ((box.xmax - box.xmin) * (box.ymax - box.ymin))
+    return replace(box, turned_share=share) if share < _FILLED else box
 
 
 def _cross(first: _Point, second: _Point, third: _Point, fourth: _Point) -> bool:

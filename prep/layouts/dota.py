@@ -22,7 +22,14 @@ from collections.abc import Sequence
 from halofeed.prep.annotations.annotation_tools import DocumentFormat, FilePicture
 from halofeed.prep.annotations.classes_beside import classes_beside, ordered_classes
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.written_boxes import check_corners, class_of, numbers_of, polygon_of
+from halofeed.prep.annotations.written_boxes import (
+    check_corners,
+    check_oriented,
+    class_of,
+    numbers_of,
+    polygon_of,
+    with_filled_share,
+)
 from halofeed.prep.sources.example import Box
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.system.errors import SourceError
@@ -105,7 +112,13 @@ def _box_of(row: Sequence[str], what: str, options: LayoutOptions) -> Box:
     corners = numbers_of(row[:_SIDES], f"{what} {label!r}")
     check_corners(corners, f"{what} {label!r}")
     flags = {"difficult": _LEVELS[level] > 0, "truncated": _LEVELS[level] == _CUT}
-    return polygon_of(label, corners, what, options, **flags)
+    box = polygon_of(label, corners, what, options, **flags)
+    # As in `polygon_of`, a mask keeps the orientation.
+    if options.masks and options.oriented_boxes != "drop":
+        return box
+    box = with_filled_share(box)
+    check_oriented(box.turned_share, f"{what} {label!r}", options)
+    return box
 
 
 DOTA = DocumentFormat(

@@ -1,12 +1,15 @@
 """DOTA's label files: what each line means, which picture a file describes, and how the layout is recognized."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from shapely.geometry import Polygon
 
 from halofeed.errors import AnnotationsError
+from halofeed.schemas import keys
 from tests.support.annotation_writer import draw
-from tests.support.conversions import run_convert
+from tests.support.conversions import read_all, run_convert
 from tests.support.layout_references import by_source, detected, list_references, write_files
 
 HEADER = "imagesource:GoogleEarth\ngsd:0.146343590398\n"
@@ -124,7 +127,16 @@ def test_a_folder_without_such_a_file_and_a_damaged_file_are_refused_by_name(tmp
 
 def test_a_conversion_without_keep_has_upright_boxes_and_counts_what_was_turned(tmp_path):
     draw(tmp_path / "in/train/images", "P0.png", size=(40, 60))
+    options = {"height": 40, "width": 60, "layout": "dota"}
     write_files(tmp_path / "in/train", {"labelTxt/P0.txt": f"{HEADER}{PLANE}\n{SHIP}\n"})
-    done = run_convert(tmp_path / "in", tmp_path / "out", layout="auto")
+    done = run_convert(tmp_path / "in", tmp_path / "out", **options)
     assert {field.name for field in done.manifest.fields}.isdisjoint({"corners"})
     assert done.manifest.splits["train"].statistics.boxes["oriented, made upright"] == 1
+    dropped = run_convert(tmp_path / "in", tmp_path / "dropped", oriented_boxes="drop", **options)
+    assert dropped.manifest.rejected == {"object: box is oriented": 1}
+    kept = run_convert(tmp_path / "in", tmp_path / "kept", keep=("corners",), **options)
+    assert kept.manifest.field("corners").shape == (kept.manifest.field("boxes").shape[0], 8)
+    (features,) = read_all(Path(kept.folder), ("train",)).values()
+    stored = np.stack([features[key] for key in keys.CORNER_POINTS], axis=-1).reshape(-1, 4, 2)
+    sides = [[float(side) for side in row.split()[:8]] for row in (PLANE, SHIP)]
+    np.testing.assert_allclose(stored[..., ::-1] * [60, 40], np.reshape(sides, (-1, 4, 2)), atol=1e-5)
