@@ -82,7 +82,7 @@ LAYOUTS: dict[str, Layout] = {
             tasks=_ALL,
             summary="a table: filename,class[,split,group], one box per row in pixels, or id,image,label",
             list_references=partial(image_table.list_references, "csv"),
-            keeps=("occluded", "group_of"),
+            keeps=("corners", "occluded", "group_of"),
             takes_clips=True,
         ),
         Layout(
@@ -92,7 +92,7 @@ LAYOUTS: dict[str, Layout] = {
             list_references=partial(image_table.list_references, "jsonl"),
             list_labels=partial(image_table.list_labels, "jsonl"),
             label_values=partial(image_table.label_values, "jsonl"),
-            keeps=("occluded", "group_of"),
+            keeps=("corners", "occluded", "group_of"),
             takes_clips=True,
             has_containers=True,
         ),
@@ -149,7 +149,7 @@ LAYOUTS: dict[str, Layout] = {
             list_labels=partial(image_table.list_labels, "webdataset"),
             label_values=partial(image_table.label_values, "webdataset"),
             has_containers=True,
-            keeps=("occluded", "group_of"),
+            keeps=("corners", "occluded", "group_of"),
         ),
         Layout(
             name="pairs",
