@@ -1165,8 +1165,8 @@ def export(
         task: task of your own that was moved (default: the run's).
         virtual_devices: use this many CPU devices instead of accelerators.
         format: of a run; savedmodel writes TensorFlow's beside the StableHLO (default: stablehlo).
-        to: folders: classification; coco, yolo, voc: detection; nifti: segmentation of volumes; parquet, webdataset:
-            pictures of any task. Pictures are the stored JPEG or PNG files, or PNG; padding is cut off.
+        to: folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet,
+            webdataset: pictures of any task. Pictures are the stored JPEG or PNG files, or PNG; padding is cut off.
         grid: stored: boxes, masks and labels of the stored pictures and volumes (default); source: of the files that
             were converted.
         images: with grid source: the folder of pictures that was converted, to copy them.
