@@ -91,7 +91,7 @@ def list_references(
     documents = read_files(
         annotations,
         annotation_file,
-        outlines="all" if options.masks else "corners" if keeps_corners(options) else "none",
+        outlines=_needed_outlines(options),
         label_images=options.wants_label_images,
     )
     index = ImageIndex(images, annotations.root)
@@ -464,9 +464,17 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
         mask=mask,
         lost_parts=lost,
     )
-    box = box if share is None else replace(box, turned_share=share)
+    # `rectangle_of` has measured the rotation of a box.
+    box = replace(box, turned_share=share or box.turned_share)
     # The rotation of a box, where there is one, says more than an outline that may be upright.
     return box if box.corners else with_corners(box, _only_polygon(annotation), what, options)
+
+
+def _needed_outlines(options: LayoutOptions) -> str:
+    """Return which outlines of objects the options need, as `read_files` takes it."""
+    if options.masks:
+        return "all"
+    return "corners" if keeps_corners(options) else "none"
 
 
 def _only_polygon(annotation: Mapping[str, Any]) -> list[float]:

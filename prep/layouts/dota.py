@@ -6,7 +6,7 @@ The rules are those of DOTA's development kit (github.com/CAPTAIN-WHU/DOTA_devki
 - A line is `x1 y1 x2 y2 x3 y3 x4 y4 class difficult`, in continuous pixels from 0. A line of nine values is not
   difficult.
 - Lines before them are about the picture: `acquisition dates:`, `imagesource:` and `gsd:`, the ground sample distance
-  in meters.
+  in meters per pixel, which --gsd-m takes.
 - difficult is 0 or 1, or 2 for an object of which the kit's `ImgSplit.py` cut off most. 2 is read as difficult and
   truncated.
 - Pictures are shown with their EXIF orientation applied: the kit and mmrotate read them with OpenCV.
@@ -15,6 +15,7 @@ The rules are those of DOTA's development kit (github.com/CAPTAIN-WHU/DOTA_devki
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 from collections.abc import Sequence
@@ -60,9 +61,22 @@ def _read(path: str, data: bytes) -> list[FilePicture] | None:
     if not is_label_folder and not about and not any(map(_is_row, rows)):
         return None
     stem = posixpath.splitext(posixpath.basename(path))[0]
-    # Text that says nothing, such as `gsd:null` or `gsd:None`, is none.
-    said = {name: text for name, text in about.items() if text.lower() not in ("", "null", "none")}
-    return [FilePicture(name="", stem=stem, folders=_image_folders(path), objects=rows, attributes=said)]
+    picture = FilePicture(
+        name="",
+        stem=stem,
+        folders=_image_folders(path),
+        objects=rows,
+        gsd_m=_distance(about.get("gsd", "")),
+        # Text that says nothing, such as `gsd:null` or `gsd:None`, is none.
+        attributes={name: text for name, text in about.items() if text.lower() not in ("", "null", "none")},
+    )
+    return [picture]
+
+
+def _distance(text: str) -> float | None:
+    """Return the ground sample distance of a line `gsd:`; None for null, None, 0 and other texts that are none."""
+    value = float(text) if _NUMBER.fullmatch(text) else 0.0
+    return value if 0 < value < math.inf else None
 
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:

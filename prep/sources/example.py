@@ -115,6 +115,7 @@ class SourceExample:
         slices: known facts about the members, which are passed along and do not affect the example.
         bad_objects: (reason, detail) of each annotated object that is unusable and dropped.
         parts: files with the voxels of headers that name them (.mhd, .nhdr).
+        gsd_m: ground sample distance in meters per source pixel that the annotations state; None without one.
         notes: remarks on how the annotations were read; they are counted and printed as warnings.
         attributes: (name, value) of columns and keys that the layout does not read. They show groups, are only there
             where splits are made, and are never written.
@@ -143,6 +144,7 @@ class SourceExample:
     slices: Any = field(default=None, compare=False, repr=False)
     bad_objects: tuple[tuple[str, str], ...] = ()
     parts: tuple[str, ...] = ()
+    gsd_m: float | None = None
     notes: tuple[str, ...] = ()
     attributes: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 

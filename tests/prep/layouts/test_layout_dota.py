@@ -77,6 +77,25 @@ def test_bad_objects_are_named_and_dropped_or_reject_their_picture(tmp_path, kee
     assert one.problem[1] == expected[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "distance"),
+    [
+        ("0.146343590398", 0.146343590398),
+        ("null", None),
+        ("None", None),
+        ("0.0", None),
+        ("", None),
+        ("1e999", None),
+    ],
+)
+def test_the_ground_sample_distance_is_kept_and_texts_that_say_nothing_are_none(tmp_path, text, distance):
+    write_files(tmp_path, {"labelTxt/P0.txt": f"imagesource:GF\ngsd:{text}\n{PLANE}", "images/P0.png": "x"})
+    (one,) = by_source("dota", tmp_path).values()
+    assert one.gsd_m == distance and len(one.boxes) == 1
+    (one,) = list_references("dota", tmp_path, needs_groups=True)
+    assert ("imagesource", "GF") in one.attributes
+
+
 def test_three_corners_and_a_repeated_one_are_a_triangle(tmp_path):
     write_files(tmp_path, {"labelTxt/P0.txt": "1 1 9 1 9 1 5 7 plane 0", "images/P0.png": "x"})
     (one,) = list_references("dota", tmp_path, keep=("corners",))
