@@ -98,18 +98,15 @@ def _image_folders(path: str) -> tuple[str, ...]:
     """Return the folders of images that belong to a label file's, relative to it.
 
     >>> _image_folders("train/labelTxt-v1.5/DOTA-v1.5_train/P0000.txt")
-    ('../../images', '../images', '../../images/DOTA-v1.5_train')
+    ('../images', '../../images', '../../images/DOTA-v1.5_train')
     >>> _image_folders("labels/train_original/P0000.txt")
     ('../images', '../../images', '../../images/train_original', '../../images/train')
     """
     folder = posixpath.basename(posixpath.dirname(path))
-    # labelTxt is beside images; the labels of later versions are in a folder below one named after the version.
-    near = ("../images", "../../images")
-    if _FOLDER.search(path) and not _FOLDER.match(f"{folder}/"):
-        near = near[::-1]
     # Ultralytics' DOTAv1.zip has labels/train_original beside images/train.
     splits = dict.fromkeys((folder, folder.removesuffix("_original")))
-    return (*near, *(f"../../images/{split}" for split in splits))
+    # labelTxt is beside images; the labels of later versions are in a folder below one named after the version.
+    return ("../images", "../../images", *(f"../../images/{split}" for split in splits))
 
 
 def _box_of(row: Sequence[str], what: str, options: LayoutOptions) -> Box:

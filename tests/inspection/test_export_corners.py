@@ -13,10 +13,12 @@ from halofeed.inspection.describe_record import describe_record
 from halofeed.inspection.export_data import EXPORTERS, export_data
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
+from halofeed.inspection.verify_record import record_problems
 from halofeed.loader import Loader
 from halofeed.loader.contact_sheet import draw_batch
 from halofeed.schemas import keys
 from halofeed.schemas.kinds import KINDS
+from halofeed.schemas.manifest import read_manifest
 from tests.support.conversions import read_all, run_convert
 
 H, W = 40, 60
@@ -84,7 +86,7 @@ KEEPING = ("coco", "yolo", "dota", "parquet", "webdataset")
 @pytest.mark.parametrize("to", KEEPING)
 def test_corners_are_the_same_again(data, tmp_path, to):
     notes = export_data(data, to, tmp_path / "out").notes
-    assert not any("corners of turned objects" in note for note in notes)
+    assert not any("corners of turned objects" in note or " areas" in note for note in notes)
     layout = {"parquet": "jsonl"}.get(to, to)
     options = {"height": H, "width": W, "encoding": "png", "keep": ("corners",), "layout": layout}
     again = corners_of(run_convert(tmp_path / "out", tmp_path / "again", **options).folder)
@@ -174,3 +176,19 @@ def test_sheets_of_batches_draw_the_outline_of_a_turned_object(data, tmp_path):
     near = np.s_[top + y - 2 : top + y + 3, left + x - 2 : left + x + 3]
     assert drawn[near].max() > 100
     assert plain[near].max() == 0
+
+
+def test_damaged_corners_of_a_record_are_named(data):
+    manifest = read_manifest(data)
+    (features,) = read_all(data, ("train",)).values()
+    features.pop("split")
+    assert not [*record_problems(features, manifest)]
+    x1 = "image/object/corners/x1"
+    for damaged, said in (
+        ({x1: features[x1][:2]}, f"{x1} 2"),
+        ({x1: np.array([np.nan, 0, 0], np.float32)}, f"{x1}: value 0 is nan"),
+        ({x1: np.array([1, 2, 3])}, x1),
+    ):
+        assert any(said in problem for problem in record_problems({**features, **damaged}, manifest))
+    del features[x1]
+    assert any(x1 in problem for problem in record_problems(features, manifest))
