@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from halofeed.prep.formats.picture.picture_formats import sniff
 from halofeed.prep.formats.region.region_reader import RegionReader
+from halofeed.prep.formats.region.tiff_regions import open_tiff_regions
 from halofeed.prep.formats.region.whole_decode import open_decoded
 from halofeed.prep.sources.files import SourceFiles
 
@@ -16,7 +17,8 @@ _HEAD_BYTES = 4096
 
 # Name of the format by its first bytes: function of the files, the path and the number of threads.
 FORMATS: Mapping[str, Callable[[SourceFiles, str, int], RegionReader]] = {
-    name: open_decoded for name in ("jpeg", "png", "tiff", "webp", "gif", "bmp")
+    **dict.fromkeys(("jpeg", "png", "webp", "gif", "bmp"), open_decoded),
+    "tiff": open_tiff_regions,
 }
 
 
