@@ -80,8 +80,8 @@ class TiffRegions:
         decoding = max(page.read_bytes(height, width, self._threads) for page in chosen.pages)
         samples = sum(page.samples * page.dtype.itemsize for page in chosen.pages)
         held = samples if not self._form.keeps_values or len(chosen.pages) > 1 else 0
-        # Comparing with nodata takes a bool per sample, and the result one per pixel.
-        held += sum(page.samples for page in chosen.pages) + 2
+        # Comparing with nodata takes a bool per sample; the result and the mask take one per pixel.
+        held += 2 + (sum(page.samples for page in chosen.pages) if self._marks_values else 0)
         return decoding + height * width * held
 
     def read(self, level: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
