@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.prep.formats.picture.image import decode_error
 from halofeed.prep.formats.picture.pillow import decoder_failures
 from halofeed.prep.formats.picture.tiff import ORIENTATION, valid_orientation
 from halofeed.prep.formats.region.ground_positions import ground_of
@@ -52,6 +53,9 @@ class TiffRegions:
         with decoder_failures():
             self._file = _open_file(source, name)
             picture = choose_pages(self._file)
+            height, width = picture.levels[0].size
+            if not height or not width:
+                raise decode_error("image has no pixels", f"{height} x {width} pixels (height x width)")
             self._levels = _open_levels(picture, source)
             page = picture.levels[0].pages[0]
             self._form = sample_form(picture.levels[0].pages, as_indices)
