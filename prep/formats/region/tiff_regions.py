@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.formats.picture.image import decode_error
+from halofeed.prep.formats.picture.picture_formats import FIRST_OF_SEVERAL
 from halofeed.prep.formats.picture.pillow import decoder_failures
 from halofeed.prep.formats.picture.tiff import ORIENTATION, valid_orientation
 from halofeed.prep.formats.region.ground_positions import ground_of
@@ -58,6 +59,8 @@ class TiffRegions:
                 raise decode_error("image has no pixels", f"{height} x {width} pixels (height x width)")
             self._levels = _open_levels(picture, source)
             page = picture.levels[0].pages[0]
+            if as_indices:
+                _check_label(picture, page)
             self._form = sample_form(picture.levels[0].pages, as_indices)
             self._nodata = _nodata_of(page, self._levels[0].pages[0].dtype)
             self.facts = self._facts_of(picture, page)
@@ -148,6 +151,16 @@ class TiffRegions:
         self._pool.close()
         self._file.close()
         self._source.close()
+
+
+def _check_label(picture: TiffPicture, page: TiffPage) -> None:
+    """Refuse label images as `halofeed.prep.convert.label_image` does: turned, or one of several."""
+    cure = "save it as an upright picture of its own with one value for each class, by the tool that drew it"
+    if FIRST_OF_SEVERAL in picture.notes:
+        raise decode_error("label image holds several pictures", f"only the first would be read; {cure}")
+    orientation = page.tags.valueof(ORIENTATION, 1)
+    if orientation != 1:
+        raise decode_error("label image is ambiguous", f"TIFF of orientation {orientation}; {cure}")
 
 
 def _is_marked(samples: NDArray[Any], nodata: float | None, alpha: int | None) -> Valid:

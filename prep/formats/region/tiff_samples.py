@@ -28,6 +28,8 @@ PALETTE, CMYK, YCBCR = 3, 5, 6
 STRAIGHT = 2
 _JPEG = (7, 34892, 33007)
 """Compressions of JPEG whose decoder converts luma and chroma to red, green and blue."""
+_LOSSLESS = (1, 2, 3, 4, 5, 8, 32773, 32946, 34925, 50000)
+"""Compressions without loss: CCITT, LZW, Deflate, PackBits, LZMA and Zstd."""
 _CONVERTED = (*_JPEG, 50001, 34927, 50002, 52546)
 """The same, with WebP and JPEG XL."""
 APERIO_YCBCR = 33003
@@ -77,6 +79,8 @@ def sample_form(pages: Sequence[TiffPage], as_indices: bool) -> SampleForm:
     page = pages[0]
     if any(_signature(one) != _signature(page) for one in pages):
         raise decode_error("TIFF planes differ", "expected one number type for all planes of the picture")
+    if as_indices:
+        _check_label(page)
     if page.dtype is None or page.dtype.kind not in "buif" or isinstance(page.bitspersample, tuple):
         raise decode_error("TIFF of this number type is not supported", describe_samples(page))
     photometric = int(page.photometric)
@@ -97,6 +101,20 @@ def sample_form(pages: Sequence[TiffPage], as_indices: bool) -> SampleForm:
         _palette_of(page)
         return SampleForm(bands=1, dtype=_whole_bytes(page), color="gray")
     return forms[photometric](page)
+
+
+def _check_label(page: TiffPage) -> None:
+    """Refuse label images as `halofeed.prep.convert.label_image` does: stored with loss, inverted, or scaled."""
+    cure = "save it as an 8-bit picture with one value for each class, by the tool that drew it"
+    if int(page.compression) not in _LOSSLESS:
+        name = getattr(page.compression, "name", page.compression)
+        raise decode_error("label image is stored with loss", f"TIFF with compression {name}; {cure}")
+    is_palette = int(page.photometric) == PALETTE
+    # Pictures show such values inverted and scaled, so that a class may be either number.
+    if int(page.photometric) == WHITE_IS_ZERO or (
+        page.bitspersample not in (1, 8, 16, 32) and not is_palette
+    ):
+        raise decode_error("label image is ambiguous", f"{describe_samples(page)}; {cure}")
 
 
 def describe_samples(page: TiffPage) -> str:
@@ -164,10 +182,8 @@ def _gray_form(page: TiffPage, photometric: int, as_indices: bool) -> SampleForm
             raise decode_error("TIFF of these colors is not supported", describe_samples(page))
         peak = (1 << int(page.bitspersample)) - 1
         color = "gray" if samples == 1 else "bands"
-        scale = None if as_indices and peak == 1 else _expansion(page)
-        return SampleForm(
-            bands=samples, dtype=dtype, color=color, convert=_inversion(dtype, peak, scale), peak=peak
-        )
+        convert = _inversion(dtype, peak, _expansion(page))
+        return SampleForm(bands=samples, dtype=dtype, color=color, convert=convert, peak=peak)
     # The decoders of pictures take three bands of unsigned integers for red, green and blue.
     are_colors = samples == 3 and not any(page.extrasamples) and dtype in (np.uint8, np.uint16)
     are_colors &= int(page.bitspersample) in (8, 16)

@@ -326,10 +326,25 @@ def test_palette_indices_and_bits_of_label_images_stay(tmp_path):
         tile=(64, 64),
     )
     check_windows(tmp_path / "labels.tif", values, as_indices=True)
-    for photometric in ("minisblack", "miniswhite"):
-        path = tmp_path / f"{photometric}.tif"
-        tifffile.imwrite(path, values > 7, photometric=photometric, compression="deflate", rowsperstrip=8)
-        check_windows(path, read_label_image(path.read_bytes(), 1 << 20), as_indices=True)
+    path = tmp_path / "bits.tif"
+    tifffile.imwrite(path, values > 7, photometric="minisblack", compression="deflate", rowsperstrip=8)
+    check_windows(path, read_label_image(path.read_bytes(), 1 << 20), as_indices=True)
+
+
+@pytest.mark.parametrize(
+    ("reason", "options"),
+    [
+        ("ambiguous", {"photometric": "miniswhite"}),
+        ("with loss", {"photometric": "minisblack", "compression": "jpeg"}),
+    ],
+)
+def test_label_images_are_refused_as_those_that_are_read_whole(tmp_path, reason, options):
+    path = tmp_path / "labels.tif"
+    tifffile.imwrite(path, draw(1)[..., 0], metadata=None, **options)
+    with pytest.raises(SourceError, match=reason):
+        read_label_image(path.read_bytes(), 1 << 20)
+    with pytest.raises(SourceError, match=reason):
+        facts_of(path, as_indices=True)
 
 
 def test_several_threads_read_the_same_pixels(tmp_path):
