@@ -26,6 +26,8 @@ _GAP_BYTES = 64 << 10
 """Bytes between two blocks that are read with them, because a further request takes longer."""
 _GROUP_BYTES = 4 << 20
 """Bytes of neighboring blocks that are read at once, unless one block is larger."""
+APERIO_YCBCR = 33003
+"""JPEG 2000 of Aperio, whose decoder returns luma and chroma as they are stored."""
 _JPEG = (6, 7, 33007, 34892)
 _OLD_JPEG = 6
 _MAX_SIDE = 4096
@@ -239,6 +241,12 @@ class PageBlocks:
         # libjpeg fills in the missing end of a JPEG and reports success. Hamamatsu's blocks are parts of one JPEG.
         if is_jpeg and not page.jpegheader and not data.rstrip(b"\0").endswith(b"\xff\xd9"):
             raise truncated_error("its JPEG data have no end")
+        if int(page.compression) == APERIO_YCBCR:
+            # tifffile refuses the subsampling that the tag 530 states by default, though the codestream has none.
+            from imagecodecs import jpeg2k_decode
+
+            whole: NDArray[Any] = jpeg2k_decode(data)
+            return whole
         tables = {"jpegtables": page.jpegtables, "jpegheader": page.jpegheader} if is_jpeg else {}
         decoded = page.decode(data, block.number, **tables)[0]
         if decoded is None:

@@ -19,6 +19,7 @@ from halofeed.prep.formats.picture.tiff import (
     SAMPLE_FORMATS,
     WHITE_IS_ZERO,
 )
+from halofeed.prep.formats.region.tiff_blocks import APERIO_YCBCR
 
 if TYPE_CHECKING:
     from tifffile import TiffPage
@@ -32,8 +33,6 @@ _LOSSLESS = (1, 2, 3, 4, 5, 8, 32773, 32946, 34925, 50000)
 """Compressions without loss: CCITT, LZW, Deflate, PackBits, LZMA and Zstd."""
 _CONVERTED = (*_JPEG, 50001, 34927, 50002, 52546)
 """The same, with WebP and JPEG XL."""
-APERIO_YCBCR = 33003
-"""JPEG 2000 of Aperio, whose decoder returns luma and chroma as they are stored."""
 _WRITE_RGB = "`gdal_translate -expand rgb a.tif b.tif` or `tiff2rgba a.tif b.tif` writes red, green and blue"
 
 

@@ -3,6 +3,7 @@
 import warnings
 from pathlib import Path
 
+import imagecodecs
 import numpy as np
 import openslide
 import pytest
@@ -13,7 +14,9 @@ from rasterio.shutil import copy as copy_raster
 
 from halofeed.errors import SourceError
 from halofeed.prep.convert.label_image import read_label_image
+from halofeed.prep.formats.picture import picture_formats
 from halofeed.prep.formats.picture.picture_formats import FIRST_OF_SEVERAL
+from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.region.tiff_regions import open_tiff_regions
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.drawn_tiffs import check_windows, draw, facts_of, opened, read_whole
@@ -173,6 +176,77 @@ def test_each_level_of_a_slide_is_that_of_openslide(tmp_path):
     for level, (width, height) in enumerate(slide.level_dimensions):
         expected = np.asarray(slide.read_region((0, 0), level, (width, height)))[..., :3]
         check_windows(path, expected, level=level)
+
+
+def test_luma_and_chroma_in_jpeg_2000_become_the_colors_of_openslide(tmp_path):
+    """Aperio's compression 33003; the tag of the subsampling says 4:2:0 by default, and the codestream has none."""
+    picture, path = draw(3).astype(np.float64), tmp_path / "j2k.svs"
+    luma = picture @ (0.299, 0.587, 0.114)
+    chroma = (128 + (picture[..., 2] - luma) / 1.772, 128 + (picture[..., 0] - luma) / 1.402)
+    stored = np.clip(np.rint(np.dstack([luma, *chroma])), 0, 255).astype(np.uint8)
+    padded = np.pad(stored, ((0, -203 % 64), (0, -307 % 64), (0, 0)), mode="edge")
+    tiles = [
+        imagecodecs.jpeg2k_encode(
+            np.ascontiguousarray(padded[top : top + 64, left : left + 64]), mct=False, codecformat="j2k"
+        )
+        for top in range(0, padded.shape[0], 64)
+        for left in range(0, padded.shape[1], 64)
+    ]
+    text = "Aperio Image Library v11\r\n307x203 [0,0 307x203] (64x64) J2K/YUV16 Q=70|AppMag = 20|MPP = 0.4990"
+    form = {
+        "shape": (203, 307, 3),
+        "dtype": "uint8",
+        "tile": (64, 64),
+        "photometric": "ycbcr",
+        "metadata": None,
+    }
+    with tifffile.TiffWriter(path) as file:
+        file.write(iter(tiles), compression=33003, description=text, subsampling=(2, 2), **form)
+    with openslide.OpenSlide(path) as slide:
+        expected = np.asarray(slide.read_region((0, 0), 0, (307, 203)))[..., :3]
+    check_windows(path, expected)
+
+
+@pytest.mark.parametrize("name", ["a.mrxs", "a.vms", "a.BIF"])
+def test_slides_in_other_formats_are_refused_with_a_command(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\xff\xd8\xff\xe0")  # a MIRAX file is a JPEG thumbnail
+    with pytest.raises(SourceError, match="vips copy"):
+        open_regions(LocalFiles(tmp_path), name)
+
+
+def test_associated_alpha_is_divided_as_in_the_picture_decoders(tmp_path):
+    path, picture = tmp_path / "premultiplied.tif", draw(4)
+    picture[..., :-1] = np.minimum(picture[..., :-1], picture[..., -1:] + 9)
+    picture[:40, :, -1] = 0
+    tifffile.imwrite(
+        path, picture, photometric="rgb", extrasamples=["assocalpha"], metadata=None, rowsperstrip=16
+    )
+    check_windows(path, picture_formats.FORMATS["tiff"][1](path.read_bytes()).load(False, (1, 1)).pixels)
+    check_valid(path, picture[..., -1] > 0)
+
+
+@pytest.mark.parametrize("bands", [1, 3])
+def test_a_fluorescent_slide_has_its_channels_as_bands_at_each_level(tmp_path, bands):
+    """PerkinElmer's order of pages: the channels, a thumbnail, the channels of each level, the photograph."""
+    path, picture = tmp_path / "slide.qptiff", draw(bands, "uint8")
+    text = '<?xml version="1.0" encoding="utf-16"?><PerkinElmer-QPI-ImageDescription><PixelSizeMicrons>0.5</PixelSizeMicrons></PerkinElmer-QPI-ImageDescription>'
+    options = {"photometric": "minisblack", "metadata": None, "compression": "lzw"}
+    with tifffile.TiffWriter(path) as file:
+        for band in range(bands):
+            file.write(
+                picture[..., band], tile=(64, 64), description=text, software="PerkinElmer-QPI", **options
+            )
+        file.write(draw(3, seed=3)[:60, :90], photometric="rgb", metadata=None, description=text)
+        for step in (2, 4):
+            for band in range(bands):
+                level = picture[: 203 // step * step : step, : 307 // step * step : step, band]
+                file.write(level, tile=(64, 64), subfiletype=1, description=text, **options)
+        file.write(draw(3, seed=4)[:80, :150], photometric="rgb", metadata=None, description=text)
+    facts = facts_of(path)
+    assert facts.levels == ((203, 307), (101, 153), (50, 76))
+    assert facts.pixel_size_m == pytest.approx((0.5e-6, 0.5e-6))
+    check_windows(path, picture)
+    check_windows(path, picture[:200:4, :304:4], level=2)
 
 
 def test_nodata_nan_and_transparent_pixels_are_invalid_as_rasterio_says(tmp_path):
