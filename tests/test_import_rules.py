@@ -510,7 +510,9 @@ def opened(text: str) -> Iterator[tuple[int, str]]:
         if name in OPENING_CALLS and name not in own:
             yield node.lineno, name
         elif isinstance(node.func, ast.Attribute) and (
-            node.func.attr in OPENING_METHODS or (node.func.attr == "open" and has_mode(node))
+            # A path's `read_bytes` has no arguments; that of a reader of regions counts memory.
+            (node.func.attr in OPENING_METHODS and not (node.func.attr == "read_bytes" and node.args))
+            or (node.func.attr == "open" and has_mode(node))
         ):
             yield node.lineno, f".{node.func.attr}"
 

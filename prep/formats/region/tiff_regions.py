@@ -30,7 +30,7 @@ from halofeed.system.threads import OrderedThreads
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
 
-Valid = NDArray[np.bool_]
+_Valid = NDArray[np.bool_]
 _HEADER_BLOCK_BYTES = 64 << 10
 """Bytes that are read at once of the directories, which may be anywhere in the file."""
 NODATA = 42113
@@ -64,7 +64,7 @@ class TiffRegions:
             self._form = sample_form(picture.levels[0].pages, as_indices)
             self._nodata = _nodata_of(page, self._levels[0].pages[0].dtype)
             self.facts = self._facts_of(picture, page)
-        self._last: tuple[tuple[int, Window], Valid | None] | None = None
+        self._last: tuple[tuple[int, Window], _Valid | None] | None = None
 
     def _facts_of(self, picture: TiffPicture, page: TiffPage) -> RegionFacts:
         form, ground = self._form, ground_of(self._file, page)
@@ -103,7 +103,7 @@ class TiffRegions:
         self._last = (level, window), self._valid(level, window, samples)
         return samples if self._form.convert is None else self._form.convert(samples)
 
-    def read_valid(self, level: int, top: int, left: int, height: int, width: int) -> Valid | None:
+    def read_valid(self, level: int, top: int, left: int, height: int, width: int) -> _Valid | None:
         """Return which pixels exist, see `RegionReader.read_valid`; without decoding after a `read` of the window."""
         check_window(self.facts, level, top, left, height, width)
         window = Window(top=top, left=left, height=height, width=width)
@@ -137,7 +137,7 @@ class TiffRegions:
             samples[..., band] = page.read(window, self._pool, fill)[..., 0]
         return samples
 
-    def _valid(self, level: int, window: Window, samples: NDArray[Any] | None) -> Valid | None:
+    def _valid(self, level: int, window: Window, samples: NDArray[Any] | None) -> _Valid | None:
         """Return which pixels exist by their values and blocks; None for all."""
         invalid = self._levels[level].pages[0].missing(window)
         if samples is not None and self._marks_values:
@@ -163,7 +163,7 @@ def _check_label(picture: TiffPicture, page: TiffPage) -> None:
         raise decode_error("label image is ambiguous", f"TIFF of orientation {orientation}; {cure}")
 
 
-def _is_marked(samples: NDArray[Any], nodata: float | None, alpha: int | None) -> Valid:
+def _is_marked(samples: NDArray[Any], nodata: float | None, alpha: int | None) -> _Valid:
     """Return where all values of a pixel are nodata or NaN, or where its alpha is zero.
 
     A single band may be missing where others exist, so one value is not enough, as in GDAL's mask of a data set.

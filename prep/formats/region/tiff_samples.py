@@ -221,18 +221,20 @@ def _rgb_form(page: TiffPage) -> SampleForm:
 def straighten(samples: Pixels) -> Pixels:
     """Divide colors by alpha, which is the last sample: unsigned integers [height, width, sample].
 
-    Values with an alpha of 0 or of the peak stay as they are, and quotients are rounded down, as in Pillow.
+    Colors with an alpha of 0 become 0, those with the peak stay, and quotients are rounded down, as in Pillow.
 
     >>> straighten(np.array([[[50, 100, 255, 128], [7, 7, 7, 0]]], np.uint8)).tolist()
-    [[[99, 199, 255, 128], [7, 7, 7, 0]]]
+    [[[99, 199, 255, 128], [0, 0, 0, 0]]]
     """
     peak = int(np.iinfo(samples.dtype).max)
-    pixels = samples.copy()
-    for row in pixels:  # one row at a time, because the quotients need wide integers
-        alpha = row[:, -1]
-        is_partial = (alpha > 0) & (alpha < peak)
-        colors = row[is_partial, :-1].astype(np.uint64) * peak // alpha[is_partial, None]
-        row[is_partial, :-1] = np.minimum(colors, peak)
+    pixels = np.empty_like(samples)
+    for row, out in zip(
+        samples, pixels, strict=True
+    ):  # one row at a time, because quotients need wide integers
+        alpha = row[:, -1:].astype(np.uint64)
+        colors = row[:, :-1] * np.uint64(peak) // np.maximum(alpha, 1)
+        out[:, :-1] = np.where(alpha > 0, np.minimum(colors, peak), 0)
+        out[:, -1] = row[:, -1]
     return pixels
 
 

@@ -229,7 +229,8 @@ def test_associated_alpha_is_divided_as_in_the_picture_decoders(tmp_path):
 def test_a_fluorescent_slide_has_its_channels_as_bands_at_each_level(tmp_path, bands):
     """PerkinElmer's order of pages: the channels, a thumbnail, the channels of each level, the photograph."""
     path, picture = tmp_path / "slide.qptiff", draw(bands, "uint8")
-    text = '<?xml version="1.0" encoding="utf-16"?><PerkinElmer-QPI-ImageDescription><PixelSizeMicrons>0.5</PixelSizeMicrons></PerkinElmer-QPI-ImageDescription>'
+    text = "<PixelSizeMicrons>0.5</PixelSizeMicrons>"
+    text = f'<?xml version="1.0"?><PerkinElmer-QPI-ImageDescription>{text}</PerkinElmer-QPI-ImageDescription>'
     options = {"photometric": "minisblack", "metadata": None, "compression": "lzw"}
     with tifffile.TiffWriter(path) as file:
         for band in range(bands):
