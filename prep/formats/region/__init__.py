@@ -1,0 +1,1 @@
+"""Readers of regions of picture files that are too large to be decoded whole."""
