@@ -115,10 +115,10 @@ def describe_box(index: int, box: Box, fix: str = "; correct it, or use --boxes-
 
 
 def kept_features(boxes: Sequence[Box], keep: Collection[str]) -> dict[str, Value]:
-    """Return the optional features of objects that the recipe keeps, without keypoints."""
+    """Return the optional features of objects that the recipe keeps, without keypoints and corners."""
     features: dict[str, Value] = {}
     for name in keep:
-        if name == "keypoints":
+        if name in ("corners", "keypoints"):
             continue
         values = [getattr(box, name) for box in boxes]
         if name == "view":

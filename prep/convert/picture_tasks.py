@@ -39,6 +39,7 @@ from halofeed.prep.formats.picture import DecodedImage, ReadOptions
 from halofeed.prep.geometry.boxes import (
     KEYPOINTS_OUTSIDE,
     PlacedBoxes,
+    corner_features,
     keypoint_features,
     place_annotated_boxes,
 )
@@ -212,6 +213,8 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     for name, key in keys.OBJECT_FLAGS.items():
         features[key] = np.array([getattr(box, name) for box in kept], np.int64)
     features.update(kept_features(kept, recipe.keep))
+    if "corners" in recipe.keep:
+        features.update(corner_features(kept, picture.plan, picture.orientation))
     if "keypoints" in recipe.keep:
         _add_keypoint_features(picture, kept, features, facts)
     facts.labels.extend(ids)
