@@ -55,7 +55,7 @@ _STACK_CURE = (
 )
 _OPENERS: tuple[tuple[bytes | tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
     (PNG_SIGNATURE, PngImagePlugin.PngImageFile),
-    ((b"II*\0", b"MM\0*"), TiffImagePlugin.TiffImageFile),
+    ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), TiffImagePlugin.TiffImageFile),
     (b"BM", BmpImagePlugin.BmpImageFile),
     ((b"GIF87a", b"GIF89a"), GifImagePlugin.GifImageFile),
 )
