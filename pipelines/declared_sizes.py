@@ -7,6 +7,7 @@ from halofeed.prep.convert.loss_measures import add_objects
 from halofeed.prep.convert.object_features import corners_of_boxes
 from halofeed.prep.convert.picture_records import plan_of
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.options.tiles import cuts_pictures
 from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.statistics import Statistics
@@ -26,8 +27,10 @@ def add_declared_objects(ledger: LedgerCounter, reference: SourceExample, recipe
         ledger.count("objects", len(boxes))
         return
     ledger.extend("declared_sides", min(size), max(size))
-    plan = plan_of(recipe, size)
-    height, width = plan.scale
+    # The scale to a ground sample distance follows from the file, which is not read here.
+    if cuts_pictures(recipe) and recipe.gsd_m:
+        return
+    height, width = (recipe.scale, recipe.scale) if cuts_pictures(recipe) else plan_of(recipe, size).scale
     if min(height, width) > 1 / 2:  # no side is halved, so no object counts as shrunk
         ledger.count("objects", len(boxes))
         return

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import halofeed
-from halofeed.inspection.describe_dataset import describe
+from halofeed.inspection.describe_dataset import describe_dataset
 from halofeed.inspection.verify import verify
 from halofeed.inspection.verify_tile import tile_problems
 from halofeed.schemas import keys
@@ -91,7 +91,7 @@ def test_tiles_of_one_picture_are_in_one_split_and_every_object_is_found_in_its_
         ]
     report = verify(folder)
     assert report.ok, report
-    assert "144 tiles of 12 pictures" in describe(folder)
+    assert "144 tiles of 12 pictures" in describe_dataset(folder)
 
 
 def test_verify_finds_a_tile_at_a_wrong_place(source, tmp_path):
@@ -117,5 +117,5 @@ def test_empty_tiles_are_dropped_and_counted(source, tmp_path):
     )
     assert len(records_of(kept)["train"]) == 144
     assert all(len(record[keys.OBJECT_INDEX]) for record in records_of(dropped)["train"])
-    assert "empty tiles were dropped" in describe(dropped)
+    assert "empty tiles were dropped" in describe_dataset(dropped)
     assert verify(dropped).ok
