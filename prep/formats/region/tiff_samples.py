@@ -82,7 +82,8 @@ def sample_form(pages: Sequence[TiffPage], as_indices: bool) -> SampleForm:
         _check_label(page)
     if page.dtype is None or page.dtype.kind not in "buif" or isinstance(page.bitspersample, tuple):
         raise decode_error("TIFF of this number type is not supported", describe_samples(page))
-    photometric = int(page.photometric)
+    # OpenSlide takes luma and chroma for granted there, whatever the tag says.
+    photometric = YCBCR if int(page.compression) == APERIO_YCBCR else int(page.photometric)
     if len(pages) > 1:
         if page.samplesperpixel != 1 or photometric != BLACK_IS_ZERO:
             raise decode_error(
