@@ -225,6 +225,27 @@ def test_associated_alpha_is_divided_as_in_the_picture_decoders(tmp_path):
     check_valid(path, picture[..., -1] > 0)
 
 
+def test_the_scan_of_a_leica_slide_is_read_and_not_the_photograph_before_it(tmp_path):
+    path, picture = tmp_path / "slide.scn", draw(3)
+    levels = [picture, picture[:200:4, :304:4]]
+    pages = "<image><pixels>{}</pixels></image>"
+    dimension = '<dimension r="{}" ifd="{}"/>'
+    scan = dimension.format(0, 1) + dimension.format(1, 2)
+    images = pages.format(dimension.format(0, 0)) + pages.format(scan)
+    namespace = "http://www.leica-microsystems.com/scn/2010/10/01"
+    text = f'<?xml version="1.0"?><scn xmlns="{namespace}"><collection>{images}</collection></scn>'
+    options = {"tile": (64, 64), "photometric": "rgb", "metadata": None, "compression": "jpeg"}
+    with tifffile.TiffWriter(path, bigtiff=True) as file:
+        file.write(draw(3, seed=7)[:100, :60], description=text, **options)
+        for level in levels:
+            file.write(level, resolution=(20000, 20000), resolutionunit="centimeter", **options)
+    facts = facts_of(path)
+    assert facts.levels == tuple(level.shape[:2] for level in levels)
+    assert facts.pixel_size_m == pytest.approx((0.5e-6, 0.5e-6))
+    for number in range(2):
+        check_windows(path, tifffile.imread(path, key=number + 1), level=number)
+
+
 @pytest.mark.parametrize("bands", [1, 3])
 def test_a_fluorescent_slide_has_its_channels_as_bands_at_each_level(tmp_path, bands):
     """PerkinElmer's order of pages: the channels, a thumbnail, the channels of each level, the photograph."""
