@@ -1,5 +1,6 @@
 """Levels, planes, masks, missing pixels and places of TIFF files, beside tifffile, rasterio and openslide."""
 
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -375,6 +376,15 @@ def test_the_place_on_the_map_is_that_of_rasterio(tmp_path, crs, point):
             assert facts.pixel_size_m == pytest.approx((height * foot, width * foot))
 
 
+def test_a_coordinate_system_of_parameters_is_unknown_and_a_note_says_so(tmp_path):
+    path, crs = tmp_path / "own.tif", "+proj=laea +lat_0=52 +lon_0=11 +x_0=7 +y_0=9 +ellps=GRS80 +units=m"
+    write_raster(path, draw(1), crs=crs, transform=UTM["transform"])
+    facts = facts_of(path)
+    assert facts.georeference.crs == ""
+    assert any("gdalwarp -t_srs" in note for note in facts.notes)
+    assert facts.pixel_size_m == (10.0, 10.0)
+
+
 def test_the_resolution_of_a_print_is_no_size_on_the_ground(tmp_path):
     tifffile.imwrite(
         tmp_path / "print.tif", draw(3), photometric="rgb", resolution=(300, 300), resolutionunit="inch"
@@ -559,3 +569,30 @@ def test_a_read_decodes_each_block_of_whole_rows_once(tmp_path, monkeypatch):
             reader.read(0, top, 0, min(step, 203 - top), 307)
             reader.read_valid(0, top, 0, min(step, 203 - top), 307)
     assert sorted(decoded) == list(range(4 * 5))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tile": (64, 64), "compression": "deflate", "predictor": 2},
+        {"tile": (64, 64), "compression": "jpeg"},
+        {"rowsperstrip": 5, "compression": "lzw"},
+        {"rowsperstrip": 203},
+        {"rowsperstrip": 203, "compression": "zstd"},
+        {"tile": (64, 64), "compression": "deflate", "planarconfig": "separate"},
+        {"tile": (64, 64), "photometric": "rgb", "extrasamples": ["assocalpha"], "compression": "lzw"},
+    ],
+)
+def test_a_read_takes_at_most_the_memory_that_it_states(tmp_path, options):
+    path, bands = tmp_path / "memory.tif", 4 if "extrasamples" in options else 3
+    picture = np.tile(draw(bands), (1, 10, 1))
+    data = np.moveaxis(picture, -1, 0) if "planarconfig" in options else picture
+    tifffile.imwrite(path, data, **{"photometric": "rgb", "metadata": None, **options})
+    with opened(path) as reader:
+        reader.read(0, 0, 0, 1, 1)  # imports the decoder
+        for height in (5, 64, 203):
+            tracemalloc.start()
+            found = reader.read(0, 0, 0, height, 3070)
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert peak - found.nbytes <= reader.read_bytes(0, height, 3070)
