@@ -93,6 +93,8 @@ class PageBlocks:
             found = min(len(self._offsets), len(self._counts))
             raise damaged_error(f"{name} has {plural(found, 'block')} of pixels, expected {needed}")
         self._row_bytes = self._plain_row_bytes()
+        # A cached property that threads must not be the first to ask for (tifffile, `TiffPage.init_decode`).
+        self._decode_block = page.decode
 
     def _check(self) -> None:
         page = self._page
@@ -248,7 +250,7 @@ class PageBlocks:
             whole: NDArray[Any] = jpeg2k_decode(data)
             return whole
         tables = {"jpegtables": page.jpegtables, "jpegheader": page.jpegheader} if is_jpeg else {}
-        decoded = page.decode(data, block.number, **tables)[0]
+        decoded = self._decode_block(data, block.number, **tables)[0]
         if decoded is None:
             raise damaged_error("it has no pixels")
         pixels: NDArray[Any] = decoded[0]

@@ -186,7 +186,7 @@ def _nodata_of(page: TiffPage, dtype: np.dtype[Any]) -> float | None:
     if not isinstance(text, str):
         return None
     try:
-        value = float(text.strip(" \0"))
+        value = float(text.strip(" \0").replace(",", "."))
     except ValueError:
         return None
     if dtype.kind == "f":

@@ -21,6 +21,7 @@ from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.region.tiff_regions import open_tiff_regions
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.drawn_tiffs import check_windows, draw, facts_of, opened, read_whole
+from tests.support.ndpi_writer import write_ndpi
 
 UTM = {"crs": "EPSG:32633", "transform": rasterio.Affine(10.0, 0.0, 500000.0, 0.0, -10.0, 5200000.0)}
 
@@ -224,6 +225,19 @@ def test_associated_alpha_is_divided_as_in_the_picture_decoders(tmp_path):
     )
     check_windows(path, picture_formats.FORMATS["tiff"][1](path.read_bytes()).load(False, (1, 1)).pixels)
     check_valid(path, picture[..., -1] > 0)
+
+
+def test_each_level_of_a_hamamatsu_slide_is_that_of_openslide_and_its_photograph_is_none(tmp_path):
+    path, picture = tmp_path / "slide.ndpi", np.tile(draw(3), (2, 2, 1))[:400, :512]
+    write_ndpi(path, [(picture, 20.0), (picture[::4, ::4], 5.0), (draw(3)[:64, :128], -1.0)], 0.5)
+    facts = facts_of(path)
+    assert facts.levels == ((400, 512), (100, 128))
+    assert facts.pixel_size_m == pytest.approx((0.5e-6, 0.5e-6))
+    with openslide.OpenSlide(path) as slide:
+        for number, (height, width) in enumerate(facts.levels):
+            level = slide.level_dimensions.index((width, height))
+            expected = np.asarray(slide.read_region((0, 0), level, (width, height)))[..., :3]
+            check_windows(path, expected, level=number)
 
 
 def test_the_scan_of_a_leica_slide_is_read_and_not_the_photograph_before_it(tmp_path):
