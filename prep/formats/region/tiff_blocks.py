@@ -240,7 +240,9 @@ class PageBlocks:
         """Decode a block to [height, width, sample]."""
         page = self._page
         is_jpeg = int(page.compression) in _JPEG
-        # libjpeg fills in the missing end of a JPEG and reports success. Hamamatsu's blocks are parts of one JPEG.
+        # libjpeg fills in the missing end of a JPEG and reports success. Hamamatsu's blocks are the parts of one JPEG
+        # between restart markers, as OpenSlide decodes them: decoded as one JPEG, chroma at their borders differs by
+        # a few levels.
         if is_jpeg and not page.jpegheader and not data.rstrip(b"\0").endswith(b"\xff\xd9"):
             raise truncated_error("its JPEG data have no end")
         if int(page.compression) == APERIO_YCBCR:

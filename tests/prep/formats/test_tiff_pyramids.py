@@ -228,10 +228,10 @@ def test_associated_alpha_is_divided_as_in_the_picture_decoders(tmp_path):
 
 
 def test_each_level_of_a_hamamatsu_slide_is_that_of_openslide_and_its_photograph_is_none(tmp_path):
-    path, picture = tmp_path / "slide.ndpi", np.tile(draw(3), (2, 2, 1))[:400, :512]
+    path, picture = tmp_path / "slide.ndpi", np.tile(draw(3), (2, 2, 1))[:384, :512]
     write_ndpi(path, [(picture, 20.0), (picture[::4, ::4], 5.0), (draw(3)[:64, :128], -1.0)], 0.5)
     facts = facts_of(path)
-    assert facts.levels == ((400, 512), (100, 128))
+    assert facts.levels == ((384, 512), (96, 128))
     assert facts.pixel_size_m == pytest.approx((0.5e-6, 0.5e-6))
     with openslide.OpenSlide(path) as slide:
         for number, (height, width) in enumerate(facts.levels):
