@@ -132,12 +132,19 @@ class PageBlocks:
         """Rows that are decoded together."""
         return 1 if self._row_bytes else self._block[0]
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes that are decoded together."""
+        if self._row_bytes:
+            return self._row_bytes
+        samples = 1 if self._is_planar else self.samples
+        return self._block[0] * self._block[1] * samples * self.dtype.itemsize
+
     def read_bytes(self, height: int, width: int, threads: int) -> int:
         """Return the maximum memory of `read` beside the returned array."""
+        decoded = self.block_bytes
         if self._row_bytes:
-            return 2 * threads * max(self._row_bytes, _GROUP_BYTES)
-        decoded = self._block[0] * self._block[1] * self.dtype.itemsize
-        decoded *= 1 if self._is_planar else self.samples
+            return 2 * threads * max(decoded, _GROUP_BYTES)
         encoded = max(_GROUP_BYTES, max(self._counts, default=0)) + _GAP_BYTES
         # The decoder's output, and its copy where the bytes are reordered or the predictor is undone.
         return threads * (encoded + 3 * decoded)

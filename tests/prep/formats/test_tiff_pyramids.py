@@ -1,5 +1,6 @@
 """Levels, planes, masks, missing pixels and places of TIFF files, beside tifffile, rasterio and openslide."""
 
+import sys
 import tracemalloc
 import warnings
 from pathlib import Path
@@ -13,10 +14,11 @@ import tifffile
 from rasterio.enums import Resampling
 from rasterio.shutil import copy as copy_raster
 
-from halofeed.errors import SourceError
+from halofeed.errors import MissingExtraError, SourceError
 from halofeed.prep.convert.label_image import read_label_image
 from halofeed.prep.formats.picture import picture_formats
 from halofeed.prep.formats.picture.picture_formats import FIRST_OF_SEVERAL
+from halofeed.prep.formats.region import tiff_regions
 from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.region.tiff_regions import open_tiff_regions
 from halofeed.prep.sources.files import LocalFiles
@@ -543,6 +545,27 @@ def test_any_damage_of_the_directories_is_a_source_error(tmp_path):
         except SourceError as error:
             reasons.add(error.reason)
     assert len(reasons) >= 3
+
+
+def test_a_picture_in_one_compressed_strip_has_a_note_with_the_cure(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiff_regions, "LARGE_BLOCK_BYTES", 100_000)
+    for name, options in {
+        "a": {"compression": "lzw"},
+        "b": {},
+        "c": {"compression": "lzw", "tile": (64, 64)},
+    }.items():
+        layout = options if "tile" in options else {"rowsperstrip": 203, **options}
+        tifffile.imwrite(tmp_path / f"{name}.tif", draw(3), photometric="rgb", metadata=None, **layout)
+        notes = facts_of(tmp_path / f"{name}.tif").notes
+        assert (tiff_regions.LARGE_BLOCKS in notes) == (name == "a")
+
+
+@pytest.mark.parametrize("library", ["tifffile", "imagecodecs"])
+def test_a_missing_library_gives_the_command_that_installs_it(tmp_path, monkeypatch, library):
+    tifffile.imwrite(tmp_path / "a.tif", draw(1), metadata=None)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtraError, match=rf"{library} is not installed; pip install .*\[large\]"):
+        facts_of(tmp_path / "a.tif")
 
 
 def test_opening_reads_the_header_only(tmp_path):
