@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from halofeed.prep.convert.loss_findings import refusing_finding
 from halofeed.prep.convert.loss_measures import add_objects
+from halofeed.prep.convert.object_features import corners_of_boxes
 from halofeed.prep.convert.picture_records import plan_of
-from halofeed.prep.convert.picture_tasks import corners_of_boxes
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas.ledger import LedgerCounter

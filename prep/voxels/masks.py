@@ -105,16 +105,38 @@ class ParsedMask:
 
         Bands of rows are drawn one after the other, so the memory does not depend on the size of the picture.
         """
-        (rows, row_of), (columns, column_of) = _source_lines(plan, orientation)
-        times_of_row, times_of_column = np.bincount(row_of), np.bincount(column_of)
-        step = max(1, _CHUNK // len(columns))
-        return int(
-            sum(
-                times_of_row[top : top + step]
-                @ (self.draw((rows[top : top + step], columns)).astype(np.int64) @ times_of_column)
-                for top in range(0, len(rows), step)
-            )
+        lines = []
+        for (line, times), (low, high) in zip(_source_lines(plan, orientation), self.extent, strict=True):
+            part = slice(*np.searchsorted(line, (low, high)))
+            lines.append((line[part], np.bincount(times, minlength=len(line))[part]))
+        (rows, row_times), (columns, column_times) = lines
+        # Every pixel of run lengths is counted without drawing it, where each is stored once.
+        if self.ends is not None and plan.source_size == plan.resized_size:
+            return int(np.diff(self.ends, prepend=0)[1::2].sum())
+        step = max(1, _CHUNK // max(1, len(columns)))
+        total = 0
+        for top in range(0, len(rows) if len(columns) else 0, step):
+            band = self.draw((rows[top : top + step], columns))
+            total += int(row_times[top : top + step] @ (band @ column_times))
+        return total
+
+    @property
+    def extent(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the rows, and the columns, that the mask may touch: (first, after the last) of each."""
+        height, width = self.size
+        if self.ends is not None:
+            # The first run is of zeros, and so is the last one of an odd number of runs.
+            last = self.ends[-1 - len(self.ends) % 2] if len(self.ends) > 1 else 0
+            return (0, height), (int(self.ends[0]) // height, int(last - 1) // height + 1)
+        if not self.polygons:
+            return (0, 0), (0, 0)
+        low = np.min([polygon.min(axis=0) for polygon in self.polygons], axis=0)
+        high = np.max([polygon.max(axis=0) for polygon in self.polygons], axis=0)
+        (left, top), (right, bottom) = (
+            np.clip(np.floor(low), 0, (width, height)).astype(int).tolist(),
+            np.clip(np.ceil(high), 0, (width, height)).astype(int).tolist(),
         )
+        return (top, bottom), (left, right)
 
 
 @lru_cache(maxsize=64)
