@@ -8,13 +8,11 @@ TileObjects(picture)       boxes that the rules keep, on the grid of the whole
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.loss_measures import add_keypoints, add_objects, source_name
 from halofeed.prep.convert.object_features import (
     annotated_boxes,
@@ -28,12 +26,13 @@ from halofeed.prep.convert.object_features import (
 )
 from halofeed.prep.convert.picture_tasks import BadObjects
 from halofeed.prep.convert.tallies import PictureFacts
+from halofeed.prep.convert.tile_tasks import TiledPicture
 from halofeed.prep.geometry.boxes import (
     corner_features,
     keypoint_features,
     select_boxes,
 )
-from halofeed.prep.geometry.picture_tiles import PictureTile, PictureTiles
+from halofeed.prep.geometry.picture_tiles import PictureTile
 from halofeed.prep.geometry.resize import (
     ResizePlan,
     apply_affine,
@@ -51,42 +50,21 @@ from halofeed.prep.geometry.tile_pieces import (
     TileWindow,
     is_inside,
 )
-from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.example import Box, Keypoint, SourceExample
-from halofeed.prep.voxels.masks import ParsedMask, encode_mask_png
+from halofeed.prep.sources.example import Box, Keypoint
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.voxels.masks import MASK_CHUNK, ParsedMask, encode_mask_png
 from halofeed.schemas import keys
 from halofeed.schemas.file_layout import ZERO_AREA
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.tfexample import Value
 from halofeed.system.errors import SourceError
+from halofeed.system.memory import ReserveMemory
 
 PIECES: Final = "cut by the rim of a tile"
 IGNORED: Final = "ignored in a tile that shows less than --min-visible"
 OBJECT_BYTES: Final = 1024
 """Bytes of an object with its arrays and its box, without its mask."""
 IN_NO_TILE: Final = "object is in no tile"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TiledPicture:
-    """A picture that is cut into tiles, with its annotations.
-
-    Args:
-        tiles: grid of its tiles.
-        orientation: EXIF orientation, 1 to 8, from the grid of the annotations to the displayed picture.
-    """
-
-    recipe: Recipe
-    labels: LabelMap
-    reference: SourceExample
-    tiles: PictureTiles
-    orientation: int
-
-    @property
-    def whole(self) -> ResizePlan:
-        """Return the plan of a record that would show the complete scaled picture."""
-        scaled = self.tiles.scaled_size
-        return ResizePlan(source_size=self.tiles.source_size, resized_size=scaled, output_size=scaled)
 
 
 class TileObjects:
@@ -96,7 +74,13 @@ class TileObjects:
         SourceError: the annotations cannot be used, before any tile is made.
     """
 
-    def __init__(self, picture: TiledPicture) -> None:
+    def __init__(
+        self,
+        picture: TiledPicture,
+        files: SourceFiles | None = None,
+        reserve: ReserveMemory | None = None,
+        threads: int = 1,
+    ) -> None:
         recipe, reference = picture.recipe, picture.reference
         self._picture, self._whole = picture, picture.whole
         size = self._whole.source_size
@@ -150,14 +134,19 @@ class TileObjects:
         self._crowds = np.array([box.is_crowd for box in self._kept], np.bool_)
         self._ids = np.array([self._picture.labels.id_of(box.label) for box in self._kept], np.int64)
 
-    def pieces(self, tile: PictureTile) -> Pieces:
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the objects, and of drawing a mask."""
+        masks = sum(mask.held_bytes for mask in self._masks)
+        return OBJECT_BYTES * len(self._boxes) + masks + (40 * MASK_CHUNK if masks else 0)
+
+    def cut(self, tile: PictureTile) -> Pieces:
         """Return the pieces of objects that a tile shows."""
         return self._grid.pieces(TileWindow.of(tile.plan))
 
-    def add(self, tile: PictureTile, features: dict[str, Value], facts: PictureFacts) -> None:
-        """Add the features of the objects that a tile shows."""
-        recipe, plan = self._picture.recipe, tile.plan
-        pieces = self.pieces(tile)
+    def add(self, tile: PictureTile, part: Pieces, features: dict[str, Value], facts: PictureFacts) -> bool:
+        """Add the features of the objects that a tile shows, and return whether it shows any."""
+        recipe, plan, pieces = self._picture.recipe, tile.plan, part
         areas = self._areas[pieces.rows] * pieces.visible
         if recipe.masks:
             pieces, areas, features[keys.OBJECT_MASK] = self._draw(pieces, plan)
@@ -181,6 +170,8 @@ class TileObjects:
             features.update(corner_features(boxes, plan, self._picture.orientation))
         if "keypoints" in recipe.keep:
             features.update(self._keypoints(boxes, plan))
+        if "corners" in recipe.keep:
+            features.update(corner_features(boxes, plan, self._picture.orientation))
         self._seen[rows] = True
         facts.boxes = len(rows)
         facts.labels.extend(ids.tolist())
@@ -192,6 +183,7 @@ class TileObjects:
             )
             if count
         }
+        return len(rows) > 0
 
     def _source_features(self, pieces: Pieces) -> dict[str, Value]:
         """Return the features that lead from pieces to the complete objects of the source."""
@@ -251,11 +243,11 @@ class TileObjects:
         features, _ = keypoint_features([shown(box) for box in boxes], plan, orientation)
         return features
 
-    def add_source(self, facts: PictureFacts) -> BadObjects:
-        """Add what concerns the source and not one of its tiles, to the facts of its first record.
+    def finish(self, facts: PictureFacts) -> BadObjects:
+        """Add what concerns the picture and not one of its tiles, to the facts of its last record.
 
         Returns:
-            (reason, detail) of each annotated object that is dropped.
+            (reason, detail) of each annotated object that is dropped, or that no tile shows.
         """
         picture, ledger = self._picture, facts.ledger
         source = picture.reference.source
@@ -273,7 +265,9 @@ class TileObjects:
             for what in {**counts, **facts.box_counts}
         }
         empty = [(ZERO_AREA, describe_box(index, self._boxes[index])) for index in self._selected.zero_area]
-        return (*self._bad_objects, *empty)
+        if picture.warning and picture.reference.boxes:
+            facts.warnings += (picture.warning,)
+        return (*self._bad_objects, *empty, *self._unseen(ledger))
 
     def _has_points_beyond(self) -> bool:
         """Return whether a labeled keypoint is outside the picture, so that no tile has it."""
@@ -312,7 +306,7 @@ class TileObjects:
                     ledger.extend(f"{name.removesuffix('s')}_{side}", *_ends(sides[cut, axis]))
         ledger.count("tiled_objects", int(np.count_nonzero(counted)))
 
-    def unseen(self, ledger: LedgerCounter) -> BadObjects:
+    def _unseen(self, ledger: LedgerCounter) -> BadObjects:
         """Return (reason, detail) of each object that no tile shows, and count masks without a pixel."""
         ledger.count("empty_masks", len(self._empty_masks), source_name(self._picture.reference.source))
         return tuple(

@@ -15,7 +15,9 @@ from halofeed.errors import SourceError
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.loss_findings import Converted, loss_findings
 from halofeed.prep.convert.tallies import PictureFacts
-from halofeed.prep.convert.tile_objects import IGNORED, PIECES, TiledPicture, TileObjects
+from halofeed.prep.convert.tile_objects import IGNORED, PIECES, TileObjects
+from halofeed.prep.convert.tile_tasks import TiledPicture
+from halofeed.prep.formats.picture import DecodedImage
 from halofeed.prep.geometry.picture_tiles import plan_picture_tiles, scale_size
 from halofeed.prep.geometry.resize import (
     ResizePlan,
@@ -47,8 +49,22 @@ def tiled(
     recipe = Recipe(fit="tiles", height=tile[0], width=tile[1], tile_overlap=overlap, scale=scale, **options)
     tiles = plan_picture_tiles(size, tile, overlap, scale_size(size, (scale, scale)))
     reference = SourceExample(source="a.png", key="a.png", boxes=tuple(boxes))
+    image = DecodedImage(
+        pixels=np.empty((0, 0, 1), np.uint8),
+        orientation=orientation,
+        stored_size=displayed_size(orientation, size),
+        scale=1,
+        notes=(),
+    )
     return TiledPicture(
-        recipe=recipe, labels=LABELS, reference=reference, tiles=tiles, orientation=orientation
+        recipe=recipe,
+        labels=LABELS,
+        reference=reference,
+        image=image,
+        tiles=tiles,
+        grid=None,
+        orientation=orientation,
+        warning=None,
     )
 
 
@@ -71,8 +87,8 @@ def all_tiles(
     for tile in picture.tiles:
         found.append({})
         facts.append(new_facts(tile.plan))
-        objects.add(tile, found[-1], facts[-1])
-    dropped = [*objects.add_source(facts[0]), *objects.unseen(facts[-1].ledger)]
+        objects.add(tile, objects.cut(tile), found[-1], facts[-1])
+    dropped = [*objects.finish(facts[-1])]
     return found, facts, dropped
 
 
