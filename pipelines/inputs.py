@@ -44,7 +44,7 @@ class _HashedFiles:
         self.root, self.sizes, self.size, self.faults = files.root, files.sizes, files.size, files.faults
         self.refusal, self.files_in, self.has_folder = files.refusal, files.files_in, files.has_folder
         self.open, self.head, self.stamp = files.open, files.head, files.stamp
-        self.read_range = files.read_range
+        self.read_range, self.open_ranges = files.read_range, files.open_ranges
 
     def read(self, path: str) -> bytes:
         if is_remote(self.root):  # where a size requires listing the complete folder

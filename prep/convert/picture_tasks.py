@@ -322,9 +322,7 @@ def add_samples(
 
 def _scale(plan: ResizePlan, orientation: int) -> tuple[float, float]:
     """Return the stored pixels of a source pixel along the height and the width of the annotated grid."""
-    height, width = (
-        after / before for after, before in zip(plan.resized_size, plan.source_size, strict=True)
-    )
+    height, width = plan.scale
     # EXIF orientations from 5 on exchange the sides (CIPA DC-008, Orientation).
     return (width, height) if orientation >= 5 else (height, width)
 

@@ -10,6 +10,7 @@ from halofeed.prep.annotations.columns import BOX_FORMS
 from halofeed.prep.formats.clip.frame_choice import INCOMPLETE_CLIP_CHOICES, SHORT_CLIP_CHOICES, FrameChoice
 from halofeed.prep.geometry.resize import KERNEL_NAMES
 from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, Need, of_layouts, option, refusal
+from halofeed.prep.options.tiles import TileOptions
 from halofeed.prep.options.volumes import INTERPOLATIONS, VolumeOptions
 from halofeed.schemas.tasks import TASKS
 from halofeed.system.errors import UsageError
@@ -110,7 +111,7 @@ class ClipOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeOptions(ClipOptions, VolumeOptions):
+class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     """Every option of a conversion, and the values that follow from single options.
 
     `halofeed.prep.options.recipe.Recipe` adds the defaults and the checks of each kind of image.
@@ -245,7 +246,8 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "scan's smallest value)",
         group=SHAPE,
         needs=Need(
-            "--resize keep-aspect --pad, or --depth", lambda recipe: recipe.pad or recipe.depth is not None
+            "--resize keep-aspect --pad, --fit tiles, or --depth",
+            lambda recipe: recipe.pad or recipe.depth is not None or recipe.fit == "tiles",
         ),
     )
     interpolation: str = option(
@@ -262,7 +264,8 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     )
     channels: int = option(
         0,
-        "pictures: 1 gray, 3 color (default), 4 color and alpha; volumes: channels of each scan (default: 1)",
+        "pictures: 1 gray, 3 color (default), 4 color and alpha; tiles: any number of bands, see --bands; volumes: "
+        "channels of each scan (default: 1)",
         brief="1 gray, 3 color, 4 color and alpha; volumes: of each scan",
         group=SHAPE,
     )

@@ -144,7 +144,7 @@ def resize_mask(mask: npt.NDArray[Any], plan: ResizePlan, fill: int = 0) -> npt.
     if mask.ndim != 2:
         raise UsageError(f"mask: expected [h, w], got {mask.shape}")
     height, width = plan.resized_size
-    rows, columns = nearest_lines((mask.shape[0], mask.shape[1]), plan.resized_size)
+    rows, columns = plan_lines((mask.shape[0], mask.shape[1]), plan)
     output = np.full(plan.output_size, fill, mask.dtype)
     output[:height, :width] = mask[rows][:, columns]
     return output
@@ -154,6 +154,16 @@ def nearest_lines(source: Size, size: Size) -> tuple[npt.NDArray[np.int64], npt.
     """Return the rows and the columns of a source (height, width) that a resized mask copies."""
     rows, columns = (
         (2 * np.arange(out) + 1) * sides // (2 * out) for out, sides in zip(size, source, strict=True)
+    )
+    return rows, columns
+
+
+def plan_lines(source: Size, plan: ResizePlan) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the rows and the columns of a source (height, width) that a record copies, which may be a tile."""
+    lines = nearest_lines(source, plan.scaled_size)
+    rows, columns = (
+        line[start : start + part]
+        for line, start, part in zip(lines, plan.origin, plan.resized_size, strict=True)
     )
     return rows, columns
 
