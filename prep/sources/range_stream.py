@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 
 class RangeStream(io.RawIOBase):
@@ -51,9 +52,10 @@ class RangeStream(io.RawIOBase):
         self._at += len(data)
         return data
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")  # the buffer may be an array of wider numbers
+        data = self.read(len(view))
+        view[: len(data)] = data
         return len(data)
 
     def _between(self, start: int, stop: int) -> bytes:
