@@ -168,7 +168,7 @@ class TileConverter:
         """Plan the tiles of a picture by its header and its annotations."""
         recipe, facts = self.recipe, reader.facts
         displayed = displayed_size(facts.orientation, facts.size)
-        scaled = scale_size(displayed, self._factor(facts))
+        scaled = scale_size(displayed, self._factor(facts, reference.gsd_m))
         tiles = plan_picture_tiles(displayed, (recipe.height, recipe.width), tile_overlap_of(recipe), scaled)
         # Rows of level 0 of a file that is read in order can be read only once.
         needed = displayed_size(facts.orientation, scaled)
@@ -210,18 +210,22 @@ class TileConverter:
             features=features,
         )
 
-    def _factor(self, facts: RegionFacts) -> tuple[float, float]:
-        """Return the scale along the height and the width of the displayed picture."""
+    def _factor(self, facts: RegionFacts, annotated_gsd_m: float | None) -> tuple[float, float]:
+        """Return the scale along the height and the width of the displayed picture.
+
+        The size of a pixel that a file states counts more than one in its annotations.
+        """
         recipe = self.recipe
         if not recipe.gsd_m:
             return recipe.scale, recipe.scale
-        if facts.pixel_size_m is None:
+        pixel_size_m = facts.pixel_size_m or (annotated_gsd_m and (annotated_gsd_m, annotated_gsd_m))
+        if not pixel_size_m:
             raise SourceError(
                 "decode",
                 "no ground sample distance",
                 "the file states no size of a pixel in meters, which --gsd-m needs; take --scale",
             )
-        height, width = (size / recipe.gsd_m for size in facts.pixel_size_m)
+        height, width = (size / recipe.gsd_m for size in pixel_size_m)
         return (width, height) if facts.orientation >= 5 else (height, width)
 
     def _jobs(self, source: _Source, reader: RegionReader) -> Iterator[_Job]:
