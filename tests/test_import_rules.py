@@ -36,7 +36,9 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "schemas": dict.fromkeys(("numpy",), ANYWHERE),
     "prep": {
         **dict.fromkeys(("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE),
-        **dict.fromkeys(("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj"), INSIDE_FUNCTIONS),
+        **dict.fromkeys(
+            ("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj"), INSIDE_FUNCTIONS
+        ),
     },
     "storage": {
         "numpy": ANYWHERE,

@@ -74,7 +74,9 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
         ),
         ("BDD100K's", None, ('"box2d"',)),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
+        ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
     ),
+    ".geojson": (("GeoJSON", "geojson", ('"(features|geometry)"',)),),
     ".xml": (
         (
             "of the LabelMe web tool, in XML",
@@ -102,6 +104,12 @@ _FOREIGN_FILES = tuple(
             r".*\.(heic|heif|avif|jxl|jp2|j2k|svg|psd|xcf|tga|exr|hdr|ico|eps)",
         ),
         ("a raw picture of a camera", _CONVERT, r".*\.(cr[23w]|nef|nrw|arw|srf|dng|raf|orf|rw2|pef|raw)"),
+        (
+            "a vector file of a geographic information system",
+            "convert it with ogr2ogr -t_srs EPSG:4326 labels.geojson FILE, name labels.geojson with --source and the "
+            "pictures with --images, and take --layout geojson",
+            r".*\.(gpkg|shp|kml|kmz|gml|fgb)",
+        ),
         (
             "a workbook",
             "save its table as CSV in UTF-8, and name that file",
@@ -524,7 +532,7 @@ def _detect_foreign_files(files: ListedFiles, paths: Sequence[str]) -> Hint | No
             return Hint(what=f"{path} is a compressed file", fix=unpack_advice(command, path))
         for what, fix, form in _FOREIGN_FILES:
             if form.fullmatch(name):
-                return Hint(what=f"{path} is {what}", fix=fix)
+                return Hint(what=f"{path} is {what}", fix=fix.replace(" FILE,", f" {shlex.quote(path)},"))
     return None
 
 
@@ -608,6 +616,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_dataset_json,
     partial(_detect_marks, extension=".json"),
     _detect_coco,
+    partial(_detect_marks, extension=".geojson"),
     partial(_detect_marks, extension=".xml"),
     _detect_text_labels,
     _detect_yolo_yaml,
