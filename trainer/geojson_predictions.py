@@ -121,14 +121,13 @@ def write_geojson(
         MissingExtraError: pyproj is not installed, and the picture is georeferenced.
     """
     head, to_written = _system(georeference, coordinates)
+    is_wgs84 = georeference is not None and not head
     common = {"image": source} if source else {}
     as_properties = _qupath_properties if georeference is None else dict
     count = 0
     with open_path(create_replacing(path), "w", encoding="utf-8") as file:
         file.write(f'{{"type": "FeatureCollection",{head} "features": [')
-        for rings, properties in _written_shapes(
-            predicted.shapes(), to_written, is_wgs84='"crs"' not in head
-        ):
+        for rings, properties in _written_shapes(predicted.shapes(), to_written, is_wgs84=is_wgs84):
             feature = {
                 "type": "Feature",
                 "properties": {**as_properties(properties), **common},

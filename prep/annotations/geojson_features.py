@@ -81,7 +81,7 @@ def read_features(path: str, data: bytes) -> FeatureFile | None:
     """
     document = parse_json_document(data)
     # QuPath's older scripts write a list of features, or one feature alone.
-    listed = document if isinstance(document, list) else [document]
+    listed: Any = document if isinstance(document, list) else [document]
     crs = None
     if isinstance(document, dict) and document.get("type") == "FeatureCollection":
         listed = document.get("features")

@@ -105,12 +105,6 @@ _FOREIGN_FILES = tuple(
         ),
         ("a raw picture of a camera", _CONVERT, r".*\.(cr[23w]|nef|nrw|arw|srf|dng|raf|orf|rw2|pef|raw)"),
         (
-            "a vector file of a geographic information system",
-            "convert it with ogr2ogr -t_srs EPSG:4326 labels.geojson FILE, name labels.geojson with --source and the "
-            "pictures with --images, and take --layout geojson",
-            r".*\.(gpkg|shp|kml|kmz|gml|fgb)",
-        ),
-        (
             "a workbook",
             "save its table as CSV in UTF-8, and name that file",
             r".*\.(xlsx?|xlsm|ods)",
@@ -130,6 +124,8 @@ _FOREIGN_FILES = tuple(
     )
 )
 """Files that are not read: what they are, what to do, and their names in lower case."""
+_VECTOR_FILE = re.compile(r".*\.(gpkg|shp|kml|kmz|gml|fgb)")
+"""Outlines of a geographic information system in other formats than GeoJSON."""
 _FOREIGN_BYTES = {
     b"PK\x03\x04": "it is a ZIP file, such as a workbook: save the table as CSV in UTF-8",
     b"\xd0\xcf\x11\xe0": "it is a workbook: save the table as CSV in UTF-8",
@@ -532,8 +528,20 @@ def _detect_foreign_files(files: ListedFiles, paths: Sequence[str]) -> Hint | No
             return Hint(what=f"{path} is a compressed file", fix=unpack_advice(command, path))
         for what, fix, form in _FOREIGN_FILES:
             if form.fullmatch(name):
-                return Hint(what=f"{path} is {what}", fix=fix.replace(" FILE,", f" {shlex.quote(path)},"))
+                return Hint(what=f"{path} is {what}", fix=fix)
     return None
+
+
+def _detect_vector_file(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect GeoPackage, Shapefile and other files with outlines on the map, also beside pictures."""
+    path = next((path for path in paths if _VECTOR_FILE.fullmatch(path.lower())), None)
+    if path is None:
+        return None
+    # RFC 7946, section 4: GeoJSON has longitude and latitude.
+    command = f"ogr2ogr -t_srs EPSG:4326 {shlex.quote(splitext(path)[0])}.geojson {shlex.quote(path)}"
+    return Hint(
+        what=f"{path} has outlines on the map", fix=f"convert it with {command}, and take --layout geojson"
+    )
 
 
 def _lies_in(folders: re.Pattern[str], path: str) -> bool:
@@ -632,4 +640,5 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_foreign_files,
     _detect_foreign_table,
     _detect_pointer,
+    _detect_vector_file,
 )

@@ -59,7 +59,9 @@ def map_to_pixels(georeference: Georeference, points: Points) -> Points:
         raise UsageError(f"geotransform {georeference.to_map}: expected pixels with an area on the map")
     # Eastings have 7 digits before the point: only differences from the corner keep the digits of a pixel.
     x, y = points[:, 0] - c, points[:, 1] - f
-    return np.stack([(e * x - b * y) / determinant, (a * y - d * x) / determinant], axis=1)
+    # Points without a position on this map stay infinite or become NaN.
+    with np.errstate(invalid="ignore"):
+        return np.stack([(e * x - b * y) / determinant, (a * y - d * x) / determinant], axis=1)
 
 
 def pixel_length(georeference: Georeference) -> float:

@@ -404,7 +404,8 @@ def _turned_to(ring: Ring, center: float) -> Ring:
     """Return a ring in degrees with its longitude as near to a center as turns of 360 degrees allow."""
     middle = float(ring[:, 0].mean())
     turns = 360 * round((center - middle) / 360) if math.isfinite(middle) else 0
-    return ring + np.array([turns, 0.0])
+    turned: Ring = ring + np.array([turns, 0.0])
+    return turned
 
 
 def _checked(located: Sequence[Feature], picture: _Picture, found: _Found) -> list[Feature]:
