@@ -23,6 +23,7 @@ from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.picture_records import size_features
 from halofeed.prep.convert.picture_tasks import annotated_orientation
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
+from halofeed.prep.convert.tile_labels import LabelsOfTiles
 from halofeed.prep.convert.tile_objects import TileObjects
 from halofeed.prep.convert.tile_tasks import ClassesOfTiles, TileAnnotations, TiledPicture
 from halofeed.prep.convert.tile_values import TileValues, plan_values
@@ -60,6 +61,7 @@ MapInOrder = Callable[[Callable[["_Job"], "Record | None"], Iterable["_Job"]], I
 ANNOTATIONS: Mapping[str, Callable[[TiledPicture, SourceFiles, ReserveMemory, int], TileAnnotations]] = {
     "classification": ClassesOfTiles,
     "detection": TileObjects,
+    "segmentation": LabelsOfTiles,
 }
 """Annotations by the names of `halofeed.schemas.tasks.TASKS`."""
 
