@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.picture_records import size_features
 from halofeed.prep.convert.picture_tasks import annotated_orientation
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
-from halofeed.prep.convert.tile_tasks import ANNOTATIONS, TileAnnotations, TiledPicture
+from halofeed.prep.convert.tile_objects import TileObjects
+from halofeed.prep.convert.tile_tasks import ClassesOfTiles, TileAnnotations, TiledPicture
 from halofeed.prep.convert.tile_values import TileValues, plan_values
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions
 from halofeed.prep.formats.picture.image import apply_orientation
@@ -56,6 +58,13 @@ MapInOrder = Callable[[Callable[["_Job"], "Record | None"], Iterable["_Job"]], I
 """Function like `map`, which may call in threads."""
 
 
+ANNOTATIONS: Mapping[str, Callable[[TiledPicture, SourceFiles, ReserveMemory, int], TileAnnotations]] = {
+    "classification": ClassesOfTiles,
+    "detection": TileObjects,
+}
+"""Annotations by the names of `halofeed.schemas.tasks.TASKS`."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Job:
     """A tile, and what its record is made of.
@@ -63,16 +72,18 @@ class _Job:
     Args:
         stored: plan of the tile on the grid of the file, before the orientation.
         band: rows of the level that hold it.
+        part: part of the annotations that it shows.
     """
 
     tile: PictureTile
     stored: ResizePlan
     band: Band
+    part: Any
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Source:
-    """What the tiles of one picture share."""
+    """What the tiles of one picture share; `orientation` leads from the grid of the annotations to the display."""
 
     reference: SourceExample
     facts: RegionFacts
@@ -81,6 +92,7 @@ class _Source:
     values: TileValues
     annotations: TileAnnotations
     features: dict[str, Value]
+    orientation: int
 
     @property
     def level_size(self) -> Size:
@@ -148,14 +160,19 @@ class TileConverter:
 
     def _last(self, kept: Record | None, dropped: int, source: _Source) -> Iterator[Record]:
         """Yield the last record with what is known of the complete picture only."""
-        bad_objects = source.annotations.finish()
         if kept is None:
             raise SourceError(
                 SELECTION,
                 "all tiles are empty",
                 f"none of {dropped:,} holds an object or a label; --empty-tiles keep converts them",
             )
-        kept.facts.ledger.count("empty_tiles_dropped", dropped)
+        bad_objects = source.annotations.finish(kept.facts)
+        facts = kept.facts
+        facts.ledger.count("sources")
+        facts.ledger.count("empty_tiles_dropped", dropped)
+        facts.counts_source = True
+        facts.notes += source.facts.notes
+        facts.warnings += source.reference.notes
         yield replace(kept, bad_objects=(*kept.bad_objects, *bad_objects))
 
     def _plan(
@@ -214,6 +231,7 @@ class TileConverter:
             values=values,
             annotations=ANNOTATIONS[self.task](picture, files, reserve, threads),
             features=features,
+            orientation=orientation,
         )
 
     def _factor(self, facts: RegionFacts, annotated_gsd_m: float | None) -> tuple[float, float]:
@@ -253,7 +271,8 @@ class TileConverter:
             for first, last, columns in readers:
                 band = columns.rows(top, bottom, next_top)
                 for tile, plan in row[first:last]:
-                    yield _Job(tile=tile, stored=plan, band=band)
+                    part = source.annotations.cut(tile)
+                    yield _Job(tile=tile, stored=plan, band=band, part=part)
                 del band
 
     def _column_readers(
@@ -314,17 +333,17 @@ class TileConverter:
             source_size=tile.plan.source_size,
             labels=[],
             boxes=None,
-            warnings=reference.notes,
             is_tile=tile.number > 0,
+            counts_source=False,
         )
-        has_content = source.annotations.add(tile, features, facts)
+        has_content = source.annotations.add(tile, job.part, features, facts)
         if not has_content and not self._keeps_empty(reference, tile.number):
             return None
         window = source_window(job.stored, source.level_size)
         pixels, valid = job.band.cut(*window)
         pixels, valid = scale_window(pixels, valid, window, job.stored, source.level_size)
         channels, notes = source.values.apply(pixels)
-        facts.notes = (*source.facts.notes, *notes)
+        facts.notes = notes
         fill = recipe.padding()
         if valid is not None and not valid.all():
             channels = np.where(valid[..., None], channels, np.array(fill, channels.dtype))
@@ -338,7 +357,7 @@ class TileConverter:
             keys.TILE: np.array([tile.number]),
             keys.TILE_ORIGIN: np.array(tile.plan.origin),
             **source.features,
-            **size_features(tile.plan, source.facts.orientation),
+            **size_features(tile.plan, source.orientation),
         }
         if recipe.encoding != "raw":
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()

@@ -1,5 +1,6 @@
 """Levels, planes, masks, missing pixels and places of TIFF files, beside tifffile, rasterio and openslide."""
 
+import sys
 import tracemalloc
 import warnings
 from pathlib import Path
@@ -13,14 +14,16 @@ import tifffile
 from rasterio.enums import Resampling
 from rasterio.shutil import copy as copy_raster
 
-from halofeed.errors import SourceError
+from halofeed.errors import MissingExtraError, SourceError
 from halofeed.prep.convert.label_image import read_label_image
 from halofeed.prep.formats.picture import picture_formats
 from halofeed.prep.formats.picture.picture_formats import FIRST_OF_SEVERAL
+from halofeed.prep.formats.region import tiff_regions
 from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.region.tiff_regions import open_tiff_regions
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.drawn_tiffs import check_windows, draw, facts_of, opened, read_whole
+from tests.support.ndpi_writer import write_ndpi
 
 UTM = {"crs": "EPSG:32633", "transform": rasterio.Affine(10.0, 0.0, 500000.0, 0.0, -10.0, 5200000.0)}
 
@@ -224,6 +227,19 @@ def test_associated_alpha_is_divided_as_in_the_picture_decoders(tmp_path):
     )
     check_windows(path, picture_formats.FORMATS["tiff"][1](path.read_bytes()).load(False, (1, 1)).pixels)
     check_valid(path, picture[..., -1] > 0)
+
+
+def test_each_level_of_a_hamamatsu_slide_is_that_of_openslide_and_its_photograph_is_none(tmp_path):
+    path, picture = tmp_path / "slide.ndpi", np.tile(draw(3), (2, 2, 1))[:384, :512]
+    write_ndpi(path, [(picture, 20.0), (picture[::4, ::4], 5.0), (draw(3)[:64, :128], -1.0)], 0.5)
+    facts = facts_of(path)
+    assert facts.levels == ((384, 512), (96, 128))
+    assert facts.pixel_size_m == pytest.approx((0.5e-6, 0.5e-6))
+    with openslide.OpenSlide(path) as slide:
+        for number, (height, width) in enumerate(facts.levels):
+            level = slide.level_dimensions.index((width, height))
+            expected = np.asarray(slide.read_region((0, 0), level, (width, height)))[..., :3]
+            check_windows(path, expected, level=number)
 
 
 def test_the_scan_of_a_leica_slide_is_read_and_not_the_photograph_before_it(tmp_path):
@@ -529,6 +545,27 @@ def test_any_damage_of_the_directories_is_a_source_error(tmp_path):
         except SourceError as error:
             reasons.add(error.reason)
     assert len(reasons) >= 3
+
+
+def test_a_picture_in_one_compressed_strip_has_a_note_with_the_cure(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiff_regions, "LARGE_BLOCK_BYTES", 100_000)
+    for name, options in {
+        "a": {"compression": "lzw"},
+        "b": {},
+        "c": {"compression": "lzw", "tile": (64, 64)},
+    }.items():
+        layout = options if "tile" in options else {"rowsperstrip": 203, **options}
+        tifffile.imwrite(tmp_path / f"{name}.tif", draw(3), photometric="rgb", metadata=None, **layout)
+        notes = facts_of(tmp_path / f"{name}.tif").notes
+        assert (tiff_regions.LARGE_BLOCKS in notes) == (name == "a")
+
+
+@pytest.mark.parametrize("library", ["tifffile", "imagecodecs"])
+def test_a_missing_library_gives_the_command_that_installs_it(tmp_path, monkeypatch, library):
+    tifffile.imwrite(tmp_path / "a.tif", draw(1), metadata=None)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtraError, match=rf"{library} is not installed; pip install .*\[large\]"):
+        facts_of(tmp_path / "a.tif")
 
 
 def test_opening_reads_the_header_only(tmp_path):
