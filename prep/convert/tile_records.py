@@ -32,6 +32,7 @@ from halofeed.prep.formats.picture.image import apply_orientation
 from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.region.region_reader import RegionFacts, RegionReader
 from halofeed.prep.formats.region.region_rows import Band, RowReader, column_ranges, enough_level
+from halofeed.prep.formats.region.world_files import world_georeference
 from halofeed.prep.geometry.picture_tiles import PictureTile, PictureTiles, plan_picture_tiles, scale_size
 from halofeed.prep.geometry.resize import ResizePlan, Size, displayed_size
 from halofeed.prep.options.option import copy_options
@@ -214,7 +215,12 @@ class TileConverter:
             orientation=orientation,
             warning=warning,
         )
-        features: dict[str, Value] = {keys.TILE_WHOLE: np.array(scaled)}
+        place = facts.georeference or world_georeference(files, reference.source)
+        features: dict[str, Value] = {
+            keys.TILE_WHOLE: np.array(scaled),
+            keys.CRS: (place.crs if place else "").encode(),
+            keys.GEOTRANSFORM: (place.transform_text() if place else "").encode(),
+        }
         if values.range is not None:
             scales, offsets = values.range.scale
             features[keys.INTENSITY_SCALE] = np.array(scales, np.float32)

@@ -26,8 +26,7 @@ def world_georeference(files: SourceFiles, path: str) -> Georeference | None:
     stem, extension = splitext(path)
     letters = extension[1:].lower()
     names = [f"{letters[:1]}{letters[-1:]}w", f"{letters}w", "wld"]
-    listed = files.sizes()
-    found = next((f"{stem}.{name}" for name in names if f"{stem}.{name}" in listed), None)
+    found = next((f"{stem}.{name}" for name in names if files.size(f"{stem}.{name}") is not None), None)
     if found is None:
         return None
     try:
@@ -37,7 +36,7 @@ def world_georeference(files: SourceFiles, path: str) -> Georeference | None:
     if not all(map(math.isfinite, (a, b, d, e, x, y))) or a * e == b * d:
         raise SourceError("read", "world file gives pixels no area", found)
     crs = ""
-    if f"{stem}.prj" in listed:
+    if files.size(f"{stem}.prj") is not None:
         crs = files.head(f"{stem}.prj", _MAX_BYTES).decode("utf-8", "replace").strip("\ufeff \r\n\t")
     # The numbers are those of a center, and positions here begin at the corner of the pixel.
     return Georeference(to_map=(a, b, x - (a + b) / 2, d, e, y - (d + e) / 2), crs=crs)
