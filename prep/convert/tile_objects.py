@@ -166,6 +166,8 @@ class TileObjects:
         features[keys.OBJECT_IS_CROWD] = is_crowd.astype(np.int64)
         features.update(self._source_features(pieces))
         features.update(kept_features(boxes, recipe.keep))
+        if "corners" in recipe.keep:
+            features.update(corner_features(boxes, plan, self._picture.orientation))
         if "keypoints" in recipe.keep:
             features.update(self._keypoints(boxes, plan))
         if "corners" in recipe.keep:

@@ -32,6 +32,7 @@ from halofeed.prep.formats.picture.image import apply_orientation
 from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.region.region_reader import RegionFacts, RegionReader
 from halofeed.prep.formats.region.region_rows import Band, RowReader, column_ranges, enough_level
+from halofeed.prep.formats.region.world_files import world_georeference
 from halofeed.prep.geometry.picture_tiles import PictureTile, PictureTiles, plan_picture_tiles, scale_size
 from halofeed.prep.geometry.resize import ResizePlan, Size, displayed_size
 from halofeed.prep.options.option import copy_options
@@ -214,7 +215,12 @@ class TileConverter:
             orientation=orientation,
             warning=warning,
         )
-        features: dict[str, Value] = {keys.TILE_WHOLE: np.array(scaled)}
+        place = facts.georeference or world_georeference(files, reference.source)
+        features: dict[str, Value] = {
+            keys.TILE_WHOLE: np.array(scaled),
+            keys.CRS: (place.crs if place else "").encode(),
+            keys.GEOTRANSFORM: (place.transform_text() if place else "").encode(),
+        }
         if values.range is not None:
             scales, offsets = values.range.scale
             features[keys.INTENSITY_SCALE] = np.array(scales, np.float32)
@@ -254,7 +260,7 @@ class TileConverter:
         Tiles of one row are neighbors in the file, unless its orientation exchanges rows and columns.
         """
         orientation = source.facts.orientation
-        placed = [(tile, stored_plan(tile.plan, orientation)) for tile in source.tiles]
+        placed = [(tile, file_grid_plan(tile.plan, orientation)) for tile in source.tiles]
         placed.sort(key=lambda one: one[1].origin)
         rows = [list(group) for _, group in groupby(placed, key=lambda one: one[1].origin[0])]
         readers: list[tuple[int, int, RowReader]] = []
@@ -299,7 +305,7 @@ class TileConverter:
     def _reserve(self, source: _Source, reader: RegionReader, reserve: ReserveMemory, threads: int) -> None:
         """Reserve the memory of the bands, of a read, and of the tiles that exist at the same time."""
         recipe, facts = self.recipe, source.facts
-        plans = [stored_plan(tile.plan, facts.orientation) for tile in source.tiles]
+        plans = [file_grid_plan(tile.plan, facts.orientation) for tile in source.tiles]
         height = max(source_window(plan, source.level_size)[2] for plan in plans)
         rows = min(source.level_size[0], height + facts.row_steps[source.level])
         windows = sorted({source_window(plan, source.level_size)[1::2] for plan in plans})
@@ -374,13 +380,13 @@ def _extent(windows: Sequence[tuple[int, int, int, int]]) -> tuple[int, int]:
     return min(top for top, *_ in windows), max(top + height for top, _, height, _ in windows)
 
 
-def stored_plan(plan: ResizePlan, orientation: int) -> ResizePlan:
+def file_grid_plan(plan: ResizePlan, orientation: int) -> ResizePlan:
     """Return the plan of a tile on the grid of the file, before the orientation is applied, without padding.
 
     >>> plan = ResizePlan(
     ...     source_size=(30, 40), resized_size=(10, 10), output_size=(10, 10), scaled_size=(30, 40), origin=(0, 5)
     ... )
-    >>> stored_plan(plan, 3).origin, stored_plan(plan, 6).origin
+    >>> file_grid_plan(plan, 3).origin, file_grid_plan(plan, 6).origin
     ((20, 25), (25, 0))
     """
     (top, left), (height, width) = plan.origin, plan.resized_size

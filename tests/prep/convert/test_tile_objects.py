@@ -322,3 +322,28 @@ def test_rules_for_boxes_are_applied_once_on_the_whole_picture():
     found, _, dropped = all_tiles(tiled(boxes, boxes_zero_area="keep"))
     holders = [number for number, features in enumerate(found) if 2 in features[keys.OBJECT_INDEX]]
     assert len(holders) == 4 and not dropped  # it is within the overlaps of two rows and two columns
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_corners_of_a_piece_are_those_of_the_complete_object(orientation):
+    random, boxes = np.random.default_rng(orientation), []
+    for number in range(12):
+        corners = random.uniform(-4, 44, 2) + random.uniform(-9, 9, (4, 2))
+        (xmin, ymin), (xmax, ymax) = corners.min(axis=0), corners.max(axis=0)
+        # Every third object has the corners of its box.
+        given = tuple(corners.reshape(-1)) if number % 3 else ()
+        boxes.append(Box(ymin=ymin, xmin=xmin, ymax=ymax, xmax=xmax, label="car", corners=given))
+    picture = tiled(boxes, orientation=orientation, scale=0.8, keep=("corners",))
+    found, _, _ = all_tiles(picture)
+    seen = set()
+    for features, tile in zip(found, picture.tiles, strict=True):
+        shares = np.stack([features[key] for key in keys.CORNER_POINTS], axis=1).reshape(-1, 4, 2)
+        to_file = stored_to_file(tile.plan, orientation)
+        points = apply_affine(to_file, shares.astype(np.float64) * tile.plan.output_size)
+        for index, own in zip(features[keys.OBJECT_INDEX].tolist(), points, strict=True):
+            box = boxes[index]
+            upright = (box.xmin, box.ymin, box.xmax, box.ymin, box.xmax, box.ymax, box.xmin, box.ymax)
+            expected = np.reshape(box.corners or upright, (4, 2))
+            np.testing.assert_allclose(own[:, ::-1], expected, atol=1e-4)
+            seen.add(index)
+    assert len(seen) > 6
