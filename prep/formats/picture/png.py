@@ -196,7 +196,7 @@ def pixel_chunks(data: bytes, header: PngHeader) -> Iterator[memoryview]:
             at += payload + 12
 
 
-def is_interlaced(data: bytes, header: PngHeader) -> bool:
+def has_passes(data: bytes, header: PngHeader) -> bool:
     """Return whether the rows of a PNG are spread over several passes."""
     return data[header.chunks[0][1] + 12] != 0
 
