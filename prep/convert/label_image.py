@@ -55,7 +55,7 @@ _STACK_CURE = (
 )
 _OPENERS: tuple[tuple[bytes | tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
     (PNG_SIGNATURE, PngImagePlugin.PngImageFile),
-    ((b"II*\0", b"MM\0*"), TiffImagePlugin.TiffImageFile),
+    ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), TiffImagePlugin.TiffImageFile),
     (b"BM", BmpImagePlugin.BmpImageFile),
     ((b"GIF87a", b"GIF89a"), GifImagePlugin.GifImageFile),
 )
@@ -423,8 +423,8 @@ class DrawnPixels:
         keep = ",".join(str(value) for value in drawn[:20] if pixels[value] >= least) or "1"
         detail = (
             f"{path}: {len(scattered)} of its values ({', '.join(map(str, scattered[:5]))}, ...) are of single pixels, "
-            f"as where edges were blended or compressed with loss; save it by nearest neighbor and without loss, or keep "
-            f"the values of classes alone with --classes {keep}"
+            "as where edges were blended or compressed with loss; save it by nearest neighbor and without loss, or "
+            f"keep the values of classes alone with --classes {keep}"
         )
         raise SourceError("annotation", "label holds values that nobody drew", detail)
 

@@ -1,8 +1,8 @@
-"""Class indices of the label images of one picture in bands of rows, with the rules of `label_image` for complete files.
+"""Class indices of a picture's label images in bands of rows, with the rules of `label_image` for complete files.
 
-A large label image is read twice. The first time gives the distinct stored samples. A file of one row with these samples
-goes through `read_label_image`, so its rules about palettes, colors and gray forms see what they would see in the complete
-file. The second time, each sample is looked up in the table that this gives:
+A large label image is read twice. The first time gives the distinct stored samples. A file of one row with these
+samples goes through `read_label_image`, so its rules about palettes, colors and gray forms see what they would see in
+the complete file. The second time, each sample is looked up in the table that this gives:
 
     samples of the file      0 0 5 5 9 ...        distinct   0 5 9
     classes of the tiles     0 0 1 1 2 ... <───── classes    0 1 2
@@ -295,9 +295,9 @@ class _LabelFiles:
         values = {path: self._values(path) for path in self.files}
         step = max(1, HELD_PIXELS // 4 // self.size[1])
         for top in range(0, self.size[0], step):
-            rows = min(step, self.size[0] - top)
+            read = partial(_take, values, min(step, self.size[0] - top))
             found, overlapped, classes = merged_labels(
-                self.recipe, self.labels, self.reference, lambda path: values[path](rows), lambda *_: None
+                self.recipe, self.labels, self.reference, read, lambda *_: None
             )
             assert found is not None
             yield found.astype(self.labels.dtype, copy=False), overlapped, classes
@@ -315,3 +315,7 @@ class _LabelFiles:
             return table.values_of(together[:rows])
 
         return take
+
+
+def _take(values: Mapping[str, Callable[[int], Classes]], rows: int, path: str) -> Classes:
+    return values[path](rows)

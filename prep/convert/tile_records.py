@@ -23,6 +23,7 @@ from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.picture_records import size_features
 from halofeed.prep.convert.picture_tasks import annotated_orientation
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
+from halofeed.prep.convert.tile_labels import LabelsOfTiles
 from halofeed.prep.convert.tile_objects import TileObjects
 from halofeed.prep.convert.tile_tasks import ClassesOfTiles, TileAnnotations, TiledPicture
 from halofeed.prep.convert.tile_values import TileValues, plan_values
@@ -61,6 +62,7 @@ MapInOrder = Callable[[Callable[["_Job"], "Record | None"], Iterable["_Job"]], I
 ANNOTATIONS: Mapping[str, Callable[[TiledPicture, SourceFiles, ReserveMemory, int], TileAnnotations]] = {
     "classification": ClassesOfTiles,
     "detection": TileObjects,
+    "segmentation": LabelsOfTiles,
 }
 """Annotations by the names of `halofeed.schemas.tasks.TASKS`."""
 
@@ -258,7 +260,7 @@ class TileConverter:
         Tiles of one row are neighbors in the file, unless its orientation exchanges rows and columns.
         """
         orientation = source.facts.orientation
-        placed = [(tile, stored_plan(tile.plan, orientation)) for tile in source.tiles]
+        placed = [(tile, file_grid_plan(tile.plan, orientation)) for tile in source.tiles]
         placed.sort(key=lambda one: one[1].origin)
         rows = [list(group) for _, group in groupby(placed, key=lambda one: one[1].origin[0])]
         readers: list[tuple[int, int, RowReader]] = []
@@ -303,7 +305,7 @@ class TileConverter:
     def _reserve(self, source: _Source, reader: RegionReader, reserve: ReserveMemory, threads: int) -> None:
         """Reserve the memory of the bands, of a read, and of the tiles that exist at the same time."""
         recipe, facts = self.recipe, source.facts
-        plans = [stored_plan(tile.plan, facts.orientation) for tile in source.tiles]
+        plans = [file_grid_plan(tile.plan, facts.orientation) for tile in source.tiles]
         height = max(source_window(plan, source.level_size)[2] for plan in plans)
         rows = min(source.level_size[0], height + facts.row_steps[source.level])
         windows = sorted({source_window(plan, source.level_size)[1::2] for plan in plans})
@@ -378,13 +380,13 @@ def _extent(windows: Sequence[tuple[int, int, int, int]]) -> tuple[int, int]:
     return min(top for top, *_ in windows), max(top + height for top, _, height, _ in windows)
 
 
-def stored_plan(plan: ResizePlan, orientation: int) -> ResizePlan:
+def file_grid_plan(plan: ResizePlan, orientation: int) -> ResizePlan:
     """Return the plan of a tile on the grid of the file, before the orientation is applied, without padding.
 
     >>> plan = ResizePlan(
     ...     source_size=(30, 40), resized_size=(10, 10), output_size=(10, 10), scaled_size=(30, 40), origin=(0, 5)
     ... )
-    >>> stored_plan(plan, 3).origin, stored_plan(plan, 6).origin
+    >>> file_grid_plan(plan, 3).origin, file_grid_plan(plan, 6).origin
     ((20, 25), (25, 0))
     """
     (top, left), (height, width) = plan.origin, plan.resized_size
