@@ -370,14 +370,12 @@ def _in_pixels(picture: _Picture, found: _Found, crs: str, *, swapped: bool) -> 
 
     place = picture.place
     assert place is not None
-    rings = [ring for one in found.features for part in one.parts for ring in part]
+    rings = [ring for one in found.features for ring in _rings(one)]
     if not rings:
         return list(found.features)
-    closed = [np.concatenate([ring, ring[:1]])[:, :: -1 if swapped else 1] for ring in rings]
-    if crs and is_geographic(crs):
-        closed = [_unwrapped(ring) for ring in closed]
+    closed = [_closed(ring, swapped=swapped, is_degrees=bool(crs) and is_geographic(crs)) for ring in rings]
     starts = np.cumsum([0, *map(len, closed)])[:-1].tolist()
-    transform = transform_between(crs, place.crs) if crs else lambda points: points
+    transform = transform_between(crs, place.crs) if crs else np.asarray
     tolerance = CHORD_PIXELS * pixel_length(place)
     moved, begins = transform_lines(np.concatenate(closed), starts, transform, tolerance)
     lines = np.split(moved, begins[1:])
@@ -389,6 +387,17 @@ def _in_pixels(picture: _Picture, found: _Found, crs: str, *, swapped: bool) -> 
         replace(one, parts=tuple(tuple(next(pixels) for _ in part) for part in one.parts))
         for one in found.features
     ]
+
+
+def _rings(feature: Feature) -> Iterator[Ring]:
+    return (ring for part in feature.parts for ring in part)
+
+
+def _closed(ring: Ring, *, swapped: bool, is_degrees: bool) -> Ring:
+    """Return a ring that ends with its first point, with x before y."""
+    closed = np.concatenate([ring, ring[:1]])
+    ordered = closed[:, ::-1] if swapped else closed
+    return _unwrapped(ordered) if is_degrees else ordered
 
 
 def _unwrapped(ring: Ring) -> Ring:
@@ -429,7 +438,7 @@ def _check_pixels(picture: _Picture, found: _Found) -> None:
     """Raise SourceError unless all features may be in pixels of a picture without a georeference."""
     assert picture.size is not None
     height, width = picture.size
-    points = [ring for one in found.features for part in one.parts for ring in part]
+    points = [ring for one in found.features for ring in _rings(one)]
     if not points:
         return
     joined = np.concatenate(points)
