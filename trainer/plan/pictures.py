@@ -399,14 +399,13 @@ def _search_windows(
 
 
 def _window_sizes(pictures: Pictures, config: TrainConfig, cores: int, least: int) -> list[Size]:
-    """Return the windows to try, the whole picture first; for one core only that, because its windows are tiles.
+    """Return the windows to try, the whole picture first.
 
-    Windows of `least` pixels, the largest tile that fits one core, or fewer are left out.
+    Windows of `least` pixels, the largest tile that fits one core, or fewer are left out. One core has windows too:
+    their sides are fitted to the picture, so tiles of 2,048 pixels compared only with windows over more cores would
+    lose by their larger overlap.
     """
-    whole = whole_size(pictures.size, config, cores)
-    if cores == 1:
-        return [whole]
-    sizes = [whole]
+    sizes = [whole_size(pictures.size, config, cores)]
     for count in range(2, max(pictures.size)):
         size = window_size(pictures.size, pictures.overlap, config, cores, count)
         # Rounding up to rows that divide by the cores bounds how small windows become.
