@@ -31,7 +31,8 @@ EQUAL_COST = 1.05
 _SURELY_TOO_LARGE = 2.0
 """Windows whose memory, estimated from the tiles, is this many times the limit are not compiled.
 
-RetinaNet of 1,280 x 1,280 pixels, scaled to 2,560 x 2,560, is estimated 24 % too high (docs/plan.md).
+The estimate was up to 52 % too high (RetinaNet of 10,240 x 10,080 pixels over 8 cores, from a tile of 2,048), so what is
+skipped does not fit.
 """
 _SPLIT_STRIDE = 32
 """Rows of a window are a multiple of this per core, so that all levels of a backbone divide."""

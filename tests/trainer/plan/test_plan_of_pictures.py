@@ -117,7 +117,9 @@ def largest_whole_object(size: Any, tile: Any, grid: Any) -> int | None:
     st.tuples(st.integers(50, 900), st.integers(50, 900)), st.sampled_from((0, 7, 32)), st.integers(1, 9),
     st.sampled_from((1, 2, 8)),
 )  # fmt: skip
-def test_windows_divide_by_the_cores_and_are_no_more_than_asked(size: Any, shared: int, count: int, cores: int):
+def test_windows_divide_by_the_cores_and_are_no_more_than_asked(
+    size: Any, shared: int, count: int, cores: int
+):
     height, width = window_size(size, (shared, shared), UNET, cores, count)
     assert height % (coarsest_stride(UNET) * cores) == 0 and width % coarsest_stride(UNET) == 0
     if min(height, width) <= shared:
@@ -132,7 +134,10 @@ def test_windows_divide_by_the_cores_and_are_no_more_than_asked(size: Any, share
     [
         (("--tile-sizes", 2048), "larger than the picture of 300x400; take --tile-sizes 300x400"),
         (("--tile-sizes", 64, "--tile-overlap", "64,64"), "take at most --tile-overlap 63,63"),
-        (("--tile-sizes", 60), "a multiple of 8, the stride of the coarsest level of unet; take --tile-sizes 64"),
+        (
+            ("--tile-sizes", 60),
+            "a multiple of 8, the stride of the coarsest level of unet; take --tile-sizes 64",
+        ),
         (("--tile-sizes", "64x4", "--tile-overlap", "0,0"), "take --tile-sizes 64x8"),
         (("--config", "retinanet_small", "--tile-sizes", 16, "--object-size", 8), "take --tile-sizes 32"),
         (("--config", "unet3d_128", "--tile-sizes", 64, "--object-size", 8), "take a config for pictures"),
@@ -157,7 +162,9 @@ def test_the_largest_window_that_fits_is_found_with_few_compilations(monkeypatch
     asked: list[tuple[int, ...]] = []
 
     def compile_all(requests, cache, **_):
-        asked.extend((*request.config.image_shape[:2], request.config.cores_per_replica) for request in requests)
+        asked.extend(
+            (*request.config.image_shape[:2], request.config.cores_per_replica) for request in requests
+        )
         return [CompileResult(compiled=compiled(request.config)) for request in requests]
 
     def compiled(config):
@@ -168,18 +175,24 @@ def test_the_largest_window_that_fits_is_found_with_few_compilations(monkeypatch
         if pixels > 8 << 20:
             needed = f"{pixels * 2048 / GIB:.2f}G"
             return {**facts, "out_of_memory": f"RESOURCE_EXHAUSTED: Used {needed} of 16.00G hbm"}
-        memory = {**dict.fromkeys(("argument", "output", "alias", "generated_code"), 0), "temp": pixels * 2048}
+        memory = {
+            **dict.fromkeys(("argument", "output", "alias", "generated_code"), 0),
+            "temp": pixels * 2048,
+        }
         return {**facts, "memory": memory, "cost": {"flops": 1e6 * pixels}, "hlo": ""}
 
     monkeypatch.setattr(planned, "compile_all", compile_all)
     pictures = Pictures(size=(20000, 20000), count=5, tile_sizes=((1024, 1024),), overlap=(128, 128))
     config = TrainConfig(model="retinanet")
-    plan = plan_pictures(Request(config=config, topology="v3-8"), pictures, cores=(1, 8), cache=CompileCache(tmp_path))
+    plan = plan_pictures(
+        Request(config=config, topology="v3-8"), pictures, cores=(1, 8), cache=CompileCache(tmp_path)
+    )
     windows = [entry for entry in plan["ways"] if entry["split"]["cores"] == 8]
     fitting = {
         count: window
         for count in range(1, 30)
-        if (window := window_size(pictures.size, pictures.overlap, config, 8, count))[0] * window[1] <= 8 * 8 << 20
+        if (window := window_size(pictures.size, pictures.overlap, config, 8, count))[0] * window[1]
+        <= 8 * 8 << 20
     }
     assert windows[-1]["split"]["fits"] and tuple(windows[-1]["record_size"]) == fitting[min(fitting)]
     assert not windows[0]["split"]["fits"]
