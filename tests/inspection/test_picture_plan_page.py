@@ -25,9 +25,10 @@ def plan() -> dict[str, Any]:
     fitting = {**kept, "total": 10 * GIB, "activations": 8 * GIB, "padding": GIB, "program": 0, "limit": None}
     refused = {**kept, "total": 20 * GIB, "limit": 15 * GIB, "compiler": "<b>out of memory</b>"}
     split = {"cores": 8, "partition": "image=1,8,1,1", "replicas": 1, "batch_size": 1}
+    unsplit = {"cores": 1, "partition": "", "replicas": 8, "batch_size": 8}
     sent = {"halos": 4.8e7, "all-reduces": 1e8, "gathers": 0}
     made = [
-        ((2048, 2048), {**common, **work, "cores": 1, "partition": "", "replicas": 8, "batch_size": 8, "memory": fitting}),
+        ((2048, 2048), {**common, **work, **unsplit, "memory": fitting}),
         ((10240, 10080), {**common, **split, "fits": False, "memory": refused}),
         ((6912, 6752), {**common, **work, **split, "memory": fitting, "sent_bytes": sent}),
     ]  # fmt: skip
@@ -79,4 +80,4 @@ def test_a_plan_in_which_nothing_fits_has_no_commands() -> None:
     nothing = {**plan(), "ways": plan()["ways"][1:2]}
     best, reason = choose(nothing["ways"])
     text = describe_picture_plan({**nothing, "recommended": best, "reason": reason})
-    assert "No way: nothing fits: take smaller --tile-sizes" in text and "halofeed train" not in text
+    assert "No way: nothing fits: take --remat" in text and "halofeed train" not in text

@@ -31,8 +31,8 @@ EQUAL_COST = 1.05
 _SURELY_TOO_LARGE = 2.0
 """Windows whose memory, estimated from the tiles, is this many times the limit are not compiled.
 
-The estimate was up to 52 % too high (RetinaNet of 10,240 x 10,080 pixels over 8 cores, from a tile of 2,048), so what is
-skipped does not fit.
+The estimate was up to 52 % too high: RetinaNet of 10,240 x 10,080 pixels over 8 cores, from a tile of 2,048
+(docs/plan.md).
 """
 _SPLIT_STRIDE = 32
 """Rows of a window are a multiple of this per core, so that all levels of a backbone divide."""
@@ -510,7 +510,7 @@ def choose(ways: Sequence[dict[str, Any]], object_size: int = 0) -> tuple[int | 
     """
     fitting = [index for index, way in enumerate(ways) if way["split"]["fits"]]
     if not fitting:
-        return None, "nothing fits: take smaller --tile-sizes, --remat, or a machine with more memory"
+        return None, "nothing fits: take --remat, or a machine with more memory"
     whole = [index for index in fitting if covers(ways[index], object_size)]
     allowed = whole or fitting
     by_time = all(ways[index]["epoch"]["seconds"] is not None for index in allowed)

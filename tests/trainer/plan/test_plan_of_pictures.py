@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.errors import UsageError
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan import pictures as planned
 from halofeed.trainer.plan.compiling import CompileCache, CompileResult
@@ -47,7 +46,7 @@ CHOICES = {
     ),
     "an object of the overlap": ([way(10), way(20, 8, whole_object=None)], 128, 0, "objects of 128 pixels whole"),
     "no way shows it": ([way(10)], 200, 0, "no way shows objects of 200 pixels whole: take --tile-overlap 200,200"),
-    "nothing": ([way(0), way(0, 8)], 0, None, "take smaller --tile-sizes"),
+    "nothing": ([way(0), way(0, 8)], 0, None, "take --remat"),
     "FLOP without published peaks": (
         [way(10, epoch={"flops": 9, "seconds": None}), way(10, epoch={"flops": 5, "seconds": None})],
         0, 1, "lowest FLOP",
