@@ -36,7 +36,9 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "schemas": dict.fromkeys(("numpy",), ANYWHERE),
     "prep": {
         **dict.fromkeys(("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE),
-        **dict.fromkeys(("regex", "yaml", "pyarrow", "h5py"), INSIDE_FUNCTIONS),
+        **dict.fromkeys(
+            ("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj"), INSIDE_FUNCTIONS
+        ),
     },
     "storage": {
         "numpy": ANYWHERE,
@@ -58,6 +60,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
 ONLY_IN_FILES = {
     ("prep", "yaml"): {"prep/annotations/documents.py"},
     ("prep", "regex"): {"prep/annotations/patterns.py"},
+    ("prep", "pyproj"): {"prep/geometry/map_coordinates.py"},
     ("prep", "pyarrow"): {"prep/sources/parquet.py"},
     ("loader", "tensorflow"): {"loader/stream.py", "loader/assemble.py", "loader/device/ops.py"},
     ("loader", "jax"): {"loader/mesh_batches.py", "loader/dataset.py", "loader/device/ops.py"},
@@ -74,6 +77,10 @@ ONLY_IN_FILES = {
     ("prep", "h5py"): {"prep/formats/volume/minc.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
     ("prep", "pydicom"): {f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")},
+    **{
+        ("prep", name): {f"prep/formats/region/tiff_{part}.py" for part in ("blocks", "regions")}
+        for name in ("tifffile", "imagecodecs")
+    },
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},
     ("pipelines", "apache_beam"): {
         *(
@@ -506,7 +513,9 @@ def opened(text: str) -> Iterator[tuple[int, str]]:
         if name in OPENING_CALLS and name not in own:
             yield node.lineno, name
         elif isinstance(node.func, ast.Attribute) and (
-            node.func.attr in OPENING_METHODS or (node.func.attr == "open" and has_mode(node))
+            # A path's `read_bytes` has no arguments; that of a reader of regions counts memory.
+            (node.func.attr in OPENING_METHODS and not (node.func.attr == "read_bytes" and node.args))
+            or (node.func.attr == "open" and has_mode(node))
         ):
             yield node.lineno, f".{node.func.attr}"
 

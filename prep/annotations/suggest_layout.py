@@ -47,9 +47,11 @@ _TEXT_LABELS = {
     ),  # a grid of classes has no shares
     "a KITTI label": ("kitti", re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*")),
     "a VisDrone label": (None, re.compile(r"\s*-?\d+(\s*,\s*-?\d+){7}\s*,?\s*")),
-    "a DOTA label": (None, re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*")),
+    "a DOTA label": ("dota", re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+(\S+\s+[0-2]|[A-Za-z]\S*)\s*")),
 }
 """Layout that reads a text file that accompanies an image, None if there is none, and the form of each line."""
+_DOTA_HEADER = ("acquisition dates:", "imagesource:", "gsd:")
+"""Beginnings of the lines about the picture in DOTA's files."""
 _COCO_KEYS = frozenset(
     ("images[].file_name", "images[].coco_url", "annotations[].image_id", "annotations[].segments_info")
 )
@@ -72,7 +74,9 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
         ),
         ("BDD100K's", None, ('"box2d"',)),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
+        ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
     ),
+    ".geojson": (("GeoJSON", "geojson", ('"(features|geometry)"',)),),
     ".xml": (
         (
             "of the LabelMe web tool, in XML",
@@ -120,6 +124,8 @@ _FOREIGN_FILES = tuple(
     )
 )
 """Files that are not read: what they are, what to do, and their names in lower case."""
+_VECTOR_FILE = re.compile(r".*\.(gpkg|shp|kml|kmz|gml|fgb)")
+"""Outlines of a geographic information system in other formats than GeoJSON."""
 _FOREIGN_BYTES = {
     b"PK\x03\x04": "it is a ZIP file, such as a workbook: save the table as CSV in UTF-8",
     b"\xd0\xcf\x11\xe0": "it is a workbook: save the table as CSV in UTF-8",
@@ -130,7 +136,7 @@ _FOREIGN_BYTES = {
 """First bytes of files that are no tables, and what to do about each."""
 _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
-    ("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely", "wider")
+    ("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider")
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _MASK_FOLDER = re.compile(
@@ -328,10 +334,11 @@ def _detect_text_labels(files: ListedFiles, paths: Sequence[str]) -> Hint | None
 
 def _text_label(text: str) -> tuple[str, str | None] | None:
     """Return the kind of a text file of labels by the form of its first lines, and the layout that reads it."""
-    # DOTA's files begin with two lines about the picture.
-    lines = [
-        line for line in text.splitlines() if line.strip() and not line.startswith(("imagesource", "gsd"))
-    ]
+    # DOTA's files begin with lines about the picture, which are all of the file of one without objects.
+    written = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in written if not line.startswith(_DOTA_HEADER)]
+    if written and not lines:
+        return "a DOTA label", "dota"
     for kind, (layout, form) in _TEXT_LABELS.items():
         # Five lines: a file may have thousands.
         if lines and all(form.fullmatch(line) for line in lines[:5]):
@@ -525,6 +532,18 @@ def _detect_foreign_files(files: ListedFiles, paths: Sequence[str]) -> Hint | No
     return None
 
 
+def _detect_vector_file(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect GeoPackage, Shapefile and other files with outlines on the map, also beside pictures."""
+    path = next((path for path in paths if _VECTOR_FILE.fullmatch(path.lower())), None)
+    if path is None:
+        return None
+    # RFC 7946, section 4: GeoJSON has longitude and latitude.
+    command = f"ogr2ogr -t_srs EPSG:4326 {shlex.quote(splitext(path)[0])}.geojson {shlex.quote(path)}"
+    return Hint(
+        what=f"{path} has outlines on the map", fix=f"convert it with {command}, and take --layout geojson"
+    )
+
+
 def _lies_in(folders: re.Pattern[str], path: str) -> bool:
     return any(folders.fullmatch(folder) for folder in path.split("/")[:-1])
 
@@ -605,6 +624,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_dataset_json,
     partial(_detect_marks, extension=".json"),
     _detect_coco,
+    partial(_detect_marks, extension=".geojson"),
     partial(_detect_marks, extension=".xml"),
     _detect_text_labels,
     _detect_yolo_yaml,
@@ -620,4 +640,5 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_foreign_files,
     _detect_foreign_table,
     _detect_pointer,
+    _detect_vector_file,
 )

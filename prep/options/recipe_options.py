@@ -369,12 +369,33 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     oriented_boxes: Literal["upright", "drop"] = option(
         "upright",
-        "boxes that are turned (YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO and VOC): the "
-        "upright box around each, or leave them out; both are counted. --ignore-columns rotation takes boxes as they "
-        "are before they are turned",
+        "boxes that are turned (DOTA, YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO and VOC): "
+        "the upright box around each, or leave them out; both are counted. --ignore-columns rotation takes boxes as "
+        "they are before they are turned. --keep corners keeps their corners too",
         choices=("upright", "drop"),
         needs=_BOXES,
         omitted="upright",
+    )
+    class_property: str | None = option(
+        None,
+        "GeoJSON: property with the class; default: QuPath's classification, class, label, category, type_id and "
+        "other usual names, or the only one whose texts repeat",
+        needs=of_layouts("geojson"),
+        omitted=True,
+    )
+    one_class: str | None = option(
+        None,
+        "GeoJSON: all features are objects of this class, e.g. building",
+        needs=of_layouts("geojson"),
+        omitted=True,
+    )
+    coordinates: str = option(
+        "auto",
+        "GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each picture; "
+        "lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member crs, else "
+        "longitude and latitude; pixels for QuPath, and for pictures without a georeference",
+        needs=of_layouts("geojson"),
+        omitted="auto",
     )
     empty_classes: tuple[str, ...] = option(
         (),
@@ -385,10 +406,12 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     keep: tuple[str, ...] = option(
         (),
-        "further attributes of each object to keep: category_id (COCO's own number of the class), occluded (COCO, VOC, "
-        "tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; the same number for "
-        "each object, missing ones with visibility 0). The loader gives them with include=, except view and "
-        "keypoints, which are for readers of the TF Object Detection API's keys",
+        "further attributes of each object to keep: category_id (COCO's own number of the class), corners (the four "
+        "corners of oriented boxes and outlines of four points, in the order of the annotation, and those of the box "
+        "of other objects; resizing with two scales moves each corner exactly, which may skew a rectangle), "
+        "occluded (COCO, VOC, tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; "
+        "the same number for each object, missing ones with visibility 0). The loader gives them with include=, except "
+        "view and keypoints, which are for readers of the TF Object Detection API's keys",
         needs=_BOXES,
     )
     several_classes: Literal["refuse", "keep"] = option(
