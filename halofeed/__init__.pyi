@@ -957,6 +957,11 @@ def plan(
     classes: int = 0,
     search: Literal['side', 'batch', 'depth'] | None = None,
     savings: bool = False,
+    picture_size: Sequence[int] | None = None,
+    pictures: int | None = None,
+    tile_sizes: Sequence[str | int] | None = None,
+    tile_overlap: Sequence[int] | None = None,
+    object_size: int | None = None,
     html: StrPath | None = None,
     jobs: int | None = None,
     debug: bool = False,
@@ -974,10 +979,15 @@ def plan(
         topology: v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8 and larger; the grid of the chips, v3:4x8; cpu:8 for
             virtual devices; gpu:1 for the GPUs of this machine.
         cores_per_replica: the splits to compile (default: 1,2,4,8,16, up to the machine's number of cores).
-        images_per_replica: default: the recipe's batch over all replicas.
+        images_per_replica: default: the recipe's batch over all replicas; 1 with picture_size.
         classes: number of classes without a data set (default: a usual number).
         search: find the largest that fits at each split, by bisection.
         savings: also compute the savings of remat and of smaller optimizers.
+        picture_size: compare tiles of pictures of this size in pixels with splits of the picture over cores.
+        pictures: with picture_size: pictures in an epoch (default: 1).
+        tile_sizes: with picture_size: the tiles to compare (default: 512,1024,2048).
+        tile_overlap: with picture_size: minimum overlap of neighbors (default: object_size, else 128).
+        object_size: with picture_size: longest side of the largest object, which a tile must show whole.
         html: also write the plan as a page.
         jobs: parallel compilations (default: by cores and memory).
         debug: show the whole traceback of an error.

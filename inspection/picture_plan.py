@@ -101,6 +101,15 @@ def _memory(way: Way, plan: Mapping[str, Any], unit: str) -> tuple[str, str]:
     return f"{memory['total'] / UNITS[unit]:.2f}", percent(1 - memory["total"] / limit) if fits else ""
 
 
+def duration(value: float) -> str:
+    """Format the time of an epoch in seconds, or in minutes from 100 seconds on.
+
+    >>> duration(12.345), duration(2390)
+    ('12.3 s', '39.8 min')
+    """
+    return seconds(value) if value < 100 else f"{value / 60:,.1f} min"
+
+
 def _figures(way: Way) -> tuple[str, ...]:
     """Format the grid of a way, and its work if it fits."""
     whole, context = way["whole_object"], way["context"]
@@ -109,7 +118,7 @@ def _figures(way: Way) -> tuple[str, ...]:
         sent = way["split"]["sent_bytes"]["halos"]
         halos = human_bytes(round(sent)) if sent else "-"
         at_best = way["epoch"]["seconds"]
-        epoch = f"{way['epoch']['flops'] / 1e15:.3g}", "" if at_best is None else seconds(at_best)
+        epoch = f"{way['epoch']['flops'] / 1e15:.3g}", "" if at_best is None else duration(at_best)
     return (
         f"{way['records']:,}",
         str(way["images_per_step"]),
