@@ -170,6 +170,12 @@ def convert(
     ignore_label: str | int | Sequence[str | int] = (),
     missing_masks: Literal['refuse', 'prediction'] = 'refuse',
     missing_classes: Literal['refuse', 'empty'] = 'refuse',
+    scale: float = 1.0,
+    gsd_m: float = 0.0,
+    min_visible: float = 0.3,
+    empty_tiles: str = 'keep',
+    bands: Sequence[int] = (),
+    value_range: Sequence[float] = (),
     debug: bool = False,
 ) -> Dataset:
     """Convert images and annotations into sharded TFRecords, and open the result; the same call resumes.
@@ -247,7 +253,8 @@ def convert(
         interpolation: how images are resized and resampled. Pictures and clips: tf1-* and tf2-* give TensorFlow's own
             pixels (default: antialias). Volumes: linear or cubic, with smoothing before downsampling (default:
             linear).
-        channels: pictures: 1 gray, 3 color (default), 4 color and alpha; volumes: channels of each scan (default: 1).
+        channels: pictures: 1 gray, 3 color (default), 4 color and alpha; tiles: any number of bands, see bands;
+            volumes: channels of each scan (default: 1).
         dtype: stored type. Pictures: uint8 scales 16-bit sources down, uint16 keeps them (default: uint8). Volumes:
             int16 whole HU (default), uint8 the window (default with one), float32, bfloat16.
         sample_bits: pictures and clips of 16 bits stored as uint8: number of bits that their samples use, e.g. 12
@@ -271,16 +278,18 @@ def convert(
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
             no usable segmentation): drop only the object and list it in rejected.jsonl, or reject its image.
-        oriented_boxes: boxes that are turned (YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO
-            and VOC): the upright box around each, or leave them out; both are counted. ignore_columns rotation takes
-            boxes as they are before they are turned.
+        oriented_boxes: boxes that are turned (DOTA, YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in
+            COCO and VOC): the upright box around each, or leave them out; both are counted. ignore_columns rotation
+            takes boxes as they are before they are turned. keep corners keeps their corners too.
         empty_classes: classes of pictures (tags, choices, annotations without a box) that mean that there is no
             object, beside usual names such as empty. A picture with another class and without a box of it is
             rejected.
-        keep: further attributes of each object to keep: category_id (COCO's own number of the class), occluded (COCO,
-            VOC, tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; the same
-            number for each object, missing ones with visibility 0). The loader gives them with include=, except view
-            and keypoints, which are for readers of the TF Object Detection API's keys.
+        keep: further attributes of each object to keep: category_id (COCO's own number of the class), corners (the
+            four corners of oriented boxes and outlines of four points, in the order of the annotation, and those of
+            the box of other objects; resizing with two scales moves each corner exactly, which may skew a rectangle),
+            occluded (COCO, VOC, tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints
+            (COCO; the same number for each object, missing ones with visibility 0). The loader gives them with
+            include=, except view and keypoints, which are for readers of the TF Object Detection API's keys.
         several_classes: classification, not from folders: refuse a picture with several classes (in several rows, or
             in a list), or keep all of them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed
             train` refuses such a data set.
@@ -317,11 +326,12 @@ def convert(
         depth: slices of a record: every source is a CT or MR volume, brought to depth x height x width.
         spacing_mm: resample to this spacing, e.g. 2,1.5,1.5; default: the scan's own.
         fit: how a scan is brought to the static shape: crop-or-pad around center, stretch whatever the spacing, or
-            tiles, as many records as cover it.
+            tiles, as many records as cover it; pictures: tiles of height x width cover each picture.
         center: crop-or-pad: center of the crop: the volume's, the foreground's (above -500 where the scan has air of
             -500 and less, else above its mean) or the label's.
         crop_foreground: crop to the foreground before fit.
-        tile_overlap: tiles: minimum overlap of neighbors in voxels, e.g. 8,64,64.
+        tile_overlap: tiles: minimum overlap of neighbors, in voxels, e.g. 8,64,64, or of pictures in pixels of the
+            scaled picture, e.g. 128,128.
         mask_interpolation: how masks are resampled: the class with the largest weight, or nearest, which is 40 times
             as fast and up to half a source voxel off.
         slice_wise: use the nearest slice across thick slices, as nnU-Net does; auto: if the slice spacing is over 3
@@ -332,7 +342,8 @@ def convert(
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
             scan.
-        window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR).
+        window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR);
+            tiles: for each picture and band, of its pixels that are not nodata, e.g. 2,98.
         normalize: subtract a mean and divide by a deviation: scan uses each scan's and channel's own, of the values
             above its smallest one (z-score); MEAN/DEVIATION, e.g. 101.3/38.2, is the same for all scans, after the
             window. Stored as float32 or bfloat16; the manifest, or each record where scans differ, states how to undo
@@ -422,6 +433,18 @@ def convert(
             labels.
         missing_classes: class-masks, bids: a scan that lacks the mask of a class is rejected, or the class is empty
             there; SEG and RTSTRUCT: the same for a scan whose label names none of the classes.
+        scale: scale the picture by this factor before it is cut, e.g. 0.5; a pyramid is read at the level that is
+            enough.
+        gsd_m: scale the picture to this ground sample distance in meters per pixel, e.g. 0.5; the file states its
+            own.
+        min_visible: share of an object's box that a tile must show, 0 to 1. An object that it shows less of stays in
+            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background.
+        empty_tiles: tiles without an object, or whose label is background only: keep all, drop all, or keep this
+            share of them, e.g. 0.1, chosen by a stable hash.
+        bands: bands of the file that become channels, in order, counted from 1, e.g. 4,3,2; default: all, which
+            channels must match.
+        value_range: values of more than 8 bits: the low and the high end that become 0 and 255, e.g. 0,3000; see
+            window_percentiles for a range of each picture.
         debug: show the whole traceback of an error.
 
     Raises:
@@ -560,6 +583,12 @@ def dry_run(
     ignore_label: str | int | Sequence[str | int] = (),
     missing_masks: Literal['refuse', 'prediction'] = 'refuse',
     missing_classes: Literal['refuse', 'empty'] = 'refuse',
+    scale: float = 1.0,
+    gsd_m: float = 0.0,
+    min_visible: float = 0.3,
+    empty_tiles: str = 'keep',
+    bands: Sequence[int] = (),
+    value_range: Sequence[float] = (),
     debug: bool = False,
 ) -> str:
     """Describe the conversion that `convert` would make with the same parameters, and write no data set.
@@ -637,7 +666,8 @@ def dry_run(
         interpolation: how images are resized and resampled. Pictures and clips: tf1-* and tf2-* give TensorFlow's own
             pixels (default: antialias). Volumes: linear or cubic, with smoothing before downsampling (default:
             linear).
-        channels: pictures: 1 gray, 3 color (default), 4 color and alpha; volumes: channels of each scan (default: 1).
+        channels: pictures: 1 gray, 3 color (default), 4 color and alpha; tiles: any number of bands, see bands;
+            volumes: channels of each scan (default: 1).
         dtype: stored type. Pictures: uint8 scales 16-bit sources down, uint16 keeps them (default: uint8). Volumes:
             int16 whole HU (default), uint8 the window (default with one), float32, bfloat16.
         sample_bits: pictures and clips of 16 bits stored as uint8: number of bits that their samples use, e.g. 12
@@ -661,16 +691,18 @@ def dry_run(
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
             no usable segmentation): drop only the object and list it in rejected.jsonl, or reject its image.
-        oriented_boxes: boxes that are turned (YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO
-            and VOC): the upright box around each, or leave them out; both are counted. ignore_columns rotation takes
-            boxes as they are before they are turned.
+        oriented_boxes: boxes that are turned (DOTA, YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in
+            COCO and VOC): the upright box around each, or leave them out; both are counted. ignore_columns rotation
+            takes boxes as they are before they are turned. keep corners keeps their corners too.
         empty_classes: classes of pictures (tags, choices, annotations without a box) that mean that there is no
             object, beside usual names such as empty. A picture with another class and without a box of it is
             rejected.
-        keep: further attributes of each object to keep: category_id (COCO's own number of the class), occluded (COCO,
-            VOC, tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; the same
-            number for each object, missing ones with visibility 0). The loader gives them with include=, except view
-            and keypoints, which are for readers of the TF Object Detection API's keys.
+        keep: further attributes of each object to keep: category_id (COCO's own number of the class), corners (the
+            four corners of oriented boxes and outlines of four points, in the order of the annotation, and those of
+            the box of other objects; resizing with two scales moves each corner exactly, which may skew a rectangle),
+            occluded (COCO, VOC, tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints
+            (COCO; the same number for each object, missing ones with visibility 0). The loader gives them with
+            include=, except view and keypoints, which are for readers of the TF Object Detection API's keys.
         several_classes: classification, not from folders: refuse a picture with several classes (in several rows, or
             in a list), or keep all of them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed
             train` refuses such a data set.
@@ -707,11 +739,12 @@ def dry_run(
         depth: slices of a record: every source is a CT or MR volume, brought to depth x height x width.
         spacing_mm: resample to this spacing, e.g. 2,1.5,1.5; default: the scan's own.
         fit: how a scan is brought to the static shape: crop-or-pad around center, stretch whatever the spacing, or
-            tiles, as many records as cover it.
+            tiles, as many records as cover it; pictures: tiles of height x width cover each picture.
         center: crop-or-pad: center of the crop: the volume's, the foreground's (above -500 where the scan has air of
             -500 and less, else above its mean) or the label's.
         crop_foreground: crop to the foreground before fit.
-        tile_overlap: tiles: minimum overlap of neighbors in voxels, e.g. 8,64,64.
+        tile_overlap: tiles: minimum overlap of neighbors, in voxels, e.g. 8,64,64, or of pictures in pixels of the
+            scaled picture, e.g. 128,128.
         mask_interpolation: how masks are resampled: the class with the largest weight, or nearest, which is 40 times
             as fast and up to half a source voxel off.
         slice_wise: use the nearest slice across thick slices, as nnU-Net does; auto: if the slice spacing is over 3
@@ -722,7 +755,8 @@ def dry_run(
         window_unit: unit of window and window_hu: hu refuses a scan whose values are not Hounsfield units (MR, a CT
             without rescale, a file that states no unit and has no value below -50); any applies the window to every
             scan.
-        window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR).
+        window_percentiles: a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR);
+            tiles: for each picture and band, of its pixels that are not nodata, e.g. 2,98.
         normalize: subtract a mean and divide by a deviation: scan uses each scan's and channel's own, of the values
             above its smallest one (z-score); MEAN/DEVIATION, e.g. 101.3/38.2, is the same for all scans, after the
             window. Stored as float32 or bfloat16; the manifest, or each record where scans differ, states how to undo
@@ -812,6 +846,18 @@ def dry_run(
             labels.
         missing_classes: class-masks, bids: a scan that lacks the mask of a class is rejected, or the class is empty
             there; SEG and RTSTRUCT: the same for a scan whose label names none of the classes.
+        scale: scale the picture by this factor before it is cut, e.g. 0.5; a pyramid is read at the level that is
+            enough.
+        gsd_m: scale the picture to this ground sample distance in meters per pixel, e.g. 0.5; the file states its
+            own.
+        min_visible: share of an object's box that a tile must show, 0 to 1. An object that it shows less of stays in
+            the tile, flagged as ignored (is_crowd), so that it is neither learned nor counted as background.
+        empty_tiles: tiles without an object, or whose label is background only: keep all, drop all, or keep this
+            share of them, e.g. 0.1, chosen by a stable hash.
+        bands: bands of the file that become channels, in order, counted from 1, e.g. 4,3,2; default: all, which
+            channels must match.
+        value_range: values of more than 8 bits: the low and the high end that become 0 and 255, e.g. 0,3000; see
+            window_percentiles for a range of each picture.
         debug: show the whole traceback of an error.
 
     >>> print(halofeed.dry_run("photos", "data", height=16, width=24).splitlines()[1].strip())
@@ -1119,8 +1165,8 @@ def export(
         task: task of your own that was moved (default: the run's).
         virtual_devices: use this many CPU devices instead of accelerators.
         format: of a run; savedmodel writes TensorFlow's beside the StableHLO (default: stablehlo).
-        to: folders: classification; coco, yolo, voc: detection; nifti: segmentation of volumes; parquet, webdataset:
-            pictures of any task. Pictures are the stored JPEG or PNG files, or PNG; padding is cut off.
+        to: folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet,
+            webdataset: pictures of any task. Pictures are the stored JPEG or PNG files, or PNG; padding is cut off.
         grid: stored: boxes, masks and labels of the stored pictures and volumes (default); source: of the files that
             were converted.
         images: with grid source: the folder of pictures that was converted, to copy them.

@@ -20,6 +20,7 @@ from halofeed.pipelines.replace import delete_unnamed
 from halofeed.prep.annotations.labels import VOC_VOID, void_problem
 from halofeed.prep.annotations.written_boxes import is_mostly_bad
 from halofeed.prep.convert.loss_findings import refusing_finding
+from halofeed.prep.options.tiles import cuts_pictures
 from halofeed.schemas import keys
 from halofeed.schemas.file_layout import (
     MANIFEST,
@@ -406,6 +407,7 @@ def _image_format(job: ShardJob, total: Statistics) -> ImageFormat:
         classes=len(job.labels.channels) if recipe.holds_class_sets() else 0,
         ignore_label=job.labels.stored_ignore,
         scaled=recipe.rules.is_scaled(recipe),
+        tiled=cuts_pictures(recipe),
     )
 
 

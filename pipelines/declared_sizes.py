@@ -27,7 +27,7 @@ def add_declared_objects(ledger: LedgerCounter, reference: SourceExample, recipe
         return
     ledger.extend("declared_sides", min(size), max(size))
     plan = plan_of(recipe, size)
-    height, width = (after / before for after, before in zip(plan.resized_size, size, strict=True))
+    height, width = plan.scale
     if min(height, width) > 1 / 2:  # no side is halved, so no object counts as shrunk
         ledger.count("objects", len(boxes))
         return

@@ -28,6 +28,9 @@ SOURCE_SHAPE = "image/source/shape"
 EXTENT = "image/extent"
 TILE = "image/tile"
 TILE_ORIGIN = "image/tile/origin"
+TILE_WHOLE = "image/tile/whole"
+CRS = "image/source/crs"
+GEOTRANSFORM = "image/source/geotransform"
 INTENSITY_SCALE = "image/intensity/scale"
 INTENSITY_OFFSET = "image/intensity/offset"
 
@@ -58,9 +61,23 @@ OBJECT_FLAGS = {
     "truncated": OBJECT_TRUNCATED,
 }
 """Key of each flag that every box has, by the flag's name."""
+OBJECT_INDEX = "image/object/index"
+OBJECT_VISIBLE = "image/object/visible"
+OBJECT_SOURCE_CORNERS = (
+    "image/object/source/bbox/ymin",
+    "image/object/source/bbox/xmin",
+    "image/object/source/bbox/ymax",
+    "image/object/source/bbox/xmax",
+)
+OBJECT_SOURCE_AREA = "image/object/source/area"
+OBJECT_SOURCE_IS_CROWD = "image/object/source/is_crowd"
 OBJECT_OCCLUDED = "image/object/occluded"
 OBJECT_GROUP_OF = "image/object/group_of"
 OBJECT_VIEW = "image/object/view"
 OBJECT_MASK = "image/object/mask"
+OBJECT_CORNERS = "image/object/corners"
+"""Prefix of the keys of the four corners of an object."""
+CORNER_POINTS = tuple(f"{OBJECT_CORNERS}/{axis}{number}" for number in (1, 2, 3, 4) for axis in "yx")
+"""Keys of the sides of the four corners, y and x of each, in the order of the annotation."""
 OBJECT_KEYPOINT = "image/object/keypoint"
 """Prefix of the keys of a box's keypoints."""

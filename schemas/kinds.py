@@ -31,7 +31,7 @@ class Kind:
     name: str
     axes: tuple[str, ...]
     stored: Mapping[str, tuple[str, ...]]
-    channels: Mapping[str, tuple[int, ...]] | None
+    channels: Mapping[str, Sequence[int]] | None
     origin: Callable[[ImageShape], tuple[Field, ...]]
     pads_around: bool
 
@@ -49,7 +49,8 @@ class Kind:
             return f"expected {expected} stored as {image.encoding}, got {image.dtype!r}"
         if self.channels and image.shape[-1] not in self.channels[image.encoding]:
             allowed = self.channels[image.encoding]
-            return f"expected {allowed} channels of a {self.name}, got {image.shape[-1]}"
+            listed = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else allowed
+            return f"expected {listed} channels of a {self.name}, got {image.shape[-1]}"
         return ""
 
 
@@ -89,6 +90,14 @@ _PICTURE_ORIGIN = (
 
 `transform` maps stored pixels to source pixels: [y_source, x_source] = transform @ [y, x, 1], in continuous
 coordinates whose origin is the corner of the first pixel."""
+
+PICTURE_TILE_FIELDS = (
+    value_field("tile", keys.TILE, "int32"),
+    value_field("tile_origin", keys.TILE_ORIGIN, "int32", (2,)),
+    value_field("tile_whole", keys.TILE_WHOLE, "int32", (2,)),
+)
+"""Origin of a tile of a picture: its number from 0, its first row and column in the scaled and displayed picture, and
+the (height, width) of that picture."""
 
 _EXTENT = value_field("extent", keys.EXTENT, "int32", (2, 3))
 _VOLUME_ORIGIN = (
@@ -132,7 +141,7 @@ KINDS = {
             name="picture",
             axes=("height", "width"),
             stored={"raw": _VOXELS, "jpeg": ("uint8",), "png": ("uint8", "uint16")},
-            channels={"raw": (1, 3, 4), "jpeg": (1, 3), "png": (1, 3, 4)},
+            channels={"raw": range(1, 257), "jpeg": (1, 3), "png": (1, 3, 4)},
             origin=lambda shape: _PICTURE_ORIGIN,
             pads_around=False,
         ),

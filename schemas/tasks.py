@@ -27,6 +27,7 @@ class ImageFormat:
         classes: number of classes of a segmentation in which a voxel may have several; else 0.
         ignore_label: label value of unknown pixels and of padding in a segmentation; None if there is none.
         scaled: True if each record of a volume states the scale of its values.
+        tiled: True if a record is a tile of a picture.
     """
 
     kind: Kind
@@ -39,6 +40,7 @@ class ImageFormat:
     classes: int = 0
     ignore_label: int | None = None
     scaled: bool = False
+    tiled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +93,15 @@ class Task:
         if image.scaled:
             for name, key in (("scale", keys.INTENSITY_SCALE), ("offset", keys.INTENSITY_OFFSET)):
                 origin += (kinds.value_field(f"intensity_{name}", key, "float32", (image.channels,)),)
+        if image.tiled:
+            origin += kinds.PICTURE_TILE_FIELDS
         kept = [
             _per_box(field, OPTIONAL_ATTRIBUTES[name], dtype, max_boxes, optional=True)
             for name, (field, dtype) in _KEPT_FIELDS.items()
             if name in keep
         ]
+        if "corners" in keep:
+            kept.append(_corners(max_boxes))
         own = self.own_fields(image, max_boxes, masks)
         if several_classes is not None:
             label = ("labels", keys.CLASS_LABEL, "uint8", (several_classes,), ("class",))
@@ -111,8 +117,20 @@ def _per_box(name: str, key: str, dtype: str, max_boxes: int, *, optional: bool 
     return kinds.value_field(name, key, dtype, (max_boxes,), ("box",), encoding="list", optional=optional)
 
 
+def _corners(max_boxes: int) -> Field:
+    return Field(
+        name="corners",
+        keys=keys.CORNER_POINTS,
+        dtype="float32",
+        axes=("box", "coordinate"),
+        shape=(max_boxes, 8),
+        encoding="list",
+        optional=True,
+    )
+
+
 def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
-    fields = (
+    fields: tuple[Field, ...] = (
         Field(
             name="boxes",
             keys=keys.BOX_CORNERS,
@@ -127,12 +145,38 @@ def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, 
         _per_box("difficult", keys.OBJECT_DIFFICULT, "bool", max_boxes, optional=True),
         _per_box("truncated", keys.OBJECT_TRUNCATED, "bool", max_boxes, optional=True),
     )
+    if image.tiled:
+        fields += _objects_of_tile(max_boxes)
     if not masks:
         return fields
     # A mask has the size of its own picture, so the field has no static shape. The loader returns uint8 [box, height,
     # width] of 0 and 1, padded to the number of `boxes` and to the size of `image`.
     mask = Field(name="masks", keys=(keys.OBJECT_MASK,), dtype="uint8", encoding="png_list", optional=True)
     return (*fields, mask)
+
+
+def _objects_of_tile(max_boxes: int) -> tuple[Field, ...]:
+    """Return the fields that lead from the pieces of objects in a tile to the complete objects of its source.
+
+    `index` is the number of the object in its source from 0, and `visible` the share of its box inside the tile.
+    `source_boxes`, `source_area` and `source_is_crowd` describe the complete object in pixels of the source file.
+    """
+    source_boxes = Field(
+        name="source_boxes",
+        keys=keys.OBJECT_SOURCE_CORNERS,
+        dtype="float32",
+        axes=("box", "coordinate"),
+        shape=(max_boxes, 4),
+        encoding="list",
+        optional=True,
+    )
+    return (
+        _per_box("index", keys.OBJECT_INDEX, "int32", max_boxes, optional=True),
+        _per_box("visible", keys.OBJECT_VISIBLE, "float32", max_boxes, optional=True),
+        source_boxes,
+        _per_box("source_area", keys.OBJECT_SOURCE_AREA, "float32", max_boxes, optional=True),
+        _per_box("source_is_crowd", keys.OBJECT_SOURCE_IS_CROWD, "bool", max_boxes, optional=True),
+    )
 
 
 def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
@@ -150,13 +194,15 @@ def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fiel
 
 OPTIONAL_ATTRIBUTES = {
     "category_id": keys.OBJECT_CLASS_SOURCE_LABEL,
+    "corners": keys.OBJECT_CORNERS,
     "group_of": keys.OBJECT_GROUP_OF,
     "keypoints": keys.OBJECT_KEYPOINT,
     "occluded": keys.OBJECT_OCCLUDED,
     "view": keys.OBJECT_VIEW,
 }
 """Optional attributes of objects in records of detection, and the key of each. Only TensorFlow's readers give the view,
-which is a text, and the keypoints, of which an object has several with keys of this prefix; the loader does not."""
+which is a text, and the keypoints, of which an object has several with keys of this prefix; the loader does not. The
+keys of corners have their prefix too, and the loader gives them as one array."""
 _KEPT_FIELDS = {
     "category_id": ("source_classes", "int32"),
     "group_of": ("group_of", "bool"),
@@ -227,10 +273,11 @@ def _expected_fields(
             label_dtype="uint16" if label is not None and label.dtype == "uint16" else "uint8",
             classes=sum(identity > 0 for identity in labels) if in_sets else 0,
             scaled="intensity_scale" in named or "intensity_offset" in named,
+            tiled=kind.name == "picture" and "tile" in named,
         ),
         max_boxes=boxes.shape[0] if boxes is not None and boxes.shape else 1,
         masks="masks" in named,
-        keep=tuple(_KEPT_FIELDS),
+        keep=(*_KEPT_FIELDS, "corners"),
         several_classes=len(labels) if task == "classification" and "labels" in named else None,
     )
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from halofeed.prep.geometry.resize import (
     ResizePlan,
+    Size,
     apply_affine,
     apply_to_boxes,
     area_factor,
@@ -23,7 +24,8 @@ from halofeed.prep.geometry.resize import (
     invert_affine,
     stored_to_file,
 )
-from halofeed.prep.sources.example import Keypoint
+from halofeed.prep.sources.example import Box, Keypoint
+from halofeed.schemas import keys
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Value
 from halofeed.system.errors import SourceError, UsageError
@@ -119,19 +121,87 @@ def place_annotated_boxes(
     >>> placed.boxes.tolist(), placed.area.tolist(), placed.counts["clipped"]
     ([[0.10000000149011612, 0.20000000298023224, 0.30000001192092896, 1.0]], [1600.0], 1)
     """
-    source_boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
-    source_areas = np.asarray(areas, np.float64).reshape(-1)
-    crowds, difficults = (np.asarray(flags, np.bool_).reshape(-1) for flags in (is_crowd, difficult))
-    for name, column in (("areas", source_areas), ("is_crowd", crowds), ("difficult", difficults)):
-        if len(column) != len(source_boxes):
-            raise UsageError(
-                f"{name}: expected one for each of {plural(len(source_boxes), 'box', 'boxes')}, got {len(column)}"
-            )
-    _check_annotation(source_boxes, source_areas)
+    selected = select_boxes(
+        AnnotatedBoxes(boxes=boxes, areas=areas, is_crowd=is_crowd, difficult=difficult),
+        plan.source_size,
+        orientation,
+        policy,
+    )
+    scale = np.array(plan.resized_size * 2, np.float64) / np.array(plan.source_size * 2, np.float64)
+    stored = selected.boxes * scale
+    normalized = np.clip(stored / np.array(plan.output_size * 2, np.float64), 0, 1)
+    annotated = selected.areas / area_factor(stored_to_file(plan, orientation))
+    box_area = (stored[:, 2] - stored[:, 0]) * (stored[:, 3] - stored[:, 1])
+    return PlacedBoxes(
+        boxes=normalized.astype(np.float32),
+        area=np.where(np.isnan(annotated), box_area, annotated).astype(np.float32),
+        kept=selected.kept,
+        counts=selected.counts,
+        zero_area=selected.zero_area,
+    )
 
-    file_size = displayed_size(orientation, plan.source_size)
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AnnotatedBoxes:
+    """Boxes of one picture as annotated, converted to arrays.
+
+    Args:
+        boxes: float64 [n, 4] in pixels of the annotated grid.
+        areas: float64 [n] in the same pixels², NaN without an annotated area.
+        is_crowd: bool [n].
+        difficult: bool [n].
+    """
+
+    boxes: Any
+    areas: Any
+    is_crowd: Any
+    difficult: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "boxes", np.asarray(self.boxes, np.float64).reshape(-1, 4))
+        for name, dtype in (("areas", np.float64), ("is_crowd", np.bool_), ("difficult", np.bool_)):
+            column = np.asarray(getattr(self, name), dtype).reshape(-1)
+            if len(column) != len(self.boxes):
+                count = plural(len(self.boxes), "box", "boxes")
+                raise UsageError(f"{name}: expected one for each of {count}, got {len(column)}")
+            object.__setattr__(self, name, column)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SelectedBoxes:
+    """Boxes of one picture that its policy keeps.
+
+    Args:
+        boxes: float64 [m, 4], in pixels of the displayed picture, and within it.
+        areas: float64 [m], annotated areas in source pixels², NaN without one.
+        kept, counts, zero_area: as in `PlacedBoxes`.
+    """
+
+    boxes: _Boxes
+    areas: npt.NDArray[np.float64]
+    kept: npt.NDArray[np.int64]
+    counts: dict[str, int]
+    zero_area: npt.NDArray[np.int64]
+
+
+def select_boxes(
+    annotated: AnnotatedBoxes, source_size: Size, orientation: int, policy: BoxPolicy
+) -> SelectedBoxes:
+    """Clip the boxes of one picture to it, or drop them.
+
+    Args:
+        source_size: displayed (height, width).
+        orientation: EXIF orientation from the grid of the boxes to the displayed picture.
+        policy: handling of unwanted boxes.
+
+    Raises:
+        SourceError: as `place_annotated_boxes`.
+    """
+    source_boxes = annotated.boxes
+    _check_annotation(source_boxes, annotated.areas)
+    file_size = displayed_size(orientation, source_size)
     displayed = apply_to_boxes(invert_affine(displayed_to_file(orientation, file_size)), source_boxes)
-    limits = np.array(plan.source_size * 2, np.float64)
+    limits = np.array(source_size * 2, np.float64)
     clipped = np.clip(displayed, 0, limits)
 
     empty = _shortest_side(displayed) <= NOISE_PIXELS
@@ -141,8 +211,8 @@ def place_annotated_boxes(
         np.where(empty, _gap(displayed, limits) > NOISE_PIXELS, _shortest_side(clipped) <= NOISE_PIXELS)
     )
     reasons = {
-        "dropped crowd": crowds & (policy.crowd == "drop"),
-        "dropped difficult": difficults & (policy.difficult == "drop"),
+        "dropped crowd": annotated.is_crowd & (policy.crowd == "drop"),
+        "dropped difficult": annotated.difficult & (policy.difficult == "drop"),
         "dropped zero area": empty & (policy.zero_area != "keep"),
         "dropped outside": invisible if policy.outside == "clip" else invisible | is_cut,
     }
@@ -160,15 +230,9 @@ def place_annotated_boxes(
         dropped[reason] = np.flatnonzero(removed).astype(np.int64)
         remaining &= ~applies
     kept = np.flatnonzero(remaining)
-
-    scale = np.array(plan.resized_size * 2, np.float64) / limits
-    stored = clipped[kept] * scale
-    normalized = np.clip(stored / np.array(plan.output_size * 2, np.float64), 0, 1)
-    annotated = source_areas[kept] / area_factor(stored_to_file(plan, orientation))
-    box_area = (stored[:, 2] - stored[:, 0]) * (stored[:, 3] - stored[:, 1])
-    return PlacedBoxes(
-        boxes=normalized.astype(np.float32),
-        area=np.where(np.isnan(annotated), box_area, annotated).astype(np.float32),
+    return SelectedBoxes(
+        boxes=clipped[kept],
+        areas=annotated.areas[kept],
         kept=kept.astype(np.int64),
         counts={"clipped": int((is_cut & remaining).sum()), **counts},
         zero_area=dropped["dropped zero area"],
@@ -262,6 +326,37 @@ def crop_boxes(
 
 def _areas(boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1]))
+
+
+def box_corners(boxes: Sequence[Box]) -> npt.NDArray[np.float64]:
+    """Return the four corners of each object, float64 [object, 4, 2], (y, x) in the pixels of its box.
+
+    An object without annotated corners has those of its box: top left, top right, bottom right, bottom left.
+
+    >>> box_corners([Box(ymin=1, xmin=2, ymax=3, xmax=5, label="hat")]).tolist()
+    [[[1.0, 2.0], [1.0, 5.0], [3.0, 5.0], [3.0, 2.0]]]
+    """
+    written = [
+        box.corners or (box.xmin, box.ymin, box.xmax, box.ymin, box.xmax, box.ymax, box.xmin, box.ymax)
+        for box in boxes
+    ]
+    return np.array(written, np.float64).reshape(-1, 4, 2)[..., ::-1]
+
+
+def corner_features(boxes: Sequence[Box], plan: ResizePlan, orientation: int) -> dict[str, Value]:
+    """Return the features of the four corners of the kept objects, in the order of the annotation.
+
+    They are normalized to the stored picture with its padding, like boxes, and not clipped: an object that exceeds its
+    picture has corners below 0 or above 1.
+
+    Args:
+        boxes: objects in pixels of the annotated grid.
+        plan: sizes of the displayed picture.
+        orientation: EXIF orientation if the objects are in the grid of the file; 1 if they are in the displayed grid.
+    """
+    stored = apply_affine(invert_affine(stored_to_file(plan, orientation)), box_corners(boxes))
+    shares = (stored / np.array(plan.output_size)).astype(np.float32).reshape(-1, 8)
+    return dict(zip(keys.CORNER_POINTS, shares.T, strict=True))
 
 
 KEYPOINTS_OUTSIDE = "keypoints that are labeled and lie outside of the picture: kept as they are"

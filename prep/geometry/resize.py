@@ -37,17 +37,33 @@ PixelAffine = npt.NDArray[np.float64]
 class ResizePlan:
     """Sizes of one image, each (height, width) in pixels.
 
+    A tile shows a part of the scaled picture:
+
+        scaled_size
+        ┌─────────────────┐
+        │   origin        │
+        │      ┌───────┐  │     resized_size is the part that the record shows,
+        │      │ tile  │  │     output_size is the record
+        │      └───────┘  │
+        └─────────────────┘
+
     Args:
         source_size: displayed size, after the EXIF orientation is applied.
-        resized_size: size after resizing, before padding.
+        resized_size: size after resizing, before padding; of a tile the size of its part of the scaled picture.
         output_size: size after padding at the bottom and right.
+        scaled_size: size of the complete picture after resizing; default: `resized_size`.
+        origin: (top, left) of the part in the scaled picture.
     """
 
     source_size: Size
     resized_size: Size
     output_size: Size
+    scaled_size: Size = (0, 0)
+    origin: Size = (0, 0)
 
     def __post_init__(self) -> None:
+        if self.scaled_size == (0, 0):
+            object.__setattr__(self, "scaled_size", self.resized_size)
         for name in ("source_size", "resized_size", "output_size"):
             if min(getattr(self, name)) < 1:
                 raise UsageError(f"{name}: expected sides of at least 1 pixel, got {getattr(self, name)}")
@@ -55,6 +71,17 @@ class ResizePlan:
             raise UsageError(
                 f"output_size {self.output_size} is smaller than resized_size {self.resized_size}"
             )
+        for start, part, side in zip(self.origin, self.resized_size, self.scaled_size, strict=True):
+            if not 0 <= start <= side - part:
+                raise UsageError(
+                    f"origin {self.origin}: a part of {self.resized_size} leaves the picture of {self.scaled_size}"
+                )
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Stored pixels of a displayed source pixel along the height and the width."""
+        (height, width), (source_height, source_width) = self.scaled_size, self.source_size
+        return height / source_height, width / source_width
 
 
 def plan_fixed_shape(source_size: Size, height: int, width: int) -> ResizePlan:
@@ -146,8 +173,10 @@ def stored_to_displayed(plan: ResizePlan) -> PixelAffine:
     >>> stored_to_displayed(plan_fixed_shape((480, 640), 240, 160)).tolist()
     [2.0, 0.0, 0.0, 0.0, 4.0, 0.0]
     """
-    (source_height, source_width), (height, width) = plan.source_size, plan.resized_size
-    return np.array([source_height / height, 0, 0, 0, source_width / width, 0], np.float64)
+    (source_height, source_width), (height, width) = plan.source_size, plan.scaled_size
+    down, across = source_height / height, source_width / width
+    top, left = plan.origin
+    return np.array([down, 0, top * down, 0, across, left * across], np.float64)
 
 
 def displayed_size(orientation: int, file_size: Size) -> Size:

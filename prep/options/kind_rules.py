@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import ge
@@ -11,6 +12,7 @@ from halofeed.prep.geometry.resize import KERNEL_NAMES
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.option import problems_of
 from halofeed.prep.options.recipe_options import RecipeOptions
+from halofeed.prep.options.tiles import cuts_pictures, tile_overlap_of
 from halofeed.prep.options.volumes import INTERPOLATIONS, default_dtype
 from halofeed.prep.sources.example import FileSelection, with_data_files
 from halofeed.prep.sources.files import SourceFiles
@@ -65,22 +67,83 @@ PICTURE_DEFAULTS: Mapping[str, Any] = {
 }
 """Defaults of pictures and of the frames of a clip."""
 
+TILE_DTYPES = ("uint8", "uint16", "int16", "float32")
+"""Types of stored tiles, which may keep the values of the file."""
+MAX_BANDS = 256
+"""Channels of a record; hyperspectral pictures have up to about 250 bands."""
 _PADDED = "--resize keep-aspect --pad in place of --height and --width"
 
 
+def _picture_defaults(recipe: RecipeOptions) -> Mapping[str, Any]:
+    channels = {"channels": len(recipe.bands)} if recipe.bands else {}
+    return {**PICTURE_DEFAULTS, "max_memory": PICTURES_MIB, **channels}
+
+
 def _picture_problems(recipe: RecipeOptions) -> Iterator[str]:
-    yield from problems_of(
-        (recipe.channels not in (1, 3, 4), f"--channels {recipe.channels}: expected 1, 3 or 4 for pictures"),
+    yield from _tile_problems(recipe) if cuts_pictures(recipe) else _whole_picture_problems(recipe)
+    yield from interpolation_problems(recipe, "picture")
+    yield from _resize_problems(recipe)
+    yield from _encoding_problems(recipe)
+    yield from _color_problems(recipe)
+
+
+def _whole_picture_problems(recipe: RecipeOptions) -> list[str]:
+    return problems_of(
+        (
+            recipe.channels not in (1, 3, 4),
+            f"--channels {recipe.channels}: expected 1, 3 or 4 for pictures; other bands need --fit tiles",
+        ),
         (
             recipe.dtype not in ("uint8", "uint16"),
             f"--dtype {recipe.dtype}: expected uint8 or uint16 for pictures; for volumes give --depth, --height "
             "and --width",
         ),
     )
-    yield from interpolation_problems(recipe, "picture")
-    yield from _resize_problems(recipe)
-    yield from _encoding_problems(recipe)
-    yield from _color_problems(recipe)
+
+
+def _tile_problems(recipe: RecipeOptions) -> Iterator[str]:
+    """Yield a message for each setting that tiles of pictures cannot have."""
+    yield from recipe.tile_problems()
+    tile, overlap = (recipe.height, recipe.width), tile_overlap_of(recipe)
+    scaled = recipe.scale != 1 or recipe.gsd_m
+    yield from problems_of(
+        (
+            recipe.resize != "fixed-shape",
+            f"--resize {recipe.resize}: --fit tiles keeps the pixels, and --scale scales them; leave --resize out",
+        ),
+        (
+            any(map(ge, overlap, tile)),
+            f"--tile-overlap {overlap[0]},{overlap[1]}: expected less than --height {tile[0]} and --width {tile[1]}",
+        ),
+        (
+            recipe.dtype not in TILE_DTYPES,
+            f"--dtype {recipe.dtype}: expected one of {', '.join(TILE_DTYPES)} for tiles of pictures",
+        ),
+        (
+            recipe.bands and recipe.channels != len(recipe.bands),
+            f"--channels {recipe.channels}: --bands names {plural(len(recipe.bands), 'band')}; leave one of them out",
+        ),
+        (
+            recipe.channels > MAX_BANDS,
+            f"--channels {recipe.channels}: expected at most {MAX_BANDS}; choose bands with --bands",
+        ),
+        (
+            recipe.value_range and recipe.window_percentiles,
+            "--value-range and --window-percentiles both set the range of the values; give one of them",
+        ),
+        (
+            (recipe.value_range or recipe.window_percentiles) and recipe.dtype != "uint8",
+            f"--dtype {recipe.dtype}: a range of values becomes 0 to 255 of uint8; leave --dtype or the range out",
+        ),
+        (
+            scaled and recipe.interpolation != KERNEL_NAMES[0],
+            f"--interpolation {recipe.interpolation}: tiles are scaled with {KERNEL_NAMES[0]}; leave it out",
+        ),
+        (
+            recipe.encoding == "png" and recipe.channels not in (1, 3, 4),
+            f"--encoding png holds 1, 3 or 4 channels, and there are {recipe.channels}; take --encoding raw",
+        ),
+    )
 
 
 def _resize_problems(recipe: RecipeOptions) -> list[str]:
@@ -111,7 +174,7 @@ def _resize_problems(recipe: RecipeOptions) -> list[str]:
 
 def _encoding_problems(recipe: RecipeOptions) -> list[str]:
     """Return a message for each setting that JPEG does not have."""
-    holds_jpeg = recipe.dtype == "uint8" and recipe.channels != 4
+    holds_jpeg = recipe.dtype == "uint8" and recipe.channels in (1, 3)
     return problems_of(
         (
             # Baseline JPEG has 8 bits (ITU-T T.81); its fourth channel is black ink, not transparency.
@@ -124,7 +187,7 @@ def _encoding_problems(recipe: RecipeOptions) -> list[str]:
 
 def _color_problems(recipe: RecipeOptions) -> list[str]:
     """Return a message for each color that does not fit the recipe's channels and dtype."""
-    limit = 255 if recipe.dtype == "uint8" else 65_535
+    limit = {"uint8": 255, "uint16": 65_535}.get(recipe.dtype, math.inf)
     return problems_of(
         (
             len(recipe.pad_value) not in (1, recipe.channels),
@@ -132,7 +195,7 @@ def _color_problems(recipe: RecipeOptions) -> list[str]:
         ),
         (
             _is_outside(recipe.pad_value, limit),
-            f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 0 to {limit}",
+            f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 0 to {limit:g}",
         ),
         (
             len(recipe.background) not in (1, 3) or _is_outside(recipe.background, 255),
@@ -141,7 +204,7 @@ def _color_problems(recipe: RecipeOptions) -> list[str]:
     )
 
 
-def _is_outside(values: Sequence[float], limit: int) -> bool:
+def _is_outside(values: Sequence[float], limit: float) -> bool:
     """Return whether a value is below 0 or above the limit."""
     return any(not 0 <= value <= limit for value in values)
 
@@ -163,9 +226,10 @@ PICTURE_RULES = KindRules(
     kind=KINDS["picture"],
     chosen_by="",
     tasks=(),
-    defaults=lambda recipe: {**PICTURE_DEFAULTS, "max_memory": PICTURES_MIB},
+    defaults=_picture_defaults,
     problems=_picture_problems,
     shape=RecipeOptions.picture_shape,
+    is_scaled=lambda recipe: cuts_pictures(recipe) and recipe.ranges_values(),
     refuses=_picture_refuses,
 )
 

@@ -10,6 +10,7 @@ from halofeed.prep.annotations.columns import BOX_FORMS
 from halofeed.prep.formats.clip.frame_choice import INCOMPLETE_CLIP_CHOICES, SHORT_CLIP_CHOICES, FrameChoice
 from halofeed.prep.geometry.resize import KERNEL_NAMES
 from halofeed.prep.options.option import OUTPUT, RUNNING, SHAPE, SOURCE, Need, of_layouts, option, refusal
+from halofeed.prep.options.tiles import TileOptions
 from halofeed.prep.options.volumes import INTERPOLATIONS, VolumeOptions
 from halofeed.schemas.tasks import TASKS
 from halofeed.system.errors import UsageError
@@ -110,7 +111,7 @@ class ClipOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeOptions(ClipOptions, VolumeOptions):
+class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     """Every option of a conversion, and the values that follow from single options.
 
     `halofeed.prep.options.recipe.Recipe` adds the defaults and the checks of each kind of image.
@@ -245,7 +246,8 @@ class RecipeOptions(ClipOptions, VolumeOptions):
         "scan's smallest value)",
         group=SHAPE,
         needs=Need(
-            "--resize keep-aspect --pad, or --depth", lambda recipe: recipe.pad or recipe.depth is not None
+            "--resize keep-aspect --pad, --fit tiles, or --depth",
+            lambda recipe: recipe.pad or recipe.depth is not None or recipe.fit == "tiles",
         ),
     )
     interpolation: str = option(
@@ -262,7 +264,8 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     )
     channels: int = option(
         0,
-        "pictures: 1 gray, 3 color (default), 4 color and alpha; volumes: channels of each scan (default: 1)",
+        "pictures: 1 gray, 3 color (default), 4 color and alpha; tiles: any number of bands, see --bands; volumes: "
+        "channels of each scan (default: 1)",
         brief="1 gray, 3 color, 4 color and alpha; volumes: of each scan",
         group=SHAPE,
     )
@@ -366,9 +369,9 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     )
     oriented_boxes: Literal["upright", "drop"] = option(
         "upright",
-        "boxes that are turned (YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO and VOC): the "
-        "upright box around each, or leave them out; both are counted. --ignore-columns rotation takes boxes as they "
-        "are before they are turned",
+        "boxes that are turned (DOTA, YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO and VOC): "
+        "the upright box around each, or leave them out; both are counted. --ignore-columns rotation takes boxes as "
+        "they are before they are turned. --keep corners keeps their corners too",
         choices=("upright", "drop"),
         needs=_BOXES,
         omitted="upright",
@@ -382,10 +385,12 @@ class RecipeOptions(ClipOptions, VolumeOptions):
     )
     keep: tuple[str, ...] = option(
         (),
-        "further attributes of each object to keep: category_id (COCO's own number of the class), occluded (COCO, VOC, "
-        "tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; the same number for "
-        "each object, missing ones with visibility 0). The loader gives them with include=, except view and "
-        "keypoints, which are for readers of the TF Object Detection API's keys",
+        "further attributes of each object to keep: category_id (COCO's own number of the class), corners (the four "
+        "corners of oriented boxes and outlines of four points, in the order of the annotation, and those of the box "
+        "of other objects; resizing with two scales moves each corner exactly, which may skew a rectangle), "
+        "occluded (COCO, VOC, tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; "
+        "the same number for each object, missing ones with visibility 0). The loader gives them with include=, except "
+        "view and keypoints, which are for readers of the TF Object Detection API's keys",
         needs=_BOXES,
     )
     several_classes: Literal["refuse", "keep"] = option(

@@ -45,12 +45,11 @@ _PICTURES_ALSO = "without --depth; add that for volumes, or leave it out for pic
 VOLUMES = Need("--depth", lambda recipe: recipe.depth is not None, why=_PICTURES_ALSO)
 _SERIES = (VOLUMES, of_layouts("dicom", "csv", "jsonl"))
 _PATTERNS = of_layouts("pairs", "class-masks", "bids", "dicom")
-_NO_TILES = Need(
-    "--depth",
-    lambda recipe: recipe.depth is not None,
-    why="without --depth; add that for volumes, or leave {option} out: pictures are not cut into tiles. Cut them and "
-    "their annotations before, or store them whole and cut parts in training with RandomCropImage",
+_FITTED = Need(
+    "--depth, or --fit tiles for pictures",
+    lambda recipe: recipe.depth is not None or recipe.fit == "tiles",
 )
+_TILES = Need("--fit tiles", lambda recipe: recipe.fit == "tiles")
 _CLASS_MAPS = Need(
     "labels for segmentation",
     lambda recipe: recipe.may_hold_label_images(),
@@ -83,11 +82,11 @@ class VolumeOptions:
     fit: str = option(
         "crop-or-pad",
         "how a scan is brought to the static shape: crop-or-pad around --center, stretch whatever the spacing, or "
-        "tiles, as many records as cover it",
+        "tiles, as many records as cover it; pictures: tiles of --height x --width cover each picture",
         choices=("crop-or-pad", "stretch", "tiles"),
-        brief="volumes: how a scan gets the static shape (default: crop-or-pad)",
+        brief="tiles cut large pictures and scans into records; scans: crop-or-pad (default), stretch",
         group=SHAPE,
-        needs=_NO_TILES,
+        needs=_FITTED,
     )
     center: str = option(
         "volume",
@@ -99,8 +98,11 @@ class VolumeOptions:
     crop_foreground: bool = option(False, "crop to the foreground before --fit")
     tile_overlap: tuple[int, ...] = option(
         (),
-        "tiles: minimum overlap of neighbors in voxels, e.g. 8,64,64",
-        needs=(VOLUMES, Need("--fit tiles", lambda recipe: recipe.fit == "tiles")),
+        "tiles: minimum overlap of neighbors, in voxels, e.g. 8,64,64, or of pictures in pixels of the scaled picture, "
+        "e.g. 128,128",
+        brief="tiles: minimum overlap of neighbors, e.g. 128,128, of scans 8,64,64",
+        group=SHAPE,
+        needs=_TILES,
     )
     mask_interpolation: str = option(
         "onehot-linear",
@@ -129,7 +131,10 @@ class VolumeOptions:
         needs=(VOLUMES, Need("--window or --window-hu", lambda recipe: recipe.fixed_window() is not None)),
     )
     window_percentiles: tuple[float, ...] = option(
-        (), "a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR)"
+        (),
+        "a separate window for each scan, e.g. 0.5,99.5 of the values above its smallest one (MR); tiles: for each "
+        "picture and band, of its pixels that are not nodata, e.g. 2,98",
+        needs=_FITTED,
     )
     normalize: str | None = option(
         None,
@@ -408,10 +413,16 @@ class VolumeOptions:
                 # One length is mostly meant for all axes.
                 example = _written(sides * 3) if len(sides) == 1 and _is_length(sides[0]) else "2,1.5,1.5"
                 yield f"--{name}-mm {_written(sides)}: expected three lengths: depth,height,width, such as {example}"
-        if self.tile_overlap and (len(self.tile_overlap) != 3 or min(self.tile_overlap) < 0):
+        axes, unit, example = (
+            ("height,width", "pixels", "128,128")
+            if self.depth is None
+            else ("depth,height,width", "voxels", "8,64,64")
+        )
+        count = len(axes.split(","))
+        if self.tile_overlap and (len(self.tile_overlap) != count or min(self.tile_overlap) < 0):
             yield (
-                f"--tile-overlap {_written(self.tile_overlap)}: expected three counts of voxels: depth,height,width, "
-                "such as 8,64,64"
+                f"--tile-overlap {_written(self.tile_overlap)}: expected {('two', 'three')[count - 2]} counts of "
+                f"{unit}: {axes}, such as {example}"
             )
 
     def _window_problems(self) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from PIL import Image
 
 from halofeed.prep.formats.picture.image import MIRRORED, UPSIDE_DOWN
 from halofeed.prep.geometry.resize import ResizePlan, Size, displayed_size
-from halofeed.prep.voxels.kernels import nearest_lines
+from halofeed.prep.voxels.kernels import plan_lines
 from halofeed.system.errors import SourceError, UsageError
 from halofeed.system.wording import plural
 
@@ -50,19 +51,76 @@ def stored_mask(mask: Any, plan: ResizePlan, orientation: int = 1) -> MaskPixels
     Raises:
         SourceError: stage `annotation`: the mask is damaged, or its size differs from that of the picture.
     """
-    (rows, row_of), (columns, column_of) = _source_lines(plan, orientation)
-    drawn = draw_mask(mask, displayed_size(orientation, plan.source_size), (rows, columns))
-    resized = drawn[row_of][:, column_of]
-    height, width = plan.resized_size
-    output = np.zeros(plan.output_size, np.uint8)
-    output[:height, :width] = resized.T if orientation >= 5 else resized
-    return output
+    return ParsedMask.of(mask, displayed_size(orientation, plan.source_size)).stored(plan, orientation)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ParsedMask:
+    """Mask of one object, checked and converted to arrays once, of which any rows and columns are drawn.
+
+    Args:
+        size: (height, width) of the picture in the grid of the annotations.
+        polygons: float64 [point, 2] of each polygon, x and y.
+        ends: int64 [run], pixels down the columns that precede the end of each run; None for polygons.
+    """
+
+    size: Size
+    polygons: tuple[npt.NDArray[np.float64], ...] = ()
+    ends: npt.NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, mask: Any, size: Size) -> ParsedMask:
+        """Check a mask, see `stored_mask`; raise SourceError if it is damaged."""
+        # COCO stores outlines as polygons, and crowds or pixel-wise masks as run lengths.
+        if isinstance(mask, Mapping):
+            return cls(size=size, ends=np.cumsum(_checked_runs(mask, size)))
+        if isinstance(mask, Sequence) and not isinstance(mask, str | bytes):
+            return cls(size=size, polygons=tuple(map(_polygon_points, mask)))
+        raise _damaged(
+            "is neither polygons nor run lengths",
+            f"expected a list or a dict with size and counts, got {mask!r:.80}",
+        )
+
+    def draw(self, lines: Lines | None = None) -> MaskPixels:
+        """Draw these rows and columns, all by default: uint8 [row, column], 0 or 1."""
+        rows, columns = lines or (np.arange(self.size[0]), np.arange(self.size[1]))
+        if self.ends is not None:
+            return _draw_runs(self.ends, self.size, rows, columns)
+        inside = np.zeros((len(rows), len(columns)), np.uint8)
+        for polygon in self.polygons:
+            _fill(polygon, self.size, rows, columns, inside)
+        return inside
+
+    def stored(self, plan: ResizePlan, orientation: int) -> MaskPixels:
+        """Draw the mask on the stored grid of a plan, see `stored_mask`."""
+        (rows, row_of), (columns, column_of) = _source_lines(plan, orientation)
+        resized = self.draw((rows, columns))[row_of][:, column_of]
+        height, width = plan.resized_size
+        output = np.zeros(plan.output_size, np.uint8)
+        output[:height, :width] = resized.T if orientation >= 5 else resized
+        return output
+
+    def count(self, plan: ResizePlan, orientation: int) -> int:
+        """Return the number of pixels of the mask within the part of the picture that a plan shows.
+
+        Bands of rows are drawn one after the other, so the memory does not depend on the size of the picture.
+        """
+        (rows, row_of), (columns, column_of) = _source_lines(plan, orientation)
+        times_of_row, times_of_column = np.bincount(row_of), np.bincount(column_of)
+        step = max(1, _CHUNK // len(columns))
+        return int(
+            sum(
+                times_of_row[top : top + step]
+                @ (self.draw((rows[top : top + step], columns)).astype(np.int64) @ times_of_column)
+                for top in range(0, len(rows), step)
+            )
+        )
 
 
 @lru_cache(maxsize=64)
 def _source_lines(plan: ResizePlan, orientation: int) -> tuple[Lines, Lines]:
     """Return, for rows and columns, the source lines that a resized mask copies, and the index of each target line."""
-    lines = list(nearest_lines(plan.source_size, plan.resized_size))
+    lines = list(plan_lines(plan.source_size, plan))
     for axis, reversed_in in enumerate((UPSIDE_DOWN, MIRRORED)):
         if orientation in reversed_in:
             lines[axis] = plan.source_size[axis] - 1 - lines[axis]
@@ -99,15 +157,7 @@ def draw_mask(mask: Any, size: Size, lines: Lines | None = None) -> MaskPixels:
     >>> draw_mask({"size": [2, 2], "counts": [1, 3]}, (2, 2)).tolist()
     [[0, 1], [1, 1]]
     """
-    # COCO stores outlines as polygons, and crowds or pixel-wise masks as run lengths.
-    if isinstance(mask, Mapping):
-        return decode_coco_run_lengths(mask, size, lines)
-    if isinstance(mask, Sequence) and not isinstance(mask, str | bytes):
-        return fill_polygons(mask, size, lines)
-    raise _damaged(
-        "is neither polygons nor run lengths",
-        f"expected a list or a dict with size and counts, got {mask!r:.80}",
-    )
+    return ParsedMask.of(mask, size).draw(lines)
 
 
 def fill_polygons(polygons: Sequence[Any], size: Size, lines: Lines | None = None) -> MaskPixels:
@@ -127,11 +177,7 @@ def fill_polygons(polygons: Sequence[Any], size: Size, lines: Lines | None = Non
     >>> fill_polygons([[1, 0, 3, 0, 3, 2, 1, 2]], (3, 4)).tolist()
     [[0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
     """
-    rows, columns = lines or (np.arange(size[0]), np.arange(size[1]))
-    inside = np.zeros((len(rows), len(columns)), np.uint8)
-    for polygon in polygons:
-        _fill(_polygon_points(polygon), size, rows, columns, inside)
-    return inside
+    return ParsedMask.of(polygons, size).draw(lines)
 
 
 def _fill(
@@ -205,21 +251,34 @@ def decode_coco_run_lengths(mask: Mapping[str, Any], size: Size, lines: Lines | 
     Raises:
         SourceError: stage `annotation`: size or counts are missing or damaged.
     """
-    runs = _checked_runs(mask, size)
+    return ParsedMask.of(mask, size).draw(lines)
+
+
+def _draw_runs(
+    ends: npt.NDArray[np.int64], size: Size, rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]
+) -> MaskPixels:
+    """Draw rows and columns of run lengths that are given by the ends of their runs."""
     height, width = size
-    rows, columns = lines or (np.arange(height), np.arange(width))
     # The format runs down the columns, zeros first.
     if height * width <= _RUN_PIXELS * len(rows) * len(columns):
-        values = np.arange(len(runs), dtype=np.uint8) & 1
-        decoded = np.repeat(values, runs).reshape(width, height).T
-        return decoded if lines is None else decoded[rows][:, columns]
-    # Of few pixels of a large mask, each is looked up in the ends of the runs.
-    ends = np.cumsum(runs)
+        values = np.arange(len(ends), dtype=np.uint8) & 1
+        decoded = np.repeat(values, np.diff(ends, prepend=0)).reshape(width, height).T
+        is_complete = len(rows) == height and len(columns) == width
+        return decoded if is_complete else decoded[rows][:, columns]
+    # Of few pixels of a large mask, only the runs that end among them are looked at. Each end flips the pixels below.
     found = np.empty((len(columns), len(rows)), np.uint8)
     step = max(1, _CHUNK // len(rows))
     for start in range(0, len(columns), step):
-        pixel = columns[start : start + step, None] * height + rows
-        found[start : start + step] = np.searchsorted(ends, pixel, "right") & 1
+        starts = columns[start : start + step] * height
+        before, after = (np.searchsorted(ends, starts + row, "right") for row in (rows[0], rows[-1]))
+        counts = after - before
+        column = np.repeat(np.arange(len(starts)), counts)
+        run = np.arange(len(column)) - np.repeat(np.cumsum(counts) - counts - before, counts)
+        row = np.searchsorted(rows, ends[run] - starts[column])
+        flips = np.bincount(column * len(rows) + row, minlength=len(starts) * len(rows))
+        flips = flips.reshape(len(starts), len(rows)).astype(np.uint8)  # 256 flips cancel out
+        flips[:, 0] += (before & 1).astype(np.uint8)
+        np.bitwise_xor.accumulate(flips & 1, axis=1, out=found[start : start + step])
     return found.T
 
 
