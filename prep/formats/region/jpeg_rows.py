@@ -23,8 +23,8 @@ from halofeed.prep.formats.picture.jpeg import (
     read_jpeg_header,
     without_strays,
 )
-from halofeed.prep.formats.picture.pillow import cmyk_to_rgb, decoder_failures
 from halofeed.prep.formats.picture.picture_formats import FIRST_OF_SEVERAL
+from halofeed.prep.formats.picture.pillow import cmyk_to_rgb, decoder_failures
 from halofeed.prep.formats.region.region_reader import RegionFacts, RegionReader
 from halofeed.prep.formats.region.row_order import RowWindows
 from halofeed.prep.formats.region.whole_picture import COLOR_OF_BANDS, WHOLE_BYTES, whole_picture
@@ -33,8 +33,8 @@ from halofeed.system.errors import require_extra
 from halofeed.system.memory import TOO_MUCH_MEMORY, mebibytes, process_memory
 
 _STRIP_ROWS = 8
-"""Rows of a call of libvips, which decodes strips of 8. Calls for 1,024 rows of 20,000 x 20,000 pixels took 2.4 times as
-long and 250 MiB more (libvips 8.18, 2 cores, 2026-11-29)."""
+"""Rows of a call of libvips, which decodes strips of 8. Calls for 1,024 rows of 20,000 x 20,000 pixels took 2.4 times
+as long and 250 MiB more (libvips 8.18, 2 cores, 2026-11-29)."""
 _HELD_ROWS = 2048
 """Upper limit on the rows that libvips' cache holds in buffers; 1,800 were measured with one thread."""
 _CHECK_SCALE = 8
@@ -66,8 +66,7 @@ class JpegRows:
         return len(self._data) + max(decoding, _check_bytes(self._header))
 
     def read(self, level: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
-        with decoder_failures():
-            return self._windows.read(level, top, left, height, width)
+        return self._windows.read(level, top, left, height, width)
 
     def _next_rows(self, most: int) -> NDArray[Any]:
         if self._region is None:
@@ -75,13 +74,12 @@ class JpegRows:
         (height, width), components = self._header.size, len(self._header.sampling)
         # The rest of the strip that begins at or above the next row.
         rows = min(most, height - self._row, _STRIP_ROWS - self._row % _STRIP_ROWS)
-        pixels = np.frombuffer(self._fetch(self._row, rows), np.uint8).reshape(rows, width, components)
+        with decoder_failures():
+            strip = self._region.fetch(0, self._row, width, rows)
+        pixels = np.frombuffer(strip, np.uint8).reshape(rows, width, components)
         self._row += rows
         # libvips inverts the inks: 255 is full ink, unlike in the file.
         return cmyk_to_rgb(pixels) if components == 4 else pixels
-
-    def _fetch(self, top: int, rows: int) -> Any:
-        return self._region.fetch(0, top, self._header.size[1], rows)
 
     def _open(self) -> None:
         if self._header.has_one_scan:
@@ -93,8 +91,9 @@ class JpegRows:
         pyvips.cache_set_max(0)
         pyvips.concurrency_set(1)
         # A source reads the bytes in place; `jpegload_buffer` of pyvips 3.2 copies them.
-        source = pyvips.Source.new_from_memory(self._data)
-        image = pyvips.Image.jpegload_source(source, access="sequential", fail_on="warning")
+        with decoder_failures():
+            source = pyvips.Source.new_from_memory(self._data)
+            image = pyvips.Image.jpegload_source(source, access="sequential", fail_on="warning")
         found = image.height, image.width, image.bands
         if found != (*self._header.size, len(self._header.sampling)):
             raise damaged_error(f"header says {self._header.size}, libvips reads {found}")
@@ -103,8 +102,8 @@ class JpegRows:
     def _check(self) -> None:
         """Check all compressed data of a JPEG of one scan, before its first pixel is used.
 
-        libvips 8.18 tests for warnings before each strip, and never after the last one. It does not read the end marker,
-        so it reports no bytes that are left over. Data of several scans are complete before the first row.
+        libvips 8.18 tests for warnings before each strip, and never after the last one. It does not read the end
+        marker, so it reports no bytes that are left over. Data of several scans are complete before the first row.
 
         Raises:
             SourceError: libjpeg reports an error or a warning.
@@ -132,7 +131,7 @@ def _check_bytes(header: JpegHeader) -> int:
     return height * width * len(header.sampling) + ROW_BYTES * header.size[1]
 
 
-def open_jpeg_regions(files: SourceFiles, path: str) -> RegionReader:
+def open_jpeg_regions(files: SourceFiles, path: str, threads: int = 1) -> RegionReader:
     """Open a JPEG file: by rows if it is large, else whole.
 
     Files with arithmetic codes or unusual sampling are decoded whole, as by `open_jpeg`.

@@ -6,8 +6,8 @@ uncompressed zlib stream, whose first row is the last row of the band before:
     file    | IDAT | IDAT | IDAT | ...        inflate --> filtered rows
     band    | signature | IHDR | IDAT: stored(row before, filtered rows) | IEND |    libpng --> rows
 
-Filters work on bytes (PNG third edition, 9.2), so that rows of other forms are decoded as 8-bit samples of as many bytes
-per pixel, and become samples here.
+Filters work on bytes (PNG third edition, 9.2), so that rows of other forms are decoded as 8-bit samples of as many
+bytes per pixel, and become samples here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.formats.picture.image import PixelArray, damaged_error, truncated_error
-from halofeed.prep.formats.picture.pillow import decoder_failures, with_transparent_color
 from halofeed.prep.formats.picture.picture_formats import FIRST_OF_SEVERAL
+from halofeed.prep.formats.picture.pillow import decoder_failures, with_transparent_color
 from halofeed.prep.formats.picture.png import (
     COLOR,
     COLOR_ALPHA,
@@ -170,7 +170,7 @@ def _read_head(stream: _FileBytes) -> _Head:
 
 
 def _compressed_pieces(stream: _FileBytes, chunk: _ChunkStart) -> Iterator[memoryview]:
-    """Yield the payloads of all chunks of pixels, from an opened one on; check all chunks up to the end of the picture."""
+    """Yield the payloads of all chunks of pixels, from an opened one on; check all chunks to the end."""
     while chunk.kind != b"IEND":
         check_known(chunk.kind)
         for piece in stream.payload(chunk):
@@ -250,20 +250,20 @@ class PngRows:
         rows = min(self._band_rows, self.facts.size[0])
         filtered = (rows + 1) * (self._row_bytes + 1)
         pixels = rows * self.facts.size[1] * self.facts.bands * np.dtype(self.facts.dtype).itemsize
-        # Filtered rows in parts, joined, as stored stream and as file; the decoded rows, their samples and their pixels.
+        # Filtered rows in parts, joined, as stored stream and as file; decoded rows, samples and pixels.
         return 6 * filtered + 3 * pixels + 4 * _BLOCK_BYTES
 
     def read(self, level: int, top: int, left: int, height: int, width: int) -> NDArray[Any]:
-        with decoder_failures():
-            return self._windows.read(level, top, left, height, width)
+        return self._windows.read(level, top, left, height, width)
 
     def _next_rows(self, most: int) -> PixelArray:
         height = self.facts.size[0]
         rows = min(most, self._band_rows, height - self._row)
-        decoded = self._unfilter(self._inflater.read(rows * (self._row_bytes + 1)), rows)
-        self._row += rows
-        if self._row == height:
-            self._inflater.finish()
+        with decoder_failures():
+            decoded = self._unfilter(self._inflater.read(rows * (self._row_bytes + 1)), rows)
+            self._row += rows
+            if self._row == height:
+                self._inflater.finish()
         pixels = self._samples(decoded)
         return with_transparent_color(pixels, self._key) if self._key else pixels
 
@@ -318,7 +318,7 @@ def _unpack(rows: NDArray[np.uint8], depth: int) -> NDArray[np.uint8]:
 
 
 def _value_table(head: _Head) -> NDArray[np.uint8] | None:
-    """Return the pixel [number, band] of each stored number of a palette, or of gray of fewer than 8 bits; else None."""
+    """Return the pixel [number, band] of each number of a palette, or of gray of fewer than 8 bits; else None."""
     header = head.header
     if header.color_type == GRAY and header.depth < 8:
         most = (1 << header.depth) - 1
@@ -338,7 +338,7 @@ def _value_table(head: _Head) -> NDArray[np.uint8] | None:
     return np.concatenate([table, alpha], axis=1)
 
 
-def open_png_regions(files: SourceFiles, path: str) -> RegionReader:
+def open_png_regions(files: SourceFiles, path: str, threads: int = 1) -> RegionReader:
     """Open a PNG file: by rows if it is large, else whole; an interlaced one is always decoded whole.
 
     Interlaced rows are complete only at the end of the file. ImageMagick writes the same picture without:

@@ -92,7 +92,7 @@ def with_bands(pixels: NDArray[Any], bands: int) -> NDArray[Any]:
     return widened
 
 
-def open_whole_picture(files: SourceFiles, path: str) -> WholePicture:
+def open_whole_picture(files: SourceFiles, path: str, threads: int = 1) -> WholePicture:
     """Open a picture that is decoded whole, by the decoder of `halofeed.prep.formats.picture`.
 
     Raises:
