@@ -38,7 +38,7 @@ from halofeed.prep.formats.picture.png import (
     image_header,
     is_interlaced,
     open_png,
-    png_chunk,
+    png_file,
     transparent_color,
 )
 from halofeed.prep.formats.picture.tiff import exif_orientation
@@ -166,7 +166,7 @@ def _read_head(stream: _FileBytes) -> _Head:
     )
     if color_type == PALETTE and header.payload(head, b"PLTE") is None:
         raise damaged_error("no PLTE chunk")
-    return _Head(data=head, header=header, is_interlaced=is_interlaced(head, 0), pixels=chunk)
+    return _Head(data=head, header=header, is_interlaced=is_interlaced(head, header), pixels=chunk)
 
 
 def _compressed_pieces(stream: _FileBytes, chunk: _ChunkStart) -> Iterator[memoryview]:
@@ -273,15 +273,8 @@ class PngRows:
         # Filter 0 leaves the row before as it is.
         above = b"\0" + self._before if self._before else b""
         columns, count = self._row_bytes // self._pixel_bytes, rows + bool(above)
-        form = struct.pack(">IIBBBBB", columns, count, depth, color_type, 0, 0, 0)
-        stored = zlib.compress(above + filtered, 0)
-        picture = [
-            PNG_SIGNATURE,
-            png_chunk(b"IHDR", form),
-            png_chunk(b"IDAT", stored),
-            png_chunk(b"IEND", b""),
-        ]
-        decoded: NDArray[Any] = self._decode(b"".join(picture)).reshape(count, columns, -1)
+        picture = png_file((count, columns), depth, color_type, (), above + filtered)
+        decoded: NDArray[Any] = self._decode(picture).reshape(count, columns, -1)
         last = decoded[-1]
         self._before = (last.astype(">u2") if depth == 16 else last).tobytes()
         return decoded[bool(above) :]
