@@ -143,7 +143,7 @@ class _Head:
 def _read_head(stream: _FileBytes) -> _Head:
     """Read the chunks up to the first chunk of pixels."""
     stream.take_all(len(PNG_SIGNATURE), "no PNG signature")
-    data, places = bytearray(), []
+    data, places = bytearray(), list[tuple[bytes, int, int]]()
     while (chunk := stream.next_chunk()).kind != b"IDAT":
         check_known(chunk.kind)
         is_kept = chunk.kind in NEEDED_CHUNKS

@@ -12,6 +12,7 @@ from PIL import Image
 
 from halofeed.errors import SourceError
 from halofeed.prep.formats.picture.picture_formats import FORMATS, sniff
+from halofeed.prep.formats.picture.png import PNG_SIGNATURE, png_chunk
 from halofeed.prep.formats.region import jpeg_rows, png_rows
 from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.sources.files import LocalFiles
@@ -54,7 +55,7 @@ def png(color_type: int, depth: int, extra: tuple = (), pieces: int = 3, interla
         *((b"IDAT", packed[start:stop]) for start, stop in pairwise(cuts)),
         (b"IEND", b""),
     ]
-    return png_rows.PNG_SIGNATURE + b"".join(png_rows.png_chunk(*chunk) for chunk in chunks)
+    return PNG_SIGNATURE + b"".join(png_chunk(*chunk) for chunk in chunks)
 
 
 PALETTE = ((b"PLTE", bytes(RANDOM.integers(0, 256, 48, dtype=np.uint8))),)
@@ -164,7 +165,7 @@ def test_a_filter_that_does_not_exist_is_refused(tmp_path):
         (b"IDAT", zlib.compress(bad.tobytes())),
         (b"IEND", b""),
     ]
-    data = png_rows.PNG_SIGNATURE + b"".join(png_rows.png_chunk(*chunk) for chunk in chunks)
+    data = PNG_SIGNATURE + b"".join(png_chunk(*chunk) for chunk in chunks)
     with pytest.raises(SourceError, match="decode"):
         all_rows(written(tmp_path, data))
 
@@ -198,9 +199,7 @@ def test_an_interlaced_png_is_decoded_whole(tmp_path):
         (b"IDAT", zlib.compress(b"\0" + small.tobytes()[:3])),
         (b"IEND", b""),
     ]
-    reader = written(
-        tmp_path, png_rows.PNG_SIGNATURE + b"".join(png_rows.png_chunk(*chunk) for chunk in chunks)
-    )
+    reader = written(tmp_path, PNG_SIGNATURE + b"".join(png_chunk(*chunk) for chunk in chunks))
     assert not reader.facts.in_order
     assert reader.read(0, 0, 0, 1, 1).ravel().tolist() == small[0, :3].tolist()
 
