@@ -35,8 +35,8 @@ from halofeed.prep.formats.picture.png import (
     PngHeader,
     check_checksum,
     check_known,
+    has_passes,
     image_header,
-    is_interlaced,
     open_png,
     png_file,
     transparent_color,
@@ -166,7 +166,7 @@ def _read_head(stream: _FileBytes) -> _Head:
     )
     if color_type == PALETTE and header.payload(head, b"PLTE") is None:
         raise damaged_error("no PLTE chunk")
-    return _Head(data=head, header=header, is_interlaced=is_interlaced(head, header), pixels=chunk)
+    return _Head(data=head, header=header, is_interlaced=has_passes(head, header), pixels=chunk)
 
 
 def _compressed_pieces(stream: _FileBytes, chunk: _ChunkStart) -> Iterator[memoryview]:
