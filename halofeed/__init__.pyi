@@ -278,16 +278,18 @@ def convert(
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
             no usable segmentation): drop only the object and list it in rejected.jsonl, or reject its image.
-        oriented_boxes: boxes that are turned (YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO
-            and VOC): the upright box around each, or leave them out; both are counted. ignore_columns rotation takes
-            boxes as they are before they are turned.
+        oriented_boxes: boxes that are turned (DOTA, YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in
+            COCO and VOC): the upright box around each, or leave them out; both are counted. ignore_columns rotation
+            takes boxes as they are before they are turned. keep corners keeps their corners too.
         empty_classes: classes of pictures (tags, choices, annotations without a box) that mean that there is no
             object, beside usual names such as empty. A picture with another class and without a box of it is
             rejected.
-        keep: further attributes of each object to keep: category_id (COCO's own number of the class), occluded (COCO,
-            VOC, tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; the same
-            number for each object, missing ones with visibility 0). The loader gives them with include=, except view
-            and keypoints, which are for readers of the TF Object Detection API's keys.
+        keep: further attributes of each object to keep: category_id (COCO's own number of the class), corners (the
+            four corners of oriented boxes and outlines of four points, in the order of the annotation, and those of
+            the box of other objects; resizing with two scales moves each corner exactly, which may skew a rectangle),
+            occluded (COCO, VOC, tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints
+            (COCO; the same number for each object, missing ones with visibility 0). The loader gives them with
+            include=, except view and keypoints, which are for readers of the TF Object Detection API's keys.
         several_classes: classification, not from folders: refuse a picture with several classes (in several rows, or
             in a list), or keep all of them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed
             train` refuses such a data set.
@@ -689,16 +691,18 @@ def dry_run(
             without it.
         on_bad_object: COCO, VOC and tables: an object that cannot be used (inverted or NaN box, no class; with masks
             no usable segmentation): drop only the object and list it in rejected.jsonl, or reject its image.
-        oriented_boxes: boxes that are turned (YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO
-            and VOC): the upright box around each, or leave them out; both are counted. ignore_columns rotation takes
-            boxes as they are before they are turned.
+        oriented_boxes: boxes that are turned (DOTA, YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in
+            COCO and VOC): the upright box around each, or leave them out; both are counted. ignore_columns rotation
+            takes boxes as they are before they are turned. keep corners keeps their corners too.
         empty_classes: classes of pictures (tags, choices, annotations without a box) that mean that there is no
             object, beside usual names such as empty. A picture with another class and without a box of it is
             rejected.
-        keep: further attributes of each object to keep: category_id (COCO's own number of the class), occluded (COCO,
-            VOC, tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; the same
-            number for each object, missing ones with visibility 0). The loader gives them with include=, except view
-            and keypoints, which are for readers of the TF Object Detection API's keys.
+        keep: further attributes of each object to keep: category_id (COCO's own number of the class), corners (the
+            four corners of oriented boxes and outlines of four points, in the order of the annotation, and those of
+            the box of other objects; resizing with two scales moves each corner exactly, which may skew a rectangle),
+            occluded (COCO, VOC, tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints
+            (COCO; the same number for each object, missing ones with visibility 0). The loader gives them with
+            include=, except view and keypoints, which are for readers of the TF Object Detection API's keys.
         several_classes: classification, not from folders: refuse a picture with several classes (in several rows, or
             in a list), or keep all of them; then the loader gives `labels`, a 0 or 1 for each class, and `halofeed
             train` refuses such a data set.
@@ -1161,8 +1165,8 @@ def export(
         task: task of your own that was moved (default: the run's).
         virtual_devices: use this many CPU devices instead of accelerators.
         format: of a run; savedmodel writes TensorFlow's beside the StableHLO (default: stablehlo).
-        to: folders: classification; coco, yolo, voc: detection; nifti: segmentation of volumes; parquet, webdataset:
-            pictures of any task. Pictures are the stored JPEG or PNG files, or PNG; padding is cut off.
+        to: folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet,
+            webdataset: pictures of any task. Pictures are the stored JPEG or PNG files, or PNG; padding is cut off.
         grid: stored: boxes, masks and labels of the stored pictures and volumes (default); source: of the files that
             were converted.
         images: with grid source: the folder of pictures that was converted, to copy them.

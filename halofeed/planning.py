@@ -17,10 +17,12 @@ from halofeed.system.errors import UsageError, require_extra
 from halofeed.training import check_file
 
 if TYPE_CHECKING:
+    from halofeed.trainer.plan.pictures import Pictures
     from halofeed.trainer.plan.requests import Request
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorboardX", "libtpu")
 _OWN = ("model", "task")
+_OF_PICTURES = ("pictures", "tile_sizes", "tile_overlap", "object_size")
 
 PLAN_EXAMPLE = """\
 examples:
@@ -32,6 +34,9 @@ examples:
 
   the largest picture that fits at each split:
     halofeed plan --config retinanet_resnet50_fpn_640 --topology v3-8 --images-per-replica 1 --search side
+
+  tiles, or one picture split over cores, for 500 pictures of 20,000 x 20,000 with objects of up to 200 pixels:
+    halofeed plan --config retinanet_resnet50_fpn_640 --picture-size 20000,20000 --pictures 500 --object-size 200
 
 For each split the machine's own compiler compiles the program that `halofeed train` would run. It needs only
 the extra `plan` (docs/install.md). A large model takes one to ten minutes on a processor. Results are cached.
@@ -73,7 +78,10 @@ def _add_plan(parser: CommandParser) -> None:
         help="the splits to compile (default: 1,2,4,8,16, up to the machine's number of cores)",
     )
     parser.add_argument(
-        "--images-per-replica", type=int, metavar="N", help="default: the recipe's batch over all replicas"
+        "--images-per-replica",
+        type=int,
+        metavar="N",
+        help="default: the recipe's batch over all replicas; 1 with --picture-size",
     )
     parser.add_argument(
         "--classes",
@@ -90,12 +98,43 @@ def _add_plan(parser: CommandParser) -> None:
     parser.add_argument(
         "--savings", action="store_true", help="also compute the savings of --remat and of smaller optimizers"
     )
+    _add_pictures(parser)
     parser.add_argument(
         "--json", metavar="FILE", help="also write the plan to this file; - prints only the plan"
     )
     parser.add_argument("--html", metavar="FILE", help="also write the plan as a page")
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="parallel compilations (default: by cores and memory)"
+    )
+
+
+def _add_pictures(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--picture-size",
+        type=_numbers,
+        metavar="H,W",
+        help="compare tiles of pictures of this size in pixels with splits of the picture over cores",
+    )
+    parser.add_argument(
+        "--pictures", type=int, metavar="N", help="with --picture-size: pictures in an epoch (default: 1)"
+    )
+    parser.add_argument(
+        "--tile-sizes",
+        type=_sizes,
+        metavar="N,HxW,...",
+        help="with --picture-size: the tiles to compare (default: 512,1024,2048)",
+    )
+    parser.add_argument(
+        "--tile-overlap",
+        type=_numbers,
+        metavar="H,W",
+        help="with --picture-size: minimum overlap of neighbors (default: --object-size, else 128)",
+    )
+    parser.add_argument(
+        "--object-size",
+        type=int,
+        metavar="N",
+        help="with --picture-size: longest side of the largest object, which a tile must show whole",
     )
 
 
@@ -108,6 +147,10 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     # A program reads the plan from standard output, and nothing else may be there.
     if parsed.json == "-":
         print(json.dumps(plan, indent=1))
+    elif parsed.picture_size:
+        from halofeed.inspection.picture_plan import describe_picture_plan
+
+        print(describe_picture_plan(plan))
     else:
         from halofeed.inspection.plan_report import describe_plan
 
@@ -119,23 +162,45 @@ def _check_plan(parsed: argparse.Namespace) -> None:
     """Refuse wrong options before the first compilation, which may take minutes."""
     for flag in ("--json", "--html"):
         check_file(flag, getattr(parsed, flag[2:]))
-    for flag, value in (("--jobs", parsed.jobs), ("--images-per-replica", parsed.images_per_replica)):
+    for flag in ("jobs", "images_per_replica", "pictures", "object_size"):
+        value = getattr(parsed, flag)
         if value is not None and value < 1:
-            raise UsageError(f"{flag} {value}: expected 1 or more")
+            raise UsageError(f"--{flag.replace('_', '-')} {value}: expected 1 or more")
+    if parsed.picture_size is None:
+        for flag in _OF_PICTURES:
+            if getattr(parsed, flag) is not None:
+                raise UsageError(
+                    f"--{flag.replace('_', '-')}: needs --picture-size, such as --picture-size 20000,20000"
+                )
+        return
+    for flag in ("search", "savings"):
+        if getattr(parsed, flag):
+            raise UsageError(f"--{flag}: has no effect with --picture-size; leave one of them out")
+    for flag, least in (("picture_size", 1), ("tile_overlap", 0)):
+        value = getattr(parsed, flag)
+        if value is not None and (len(value) != 2 or min(value) < least):
+            given, name = ",".join(map(str, value)), flag.replace("_", "-")
+            example = f"{value[0]},{value[0]}" if len(value) == 1 and value[0] >= least else "128,128"
+            raise UsageError(f"--{name} {given}: expected height,width in pixels, such as --{name} {example}")
 
 
 def _write_plan(parsed: argparse.Namespace, plan: Mapping[str, Any]) -> None:
     """Write the plan to the files that the command line names, and beside the data set, whose report shows it."""
     from halofeed.storage.atomic_files import atomic_write
 
-    if parsed.data is not None:
+    # The data set's report shows its splits, not those for pictures of another size.
+    if parsed.data is not None and parsed.picture_size is None:
         from halofeed.schemas.bounded_json import with_json_checksum
         from halofeed.schemas.file_layout import plan_file
 
         atomic_write(plan_file(parsed.data), (json.dumps(with_json_checksum(plan), indent=1) + "\n").encode())
     if parsed.json and parsed.json != "-":
         atomic_write(Path(parsed.json), (json.dumps(plan, indent=1) + "\n").encode())
-    if parsed.html:
+    if parsed.html and parsed.picture_size:
+        from halofeed.inspection.picture_plan import write_picture_plan_page
+
+        write_picture_plan_page(plan, parsed.html)
+    elif parsed.html:
         from halofeed.inspection.plan_report import write_plan_page
 
         write_plan_page(plan, parsed.html)
@@ -147,6 +212,11 @@ def _make_plan(parsed: argparse.Namespace, request: Request) -> dict[str, Any]:
 
     how: dict[str, Any] = {"cache": CompileCache(cache_folder()), "jobs": parsed.jobs}
     how["tell"] = lambda line: print_status(f"halofeed plan: {line}")
+    if parsed.picture_size:
+        from halofeed.trainer.plan.pictures import plan_pictures
+
+        how["images_per_replica"] = parsed.images_per_replica or 1
+        return plan_pictures(request, _pictures(parsed, request), cores=parsed.cores_per_replica, **how)
     plan = plan_config(
         request, cores=parsed.cores_per_replica, images_per_replica=parsed.images_per_replica, **how
     )
@@ -159,6 +229,22 @@ def _make_plan(parsed: argparse.Namespace, request: Request) -> dict[str, Any]:
 
         plan["search"] = search(request, plan, parsed.search, **how)
     return plan
+
+
+def _pictures(parsed: argparse.Namespace, request: Request) -> Pictures:
+    """Return the pictures of the command line."""
+    from halofeed.trainer.plan.pictures import USUAL_OVERLAP, Pictures, usual_tile_sizes
+
+    side = parsed.object_size or USUAL_OVERLAP
+    overlap = (side, side) if parsed.tile_overlap is None else parsed.tile_overlap
+    sizes = parsed.tile_sizes or usual_tile_sizes(parsed.picture_size, overlap, request.config)
+    return Pictures(
+        size=parsed.picture_size,
+        count=parsed.pictures or 1,
+        tile_sizes=sizes,
+        overlap=overlap,
+        object_size=parsed.object_size or 0,
+    )
 
 
 def _request(parsed: argparse.Namespace) -> Request:
@@ -215,6 +301,20 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 _numbers.__name__ = "list of int"  # the parser's messages begin from it
+
+
+def _sizes(text: str) -> tuple[tuple[int, int], ...]:
+    """Parse sizes of tiles: one number for a square, HxW for others."""
+    sizes = []
+    for part in filter(str.strip, text.split(",")):
+        height, _, width = part.partition("x")
+        sizes.append((int(height), int(width or height)))
+    if not sizes or min(map(min, sizes)) < 1:
+        raise ValueError(text)
+    return tuple(sizes)
+
+
+_sizes.__name__ = "list of sizes"
 
 PLAN = Command(
     summary="find the splits of a model that fit on a machine, before you pay for one",

@@ -86,7 +86,7 @@ def _add_export(parser: CommandParser) -> None:
     data.add_argument(
         "--to",
         metavar="TARGET",
-        help="folders: classification; coco, yolo, voc: detection; nifti: segmentation of volumes; parquet, "
+        help="folders: classification; coco, yolo, voc, dota: detection; nifti: segmentation of volumes; parquet, "
         "webdataset: pictures of any task. Pictures are the "
         "stored JPEG or PNG files, or PNG; padding is cut off",
     )

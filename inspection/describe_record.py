@@ -42,6 +42,8 @@ from halofeed.system.wording import plural
 _RECORD = re.compile(r"(.+):([0-9]{1,18})")
 _SHOWN_BYTES = 12
 _MAX_BOXES = 1000
+_UPRIGHT_DEGREES = 0.5
+"""Angle up to which an object counts as upright, as its corners may be rounded."""
 _SHOWN_NUMBERS = 6
 _SHOWN_TEXT = 60
 _SLICES_AT_ONCE = 16
@@ -163,7 +165,10 @@ def _box_cells(features: Decoded, box: int) -> tuple[str, ...]:
         for key, scale in scales.items()
     ]
     flags = [name for name, key in keys.OBJECT_FLAGS.items() if _list_of(features, key)[box : box + 1].any()]
-    return (*numbers, ", ".join(filter(None, [*flags, labeled_keypoints(features, box)])))
+    return (
+        *numbers,
+        ", ".join(filter(None, [*flags, turn_of(features, box), labeled_keypoints(features, box)])),
+    )
 
 
 def _shortened(value: Any) -> tuple[str, int, str]:
@@ -200,6 +205,27 @@ def _as_text(data: memoryview) -> str | None:
     return json.dumps(
         text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "...", ensure_ascii=False
     )
+
+
+def turn_of(features: Decoded, box: int) -> str:
+    """Return how far the first side of an object is turned, from its corners; "" for an upright one or without corners.
+
+    The angle is clockwise, in pixels of the stored picture. All corners are among the values of the record.
+
+    >>> sides = {"image/height": np.array([10]), "image/width": np.array([20])}
+    >>> points = zip(keys.CORNER_POINTS, (0.0, 0.5, 0.5, 0.75, 1.0, 0.5, 0.5, 0.25))
+    >>> turn_of(sides | {key: np.array([side]) for key, side in points}, 0)
+    'turned by 45°'
+    """
+    columns = [_list_of(features, key)[box : box + 1] for key in keys.CORNER_POINTS]
+    if any(len(column) != 1 for column in columns):
+        return ""
+    shares = np.concatenate(columns).astype(np.float64).reshape(4, 2)
+    points = shares * [integer_of(features, key) or 0 for key in keys.SIDES]
+    down, across = points[1] - points[0]
+    angle = math.degrees(math.atan2(down, across))
+    is_upright = abs(angle - 90 * round(angle / 90)) < _UPRIGHT_DEGREES
+    return "" if is_upright or not math.isfinite(angle) else f"turned by {angle:.0f}°"
 
 
 def labeled_keypoints(features: Decoded, box: int) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from halofeed.inspection.dataset_files import DatasetFiles, open_files, open_manifest
+from halofeed.inspection.export_dota import DotaExporter
 from halofeed.inspection.export_grid import GRIDS, SourcePictures
 from halofeed.inspection.export_parquet import ParquetExporter
 from halofeed.inspection.export_pictures import CocoExporter, FoldersExporter, VocExporter
@@ -34,6 +35,7 @@ EXPORTERS: dict[str, type[Exporter]] = {
     "coco": CocoExporter,
     "yolo": YoloExporter,
     "voc": VocExporter,
+    "dota": DotaExporter,
     "nifti": NiftiExporter,
     "parquet": ParquetExporter,
     "webdataset": WebDatasetExporter,

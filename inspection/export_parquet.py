@@ -117,6 +117,7 @@ class ParquetExporter(ShardsExporter):
                 "bbox": _list_of(_list_of(numbers["float64"])),
                 "category": _list_of(label),
                 "area": _list_of(numbers["float64"]),
+                **({"corners": _list_of(_list_of(numbers["float64"]))} if self.has_corners else {}),
             },
             "mask": _PICTURE,
         }
@@ -257,6 +258,7 @@ _ABOUT = {
     "bbox": "x, y, width and height of each box in pixels",
     "category": "class of each box, see the record set classes",
     "area": "area of each object in square pixels",
+    "corners": "x and y of the four corners of each object in pixels",
     "mask": "picture of class ids, see the record set classes",
 }
 

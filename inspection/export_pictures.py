@@ -33,6 +33,7 @@ from halofeed.inspection.export_records import (
 )
 from halofeed.inspection.stored_records import decode_stored
 from halofeed.prep.annotations.contract import is_split_name, split_in_file_name
+from halofeed.prep.annotations.written_boxes import polygon_area
 from halofeed.prep.geometry.resize import apply_to_boxes, area_factor
 from halofeed.schemas import keys
 from halofeed.schemas.croissant import (
@@ -50,6 +51,9 @@ from halofeed.storage.paths import open_path, save_text, temporary_stream
 from halofeed.system.errors import CorruptFileError, UsageError
 
 _AREA_TOLERANCE = 1e-3
+_UPRIGHT_PIXELS = 1e-3
+"""Distance up to which a corner is on a side of the upright box, as corners are stored with 24 bits."""
+TURNED = "corners of turned objects"
 _FLAGS = {**keys.OBJECT_FLAGS, **{name: OPTIONAL_ATTRIBUTES[name] for name in ("occluded", "group_of")}}
 
 
@@ -151,6 +155,23 @@ class BoxedObjects:
         return self.numbers(keys.OBJECT_AREA).astype(np.float64) * area_factor(self.grid.from_stored)
 
     @cached_property
+    def outlines(self) -> NDArray[np.float64]:
+        """float64 [box, 4, 2], x and y in pixels of the corners of each object, not clipped; of its box without any."""
+        if not self.has_corners:
+            top, left, bottom, right = self.corners.T
+            return np.stack([left, top, right, top, right, bottom, left, bottom], axis=1).reshape(-1, 4, 2)
+        columns = [self.numbers(key).astype(np.float64) for key in keys.CORNER_POINTS]
+        shares = np.stack(columns, axis=1).reshape(-1, 2)
+        return snapped(points_on(self.grid, shares), self.grid).reshape(-1, 4, 2)[..., ::-1]
+
+    @property
+    def has_corners(self) -> bool:
+        """Return whether the record has the corners of its objects."""
+        return bool(len(self.labels)) and all(
+            len(self.numbers(key)) == len(self.labels) for key in keys.CORNER_POINTS
+        )
+
+    @cached_property
     def labels(self) -> list[int]:
         """Class id of each box."""
         return [int(label) for label in self.numbers(keys.OBJECT_CLASS_LABEL)]
@@ -194,12 +215,23 @@ class BoxedObjects:
         points = np.column_stack([at[:, ::-1], seen])
         return tuple(str(name, "utf-8", "replace") for name in names[each]), points.reshape(-1).tolist()
 
+    @property
+    def _are_turned(self) -> NDArray[np.bool_]:
+        """Return whether corners are elsewhere than those of the box around them, bool [box]."""
+        sides = np.stack([self.outlines.min(axis=1), self.outlines.max(axis=1)], axis=1)
+        off = np.abs(self.outlines[:, :, None] - sides[:, None]).min(axis=2)
+        return np.asarray((off > _UPRIGHT_PIXELS).any(axis=(1, 2)))
+
     def counts(self) -> dict[str, int]:
         """Return the number of values of each kind beside boxes and classes."""
         labeled = self.numbers(f"{keys.OBJECT_KEYPOINT}/num")
         heights, widths = (self.corners[:, 2:] - self.corners[:, :2]).T
         area = self.areas
         same = np.isclose(area, heights * widths, rtol=_AREA_TOLERANCE) if len(area) else np.ones(0, bool)
+        # Targets with corners have areas of polygons.
+        if self.has_corners:
+            enclosed = [polygon_area(outline.reshape(-1).tolist()) for outline in self.outlines]
+            same |= np.isclose(area, enclosed, rtol=_AREA_TOLERANCE)
         return {
             **{f"{name} flags": int(np.count_nonzero(self.numbers(key))) for name, key in _FLAGS.items()},
             "masks": len(self.features.get(keys.OBJECT_MASK, ())),
@@ -207,6 +239,7 @@ class BoxedObjects:
             "views": sum(bool(self.view(box)) for box in range(len(self.labels))),
             "areas": int(np.count_nonzero(~same)),
             "category ids": len(self.numbers(keys.OBJECT_CLASS_SOURCE_LABEL)),
+            **({TURNED: int(np.count_nonzero(self._are_turned))} if self.has_corners else {}),
         }
 
 
@@ -221,11 +254,16 @@ def corners_of(features: Decoded, grid: PictureGrid) -> NDArray[np.float64]:
     """
     shares = np.stack([np.asarray(features.get(key, ()), np.float64) for key in keys.BOX_CORNERS], axis=1)
     exact = apply_to_boxes(grid.from_stored, shares * [*grid.stored_size, *grid.stored_size])
+    return np.clip(snapped(exact, grid), None if grid.is_stored else 0, [*grid.size, *grid.size])
+
+
+def snapped(exact: NDArray[np.float64], grid: PictureGrid) -> NDArray[np.float64]:
+    """Return positions y, x, ... in pixels of a grid [..., n], with those whole that are whole but for rounding."""
     whole = np.rint(exact)
     padded_size = np.abs(grid.from_stored.reshape(2, 3)[:, :2]) @ grid.stored_size
     # float32 has 24 bits, so a rounded share is off by at most 2**-24 of the padded side.
-    is_whole = np.abs(exact - whole) <= np.tile(padded_size, 2) * 2.0**-24
-    return np.clip(np.where(is_whole, whole, exact), None if grid.is_stored else 0, [*grid.size, *grid.size])
+    is_whole = np.abs(exact - whole) <= np.tile(padded_size, exact.shape[-1] // 2) * 2.0**-24
+    return np.asarray(np.where(is_whole, whole, exact))
 
 
 def run_lengths(mask: NDArray[np.uint8]) -> dict[str, Any]:
@@ -297,6 +335,8 @@ class CocoExporter(BoxExporter):
 
     Difficult, truncated, occluded and grouped objects have a key of that name with the value 1. If a split has an
     unusual name, all files are in a folder of that name, as in Roboflow's exports, so readers know the name.
+
+    Corners are the polygons of their objects, unless these have masks.
     """
 
     KEEPS = frozenset((*(f"{name} flags" for name in _FLAGS), "masks", "keypoints", "areas"))
@@ -311,6 +351,9 @@ class CocoExporter(BoxExporter):
         )
         self._splits = {split: self._open(split) for split in splits}
         self._keypoints: dict[int, tuple[str, ...]] = {}
+        # An object has one segmentation.
+        if not any(field.name == "masks" for field in data.manifest.fields):
+            self._keeps = self.KEEPS | {TURNED}
 
     def _open(self, split: str) -> _Instances:
         path = self._folder / self._files.format(split)
@@ -339,6 +382,8 @@ class CocoExporter(BoxExporter):
             }
             if (mask := objects.mask(box)) is not None:
                 entry["segmentation"] = run_lengths(mask)
+            elif objects.has_corners:
+                entry["segmentation"] = [objects.outlines[box].reshape(-1).tolist()]
             names, points = objects.keypoints(box)
             # COCO lists keypoints only of objects with a labeled one.
             if any(points[2::3]):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from halofeed.inspection.export_pictures import BoxExporter
+from halofeed.inspection.export_pictures import TURNED, BoxExporter
 from halofeed.inspection.export_records import ExportedData, ExportRecord, unique_name
 from halofeed.inspection.stored_records import integer_of, label_map
 from halofeed.prep.voxels.encode import encode_png
@@ -35,7 +35,8 @@ class ExportedPicture:
         values: one value by the name of `ShardsExporter.kind`:
             label: class.
             labels: list of classes.
-            objects: lists of equal length: `bbox` (x, y, width, height in pixels), `category`, `area` in square pixels.
+            objects: lists of equal length: `bbox` (x, y, width, height in pixels), `category`, `area` in square pixels,
+                and `corners` (x and y of four, in pixels) if the data set has them.
             mask: PNG file of class ids [height, width], or None.
     """
 
@@ -59,7 +60,7 @@ class ShardsExporter(BoxExporter):
     """
 
     HOLDS_SOURCE_GRID = False
-    KEEPS = frozenset({"areas"})
+    KEEPS = frozenset({"areas", TURNED})
     SHARD_BYTES: ClassVar[int] = 500_000_000
     """A shard that has reached this size is closed."""
 
@@ -74,6 +75,7 @@ class ShardsExporter(BoxExporter):
             several = any(field.name == "labels" for field in manifest.fields)
             self.kind = "objects" if manifest.task == "detection" else "labels" if several else "label"
             self._numbers = {label: number for number, label in enumerate(names)}
+        self.has_corners = any(field.name == "corners" for field in manifest.fields)
         self.names = {self._numbers[label]: name for label, name in names.items()}
         if manifest.ignore_label is not None:
             self.notes.append(f"the value {manifest.ignore_label} of a mask is an unknown pixel")
@@ -106,7 +108,10 @@ class ShardsExporter(BoxExporter):
             boxes = np.concatenate([corners[:, 1::-1], (corners[:, 2:] - corners[:, :2])[:, ::-1]], axis=1)
             area = objects.numbers(keys.OBJECT_AREA).astype(np.float64).tolist()
             category = [self._numbers[label] for label in objects.labels]
-            return {"objects": {"bbox": boxes.tolist(), "category": category, "area": area}}
+            columns = {"bbox": boxes.tolist(), "category": category, "area": area}
+            if self.has_corners:
+                columns["corners"] = objects.outlines.reshape(-1, 8).tolist()
+            return {"objects": columns}
         labels: Any = record.features[keys.CLASS_LABEL]
         found = [self._numbers[int(label)] for label in labels]
         return {"label": found[0]} if self.kind == "label" else {"labels": found}

@@ -1,9 +1,10 @@
-"""Exporter of YOLO: boxes, segments of objects with masks, or poses of objects with keypoints.
+"""Exporter of YOLO: boxes, corners, segments of objects with masks, or poses of objects with keypoints.
 
     data.yaml                 classes, splits, and kpt_shape with kpt_names of poses
     images/SPLIT/NAME.png
     labels/SPLIT/NAME.txt     one row per object:
         class x y width height                          boxes
+        class x1 y1 x2 y2 x3 y3 x4 y4                   corners, as `yolo obb` reads them
         class x1 y1 x2 y2 ...                           segments
         class x y width height x1 y1 visibility1 ...    poses
 
@@ -22,11 +23,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.export_pictures import BoxedObjects, BoxExporter
+from halofeed.inspection.export_pictures import TURNED, BoxedObjects, BoxExporter
 from halofeed.inspection.export_records import ExportedData, ExportRecord, yaml_text
 from halofeed.schemas import keys
 from halofeed.storage.paths import open_path, save_text
 from halofeed.system.errors import UsageError
+from halofeed.system.wording import plural
 
 _YOLO_SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Key of data.yaml by split."""
@@ -41,7 +43,9 @@ class YoloExporter(BoxExporter):
     """Exporter of YOLO; class ids begin at 0, in the order of the data set's.
 
     A segment is one outline: parts and holes are joined by lines of no area. Its extent replaces the object's box, and
-    a note says by how much they differ. If objects have keypoints and masks, the keypoints are written.
+    a note says by how much they differ. Of keypoints, masks and corners, the first that objects have are written.
+    Corners outside of the picture move to its rim, since Ultralytics ignores a picture with a number below 0 or above
+    1; a note counts them.
     """
 
     DISPLAYED = True
@@ -64,6 +68,7 @@ class YoloExporter(BoxExporter):
         self._names = self._spelled()
         self._places = {label: place for place, label in enumerate(self._names)}
         self._largest_shift = 0.0
+        self._moved_objects = 0
         keypoints = self._keypoint_names(data)
         kept, self._write_object = self._content(data, keypoints)
         self._keeps = frozenset(kept)
@@ -81,6 +86,8 @@ class YoloExporter(BoxExporter):
             return ("keypoints",), self._pose
         if any(field.name == "masks" for field in data.manifest.fields):
             return ("masks",), self._segment
+        if any(field.name == "corners" for field in data.manifest.fields):
+            return (TURNED,), self._corners
         return (), self._box
 
     def _split_and_class_lines(self, splits: list[str]) -> list[str]:
@@ -132,6 +139,14 @@ class YoloExporter(BoxExporter):
         center = (xmin + xmax) / 2 / width, (ymin + ymax) / 2 / height
         return [*center, (xmax - xmin) / width, (ymax - ymin) / height]
 
+    def _corners(self, objects: BoxedObjects, box: int) -> list[float]:
+        """Return x and y of the four corners of an object, moved into the picture as Ultralytics needs them."""
+        outline, (height, width) = objects.outlines[box], objects.grid.size
+        # `verify_image_label` in ultralytics/data/utils.py refuses the file of a number that is no share.
+        inside = np.clip(outline, 0, [width, height])
+        self._moved_objects += int((inside != outline).any())
+        return list((inside / [width, height]).reshape(-1).tolist())
+
     def _pose(self, objects: BoxedObjects, box: int) -> list[float]:
         """Return the box, and x, y and visibility of each keypoint; Ultralytics refuses points outside the picture."""
         height, width = objects.grid.size
@@ -160,6 +175,11 @@ class YoloExporter(BoxExporter):
     def finish(self) -> None:
         """Note how far the boxes of the segments are from those of the data set."""
         super().finish()
+        if self._moved_objects:
+            self.notes.append(
+                f"{plural(self._moved_objects, 'object')} with corners outside of the picture: they are moved to its "
+                "rim, since Ultralytics ignores pictures with others; --to dota keeps them"
+            )
         if self._largest_shift:
             self.notes.append(
                 "labels are segments, whose extents are the boxes: up to "

@@ -18,8 +18,8 @@ _MAX_ARRAYS = 3
 _MAX_LEVELS = 6
 _MEMORY = {"params": "parameters", "optim.": "optimizer", "activ.": "activations", "padding": "padding"}
 """Columns of memory in text, and the entries of a split's memory."""
-_UNITS = {"GiB": 2**30, "MiB": 2**20}
-_BAR_PARTS = (
+UNITS = {"GiB": 2**30, "MiB": 2**20}
+BAR_PARTS = (
     ("s0", "parameters", ("parameters",)),
     ("s1", "optimizer", ("optimizer",)),
     ("s2", "activations", ("activations",)),
@@ -75,7 +75,7 @@ def plan_rows(plan: Mapping[str, Any]) -> list[PlanRow]:
             images=f"{split['batch_size'] / split['replicas']:g}",
             memory=split.get("memory", {}),
             step=_figures(split) if split["fits"] else (),
-            reasons=[*_split_lines(split), *_level_lines(split), *_peak_lines(split)],
+            reasons=[*split_lines(split), *_level_lines(split), *_peak_lines(split)],
         )
         for split in plan["splits"]
     ]
@@ -156,7 +156,7 @@ def _cures(plan: Mapping[str, Any]) -> list[str]:
     return [cure for cure, is_left in cures.items() if is_left] or ["smaller images"]
 
 
-def _split_lines(split: PlanSplit) -> list[str]:
+def split_lines(split: PlanSplit) -> list[str]:
     """List why a split does not fit or is impossible, and which activations it gathers."""
     lines = []
     if split["refused"]:
@@ -258,7 +258,7 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
         lines += titled_lines("Options that save memory, compiled", list(_saving_lines(savings)))
     if search := plan.get("search"):
         lines += titled_lines(f"The largest {search['of']} that fits", search_lines(search))
-    return escape_unprintable("\n".join([*lines, *_source_lines(plan)]))
+    return escape_unprintable("\n".join([*lines, *source_lines(plan)]))
 
 
 def _title(plan: Mapping[str, Any]) -> str:
@@ -273,7 +273,7 @@ def _title(plan: Mapping[str, Any]) -> str:
     )
 
 
-def _source_lines(plan: Mapping[str, Any]) -> list[str]:
+def source_lines(plan: Mapping[str, Any]) -> list[str]:
     """Say where the figures come from; the bound of time is known for published chips only."""
     topology, versions = plan["topology"], plan["versions"]
     chip, compiler = topology["chip"], "libtpu" if topology["platform"] == "tpu" else "jaxlib"
@@ -289,9 +289,9 @@ def _source_lines(plan: Mapping[str, Any]) -> list[str]:
 
 
 def _cells(row: PlanRow, unit: str) -> tuple[str, ...]:
-    """Return a line of the table in text, with memory in a unit of `_UNITS`."""
+    """Return a line of the table in text, with memory in a unit of `UNITS`."""
     sizes = [row.memory.get(name) for name in ("total", *_MEMORY.values())]
-    shown = ("" if size is None else f"{size / _UNITS[unit]:.2f}" for size in sizes)
+    shown = ("" if size is None else f"{size / UNITS[unit]:.2f}" for size in sizes)
     return (row.name, row.verdict, row.images, *shown, *(row.step or ("",) * 5))
 
 
@@ -341,16 +341,16 @@ def plan_section_values(plan: Mapping[str, Any]) -> dict[str, Any]:
         "plan_lead": f"{plan['config']['model']}, {_size_of(plan)}, on {topology['name']} "
         f"({plural(topology['cores'], 'core')}). All figures are from the compiler; nothing was run or estimated.",
         "advice": recommendation(plan),
-        "legend_entries": [(color, name) for color, name, _ in _BAR_PARTS],
-        "bars_of_splits": [_bar(row, longest) for row in rows],
+        "legend_entries": [(color, name) for color, name, _ in BAR_PARTS],
+        "bars_of_splits": [bar_of(row, longest) for row in rows],
         "figures": [(row.name, row.images, *row.step) for row in rows if row.fits],
         "reasons": [(row.name, row.reasons) for row in rows if row.reasons],
         **of_chip,
     }
 
 
-def _bar(row: PlanRow, longest: int) -> dict[str, Any]:
-    parts = [(color, name, sum(row.memory.get(key) or 0 for key in keys)) for color, name, keys in _BAR_PARTS]
+def bar_of(row: PlanRow, longest: int) -> dict[str, Any]:
+    parts = [(color, name, sum(row.memory.get(key) or 0 for key in keys)) for color, name, keys in BAR_PARTS]
     total = row.memory.get("total") or 0
     rest = total - sum(size for *_, size in parts)
     return {

@@ -39,7 +39,7 @@ from halofeed.prep.formats.clip.frame_choice import choose_frames
 from halofeed.prep.formats.clip.opened_clip import FrameOptions
 from halofeed.prep.formats.picture import ReadOptions, read_image
 from halofeed.prep.formats.picture.image import apply_orientation
-from halofeed.prep.geometry.resize import apply_to_boxes, displayed_to_file
+from halofeed.prep.geometry.resize import apply_affine, apply_to_boxes, displayed_to_file
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles, SourceFiles
 from halofeed.schemas import keys
@@ -327,6 +327,7 @@ class Picture:
         uri: data: URI of the thumbnail.
         size: (height, width) in pixels of the full picture.
         boxes: float64 [box, 4], ymin, xmin, ymax, xmax as shares of the sides.
+        corners: float64 [box, 4, 2], y and x of the corners of each object likewise; None if the data set has none.
         content: (height, width) shares that are not padding.
         mask: data: URI of the classes to lay over the thumbnail, if any.
         shape: (frame, height, width) of a clip whose contact sheet is shown; else ().
@@ -335,6 +336,7 @@ class Picture:
     uri: str
     size: tuple[int, int]
     boxes: NDArray[np.float64]
+    corners: NDArray[np.float64] | None = None
     content: tuple[float, float] = (1.0, 1.0)
     mask: str | None = None
     shape: tuple[int, ...] = ()
@@ -398,14 +400,15 @@ def load_sample(
         # The classes of a segmentation are those of its label map.
         candidate = replace(candidate, labels=tuple(filter(None, class_counts(label, manifest).voxels)))
         label = shown_classes(label, manifest)
+    corners = _corners_of(features, len(boxes))
     stored = _stored_picture(features, kind_words(manifest), pixels, label, boxes, ranks or {}, side)
+    stored = replace(stored, corners=corners)
     before, problem = None, None
     notes: tuple[str, ...] = ()
     if sources is not None:
         try:
             read = _read_source(sources, source, features, manifest, side)
-            in_pixels = boxes * np.array([*stored.size, *stored.size])
-            before = _before(read, features, in_pixels, candidate.orientation, side)
+            before = _before(read, features, stored, candidate.orientation, side)
             notes = read.notes
             if read.digest and shard.index.inputs.get(source) not in (None, "", read.digest):
                 problem = "the source file has changed since the conversion"
@@ -477,10 +480,20 @@ def _boxes_of(features: Decoded, place: str, folder: Path | DatasetFiles) -> NDA
     return np.stack([value[:MAX_OBJECTS].astype(np.float64) for value in numbers], axis=-1)
 
 
+def _corners_of(features: Decoded, boxes: int) -> NDArray[np.float64] | None:
+    """Return the corners of objects as float64 [box, 4, 2]; None without corners of each box."""
+    numbers = [value for key in keys.CORNER_POINTS if isinstance(value := features.get(key), np.ndarray)]
+    lists = [value[:MAX_OBJECTS].astype(np.float64) for value in numbers]
+    # `verify` reports lists of another length.
+    if len(lists) < len(keys.CORNER_POINTS) or any(len(one) != boxes for one in lists):
+        return None
+    return np.stack(lists, axis=-1).reshape(-1, 4, 2)
+
+
 def _before(
-    source: SourcePicture, features: Decoded, boxes: NDArray[np.float64], orientation: int, side: int
+    source: SourcePicture, features: Decoded, stored: Picture, orientation: int, side: int
 ) -> Picture:
-    """Return the source in the orientation of its annotations, with the stored `boxes` in pixels mapped to it."""
+    """Return the source in the orientation of its annotations, with the boxes of the `stored` picture mapped to it."""
     # The frames of a contact sheet have another size, so boxes would not fit.
     if source.shape:
         size = (source.pixels.shape[0], source.pixels.shape[1])
@@ -491,8 +504,9 @@ def _before(
     transform = features.get(keys.TRANSFORM)
     if not isinstance(transform, np.ndarray) or transform.shape != (6,) or not np.isfinite(transform).all():
         raise SourceError("boxes", "the record does not say how it was transformed")
+    to_source, boxes = transform.astype(np.float64), stored.boxes * np.array([*stored.size, *stored.size])
     try:
-        mapped = apply_to_boxes(transform.astype(np.float64), boxes) if len(boxes) else boxes
+        mapped = apply_to_boxes(to_source, boxes) if len(boxes) else boxes
     except UsageError as error:
         raise SourceError(
             "boxes", "the boxes cannot be mapped through the record's transform", str(error)
@@ -501,6 +515,9 @@ def _before(
         uri=thumbnail(pixels, side),
         size=(height, width),
         boxes=mapped / np.array([height, width, height, width], np.float64),
+        corners=None
+        if stored.corners is None
+        else apply_affine(to_source, stored.corners * np.array(stored.size)) / np.array([height, width]),
     )
 
 

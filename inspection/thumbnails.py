@@ -83,6 +83,7 @@ class PlacedBox:
         rank: color number of its class.
         tag: CSS position of the tag; "" for no tag, because another one is there.
         dashed: whether the outline is dashed.
+        corners: corners of its object as the points of an SVG polygon, which is drawn in place of the box; "" without.
     """
 
     name: str
@@ -93,6 +94,7 @@ class PlacedBox:
     height: float
     tag: str
     dashed: bool
+    corners: str = ""
 
 
 def lay_out_boxes(
@@ -102,6 +104,7 @@ def lay_out_boxes(
     *,
     dashed: Sequence[bool] = (),
     tags: bool = True,
+    outlines: NDArray[np.float64] | None = None,
 ) -> list[PlacedBox]:
     """Lay out boxes over a picture of (height, width), with tags that do not overlap.
 
@@ -110,6 +113,7 @@ def lay_out_boxes(
         names: text of each tag, and the color number of its class.
         dashed: whether the outline of each box is dashed; default: none is.
         tags: whether to show tags.
+        outlines: y and x of the four corners of each object as shares of the sides, [box, 4, 2]; None without.
     """
     height, width = size
     found = []
@@ -140,9 +144,19 @@ def lay_out_boxes(
                 height=max(0.0, bottom - top) * height,
                 tag=tag,
                 dashed=bool(dashed) and dashed[at],
+                corners="" if outlines is None else _svg_points(outlines[at], size),
             )
         )
     return found
+
+
+def _svg_points(points: NDArray[np.float64], size: tuple[int, int]) -> str:
+    """Return points [n, 2], y and x as shares, as the points of an SVG polygon in a picture of (height, width).
+
+    >>> _svg_points(np.array([[0, 0.5], [1, 1]]), (10, 20))
+    '10.00,0.00 20.00,10.00'
+    """
+    return " ".join(f"{x:.2f},{y:.2f}" for y, x in (points * np.array(size)).tolist())
 
 
 def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,7 @@ from halofeed.loader.native import kernel
 from halofeed.loader.reading import (
     AREA,
     BOXES,
+    CORNERS,
     EXTENT,
     FOLLOWING,
     IMAGE,
@@ -57,6 +58,13 @@ def _chosen_fields(manifest: Manifest, include: Sequence[str]) -> list[Field]:
             f"include {', '.join(unknown)!r}: expected a list of some of {', '.join(sorted(optional | made))}"
         )
     return [field for field in manifest.fields if not field.optional or field.name in include]
+
+
+def _further_fields(manifest: Manifest, fields: Sequence[Field], content: BatchContent) -> Iterator[Field]:
+    """Yield the fields that augmentations use and batches do not have."""
+    for field in manifest.fields:
+        if field.name == CORNERS and content.uses_corners and field not in fields:
+            yield field
 
 
 def _keys_as_stored(grid: Sequence[Field]) -> dict[str, str]:
@@ -126,7 +134,10 @@ class Assembler:
             self._fields,
             content,
             # The id is in the index, and raw values are read or copied as bytes.
-            parsed=[field for field in self._fields if field.name != ID and not field.is_raw],
+            parsed=[
+                *(field for field in self._fields if field.name != ID and not field.is_raw),
+                *_further_fields(manifest, self._fields, content),
+            ],
             as_stored=self._as_stored,
             needs_extent=bool(self._augmentations) or not {SIZE, EXTENT}.isdisjoint(content.include),
         )
@@ -406,7 +417,7 @@ class Assembler:
         objects, of_row = windows.objects, windows.object_rows
         counts = np.bincount(of_row, minlength=len(rows))
         position = np.arange(len(of_row)) - np.repeat(np.cumsum(counts) - counts, counts)
-        for field in self._reader.lists:
+        for field in (field for field in self._reader.lists if field.name in batch):
             values, out = (
                 self._object_values(field, lists, objects, windows.shape[of_row]),
                 batch[field.name],
@@ -420,10 +431,13 @@ class Assembler:
     def _object_values(
         self, field: Field, lists: ObjectLists, objects: Objects, shown: Integers
     ) -> NDArray[Any]:
-        """Return the objects' values of a list field; boxes are rescaled from what is `shown` to the frame."""
+        """Return the objects' values of a list field; positions are rescaled from what is `shown` to the frame."""
         if field.name == BOXES:
             scale = np.concatenate([shown, shown], axis=-1) / np.array(self._frame * 2)
             return np.asarray(objects.boxes * scale, np.float32)
+        if field.name == CORNERS and objects.corners is not None:
+            scale = np.tile(shown, 4) / np.array(self._frame * 4)
+            return np.asarray(objects.corners.reshape(-1, 8) * scale, np.float32)
         return objects.areas if field.name == AREA else lists[field.name][objects.kept]
 
     def _write_arrays(

@@ -39,6 +39,11 @@ class BatchContent:
         """Return whether an augmentation combines several records."""
         return any(isinstance(one, Combination) for one in self.augmentations)
 
+    @property
+    def uses_corners(self) -> bool:
+        """Return whether an augmentation changes boxes by the corners of their objects."""
+        return any(getattr(one, "uses_corners", False) for one in self.augmentations)
+
     def without_augmentations(self) -> BatchContent:
         """Return the same fields as they are stored."""
         return replace(self, augmentations=())

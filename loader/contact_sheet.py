@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.batch import COUNT, ID, LABELLED, LABELS, VALID, Batch, join_id
-from halofeed.loader.reading import BOXES, IMAGE, LABEL
+from halofeed.loader.reading import BOXES, CORNERS, IMAGE, LABEL
 from halofeed.schemas.kinds import Kind
 
 _CLASS_COLORS = (
@@ -210,7 +210,13 @@ def _draw_objects(pane: Canvas, batch: Batch, row: int, class_names: Sequence[st
         ymin, xmin, ymax, xmax = (
             (batch[BOXES][row, number] * [height, width, height, width]).round().astype(int)
         )
-        cv2.rectangle(pane, (int(xmin), int(ymin)), (int(xmax) - 1, int(ymax) - 1), color, 1)
+        if CORNERS in batch:
+            points = batch[CORNERS][row, number].reshape(4, 2) * [height, width]
+            # OpenCV draws with the centers of pixels at whole numbers, in x and y.
+            outline = np.rint(points[:, ::-1] - 0.5).astype(np.int32)
+            cv2.polylines(pane, [outline], isClosed=True, color=color, thickness=1)
+        else:
+            cv2.rectangle(pane, (int(xmin), int(ymin)), (int(xmax) - 1, int(ymax) - 1), color, 1)
         _write(pane, _name(class_names, label), (int(xmin) + 2, max(10, int(ymin) - 2)), color)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from halofeed.loader.augment import NO_OBJECTS, Example, Objects, to_view
 from halofeed.loader.augment.augmented_example import Windows
@@ -31,7 +31,7 @@ from halofeed.schemas.tfexample import Decoded
 from halofeed.system.errors import CorruptFileError
 from halofeed.system.wording import plural
 
-IMAGE, LABEL, BOXES, AREA = "image", "label", "boxes", "area"
+IMAGE, LABEL, BOXES, AREA, CORNERS = "image", "label", "boxes", "area", "corners"
 EXTENT, SPACING = "extent", "spacing_mm"
 _UNPADDED = ("unpadded_height", "unpadded_width")
 STATIC = ("value", "classes")
@@ -339,26 +339,43 @@ class RecordReader:
         if objects is not None:
             lists, counts = objects
             windows.of_row = of_row = np.repeat(np.arange(rows), counts)
-            boxes = lists[BOXES]
-            if self._augments:
-                boxes = to_view(boxes, stored[of_row], windows.shape[of_row])
-            windows.objects = _objects_of(lists, boxes)
+            windows.objects = self._objects_of(lists, stored[of_row], windows.shape[of_row])
         return windows
 
     def _objects(
         self, lists: ObjectLists, masks: tuple[StoredMask, ...], stored: ImageShape, picture: ImageShape
     ) -> Objects:
-        if BOXES not in lists:
-            return NO_OBJECTS
-        boxes = to_view(lists[BOXES], stored, picture) if self._augments else lists[BOXES]
-        return _objects_of(lists, boxes, masks)
+        return self._objects_of(lists, stored, picture, masks) if BOXES in lists else NO_OBJECTS
 
+    def _objects_of(
+        self,
+        lists: ObjectLists,
+        stored: ArrayLike,
+        picture: ArrayLike,
+        masks: tuple[StoredMask, ...] = (),
+    ) -> Objects:
+        """Return objects whose boxes and corners are normalized to what is shown of each image before augmentation.
 
-def _objects_of(
-    lists: Mapping[str, NDArray[Any]], boxes: NDArray[Any], masks: tuple[StoredMask, ...] = ()
-) -> Objects:
-    areas = lists[AREA].astype(np.float64) if AREA in lists else np.zeros(len(boxes))
-    return Objects(boxes=boxes, areas=areas, kept=np.arange(len(boxes)), masks=masks)
+        Without augmentations, padding is shown too, and the stored numbers stay as they are.
+
+        Args:
+            lists: the stored lists of the objects.
+            stored, picture: sizes of the images with and without padding, as in `to_view`.
+            masks: masks of the objects.
+        """
+        shown = {
+            name: to_view(lists[name], stored, picture) if self._augments else lists[name]
+            for name in (BOXES, CORNERS)
+            if name in lists
+        }
+        boxes = shown[BOXES]
+        return Objects(
+            boxes=boxes,
+            areas=lists[AREA].astype(np.float64) if AREA in lists else np.zeros(len(boxes)),
+            kept=np.arange(len(boxes)),
+            masks=masks,
+            corners=shown[CORNERS].reshape(-1, 4, 2) if CORNERS in shown else None,
+        )
 
 
 def concatenate_lists(reads: Sequence[ReadExample]) -> Mapping[str, NDArray[Any]]:

@@ -5,34 +5,48 @@ from __future__ import annotations
 import hashlib
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.prep.convert.converted_record import Record
-from halofeed.prep.convert.converters import Converter
+from halofeed.prep.convert.converters import Converter, StreamingConverter
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import CHANGED_FILE, SourceFiles, Stamp
 from halofeed.system.addresses import is_remote
 from halofeed.system.errors import HalofeedError, JobError, SourceError, install_command
-from halofeed.system.memory import MemoryBudget, Share, is_out_of_memory, retry_when_memory_free
+from halofeed.system.memory import (
+    MemoryBudget,
+    RetryWhenMemoryFree,
+    Share,
+    is_out_of_memory,
+    retry_when_memory_free,
+)
 from halofeed.system.resource_errors import resource_error
 from halofeed.system.threads import OrderedThreads
 
 _ATTEMPTS, _PAUSE_SECONDS = 4, 0.1
 """Attempts for an input that changes during its conversion, and the shortest pause between them."""
 
+_HASHED_BYTES = 4 << 20
+_HELD_BYTES = 64 << 20
+"""Bytes of the records of a streamed input that are held before the first of them are written."""
 _OWN_FAULT = "halofeed fails at it"
 """Reason of a reject for an error that no reader of the format raises on purpose."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Result of one input: its records, or the reason for its rejection; and the SHA-256 of its content."""
+    """Result of one input: its records, or the reason for its rejection; and the SHA-256 of its content.
+
+    `is_part` marks records after which more of the same input follow.
+    """
 
     reference: SourceExample
     content: str
     result: tuple[Record, ...] | SourceError
+    is_part: bool = False
 
 
 class _HashedFiles:
@@ -44,7 +58,7 @@ class _HashedFiles:
         self.root, self.sizes, self.size, self.faults = files.root, files.sizes, files.size, files.faults
         self.refusal, self.files_in, self.has_folder = files.refusal, files.files_in, files.has_folder
         self.open, self.head, self.stamp = files.open, files.head, files.stamp
-        self.read_range = files.read_range
+        self.read_range, self.open_ranges = files.read_range, files.open_ranges
 
     def read(self, path: str) -> bytes:
         if is_remote(self.root):  # where a size requires listing the complete folder
@@ -62,11 +76,19 @@ class _HashedFiles:
         try:
             for path in reference.paths:
                 if path not in self._hashes:
-                    self.read(path)
-        except SourceError:
+                    self._hashes[path] = self._hash(path)
+        except (SourceError, OSError):
             return ""
         hashes = [self._hashes[path] for path in reference.paths]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+    def _hash(self, path: str) -> str:
+        """Return the SHA-256 of a file that was not read completely; it may be larger than the memory."""
+        digest = hashlib.sha256()
+        with closing(self._files.open(path)) as stream:
+            while block := stream.read(_HASHED_BYTES):
+                digest.update(block)
+        return digest.hexdigest()
 
 
 def convert_input(
@@ -126,10 +148,7 @@ def _convert_now(
         if not changed:
             return outcome
         del outcome
-    raise JobError(
-        f"{changed}: was changed while it was converted; run the same command again once nothing writes to it. What is "
-        "finished is kept"
-    )
+    raise _changed_error(changed)
 
 
 def _stamps(reference: SourceExample, sources: SourceFiles) -> dict[str, Stamp | None]:
@@ -155,6 +174,95 @@ def _convert_once(
     # shard.
     content = "" if share.lacked or is_own_fault else files.content_of(reference)
     return Outcome(reference=reference, content=content, result=result)
+
+
+class IncompleteInputError(Exception):
+    """An input failed after some of its records were given; these must not be used.
+
+    Args:
+        outcome: the outcome of the input, an error.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.reference.source)
+        self.outcome = outcome
+
+
+def stream_input(
+    reference: SourceExample,
+    sources: SourceFiles,
+    converter: StreamingConverter,
+    budget: MemoryBudget,
+    threads: OrderedThreads,
+) -> Iterator[Outcome]:
+    """Yield the outcome of one input in parts, the last one with its content; others are marked as parts.
+
+    An input with few records has one part. So most damaged files are found before anything of them is written.
+
+    Raises:
+        IncompleteInputError: the input failed after its first part.
+        JobError: as `convert_input`, and where the files changed in the meantime.
+    """
+    share = budget.share()
+    files, before = _HashedFiles(sources, share), _stamps(reference, sources)
+    held: list[Record] = []
+    held_bytes, error, given = 0, None, False
+    try:
+        for record in _stream_records(reference, files, converter, share, threads):
+            held.append(record)
+            held_bytes += record.example.length
+            if held_bytes > _HELD_BYTES:
+                yield Outcome(reference=reference, content="", result=tuple(held), is_part=True)
+                held, held_bytes, given = [], 0, True
+    except SourceError as one:
+        error = SourceError(one.stage, one.reason, one.detail)
+    finally:
+        share.free()
+    after = _stamps(reference, sources)
+    changed = next((path for path in before if before[path] != after[path]), "")
+    if changed or (error is not None and error.reason == CHANGED_FILE):
+        raise _changed_error(changed or reference.source)
+    lasting = error is None or not (share.lacked or error.reason == _OWN_FAULT)
+    content = files.content_of(reference) if lasting else ""
+    outcome = Outcome(reference=reference, content=content, result=error or tuple(held))
+    if error is not None and given:
+        raise IncompleteInputError(outcome)
+    yield outcome
+
+
+def _stream_records(
+    reference: SourceExample,
+    files: SourceFiles,
+    converter: StreamingConverter,
+    share: Share,
+    threads: OrderedThreads,
+) -> Iterator[Record]:
+    """Yield the records of an input; raise SourceError for every fault of the input."""
+    try:
+        yield from converter.stream(reference, files, share.reserve_with_margin, threads.map, threads.count)
+    except RetryWhenMemoryFree as error:
+        # Inputs that are streamed come one at a time, so there is nothing to wait for.
+        raise share.lack("has less left; take fewer --workers") from error
+    except SourceError:
+        raise
+    except HalofeedError as error:
+        raise JobError(f"{reference.source}: {error}") from error
+    except Exception as error:
+        raise _stream_reject(error, reference, share) from error
+
+
+def _stream_reject(error: Exception, reference: SourceExample, share: Share) -> SourceError:
+    try:
+        return _reject(error, reference, share)
+    except RetryWhenMemoryFree:
+        return share.lack("has less left; take fewer --workers")
+
+
+def _changed_error(path: str) -> JobError:
+    return JobError(
+        f"{path}: was changed while it was converted; run the same command again once nothing writes to it. What is "
+        "finished is kept"
+    )
 
 
 def _reject(error: Exception, reference: SourceExample, share: Share) -> SourceError:

@@ -403,7 +403,8 @@ def _box_from_json(document: dict[str, Any]) -> Box:
         Keypoint(name=name, y=y, x=x, visibility=visibility)
         for name, y, x, visibility in document.pop("keypoints", ())
     )
-    return Box(**document, keypoints=tuple(points))
+    corners = document.pop("corners", ())
+    return Box(**document, corners=tuple(corners), keypoints=tuple(points))
 
 
 def reference_from_json(text: str) -> SourceExample:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -13,13 +13,13 @@ import numpy as np
 
 from halofeed.pipelines.commit import check_losses, is_failure
 from halofeed.pipelines.heartbeat import Heartbeat, check_alive
-from halofeed.pipelines.inputs import contents_of, convert_input
+from halofeed.pipelines.inputs import IncompleteInputError, Outcome, contents_of, convert_input, stream_input
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.output_folder import OutputFolder
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import read_shard
 from halofeed.prep.convert.converted_record import Record
-from halofeed.prep.convert.converters import Tally, converter_of
+from halofeed.prep.convert.converters import Converter, StreamingConverter, Tally, converter_of
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles, source_files
 from halofeed.schemas.file_layout import OBJECT, index_file, index_file_1
@@ -77,35 +77,103 @@ def write_shard(
         count(len(finished), finished.rejected)
         return False
     count(0, rejected)
+    work = _Work(job=job, references=parsed, sources=sources, threads=threads, count=count)
+    while True:
+        try:
+            index = _write_records(work, output, key, ordered, rejected)
+            break
+        except IncompleteInputError as incomplete:
+            # Its first records are in the file, so the file is made again without it.
+            work.failed[incomplete.outcome.reference.key] = incomplete.outcome
+    output.write(index_file(name), index.to_bytes())
+    return True
+
+
+@dataclass(kw_only=True, eq=False)
+class _Work:
+    """Inputs of a shard that are converted.
+
+    Args:
+        failed: outcomes by key of inputs that failed after some of their records; they are not tried again.
+        counted: keys of inputs that were counted, perhaps for a file that is made again.
+    """
+
+    job: ShardJob
+    references: Sequence[SourceExample]
+    sources: SourceFiles
+    threads: OrderedThreads
+    count: Callable[[int, Sequence[Mapping[str, str]]], None]
+    failed: dict[str | int, Outcome] = field(default_factory=dict)
+    counted: set[str | int] = field(default_factory=set)
+
+    def count_once(self, key: str | int, records: int, rejected: Sequence[Mapping[str, str]]) -> None:
+        """Count an input unless it was counted for an earlier file."""
+        if key not in self.counted:
+            self.counted.add(key)
+            self.count(records, rejected)
+
+    def outcomes(self, converter: Converter) -> Iterator[Outcome]:
+        """Yield the outcome of each input in order, in parts where the converter streams."""
+        job = self.job
+        budget = job.recipe.memory_budget(job.memory_bytes)
+        if not isinstance(converter, StreamingConverter):
+            # No finished volume waits in memory for its turn.
+            ahead = job.threads - 1 if job.recipe.rules.is_heavy else None
+            yield from self.threads.map(
+                lambda one: convert_input(one, self.sources, converter, budget, job.series_folder),
+                self.references,
+                ahead,
+            )
+            return
+        for reference in self.references:
+            if (failed := self.failed.get(reference.key)) is not None:
+                yield failed
+            else:
+                yield from stream_input(reference, self.sources, converter, budget, self.threads)
+
+
+def _write_records(
+    work: _Work,
+    output: OutputFolder,
+    key: ShardKey,
+    ordered: list[str],
+    unusable: Sequence[Mapping[str, str]],
+) -> ShardIndex:
+    """Write the records of a shard, and return its index.
+
+    Args:
+        ordered: JSON texts of all references in order, for the fingerprint.
+        unusable: entries of references that have a problem.
+
+    Raises:
+        IncompleteInputError: an input failed after some of its records.
+    """
+    job, heavy = work.job, work.job.recipe.rules.is_heavy
     converter = converter_of(job.recipe, job.task, job.labels)
-    heavy = job.recipe.rules.is_heavy
-    ahead = job.threads - 1 if heavy else None  # no finished volume waits in memory for its turn
-    budget = job.recipe.memory_budget(job.memory_bytes)
-    outcomes = threads.map(
-        lambda reference: convert_input(reference, sources, converter, budget, job.series_folder),
-        parsed,
-        ahead,
-    )
-    rows, contents = _Rows(), {}
+    rows, contents, rejected = _Rows(), {}, list(unusable)
     checked_at = _FIRST_HEAVY_RECORDS if heavy else _FIRST_RECORDS
     tally = converter.new_tally()
-    with output.temporary(name, _HEAVY_BUFFERS if heavy else 2) as file:
+    with output.temporary(job.shard_file(key), _HEAVY_BUFFERS if heavy else 2) as file:
         writer = RecordWriter(file.stream)
-        for outcome in outcomes:
-            contents[outcome.reference.source] = outcome.content
-            if isinstance(outcome.result, SourceError):
-                rejected.append(_entry(outcome.reference, outcome.result))
-                count(0, rejected[-1:])
+        for outcome in work.outcomes(converter):
+            reference, result = outcome.reference, outcome.result
+            if not outcome.is_part:
+                contents[reference.source] = outcome.content
+            if isinstance(result, SourceError):
+                rejected.append(_entry(reference, result))
+                work.count_once(reference.key, 0, rejected[-1:])
                 continue
-            rejected += _bad_objects(outcome.reference, outcome.result)
-            _append(outcome.result, writer, rows, tally)
+            rejected += _bad_objects(reference, result)
+            _append(result, writer, rows, tally)
+            # Otherwise the loop variables would keep these records in memory until the next ones are there.
+            is_part = outcome.is_part
+            del outcome, result
             # At doubled counts, because the statistics of all records so far are formed for each check.
             if len(rows.ids) >= checked_at:
                 check_losses(job, tally.statistics(), of_all=True)
                 checked_at *= 2
-            # Otherwise the loop variable would keep these records in memory until the next ones are there.
-            del outcome
-            count(1, ())
+            if not is_part:
+                work.count_once(reference.key, 1, ())
         index = ShardIndex(
             offsets=np.array(rows.offsets, np.int64),
             lengths=np.array(rows.lengths, np.int64),
@@ -122,8 +190,7 @@ def write_shard(
         )
         check_alive(job.heartbeat_path)
         file.keep()
-    output.write(index_file(name), index.to_bytes())
-    return True
+    return index
 
 
 def _bad_objects(reference: SourceExample, records: Sequence[Record]) -> list[dict[str, str]]:

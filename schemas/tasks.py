@@ -100,6 +100,8 @@ class Task:
             for name, (field, dtype) in _KEPT_FIELDS.items()
             if name in keep
         ]
+        if "corners" in keep:
+            kept.append(_corners(max_boxes))
         own = self.own_fields(image, max_boxes, masks)
         if several_classes is not None:
             label = ("labels", keys.CLASS_LABEL, "uint8", (several_classes,), ("class",))
@@ -113,6 +115,18 @@ def _classification(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fi
 
 def _per_box(name: str, key: str, dtype: str, max_boxes: int, *, optional: bool = False) -> Field:
     return kinds.value_field(name, key, dtype, (max_boxes,), ("box",), encoding="list", optional=optional)
+
+
+def _corners(max_boxes: int) -> Field:
+    return Field(
+        name="corners",
+        keys=keys.CORNER_POINTS,
+        dtype="float32",
+        axes=("box", "coordinate"),
+        shape=(max_boxes, 8),
+        encoding="list",
+        optional=True,
+    )
 
 
 def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
@@ -180,13 +194,15 @@ def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fiel
 
 OPTIONAL_ATTRIBUTES = {
     "category_id": keys.OBJECT_CLASS_SOURCE_LABEL,
+    "corners": keys.OBJECT_CORNERS,
     "group_of": keys.OBJECT_GROUP_OF,
     "keypoints": keys.OBJECT_KEYPOINT,
     "occluded": keys.OBJECT_OCCLUDED,
     "view": keys.OBJECT_VIEW,
 }
 """Optional attributes of objects in records of detection, and the key of each. Only TensorFlow's readers give the view,
-which is a text, and the keypoints, of which an object has several with keys of this prefix; the loader does not."""
+which is a text, and the keypoints, of which an object has several with keys of this prefix; the loader does not. The
+keys of corners have their prefix too, and the loader gives them as one array."""
 _KEPT_FIELDS = {
     "category_id": ("source_classes", "int32"),
     "group_of": ("group_of", "bool"),
@@ -261,7 +277,7 @@ def _expected_fields(
         ),
         max_boxes=boxes.shape[0] if boxes is not None and boxes.shape else 1,
         masks="masks" in named,
-        keep=tuple(_KEPT_FIELDS),
+        keep=(*_KEPT_FIELDS, "corners"),
         several_classes=len(labels) if task == "classification" and "labels" in named else None,
     )
 

@@ -123,6 +123,10 @@ class Files:
         """Return a stream that reads a file in order; the first read may raise FileNotFoundError."""
         return ObjectReader(self, path)
 
+    def open_ranges(self, path: str) -> FileRanges:
+        """Return a reader of ranges of one file, which stays open; a local file raises FileNotFoundError if absent."""
+        return FileRanges(self, path)
+
     def stat(self, path: str) -> FileInfo | None:
         """Return the size, version and age of a file; None where there is none."""
         try:
@@ -159,6 +163,33 @@ class Files:
 
     def abort_uploads(self) -> None:
         """Delete the parts of unfinished uploads."""
+
+
+class FileRanges:
+    """Reader of ranges of one file by requests, from several threads.
+
+    Attributes:
+        size: bytes of the file; None if the store does not tell.
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files, self._path = files, path
+        self._found = files.stat(path)
+        self.size = None if self._found is None else self._found.size
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to `stop`, fewer at the file's end."""
+        return self._files.read(self._path, start, stop)
+
+    def is_unchanged(self) -> bool:
+        """Return whether the file still has the size and the version that it had first, as far as the store tells."""
+        if self._found is None:
+            return True
+        now = self._files.stat(self._path)
+        return now is not None and (now.size, now.version) == (self._found.size, self._found.version)
+
+    def close(self) -> None:
+        """Release the file."""
 
 
 def seconds_for(size: int) -> float:

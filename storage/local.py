@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.storage.atomic_files import copy_mode, create_replacing, open_regular, read_regular
-from halofeed.storage.base import ANY, Entry, FileInfo, Files
+from halofeed.storage.base import ANY, Entry, FileInfo, FileRanges, Files
 from halofeed.storage.paths import scan_folder
 from halofeed.system.memory import machine_memory
 
@@ -55,6 +55,9 @@ class LocalDisk(Files):
     def open(self, path: str) -> BufferedReader:
         return BufferedReader(open_regular(self.address(path)))
 
+    def open_ranges(self, path: str) -> LocalRanges:
+        return LocalRanges(self.address(path))
+
     def stat(self, path: str) -> FileInfo | None:
         try:
             found = os.stat(self.address(path))
@@ -80,6 +83,33 @@ class LocalDisk(Files):
             if os.path.isfile(path):
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(path)
+
+
+class LocalRanges(FileRanges):
+    """Reader of ranges of one regular file, which is opened once; see `FileRanges`."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open_regular(path)
+        found = os.fstat(self._file.fileno())
+        self.size: int = found.st_size
+        self._changed_ns = found.st_mtime_ns
+
+    def read(self, start: int, stop: int) -> bytes:
+        # `pread` has no position that threads would share. One call returns at most 2 GiB.
+        data = os.pread(self._file.fileno(), stop - start, start) if stop > start else b""
+        while len(data) < stop - start:
+            piece = os.pread(self._file.fileno(), stop - start - len(data), start + len(data))
+            if not piece:
+                break
+            data += piece
+        return data
+
+    def is_unchanged(self) -> bool:
+        found = os.fstat(self._file.fileno())
+        return (found.st_size, found.st_mtime_ns) == (self.size, self._changed_ns)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class DirectFile:

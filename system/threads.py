@@ -344,7 +344,7 @@ class OrderedThreads:
     """
 
     def __init__(self, threads: int) -> None:
-        self._ahead = threads + 2
+        self.count, self._ahead = threads, threads + 2
         self._others = InterruptibleThreads(threads - 1)
 
     def map(

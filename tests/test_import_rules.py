@@ -36,7 +36,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "schemas": dict.fromkeys(("numpy",), ANYWHERE),
     "prep": {
         **dict.fromkeys(("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE),
-        **dict.fromkeys(("regex", "yaml", "pyarrow", "h5py"), INSIDE_FUNCTIONS),
+        **dict.fromkeys(("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs"), INSIDE_FUNCTIONS),
     },
     "storage": {
         "numpy": ANYWHERE,
@@ -74,6 +74,10 @@ ONLY_IN_FILES = {
     ("prep", "h5py"): {"prep/formats/volume/minc.py"},
     ("prep", "nibabel"): {"prep/formats/volume/nifti.py"},
     ("prep", "pydicom"): {f"prep/formats/dicom/{name}.py" for name in ("headers", "sop_classes", "pixels")},
+    **{
+        ("prep", name): {f"prep/formats/region/tiff_{part}.py" for part in ("blocks", "regions")}
+        for name in ("tifffile", "imagecodecs")
+    },
     ("prep", "rle"): {"prep/formats/dicom/pixels.py"},
     ("pipelines", "apache_beam"): {
         *(
@@ -506,7 +510,9 @@ def opened(text: str) -> Iterator[tuple[int, str]]:
         if name in OPENING_CALLS and name not in own:
             yield node.lineno, name
         elif isinstance(node.func, ast.Attribute) and (
-            node.func.attr in OPENING_METHODS or (node.func.attr == "open" and has_mode(node))
+            # A path's `read_bytes` has no arguments; that of a reader of regions counts memory.
+            (node.func.attr in OPENING_METHODS and not (node.func.attr == "read_bytes" and node.args))
+            or (node.func.attr == "open" and has_mode(node))
         ):
             yield node.lineno, f".{node.func.attr}"
 

@@ -44,6 +44,7 @@ from halofeed.inspection.plan_report import plan_section_values
 from halofeed.inspection.planes import Display, display_of
 from halofeed.inspection.samples import (
     Candidate,
+    Picture,
     Sample,
     choose_samples,
     find_candidates,
@@ -52,7 +53,7 @@ from halofeed.inspection.samples import (
     open_source_files,
 )
 from halofeed.inspection.stored_records import class_channels
-from halofeed.inspection.thumbnails import lay_out_boxes, thumbnail_side
+from halofeed.inspection.thumbnails import PlacedBox, lay_out_boxes, thumbnail_side
 from halofeed.inspection.words import percent
 from halofeed.pipelines.source_registry import recall
 from halofeed.prep.convert.loss_findings import Converted, loss_findings
@@ -272,14 +273,19 @@ def _sample_card(facts: DatasetFacts, sample: Sample) -> tuple[Any, ...]:
     unpadded = tuple(round(side * share) for side, share in zip(stored.size, stored.content, strict=True))
     inside = "" if unpadded == stored.size else f", picture {times(unpadded)}"
     caption = f"stored {times(stored.shape or stored.size)}{inside}"
-    pictures = [(stored, caption, stored.size[1], lay_out_boxes(stored.boxes, names, stored.size))]
+    pictures = [(stored, caption, stored.size[1], _placed(stored, names))]
     if sample.before is not None:
         # One scale for both pictures, so that an object has the same size in both.
         width = unpadded[1] if sample.candidate.orientation < 5 else unpadded[0]
         before = sample.before
-        placed = lay_out_boxes(before.boxes, names, before.size, tags=False)
+        placed = _placed(before, names, tags=False)
         pictures.insert(0, (before, f"source {times(before.shape or before.size)}", width, placed))
     return sample, counted[:_MAX_PICTURE_CHIPS], max(0, len(counted) - _MAX_PICTURE_CHIPS), pictures
+
+
+def _placed(picture: Picture, names: Sequence[tuple[str, int]], *, tags: bool = True) -> list[PlacedBox]:
+    """Lay out the boxes of a picture, or the outlines of its objects if it has their corners."""
+    return lay_out_boxes(picture.boxes, names, picture.size, tags=tags, outlines=picture.corners)
 
 
 def scans(report: Report) -> dict[str, Any]:

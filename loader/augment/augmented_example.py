@@ -138,15 +138,20 @@ class Objects:
         areas: float64 [n], in stored pixels².
         kept: int64 [n], indices of these objects in the record; partners' objects are numbered after the record's.
         masks: uint8 mask of each object, 0 and 1, on the image's grid; empty if masks are not needed.
+        corners: float64 [n, 4, 2], y and x of the four corners of each object, normalized to the view and not clipped;
+            None if neither the batch nor an augmentation needs them.
     """
 
     boxes: NDArray[np.float64]
     areas: NDArray[np.float64]
     kept: NDArray[np.int64]
     masks: tuple[SourceArray, ...] = ()
+    corners: NDArray[np.float64] | None = None
 
     def crop(self, window: ArrayLike, minimum_visible: float) -> Objects:
         """Return the objects of which enough is inside a window, clipped to it; areas shrink with the boxes.
+
+        Corners are not clipped.
 
         Args:
             window: top, left, height and width, normalized to the view; [4], or [n, 4] for objects in several views.
@@ -159,7 +164,21 @@ class Objects:
         windows = np.broadcast_to(np.asarray(window), self.boxes.shape)
         boxes, stays, areas = crop_boxes(self.boxes[:, None], self.areas[:, None], windows, minimum)
         masks = tuple(mask for mask, here in zip(self.masks, stays[:, 0].tolist(), strict=False) if here)
-        return Objects(boxes=boxes[stays], areas=areas[stays], kept=self.kept[stays[:, 0]], masks=masks)
+        corners = None
+        if self.corners is not None:
+            start, extent = windows[:, None, :2], windows[:, None, 2:]
+            corners = ((self.corners - start) / extent)[stays[:, 0]]
+        return Objects(
+            boxes=boxes[stays],
+            areas=areas[stays],
+            kept=self.kept[stays[:, 0]],
+            masks=masks,
+            corners=corners,
+        )
+
+    def placed(self, boxes: NDArray[np.float64], move: Callable[[NDArray[Any]], NDArray[Any]]) -> Objects:
+        """Return the objects with other boxes, and with corners that `move` maps, float64 [n, 4, 2] to the same."""
+        return replace(self, boxes=boxes, corners=None if self.corners is None else move(self.corners))
 
     def and_those(self, others: Objects) -> Objects:
         """Return these objects followed by others of the same view."""
@@ -168,6 +187,9 @@ class Objects:
             areas=np.concatenate([self.areas, others.areas]),
             kept=np.concatenate([self.kept, others.kept]),
             masks=(*self.masks, *others.masks),
+            corners=None
+            if self.corners is None or others.corners is None
+            else np.concatenate([self.corners, others.corners]),
         )
 
 
@@ -268,10 +290,12 @@ class Example:
 def to_view(boxes: NDArray[np.float32], stored: ArrayLike, picture: ArrayLike) -> NDArray[np.float64]:
     """Convert boxes normalized to the stored image to float64 [n, 4] normalized to the picture without its padding.
 
-    Both sizes are height and width, [2], or [n, 2] for boxes in several images. A side within float32's rounding error
-    of a whole pixel is moved onto it: windows have whole pixels, and rounding must not decide whether a box is inside.
+    The boxes may be corners, [n, 8]. Both sizes are height and width, [2], or [n, 2] for boxes in several images. A
+    side within float32's rounding error of a whole pixel is moved onto it: windows have whole pixels, and rounding must
+    not decide whether a box is inside.
     """
-    sides, shown = (np.concatenate([size, size], axis=-1) for size in map(np.asarray, (stored, picture)))
+    points = boxes.shape[-1] // 2
+    sides, shown = (np.concatenate([size] * points, axis=-1) for size in map(np.asarray, (stored, picture)))
     pixels = boxes.astype(np.float64) * sides
     whole = np.rint(pixels)
     return np.asarray(np.where(np.abs(pixels - whole) <= sides * _FLOAT32_NOISE, whole, pixels) / shown)

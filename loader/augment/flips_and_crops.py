@@ -189,6 +189,13 @@ _FLIP_BOXES = {WIDTH: flip_left_right, HEIGHT: flip_up_down}
 """Flips of boxes, which only pictures have."""
 
 
+def _mirrored(points: NDArray[Any], axis: int) -> NDArray[Any]:
+    """Mirror points [..., 2] (y, x) along an axis; their order stays."""
+    mirrored = points.copy()
+    mirrored[..., axis] = 1 - mirrored[..., axis]
+    return mirrored
+
+
 @explains_fields
 @dataclass(frozen=True)
 class _Flip:
@@ -208,7 +215,8 @@ class _Flip:
             return example
         objects = example.objects
         if len(objects.kept):  # volumes have no boxes, and `_FLIP_BOXES` no depth
-            objects = replace(objects, boxes=_FLIP_BOXES[self.axis](objects.boxes))
+            boxes = _FLIP_BOXES[self.axis](objects.boxes)
+            objects = objects.placed(boxes, partial(_mirrored, axis=self.axis))
         return replace(example, view=example.view.flip(self.axis), objects=objects)
 
     def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
@@ -217,7 +225,11 @@ class _Flip:
         if len(objects.kept):
             chosen = flips[windows.object_rows, None]
             boxes = np.where(chosen, _FLIP_BOXES[self.axis](objects.boxes), objects.boxes)
-            windows.objects = replace(objects, boxes=boxes)
+
+            def mirrored(corners: NDArray[Any]) -> NDArray[Any]:
+                return np.where(chosen[..., None], _mirrored(corners, self.axis), corners)
+
+            windows.objects = objects.placed(boxes, mirrored)
 
 
 class FlipLeftRight(_Flip):
@@ -242,6 +254,11 @@ class FlipDepth(_Flip):
         if "depth" not in frame.kind.axes:
             raise UsageError(f"FlipDepth: {frame.kind.name}s have no depth; use FlipUpDown or FlipLeftRight")
         return frame
+
+
+def _turned(points: NDArray[Any]) -> NDArray[Any]:
+    """Turn points [..., 2] (y, x) counter-clockwise by a quarter: swap y and x, then flip up and down."""
+    return _mirrored(points[..., ::-1], HEIGHT)
 
 
 @explains_fields
@@ -275,7 +292,6 @@ class Rotate90:
         for _ in range(1 + int(uniform[1] * 3)):
             # Counter-clockwise: swap y and x, then flip up and down.
             boxes = flip_up_down(example.objects.boxes[:, [1, 0, 3, 2]])
-            example = replace(
-                example, view=example.view.turn(), objects=replace(example.objects, boxes=boxes)
-            )
+            objects = example.objects.placed(boxes, _turned)
+            example = replace(example, view=example.view.turn(), objects=objects)
         return example

@@ -222,12 +222,16 @@ def collage(placed: Sequence[tuple[Example, int, int]], frame: ImageShape) -> Ex
 
 def _move_objects(example: Example, top: int, left: int, frame: ImageShape) -> Objects:
     """Return the objects of a picture relative to the frame."""
-    boxes = example.objects.boxes * np.array(example.view.shape * 2) + np.array([top, left, top, left])
+    shape, start, size = np.array(example.view.shape), np.array([top, left]), np.array(frame)
+    boxes = example.objects.boxes * np.tile(shape, 2) + np.tile(start, 2)
     masks = tuple(
         Collage(frame, [PlacedPicture(source=mask, view=example.view, top=top, left=left)], (0,))
         for mask in example.objects.masks
     )
-    return replace(example.objects, boxes=boxes / np.array(frame * 2), masks=masks)
+    objects = example.objects.placed(
+        boxes / np.tile(size, 2), lambda corners: (corners * shape + start) / size
+    )
+    return replace(objects, masks=masks)
 
 
 @explains_fields

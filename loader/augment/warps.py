@@ -36,7 +36,8 @@ class RandomRotation:
     `extent` is the box around the rotated scan. Parts from outside are filled. Pixels are interpolated linearly;
     labels and masks use the nearest voxel.
 
-    A box becomes the one around its rotated corners, which is larger than the object needs. Objects with less than
+    A box becomes the one around its rotated corners, which is larger than the object needs, unless the data set has
+    the corners of its objects (`--keep corners`): then it becomes the one around these. Objects with less than
     `minimum_visible` (a share of the box's area, 0 to 1) in the image are dropped. Use small angles if boxes matter.
 
     Memory: in each thread, the needed part of the stored image, about 1 MiB, and as much for labels and masks.
@@ -47,6 +48,9 @@ class RandomRotation:
         fill: value from outside; None is a picture's padding, and the minimum of the sampled part of a volume.
         minimum_visible: as in `RandomCrop`.
     """
+
+    uses_corners: ClassVar = True
+    """Whether boxes depend on the corners of their objects, which are then read even if the batch has none."""
 
     degrees: float | tuple[float, ...] = 10.0
     probability: float = 1.0
@@ -136,10 +140,30 @@ def _rotate_objects(
     if not len(objects.kept):
         return objects
     size = np.array(shape, np.float64)
-    corners = objects.boxes[:, [[0, 1], [0, 3], [2, 1], [2, 3]]] * size
-    moved = (corners @ matrix[:2, :2].T + matrix[:2, 2]) / size
-    around_them = np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
-    return replace(objects, boxes=around_them).crop((0.0, 0.0, 1.0, 1.0), minimum_visible)
+
+    def move(points: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray((points * size) @ matrix[:2, :2].T + matrix[:2, 2]) / size
+
+    boxes = _bounds(move(objects.boxes[:, [[0, 1], [0, 3], [2, 1], [2, 3]]]))
+    if objects.corners is not None:
+        boxes = _common_boxes(boxes, _bounds(move(objects.corners)))
+    return objects.placed(boxes, move).crop((0.0, 0.0, 1.0, 1.0), minimum_visible)
+
+
+def _bounds(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the upright boxes [n, 4] around points [n, 4, 2]."""
+    return np.concatenate([points.min(axis=1), points.max(axis=1)], axis=1)
+
+
+def _common_boxes(boxes: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the common part of two boxes of each object; the first one where they have none.
+
+    An earlier crop may have cut the box, and not the corners: what is shown is inside of both.
+    """
+    low = np.maximum(boxes[:, :2], others[:, :2])
+    high = np.minimum(boxes[:, 2:], others[:, 2:])
+    overlap = (low <= high).all(axis=1, keepdims=True)
+    return np.where(overlap, np.concatenate([low, high], axis=1), boxes)
 
 
 @dataclass(frozen=True, eq=False)

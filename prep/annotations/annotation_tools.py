@@ -53,6 +53,7 @@ class FilePicture:
         objects: objects as `DocumentFormat.box_of` takes them.
         classes: classes of the complete picture: tags, choices or flags.
         fault: error that makes the picture unusable.
+        gsd_m: ground sample distance in meters per pixel; None without one.
         optional: whether the picture is ignored if there is no such file.
         notes: remarks on how the file was read.
         attributes: keys of the picture's entry; some of them may name its group.
@@ -67,6 +68,7 @@ class FilePicture:
     objects: Sequence[Any] = ()
     classes: Sequence[str] = ()
     fault: SourceError | None = None
+    gsd_m: float | None = None
     optional: bool = False
     notes: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -288,6 +290,7 @@ def _example(
         key=path,
         split=picture.split or split,
         group=picture.group,
+        gsd_m=picture.gsd_m,
         notes=notes,
         attributes=attributes_of(picture.attributes, ()) if options.needs_groups else (),
         problem=None if picture.fault is None else picture.fault.at(file).args,

@@ -45,6 +45,7 @@ SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "truncated": (("truncated",), ("istruncated",)),
     "occluded": (("occluded",), ("isoccluded",)),
     "group_of": (("groupof",), ("isgroupof",)),
+    "corners": (("corners",),),
     "mask": (("instancerle",),),
 }
 # Spellings of the parts of a box that is not written as two corners, in ranks.

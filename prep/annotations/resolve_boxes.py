@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.written_boxes import PNG_HEAD_BYTES, is_mostly_bad, size_of_png
+from halofeed.prep.annotations.written_boxes import (
+    PNG_HEAD_BYTES,
+    is_mostly_bad,
+    keeps_corners,
+    size_of_png,
+)
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
 from halofeed.prep.sources.files import SourceFiles
@@ -81,11 +87,13 @@ def resolve_boxes(
     _check_boxes_fit(resolved, images, options, file)
     return [
         replace(one, notes=(*one.notes, _DUPLICATE_OBJECT)) if _has_duplicate(one) else one
-        for one in note_changed_objects(resolved)
+        for one in note_changed_objects(resolved, with_corners=keeps_corners(options))
     ]
 
 
-def note_changed_objects(listed: Sequence[SourceExample]) -> list[SourceExample]:
+def note_changed_objects(
+    listed: Sequence[SourceExample], *, with_corners: bool = False
+) -> list[SourceExample]:
     """Return the examples of one annotation file with notes about oriented boxes and about parts that are left out.
 
     A note has the counts of the file, so that all its examples share one.
@@ -97,8 +105,9 @@ def note_changed_objects(listed: Sequence[SourceExample]) -> list[SourceExample]
     if not shares and not lost:
         return list(listed)
     growth = sum(1 / share for share in shares) / max(1, len(shares))
+    became = "keep their corners beside" if with_corners else "became"
     turned = (
-        f"oriented boxes ({len(shares):,} of {plural(len(boxes), 'object')}) became upright boxes of {growth:.1f} "
+        f"oriented boxes ({len(shares):,} of {plural(len(boxes), 'object')}) {became} upright boxes of {growth:.1f} "
         "times their area; --oriented-boxes drop leaves them out"
     )
     parts = (
@@ -353,12 +362,31 @@ def _shift_example(example: SourceExample, shift: Callable[[Box], Box], few_frac
 
 def _size_from_one(box: Box) -> Box:
     """Return a box written with its width and height, shifted to origin 0: both ends move with its corner."""
-    return replace(box, ymin=box.ymin - 1, xmin=box.xmin - 1, ymax=box.ymax - 1, xmax=box.xmax - 1)
+    shifted = replace(box, ymin=box.ymin - 1, xmin=box.xmin - 1, ymax=box.ymax - 1, xmax=box.xmax - 1)
+    return replace(shifted, corners=tuple(side - 1 for side in box.corners))
 
 
 def _from_one(box: Box) -> Box:
     (ymin, ymax), (xmin, xmax) = continuous(box.ymin, box.ymax), continuous(box.xmin, box.xmax)
-    return replace(box, ymin=ymin, xmin=xmin, ymax=ymax, xmax=xmax)
+    return replace(box, ymin=ymin, xmin=xmin, ymax=ymax, xmax=xmax, corners=_corners_from_one(box.corners))
+
+
+def _corners_from_one(corners: Sequence[float]) -> tuple[float, ...]:
+    """Return the continuous corners of a turned rectangle whose corners are the middles of pixels that count from 1.
+
+    Each side moves outward by half a pixel, as those of an upright box do in `continuous`.
+
+    >>> _corners_from_one([3, 1, 5, 1, 5, 2, 3, 2])
+    (2.0, 0.0, 5.0, 0.0, 5.0, 2.0, 2.0, 2.0)
+    """
+    moved: list[float] = []
+    for at in range(0, len(corners), 2):
+        x, y = corners[at : at + 2]
+        neighbors = (corners[at - 2 :][:2], corners[(at + 2) % len(corners) :][:2])
+        away = [(x - other_x, y - other_y) for other_x, other_y in neighbors]
+        for written, axis in ((x, 0), (y, 1)):
+            moved.append(written - 0.5 + sum(one[axis] / math.hypot(*one) for one in away if any(one)) / 2)
+    return tuple(moved)
 
 
 def continuous(first: float, last: float) -> tuple[float, float]:
@@ -484,6 +512,7 @@ def scale_to_pixels(box: Box, size: tuple[int, int]) -> Box:
         xmax=box.xmax * width,
         area=None if box.area is None else box.area * (height * width if box.area <= _MAX_FRACTION else 1),
         mask=_polygons_in_pixels(box.mask, size),
+        corners=tuple(_polygons_in_pixels([box.corners], size)[0]),
         keypoints=_keypoints_in_pixels(box.keypoints, size),
     )
 

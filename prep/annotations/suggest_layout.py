@@ -47,9 +47,11 @@ _TEXT_LABELS = {
     ),  # a grid of classes has no shares
     "a KITTI label": ("kitti", re.compile(rf"\s*[A-Za-z_]+({_NUMBER}){{14,15}}\s*")),
     "a VisDrone label": (None, re.compile(r"\s*-?\d+(\s*,\s*-?\d+){7}\s*,?\s*")),
-    "a DOTA label": (None, re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+\S+\s+[0-2]\s*")),
+    "a DOTA label": ("dota", re.compile(rf"\s*[-+.\deE]+({_NUMBER}){{7}}\s+(\S+\s+[0-2]|[A-Za-z]\S*)\s*")),
 }
 """Layout that reads a text file that accompanies an image, None if there is none, and the form of each line."""
+_DOTA_HEADER = ("acquisition dates:", "imagesource:", "gsd:")
+"""Beginnings of the lines about the picture in DOTA's files."""
 _COCO_KEYS = frozenset(
     ("images[].file_name", "images[].coco_url", "annotations[].image_id", "annotations[].segments_info")
 )
@@ -130,7 +132,7 @@ _FOREIGN_BYTES = {
 """First bytes of files that are no tables, and what to do about each."""
 _STATIC_SHAPE = " with --depth, --height and --width"
 _TOOL_LAYOUTS = frozenset(
-    ("labelme", "cvat", "createml", "kitti", "via", "label-studio", "supervisely", "wider")
+    ("labelme", "cvat", "createml", "kitti", "dota", "via", "label-studio", "supervisely", "wider")
 )
 """Layouts of annotation tools: their files belong to no other layout, so that each error of another names them."""
 _MASK_FOLDER = re.compile(
@@ -328,10 +330,11 @@ def _detect_text_labels(files: ListedFiles, paths: Sequence[str]) -> Hint | None
 
 def _text_label(text: str) -> tuple[str, str | None] | None:
     """Return the kind of a text file of labels by the form of its first lines, and the layout that reads it."""
-    # DOTA's files begin with two lines about the picture.
-    lines = [
-        line for line in text.splitlines() if line.strip() and not line.startswith(("imagesource", "gsd"))
-    ]
+    # DOTA's files begin with lines about the picture, which are all of the file of one without objects.
+    written = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in written if not line.startswith(_DOTA_HEADER)]
+    if written and not lines:
+        return "a DOTA label", "dota"
     for kind, (layout, form) in _TEXT_LABELS.items():
         # Five lines: a file may have thousands.
         if lines and all(form.fullmatch(line) for line in lines[:5]):

@@ -31,6 +31,14 @@ _ROUNDED_CORNER = 0.03
 _MAX_ROUNDED = 2.0
 """Pixels by which a sum of four corners may be off if each is rounded to whole pixels, by half a pixel at most."""
 BOX_IS_ORIENTED = "box is oriented"
+CORNERS_CROSS = "sides between corners cross"
+CORNERS_WITHOUT_AREA = "corners enclose no area"
+_FILLED = 0.97
+"""Least share of its box that four corners enclose if they are upright; corners drawn by hand are not exact."""
+_NO_CORNER_AREA = 1e-9
+"""Share of their upright box up to which four corners enclose no area."""
+_Point = tuple[float, float]
+"""x and y."""
 LINE_IS_NO_POLYGON = "polygon has fewer than 3 points"
 SHAPE_IS_NO_BOX = "shape is no box"
 _NO_AREA = frozenset((LINE_IS_NO_POLYGON, SHAPE_IS_NO_BOX))
@@ -94,8 +102,8 @@ def rectangle_of(
         raise SourceError("annotation", _NO_OUTLINE, f"{what} is no polygon")
     corners = to_corners(numbers, form if options.box_form == "auto" else options.box_form)
     box = make_box(label, corners, what, **flags)
-    # No turn or half a turn gives the same box.
-    if not turn % 180:
+    # No turn or half a turn gives the same box; half a turn begins at another corner.
+    if not turn % 180 and not (turn % 360 and keeps_corners(options)):
         return box
     x, y = (box.xmin + box.xmax) / 2, (box.ymin + box.ymax) / 2
     return turned_box(box, (x, y), turn, what, options)
@@ -104,8 +112,17 @@ def rectangle_of(
 def turned_box(box: Box, center: tuple[float, float], turn: float, what: str, options: LayoutOptions) -> Box:
     """Return the upright box around a box that is turned about a point, by an angle in degrees from x toward y.
 
+    If the options keep corners, it has the turned corners: first the one that was at the top left, then those that
+    were at the top right, the bottom right and the bottom left.
+
     Raises:
-        SourceError: the options drop oriented boxes.
+        SourceError: the options drop oriented boxes; or they keep corners, and these enclose no area.
+
+    >>> box = turned_box(
+    ...     make_box("hat", (0, 0, 4, 2), ""), (0, 0), 90, "", LayoutOptions(keep=("corners",))
+    ... )
+    >>> box.xmin, box.ymax, box.corners
+    (-2.0, 4.0, (0.0, 0.0, 0.0, 4.0, -2.0, 4.0, -2.0, 0.0))
     """
     # Quarter turns, even converted from radians, are computed exactly: with the sine of a rounded angle, a side would
     # not be along its axis.
@@ -113,13 +130,96 @@ def turned_box(box: Box, center: tuple[float, float], turn: float, what: str, op
         round(turn, 3) % 360
     )
     cosine, sine = quarter or (math.cos(math.radians(turn)), math.sin(math.radians(turn)))
-    points = [(x - center[0], y - center[1]) for x in (box.xmin, box.xmax) for y in (box.ymin, box.ymax)]
+    written = ((box.xmin, box.ymin), (box.xmax, box.ymin), (box.xmax, box.ymax), (box.xmin, box.ymax))
+    points = [(x - center[0], y - center[1]) for x, y in written]
     x = [center[0] + a * cosine - b * sine for a, b in points]
     y = [center[1] + a * sine + b * cosine for a, b in points]
     upright = (max(x) - min(x)) * (max(y) - min(y))
     share = (box.xmax - box.xmin) * (box.ymax - box.ymin) / upright if upright and not quarter else None
     check_oriented(share, what, options)
-    return replace(box, xmin=min(x), ymin=min(y), xmax=max(x), ymax=max(y), turned_share=share)
+    upright_box = replace(box, xmin=min(x), ymin=min(y), xmax=max(x), ymax=max(y), turned_share=share)
+    return with_corners(
+        upright_box, [side for point in zip(x, y, strict=True) for side in point], what, options
+    )
+
+
+def keeps_corners(options: LayoutOptions) -> bool:
+    """Return whether the options keep the four corners of each object."""
+    return "corners" in options.keep
+
+
+def with_corners(box: Box, numbers: Sequence[float], what: str, options: LayoutOptions) -> Box:
+    """Return a box with its four corners x, y, x, y, ... if the options keep corners and the outline has four.
+
+    An outline that repeats its first point at its end has one point less. The area is that of the corners unless the
+    box has one: DOTA's development kit takes that of their polygon too (`parse_dota_poly` of `dota_utils.py`).
+
+    Raises:
+        SourceError: the corners enclose no area, or their sides cross.
+    """
+    if not keeps_corners(options):
+        return box
+    numbers = _open_outline(numbers)
+    if len(numbers) != 2 * _CORNERS:
+        return box
+    check_corners(numbers, what)
+    return replace(
+        box,
+        corners=tuple(map(float, numbers)),
+        area=polygon_area(numbers) if box.area is None else box.area,
+    )
+
+
+def check_corners(numbers: Sequence[float], what: str) -> None:
+    """Raise SourceError if four corners x, y, x, y, ... enclose no area, or are not in their order around the object.
+
+    >>> check_corners([0, 0, 4, 0, 4, 2, 0, 2], "object 1")
+    >>> try:
+    ...     check_corners([0, 0, 4, 0, 0, 2, 4, 2], "object 1")
+    ... except SourceError as error:
+    ...     print(error.reason)
+    sides between corners cross
+    """
+    points = list(zip(numbers[::2], numbers[1::2], strict=True))
+    written = f"{what}: {' '.join(f'{number:g}' for number in numbers)}"
+    first, second, third, fourth = points
+    if _cross(first, second, third, fourth) or _cross(second, third, fourth, first):
+        detail = f"{written}; write the corners in their order around the object"
+        raise SourceError("annotation", CORNERS_CROSS, detail)
+    width, height = (max(numbers[axis::2]) - min(numbers[axis::2]) for axis in (0, 1))
+    # Corners on one line; the tolerance is for the rounding of turned ones.
+    if polygon_area(numbers) <= _NO_CORNER_AREA * width * height:
+        raise SourceError("annotation", CORNERS_WITHOUT_AREA, f"{written}; correct or delete it")
+
+
+def with_filled_share(box: Box) -> Box:
+    """Return a box of a format of oriented boxes, with the share of it that its four corners enclose, if that is less.
+
+    Corners that people drew, as in DOTA, are no exact rectangles, which `share_of_turned_rectangle` recognizes.
+    """
+    # A box without an outline has no area.
+    if not box.area:
+        return box
+    share = box.area / ((box.xmax - box.xmin) * (box.ymax - box.ymin))
+    return replace(box, turned_share=share) if share < _FILLED else box
+
+
+def _cross(first: _Point, second: _Point, third: _Point, fourth: _Point) -> bool:
+    """Return whether the line from the first to the second point crosses that from the third to the fourth."""
+
+    def side(start: _Point, end: _Point, point: _Point) -> float:
+        return (end[0] - start[0]) * (point[1] - start[1]) - (end[1] - start[1]) * (point[0] - start[0])
+
+    return (
+        side(first, second, third) * side(first, second, fourth) < 0
+        and side(third, fourth, first) * side(third, fourth, second) < 0
+    )
+
+
+def _open_outline(numbers: Sequence[float]) -> Sequence[float]:
+    """Return an outline without its last point if that repeats the first one of five."""
+    is_closed = len(numbers) == 2 * _CORNERS + 2 and list(numbers[:2]) == list(numbers[-2:])
+    return numbers[:-2] if is_closed else numbers
 
 
 def check_oriented(share: float | None, what: str, options: LayoutOptions) -> None:
@@ -132,7 +232,7 @@ def check_oriented(share: float | None, what: str, options: LayoutOptions) -> No
 def polygon_of(label: str, numbers: Sequence[float], what: str, options: LayoutOptions, **flags: Any) -> Box:
     """Return the upright box of a polygon x, y, x, y, ..., with the polygon as its mask if the options ask for it.
 
-    Its area is that of the polygon, as in COCO.
+    Its area is that of the polygon, as in COCO. If the options keep corners, a polygon of four points has them.
 
     >>> box = polygon_of("hat", [1, 2, 5, 2, 5, 9], "object 1", LayoutOptions(masks=True))
     >>> box.mask, box.area
@@ -146,7 +246,7 @@ def polygon_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
     if not options.masks or options.oriented_boxes == "drop":  # a mask keeps the orientation
         share = share_of_turned_rectangle(numbers)
         check_oriented(share, what, options)
-    return make_box(
+    box = make_box(
         label,
         (min(x), min(y), max(x), max(y)),
         what,
@@ -155,6 +255,7 @@ def polygon_of(label: str, numbers: Sequence[float], what: str, options: LayoutO
         turned_share=share,
         **flags,
     )
+    return with_corners(box, numbers, what, options)
 
 
 def usable_parts(polygons: Sequence[Any], what: str, options: LayoutOptions) -> tuple[list[list[float]], int]:
@@ -209,9 +310,7 @@ def share_of_turned_rectangle(numbers: Sequence[float]) -> float | None:
     >>> share_of_turned_rectangle([0, 0, 4, 0, 4, 2, 0, 2]), share_of_turned_rectangle([0, 0, 4, 1, 4, 3, 0, 2])
     (None, None)
     """
-    # A polygon may be closed by repeating its first point.
-    if len(numbers) == 2 * _CORNERS + 2 and list(numbers[:2]) == list(numbers[-2:]):
-        numbers = numbers[:-2]
+    numbers = _open_outline(numbers)
     if len(numbers) != 2 * _CORNERS:
         return None
     x, y = numbers[::2], numbers[1::2]
@@ -305,6 +404,7 @@ def _box_around(boxes: Sequence[Box], lost_parts: int) -> Box:
         boxes[0],
         area=math.fsum(areas) if len(areas) == len(boxes) else None,
         turned_share=boxes[0].turned_share if len(boxes) == 1 else None,
+        corners=boxes[0].corners if len(boxes) == 1 else (),
         lost_parts=lost_parts,
         ymin=min(box.ymin for box in boxes),
         xmin=min(box.xmin for box in boxes),

@@ -31,6 +31,7 @@ from halofeed.prep.geometry.boxes import (
     KEYPOINTS_OUTSIDE,
     BoxPolicy,
     PlacedBoxes,
+    corner_features,
     keypoint_features,
     place_annotated_boxes,
 )
@@ -205,6 +206,8 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     for name, key in keys.OBJECT_FLAGS.items():
         features[key] = np.array([getattr(box, name) for box in kept], np.int64)
     features.update(_kept_features(kept, recipe.keep))
+    if "corners" in recipe.keep:
+        features.update(corner_features(kept, picture.plan, picture.orientation))
     if "keypoints" in recipe.keep:
         _add_keypoint_features(picture, kept, features, facts)
     facts.labels.extend(ids)
@@ -367,10 +370,10 @@ def _draw_masks(
 
 
 def _kept_features(boxes: Sequence[Box], keep: Collection[str]) -> dict[str, Value]:
-    """Return the optional features of objects that the recipe keeps, without keypoints."""
+    """Return the optional features of objects that the recipe keeps, without keypoints and corners."""
     features: dict[str, Value] = {}
     for name in keep:
-        if name == "keypoints":
+        if name in ("corners", "keypoints"):
             continue
         values = [getattr(box, name) for box in boxes]
         if name == "view":

@@ -24,7 +24,8 @@ from halofeed.prep.geometry.resize import (
     invert_affine,
     stored_to_file,
 )
-from halofeed.prep.sources.example import Keypoint
+from halofeed.prep.sources.example import Box, Keypoint
+from halofeed.schemas import keys
 from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Value
 from halofeed.system.errors import SourceError, UsageError
@@ -325,6 +326,37 @@ def crop_boxes(
 
 def _areas(boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1]))
+
+
+def box_corners(boxes: Sequence[Box]) -> npt.NDArray[np.float64]:
+    """Return the four corners of each object, float64 [object, 4, 2], (y, x) in the pixels of its box.
+
+    An object without annotated corners has those of its box: top left, top right, bottom right, bottom left.
+
+    >>> box_corners([Box(ymin=1, xmin=2, ymax=3, xmax=5, label="hat")]).tolist()
+    [[[1.0, 2.0], [1.0, 5.0], [3.0, 5.0], [3.0, 2.0]]]
+    """
+    written = [
+        box.corners or (box.xmin, box.ymin, box.xmax, box.ymin, box.xmax, box.ymax, box.xmin, box.ymax)
+        for box in boxes
+    ]
+    return np.array(written, np.float64).reshape(-1, 4, 2)[..., ::-1]
+
+
+def corner_features(boxes: Sequence[Box], plan: ResizePlan, orientation: int) -> dict[str, Value]:
+    """Return the features of the four corners of the kept objects, in the order of the annotation.
+
+    They are normalized to the stored picture with its padding, like boxes, and not clipped: an object that exceeds its
+    picture has corners below 0 or above 1.
+
+    Args:
+        boxes: objects in pixels of the annotated grid.
+        plan: sizes of the displayed picture.
+        orientation: EXIF orientation if the objects are in the grid of the file; 1 if they are in the displayed grid.
+    """
+    stored = apply_affine(invert_affine(stored_to_file(plan, orientation)), box_corners(boxes))
+    shares = (stored / np.array(plan.output_size)).astype(np.float32).reshape(-1, 8)
+    return dict(zip(keys.CORNER_POINTS, shares.T, strict=True))
 
 
 KEYPOINTS_OUTSIDE = "keypoints that are labeled and lie outside of the picture: kept as they are"

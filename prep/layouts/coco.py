@@ -28,11 +28,14 @@ from halofeed.prep.annotations.written_boxes import (
     check_oriented,
     declared_size,
     is_mostly_bad,
+    keeps_corners,
+    numbers_of,
     parse_flag,
     parse_number,
     rectangle_of,
     usable_boxes,
     usable_parts,
+    with_corners,
 )
 from halofeed.prep.layouts.coco_files import (
     TURNED_SHARE,
@@ -86,7 +89,10 @@ def list_references(
             definition or shares its name with another; or an image is in two splits.
     """
     documents = read_files(
-        annotations, annotation_file, outlines=options.masks, label_images=options.wants_label_images
+        annotations,
+        annotation_file,
+        outlines=_needed_outlines(options),
+        label_images=options.wants_label_images,
     )
     index = ImageIndex(images, annotations.root)
     named = _match_images(documents, index)
@@ -458,7 +464,26 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
         mask=mask,
         lost_parts=lost,
     )
-    return box if share is None else replace(box, turned_share=share)
+    # `rectangle_of` has measured the rotation of a box.
+    box = replace(box, turned_share=share or box.turned_share)
+    # The rotation of a box, where there is one, says more than an outline that may be upright.
+    return box if box.corners else with_corners(box, _only_polygon(annotation), what, options)
+
+
+def _needed_outlines(options: LayoutOptions) -> str:
+    """Return which outlines of objects the options need, as `read_files` takes it."""
+    if options.masks:
+        return "all"
+    return "corners" if keeps_corners(options) else "none"
+
+
+def _only_polygon(annotation: Mapping[str, Any]) -> list[float]:
+    """Return x, y, x, y, ... of an outline of one polygon; [] without one."""
+    outline = annotation.get("segmentation")
+    # Several polygons, and run lengths, have no four corners.
+    if not isinstance(outline, list) or len(outline) != 1 or not isinstance(outline[0], list):
+        return []
+    return numbers_of(outline[0], f"annotation {annotation.get('id')} segmentation")
 
 
 def _four_numbers(bbox: Any, what: str) -> list[Any]:

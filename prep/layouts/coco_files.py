@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -87,13 +87,13 @@ def read_files(
     annotations: SourceFiles,
     annotation_file: str | None,
     *,
-    outlines: bool = False,
+    outlines: str = "none",
     label_images: bool = False,
 ) -> list[InstancesFile]:
     """Return the content of the named file, or of all files of the folder with objects or with label images.
 
     Args:
-        outlines: whether to keep the outlines of objects.
+        outlines: outlines of objects to keep: "none", "corners" (those of four points) or "all".
         label_images: whether segments of all categories are needed, as in label images, and not only objects.
 
     Raises:
@@ -207,8 +207,25 @@ def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
+def _with_corners_alone(entry: dict[str, Any]) -> dict[str, Any]:
+    """Do the same, except for an outline of one polygon of four points, the first of which may be repeated."""
+    outline = entry.get("segmentation")
+    polygon = outline[0] if isinstance(outline, list) and len(outline) == 1 else None
+    if isinstance(polygon, list) and len(polygon) in (8, 10):
+        return _with_box(entry)
+    return _without_outline(entry)
+
+
+_HOOKS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "none": _without_outline,
+    "corners": _with_corners_alone,
+    "all": _with_box,
+}
+"""Function that each object of a file passes while it is parsed, by the outlines that are kept."""
+
+
 def _read_document(
-    annotations: SourceFiles, name: str, *, outlines: bool, label_images: bool
+    annotations: SourceFiles, name: str, *, outlines: str, label_images: bool
 ) -> InstancesFile:
     """Return the content of one file, see `read_files`."""
     lists = _read_lists(annotations, name, outlines=outlines)
@@ -246,14 +263,12 @@ def _read_document(
     )
 
 
-def _read_lists(annotations: SourceFiles, name: str, *, outlines: bool) -> Lists:
+def _read_lists(annotations: SourceFiles, name: str, *, outlines: str) -> Lists:
     """Return the images, annotations and categories of a file; raise AnnotationsError if it lacks one of the lists."""
     data = read_required(annotations, name)
     try:
         # The hook drops outlines while the file is parsed, since they are most of its memory.
-        content = json.loads(
-            data.decode("utf-8-sig"), object_hook=_with_box if outlines else _without_outline
-        )
+        content = json.loads(data.decode("utf-8-sig"), object_hook=_HOOKS[outlines])
     except (ValueError, RecursionError) as error:
         fix = "correct it" if data.rstrip().endswith((b"}", b"]")) else "it ends early, so copy it again"
         raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}; {fix}") from error
@@ -280,12 +295,12 @@ def _content_found(content: Any, lists: Lists) -> str:
 
 
 def _is_panoptic(
-    name: str, annotations: Sequence[Mapping[str, Any]], *, outlines: bool, label_images: bool
+    name: str, annotations: Sequence[Mapping[str, Any]], *, outlines: str, label_images: bool
 ) -> bool:
     """Return whether a file is panoptic; raise AnnotationsError if it cannot serve the task."""
     is_panoptic = any("segments_info" in one for one in annotations)
     # Masks of objects would have to be cut from the PNG, which --task segmentation stores whole.
-    if is_panoptic and outlines:
+    if is_panoptic and outlines == "all":
         raise AnnotationsError(
             f"{name}: a panoptic file, whose masks are pictures: take --task segmentation in place of --masks"
         )

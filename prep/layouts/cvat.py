@@ -198,6 +198,6 @@ CVAT = DocumentFormat(
     read=_read,
     box_of=_box_of,
     grid="displayed",
-    keeps=("occluded",),
+    keeps=("corners", "occluded"),
     has_classes=True,
 )

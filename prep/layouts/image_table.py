@@ -47,11 +47,13 @@ from halofeed.prep.annotations.tables import ColumnRules, Table, TableRow, read_
 from halofeed.prep.annotations.tfrecord_rows import tfrecord_class_names
 from halofeed.prep.annotations.written_boxes import (
     declared_size,
+    keeps_corners,
     make_box,
     parse_flag,
     parse_number,
     usable_boxes,
     usable_parts,
+    with_corners,
 )
 from halofeed.prep.layouts import segmentation_table
 from halofeed.prep.sources.containers import container_kind
@@ -69,6 +71,7 @@ _SEPARATOR = re.compile(r"[\W_]+")
 _MAX_NAMED = 5
 _IMAGE_COLUMNS = ("filename", "class")
 _NO_NAME = SourceError("annotation", "row names no file")
+_CORNER_NUMBERS = 8
 _FLAG_COLUMNS = ("is_crowd", "difficult", "truncated", "occluded", "group_of")
 _FLAGS = {**dict.fromkeys(("", "-1", "0", "false", "no"), False), **dict.fromkeys(("1", "true", "yes"), True)}
 _Name = tuple[str, str]
@@ -92,7 +95,8 @@ def list_references(
 
     For classes the columns are `filename,class[,split,group,id]`. For boxes they are
     `filename,class,xmin,ymin,xmax,ymax[,width,height]`, with one box per row in pixels. A row without class and box
-    is an image without objects. Further columns for boxes are area, is_crowd, difficult, truncated and occluded.
+    is an image without objects. Further columns for boxes are area, is_crowd, difficult, truncated and occluded, and
+    corners with a list of x and y of four points.
     `columns` accepts other spellings and other forms of a box. `table_forms` converts the tables of Hugging Face,
     Google's AutoML and Vertex AI, Open Images and Kaggle's wheat.
 
@@ -623,7 +627,18 @@ def _box(row: TableRow, options: LayoutOptions) -> Box | None:
     mask, lost = (json.loads(row.cell("mask")) if row.cell("mask") else None), 0
     if isinstance(mask, list):  # polygons; a run-length code is an object
         mask, lost = usable_parts(mask, row.place, options)
-    return make_box(label, sides, row.place, area=area, mask=mask, lost_parts=lost, **flags)
+    box = make_box(label, sides, row.place, area=area, mask=mask, lost_parts=lost, **flags)
+    return with_corners(box, _corners(row), row.place, options) if keeps_corners(options) else box
+
+
+def _corners(row: TableRow) -> list[float]:
+    """Return the corners in a cell [x1, y1, x2, y2, x3, y3, x4, y4]; [] if it is empty."""
+    written = row.cell("corners")
+    values = parse_literal(written, None) if written else []
+    if not isinstance(values, list) or len(values) not in (0, _CORNER_NUMBERS):
+        detail = f"{row.place} corners: expected [x1, y1, x2, y2, x3, y3, x4, y4], got {written:.80}"
+        raise SourceError("annotation", "corners are no four points", detail)
+    return [parse_number(value, f"{row.place} corners") for value in values]
 
 
 def _class_of_box(row: TableRow) -> str:

@@ -150,6 +150,7 @@ LABELME = DocumentFormat(
     box_of=_box_of_labelme,
     of_one_picture=True,
     grid="displayed",
+    keeps=("corners",),
     has_classes=True,
 )
 
@@ -238,6 +239,7 @@ SUPERVISELY = DocumentFormat(
     box_of=_box_of_supervisely,
     of_one_picture=True,
     has_classes=True,
+    keeps=("corners",),
 )
 
 
@@ -461,7 +463,15 @@ def _turned_region(
 
 
 def _scaled(box: Box, x: float, y: float) -> Box:
-    return replace(box, xmin=box.xmin * x, xmax=box.xmax * x, ymin=box.ymin * y, ymax=box.ymax * y)
+    return replace(
+        box,
+        xmin=box.xmin * x,
+        xmax=box.xmax * x,
+        ymin=box.ymin * y,
+        ymax=box.ymax * y,
+        area=None if box.area is None else box.area * x * y,
+        corners=tuple(side * (y if at % 2 else x) for at, side in enumerate(box.corners)),
+    )
 
 
 LABEL_STUDIO = DocumentFormat(
@@ -473,6 +483,7 @@ LABEL_STUDIO = DocumentFormat(
     box_of=_box_of_region,
     grid="displayed",
     is_normalized=True,
+    keeps=("corners",),
     has_classes=True,
 )
 
@@ -662,5 +673,6 @@ VIA = DocumentFormat(
     expected="a JSON or CSV file of the VGG Image Annotator, version 1 or 2, with filename and regions",
     read=_read_via,
     box_of=_box_of_via,
+    keeps=("corners",),
     has_classes=True,
 )

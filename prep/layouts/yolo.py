@@ -38,6 +38,7 @@ from halofeed.prep.annotations.written_boxes import (
     polygon_of,
     rectangle_of,
     usable_boxes,
+    with_filled_share,
 )
 from halofeed.prep.sources.example import Box, Keypoint, SourceExample
 from halofeed.prep.sources.file_names import is_image_name
@@ -65,8 +66,6 @@ _NO_LABEL_FILE = "picture has no label file: taken as one without objects, as in
 _UNKNOWN_ID = "class id is not in names"
 _OBB_NUMBERS = 9
 """Class and four corners, the rows of oriented boxes (`yolo obb`)."""
-_FILLED = 0.97
-"""Least share of its box that four corners enclose if they are upright; corners drawn by hand are not exact."""
 _NO_IMAGE = ("annotation", "label file has no image", "delete it, or add the image")
 _IN_NO_SPLIT = ("selection", "image is in no split of data.yaml", "")
 
@@ -621,7 +620,7 @@ def _with_oriented_boxes(example: SourceExample, options: LayoutOptions) -> Sour
     """
     if not example.boxes:
         return example
-    boxes = tuple(map(_with_filled_share, example.boxes))
+    boxes = tuple(map(with_filled_share, example.boxes))
     if example.problem or options.oriented_boxes == "upright":
         return replace(example, boxes=boxes)
     bad = [(BOX_IS_ORIENTED, f"{box.label!r}: four corners") for box in boxes if box.turned_share]
@@ -630,15 +629,6 @@ def _with_oriented_boxes(example: SourceExample, options: LayoutOptions) -> Sour
         return replace(example, boxes=None, problem=("annotation", *bad[0]))
     kept = tuple(box for box in boxes if not box.turned_share)
     return replace(example, boxes=kept, bad_objects=(*example.bad_objects, *bad))
-
-
-def _with_filled_share(box: Box) -> Box:
-    """Return a box, with the share of it that its four corners enclose if they do not fill it."""
-    # A row of a box has no outline.
-    if not box.area:
-        return box
-    share = box.area / ((box.xmax - box.xmin) * (box.ymax - box.ymin))
-    return replace(box, turned_share=share) if share < _FILLED else box
 
 
 def _parse_row(described: _Description, options: LayoutOptions, row: tuple[int, list[str]]) -> Box:

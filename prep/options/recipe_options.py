@@ -369,9 +369,9 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     oriented_boxes: Literal["upright", "drop"] = option(
         "upright",
-        "boxes that are turned (YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO and VOC): the "
-        "upright box around each, or leave them out; both are counted. --ignore-columns rotation takes boxes as they "
-        "are before they are turned",
+        "boxes that are turned (DOTA, YOLO's OBB, CVAT, Label Studio, labelme, roLabelImg, rotation in COCO and VOC): "
+        "the upright box around each, or leave them out; both are counted. --ignore-columns rotation takes boxes as "
+        "they are before they are turned. --keep corners keeps their corners too",
         choices=("upright", "drop"),
         needs=_BOXES,
         omitted="upright",
@@ -385,10 +385,12 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
     )
     keep: tuple[str, ...] = option(
         (),
-        "further attributes of each object to keep: category_id (COCO's own number of the class), occluded (COCO, VOC, "
-        "tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; the same number for "
-        "each object, missing ones with visibility 0). The loader gives them with include=, except view and "
-        "keypoints, which are for readers of the TF Object Detection API's keys",
+        "further attributes of each object to keep: category_id (COCO's own number of the class), corners (the four "
+        "corners of oriented boxes and outlines of four points, in the order of the annotation, and those of the box "
+        "of other objects; resizing with two scales moves each corner exactly, which may skew a rectangle), "
+        "occluded (COCO, VOC, tables), group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; "
+        "the same number for each object, missing ones with visibility 0). The loader gives them with include=, except "
+        "view and keypoints, which are for readers of the TF Object Detection API's keys",
         needs=_BOXES,
     )
     several_classes: Literal["refuse", "keep"] = option(

@@ -56,6 +56,8 @@ class Box:
         keypoints: points of the object; each object of a data set has the same number.
         turned_share: for an oriented box, the share of this upright box that it fills; None for every other object.
         lost_parts: number of parts of the object that are left out, because they have no area.
+        corners: x, y, x, y, ... of its four corners in the order of the annotation, if the options keep them; () for an
+            object without other corners than those of its box. `box_corners` gives those of both.
     """
 
     ymin: float
@@ -75,6 +77,7 @@ class Box:
     keypoints: tuple[Keypoint, ...] = ()
     turned_share: float | None = None
     lost_parts: int = 0
+    corners: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +115,7 @@ class SourceExample:
         slices: known facts about the members, which are passed along and do not affect the example.
         bad_objects: (reason, detail) of each annotated object that is unusable and dropped.
         parts: files with the voxels of headers that name them (.mhd, .nhdr).
+        gsd_m: ground sample distance in meters per source pixel that the annotations state; None without one.
         notes: remarks on how the annotations were read; they are counted and printed as warnings.
         attributes: (name, value) of columns and keys that the layout does not read. They show groups, are only there
             where splits are made, and are never written.
@@ -140,6 +144,7 @@ class SourceExample:
     slices: Any = field(default=None, compare=False, repr=False)
     bad_objects: tuple[tuple[str, str], ...] = ()
     parts: tuple[str, ...] = ()
+    gsd_m: float | None = None
     notes: tuple[str, ...] = ()
     attributes: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 

@@ -26,7 +26,10 @@ from halofeed.prep.sources.members import parse_member
 from halofeed.system.addresses import is_remote
 from halofeed.system.errors import Problem, SourceError
 
-IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
+IMAGE_EXTENSIONS = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"),
+    *(".btf", ".tf2", ".tf8", ".svs", ".ndpi", ".scn", ".qptiff"),  # BigTIFF, and TIFF of slide scanners
+)
 _IMAGE_EXTENSIONS = frozenset(IMAGE_EXTENSIONS)
 VIDEO_EXTENSIONS = (".mp4", ".m4v", ".mov", ".3gp", ".avi", ".webm", ".mkv")
 """Extensions of the containers that `halofeed.prep.formats.clip.clip_formats` reads."""

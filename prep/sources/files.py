@@ -107,6 +107,75 @@ class SourceFiles(Protocol):
     def read_range(self, path: str, start: int, stop: int) -> bytes:
         """Return the bytes of one file from `start` to `stop`, fewer at its end; SourceError as in `read`."""
 
+    def open_ranges(self, path: str) -> SourceRanges:
+        """Return a reader of ranges of one file, which stays open; SourceError as in `read`."""
+
+
+class RangesOfFile(Protocol):
+    """Ranges of one file, as `halofeed.storage.base.FileRanges` reads them."""
+
+    size: int | None
+
+    def read(self, start: int, stop: int) -> bytes: ...
+    def is_unchanged(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class SourceRanges:
+    """Reader of ranges of one source file, from several threads.
+
+    Args:
+        ranges: the file as storage reads it.
+        size: bytes of the file, where the store does not tell.
+
+    Attributes:
+        size: bytes of the file.
+    """
+
+    def __init__(self, ranges: RangesOfFile, size: int | None = None) -> None:
+        self._ranges = ranges
+        found = size if ranges.size is None else ranges.size
+        if found is None:
+            raise SourceError("read", UNREADABLE_FILE, "its size is unknown; copy it to a local folder")
+        self.size = found
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to `stop`, fewer at the end of the file; SourceError if that fails."""
+        try:
+            return self._ranges.read(start, stop)
+        except (OSError, ValueError, MemoryError) as error:
+            raise _unread(error) from error
+
+    def check_unchanged(self) -> None:
+        """Raise SourceError if the file has changed since it was opened."""
+        try:
+            is_unchanged = self._ranges.is_unchanged()
+        except (OSError, ValueError) as error:
+            raise _unread(error) from error
+        if not is_unchanged:
+            raise SourceError("read", CHANGED_FILE, "it was written while it was read")
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._ranges.close()
+
+
+class _BytesInMemory:
+    """Ranges of bytes that were read before; see `halofeed.storage.base.FileRanges`."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size: int | None = len(data)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self._data[start:stop]
+
+    def is_unchanged(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._data = b""
+
 
 def read_member(files: RangeFiles, member: Member, size: int | None = None) -> bytes:
     """Return the bytes of a member, or its first `size` bytes.
@@ -308,6 +377,14 @@ class _StoredFiles:
             return io.BytesIO(read_member(self, member))
         stream: SourceStream = self._files().open(path)
         return stream
+
+    def open_ranges(self, path: str) -> SourceRanges:
+        if (member := parse_member(path)) is not None:
+            return SourceRanges(_BytesInMemory(read_member(self, member)))
+        try:
+            return SourceRanges(self._files().open_ranges(self._stored(path)), self.size(path))
+        except (OSError, ValueError) as error:
+            raise _unread(error) from error
 
     def _stored(self, path: str) -> str:
         """Return the name by which storage knows a file."""

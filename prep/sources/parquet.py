@@ -6,13 +6,14 @@ its own: reading one decodes the column of its row group, which stays in memory 
 
 from __future__ import annotations
 
-import io
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol
 
+from halofeed.prep.sources.range_stream import RangeStream
 from halofeed.system.errors import AnnotationsError, SourceError
 
 MAX_GROUP_BYTES = 1 << 30
@@ -31,33 +32,6 @@ class RangeFiles(Protocol):
     def read_range(self, path: str, start: int, stop: int) -> bytes: ...
 
 
-class _RangeStream(io.RawIOBase):
-    """Seekable stream of one file that reads by ranges."""
-
-    def __init__(self, files: RangeFiles, path: str) -> None:
-        self._files, self._path = files, path
-        self._size, self._at = files.size(path) or 0, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        stop = self._size if size < 0 else min(self._size, self._at + size)
-        data = self._files.read_range(self._path, self._at, stop) if stop > self._at else b""
-        self._at += len(data)
-        return data
-
-
 def open_parquet(files: RangeFiles, path: str) -> Any:
     """Return the `pyarrow.parquet.ParquetFile` of a path.
 
@@ -71,7 +45,8 @@ def open_parquet(files: RangeFiles, path: str) -> Any:
             f"{path}: a Parquet file needs pyarrow: pip install pyarrow, or write it as metadata.jsonl"
         ) from error
     try:
-        return parquet.ParquetFile(_RangeStream(files, path))
+        stream = RangeStream(files.size(path) or 0, partial(files.read_range, path))
+        return parquet.ParquetFile(stream)
     except (ArrowException, SourceError, OSError) as error:
         raise unreadable_parquet(path, error) from error
 

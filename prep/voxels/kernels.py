@@ -361,7 +361,7 @@ def _spans(shape: Callable[[_Float32], _Float32], radius: float, antialias: bool
     return partial(_separable, taps=partial(_span_taps, shape=shape, radius=radius, antialias=antialias))
 
 
-_PILLOW_MODES: Final = {1: "L", 3: "RGB", 4: "CMYK"}  # modes without alpha: Pillow weighs RGBA by its alpha
+PILLOW_MODES: Final = {1: "L", 3: "RGB", 4: "CMYK"}  # modes without alpha: Pillow weighs RGBA by its alpha
 
 
 def _antialias(pixels: PixelArray, size: Size, into: PixelArray) -> None:
@@ -377,7 +377,7 @@ def _antialias(pixels: PixelArray, size: Size, into: PixelArray) -> None:
         enlarged = cv2.resize(pixels, size[::-1], dst=into, interpolation=cv2.INTER_LINEAR_EXACT)
         if enlarged is not into:
             into[...] = enlarged.reshape(into.shape)
-    elif channels in _PILLOW_MODES:
+    elif channels in PILLOW_MODES:
         into[...] = _pillow(pixels, size, None)
     else:
         for channel in range(channels):
@@ -389,7 +389,7 @@ def _pillow(pixels: PixelArray, size: Size, extent: Extent | None) -> PixelArray
     channels = pixels.shape[2]
     box = None if extent is None else (extent[1], extent[0], extent[3], extent[2])
     contiguous = np.ascontiguousarray(pixels)
-    image = Image.frombytes(_PILLOW_MODES[channels], pixels.shape[1::-1], contiguous.data.cast("B"))
+    image = Image.frombytes(PILLOW_MODES[channels], pixels.shape[1::-1], contiguous.data.cast("B"))
     resized = image.resize(size[::-1], Image.Resampling.BILINEAR, box)
     return np.asarray(resized).reshape(*size, channels)
 
@@ -414,6 +414,12 @@ KERNELS: Final[Mapping[str, Kernel]] = {
     "tf2-lanczos3-antialias": _spans(shape=partial(_lanczos, radius=3), radius=3),
     "tf2-lanczos5-antialias": _spans(shape=partial(_lanczos, radius=5), radius=5),
 }
+
+
+def triangle_taps(source: int, out: int) -> WeightTable:
+    """Return `indices` and `weights` [out, taps] of the kernel "antialias" for pixels that are not uint8."""
+    return _span_taps(source, out, shape=_triangle, radius=1, antialias=True)
+
 
 _RADII: Final = {"tf2-bicubic-antialias": 2, "tf2-lanczos3-antialias": 3, "tf2-lanczos5-antialias": 5}
 

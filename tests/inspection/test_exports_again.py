@@ -59,6 +59,8 @@ def test_classes_ids_boxes_and_splits_are_the_same_again(tmp_path: Path, to: str
     first = run_convert(tmp_path / "out", tmp_path / "first", **given)
     assert not first.manifest.rejected
     before = read_manifest(data).labels
+    if to == "dota":  # a blank ends a class in its rows
+        before = {label: name.replace(" ", "-") for label, name in before.items()}
     kept = list(before.values())
     if to == "folders":  # no folder can say that a class has no pictures
         kept = kept[1:]

@@ -94,8 +94,11 @@ def test_files_that_are_as_they_were_are_not_read_again_and_touched_ones_are_com
     source = draw_folders(tmp_path / "src", 4)
     monkeypatch.setattr(files, "_SETTLED_NS", 0)
     read: list[str] = []
-    whole = LocalFiles.read
-    monkeypatch.setattr(LocalFiles, "read", lambda self, path: (read.append(path), whole(self, path))[1])
+    for name in ("read", "open"):
+        whole = getattr(LocalFiles, name)
+        monkeypatch.setattr(
+            LocalFiles, name, lambda self, path, whole=whole: (read.append(path), whole(self, path))[1]
+        )
     for count in (4, 0):
         run_convert(source, tmp_path / "out", **FOLDERS)
         assert len(read) == count

@@ -201,10 +201,20 @@ def plan_config(
         list(requests.values()), cache, names=names, tell=tell, jobs=jobs, known_only=known_only
     )
     results = dict(zip(requests, compiled, strict=True))
-    splits = [_split(case, results.get(case.cores), topology, shape) for case in all_cases]
+    splits = [split_of(case, results.get(case.cores), topology, shape) for case in all_cases]
     # Nothing was compiled and no near size would help, so the request itself is wrong.
     if not known_only and not any("memory" in split or split["nearest"] for split in splits):
         raise UsageError("; ".join(dict.fromkeys(str(split["refused"]) for split in splits)))
+    return {
+        **plan_head(asked, topology),
+        "image_shape": list(shape),
+        "splits": splits,
+        "recommended": recommended(splits),
+    }
+
+
+def plan_head(asked: Request, topology: Topology) -> dict[str, Any]:
+    """Return what every plan begins with: versions, machine and config, as plain JSON values."""
     chip = topology.chip
     return {
         "format": PLAN_FORMAT,
@@ -218,9 +228,6 @@ def plan_config(
             "chip": None if chip is None else asdict(chip),
         },
         "config": asked.config.to_json(),
-        "image_shape": list(shape),
-        "splits": splits,
-        "recommended": recommended(splits),
     }
 
 
@@ -245,9 +252,10 @@ def recommended(splits: Sequence[dict[str, Any]]) -> int | None:
     return min((int(split["cores"]) for split in splits if split["fits"]), default=None)
 
 
-def _split(
+def split_of(
     case: Case, result: CompileResult | None, topology: Topology, shape: Sequence[int]
 ) -> dict[str, Any]:
+    """Return one split of a plan as plain JSON values: the case, and the verdict if something was compiled."""
     split: dict[str, Any] = {
         "cores": case.cores,
         "partition": case.partition,

@@ -177,7 +177,7 @@ class _ClipFiles:
         self._files = files
         # These methods read a single file or folder, and do not depend on the clips.
         self.root, self.read, self.open, self.head = files.root, files.read, files.open, files.head
-        self.read_range = files.read_range
+        self.read_range, self.open_ranges = files.read_range, files.open_ranges
         self.faults, self.refusal, self.has_folder = files.faults, files.refusal, files.has_folder
         self.stamp = files.stamp
 

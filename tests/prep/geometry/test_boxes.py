@@ -13,11 +13,14 @@ from halofeed.prep.geometry import resize
 from halofeed.prep.geometry.boxes import (
     BoxPolicy,
     PlacedBoxes,
+    corner_features,
     crop_boxes,
     flip_left_right,
     flip_up_down,
     place_annotated_boxes,
 )
+from halofeed.prep.sources.example import Box
+from halofeed.schemas import keys
 
 PLAN = resize.plan_unchanged((100, 200))
 
@@ -218,3 +221,51 @@ def test_crops_of_a_batch_are_those_of_each_box_alone(seed, minimum):
             assert np.allclose(moved[i, j], expected) and np.isclose(new_areas[i, j], areas[i, j] * visible)
         else:
             assert (moved[i, j] == 0).all() and new_areas[i, j] == 0
+
+
+@st.composite
+def plans_of_tiles(draw: st.DrawFn) -> tuple[resize.ResizePlan, int, list[Box]]:
+    """Return a plan of a whole picture or of one of its tiles, an orientation, and objects partly outside of both."""
+    file_size, orientation = (draw(sides), draw(sides)), draw(st.integers(1, 8))
+    displayed = resize.displayed_size(orientation, file_size)
+    if draw(st.booleans()):
+        plan = draw(st.sampled_from(plans(displayed)))
+    else:
+        whole = (draw(sides), draw(sides))
+        shown = (draw(st.integers(1, whole[0])), draw(st.integers(1, whole[1])))
+        origin = tuple(draw(st.integers(0, size - side)) for size, side in zip(whole, shown, strict=True))
+        plan = resize.ResizePlan(
+            source_size=displayed,
+            scaled_size=whole,
+            origin=origin,
+            resized_size=shown,
+            output_size=(shown[0] + 7, shown[1] + 3),
+        )
+    side = st.floats(-3000, 9000)
+    boxes = []
+    for corners in draw(st.lists(st.lists(side, min_size=8, max_size=8), max_size=4)):
+        x, y = corners[::2], corners[1::2]
+        extent = {"ymin": min(y), "xmin": min(x), "ymax": max(y), "xmax": max(x)}
+        boxes.append(Box(**extent, label="a", corners=tuple(corners) if draw(st.booleans()) else ()))
+    return plan, orientation, boxes
+
+
+@given(plans_of_tiles())
+def test_each_corner_leads_back_to_the_annotation_from_any_tile_and_is_not_clipped(case):
+    plan, orientation, boxes = case
+    features = corner_features(boxes, plan, orientation)
+    assert list(features) == list(keys.CORNER_POINTS)
+    assert {value.dtype for value in features.values()} == {np.dtype(np.float32)}
+    to_file = resize.stored_to_file(plan, orientation).reshape(2, 3)
+    for number, box in enumerate(boxes):
+        written = box.corners or (
+            *(box.xmin, box.ymin, box.xmax, box.ymin),
+            *(box.xmax, box.ymax, box.xmin, box.ymax),
+        )
+        for point in range(4):
+            y, x = (features[f"{keys.OBJECT_CORNERS}/{axis}{point + 1}"][number] for axis in "yx")
+            stored = np.array([y * plan.output_size[0], x * plan.output_size[1], 1], np.float64)
+            # float32 has 24 bits for a share of the stored side.
+            scale = np.abs(to_file) @ np.maximum(np.abs(stored), [*plan.output_size, 1]) * 2.0**-22
+            expected = [written[2 * point + 1], written[2 * point]]
+            assert (np.abs(to_file @ stored - expected) <= scale + 1e-6).all()

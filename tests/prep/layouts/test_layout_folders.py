@@ -250,7 +250,7 @@ REFUSED = [  # layouts, files of a folder, and what each says of it
     ("csv", VOC_FILES, "no .csv .*take --layout voc"),
     ("csv", PLAIN_CLASSES, "no .csv .*for a class each, take --layout folders"),
     ("coco", {"deep/er/i.json": COCO, "a.jpg": ""}, "name the file itself$"),
-    ("folders coco voc csv", DOTA, "DOTA.*which halofeed does not read"),
+    ("folders coco voc csv", DOTA, "DOTA.*take --layout dota"),
     ("folders coco voc csv", BDD, "BDD100K.*which halofeed does not read"),
 ]
 

@@ -36,7 +36,7 @@ IN_USE = [
 LABELED = {"layout": "csv", "task": "segmentation"}
 IDLE += [
     *((given, LABELED, "--depth") for given in ({"spacing_mm": (1.0, 1.0, 1.0)}, {"window_hu": (0.0, 1.0)})),
-    *((given, LABELED, "--depth") for given in ({"fit": "tiles"}, {"crop_foreground": True})),
+    *((given, LABELED, "--depth") for given in ({"fit": "stretch"}, {"crop_foreground": True})),
     ({"center": "label"}, {**LABELED, "depth": 4, "fit": "tiles"}, "--fit crop-or-pad"),
     ({"annotation_grid": "displayed"}, {"layout": "csv", "depth": 4}, "with --depth; leave one of them out"),
     ({"missing_classes": "empty"}, {"layout": "msd", "depth": 4}, "--layout class-masks, bids"),

@@ -1,0 +1,203 @@
+"""Values of tiles: the bands that become channels, and the range of values that becomes 0 to 255."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.formats.picture.image import ReadOptions, convert_pixels
+from halofeed.prep.formats.region.region_reader import RegionFacts, RegionReader
+from halofeed.prep.options.recipe import Recipe
+from halofeed.system.errors import SourceError
+from halofeed.system.wording import plural
+
+_SAMPLES = 1 << 22
+"""Most pixels by which the percentiles of a picture are found."""
+_WINDOWS = 16
+"""Windows along each side of a picture without smaller levels, in which its values are sampled."""
+_PIECE = 256
+_CONVERTED = ("uint8", "uint16")
+"""Types that the options of pictures convert."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueRange:
+    """Range of values of each channel that becomes 0 to 255.
+
+    Args:
+        low, high: per channel; `low` becomes 0 and `high` becomes 255.
+
+    >>> ValueRange(low=(0.0,), high=(510.0,)).apply(np.array([[[255]]], np.uint16)).tolist()
+    [[[128]]]
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def apply(self, pixels: NDArray[Any]) -> NDArray[np.uint8]:
+        """Return pixels [height, width, channel] as uint8, rounded and clipped."""
+        low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
+        shares = (pixels.astype(np.float32) - low) * (255 / (high - low))
+        # NaN, which a file may hold for missing pixels, has no place among bytes.
+        return np.clip(np.rint(np.nan_to_num(shares)), 0, 255).astype(np.uint8)
+
+    @property
+    def scale(self) -> tuple[list[float], list[float]]:
+        """Scale and offset per channel: value of the file = scale · stored + offset."""
+        scales = [(high - low) / 255 for low, high in zip(self.low, self.high, strict=True)]
+        return scales, list(self.low)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileValues:
+    """Conversion of the stored bands of a file to the channels of a record.
+
+    Args:
+        bands: numbers of the bands that are kept, from 0; None for all.
+        range: range that becomes 0 to 255; None keeps values, or converts them as those of other pictures.
+        options: conversion of the values of pictures of gray or color; None for bands.
+    """
+
+    bands: tuple[int, ...] | None
+    range: ValueRange | None
+    options: ReadOptions | None
+
+    def apply(self, pixels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
+        """Return the channels of pixels [height, width, band], and notes of conversions."""
+        ranged = pixels if self.range is None else self.range.apply(pixels)
+        return (ranged, ()) if self.options is None else convert_pixels(ranged, self.options)
+
+
+def plan_values(
+    recipe: Recipe, options: ReadOptions, facts: RegionFacts, open_again: Callable[[], RegionReader]
+) -> TileValues:
+    """Plan the conversion of a file's values.
+
+    Args:
+        options: conversion of the values of pictures.
+        facts: facts of the file.
+        open_again: function that opens the file once more, for a pass over its values.
+
+    Raises:
+        SourceError: the file has other bands than the options say, or its values do not fit the stored type.
+    """
+    bands = _chosen_bands(recipe, facts)
+    count = facts.bands if bands is None else len(bands)
+    as_picture = bands is None and facts.color != "bands"
+    if not as_picture and count != recipe.channels:
+        raise SourceError(
+            "decode",
+            "number of bands",
+            f"the file has {plural(facts.bands, 'band')} and --channels is {recipe.channels}; take --channels {count}, "
+            f"or choose with --bands, such as --bands {_example_bands(recipe.channels, facts.bands)}",
+        )
+    values = None
+    if recipe.value_range:
+        low, high = recipe.value_range
+        values = ValueRange(low=(low,) * count, high=(high,) * count)
+    elif recipe.window_percentiles:
+        values = _percentile_range(open_again, bands, recipe.window_percentiles)
+    else:
+        _check_type(recipe, facts, as_picture)
+    return TileValues(bands=bands, range=values, options=options if as_picture else None)
+
+
+def _chosen_bands(recipe: Recipe, facts: RegionFacts) -> tuple[int, ...] | None:
+    if not recipe.bands:
+        return None
+    if max(recipe.bands) > facts.bands:
+        raise SourceError(
+            "decode",
+            "number of bands",
+            f"--bands {','.join(map(str, recipe.bands))}: the file has {plural(facts.bands, 'band')}",
+        )
+    return tuple(band - 1 for band in recipe.bands)
+
+
+def _example_bands(channels: int, bands: int) -> str:
+    return ",".join(str(number + 1) for number in range(min(channels, bands)))
+
+
+def _check_type(recipe: Recipe, facts: RegionFacts, as_picture: bool) -> None:
+    """Refuse values that the stored type cannot hold, or of which 8 bits would show nothing."""
+    fix = "take --value-range LOW,HIGH (such as 0,3000), or --window-percentiles 2,98"
+    if facts.dtype not in _CONVERTED:
+        raise SourceError("decode", "values need a range", f"the file holds {facts.dtype}; {fix}")
+    if facts.dtype == recipe.dtype:
+        return
+    # Sensors of 10 to 14 bits leave the high bits of 16 empty, and scaling 16 bits would make them dark.
+    if facts.dtype == "uint16" and not (as_picture and recipe.sample_bits):
+        raise SourceError(
+            "decode",
+            "values need a range",
+            f"the file holds 16 bits; {fix}, --dtype uint16 to keep them, or --sample-bits 16 if all bits are used",
+        )
+    if not as_picture:
+        raise SourceError(
+            "decode",
+            "values need another type",
+            f"the file holds {facts.dtype} and --dtype is {recipe.dtype}; take --dtype {facts.dtype}",
+        )
+
+
+def _percentile_range(
+    open_again: Callable[[], RegionReader], bands: Sequence[int] | None, percentiles: Sequence[float]
+) -> ValueRange:
+    """Return the range between two percentiles of each band, over the pixels that exist."""
+    reader = open_again()
+    try:
+        samples = _samples(reader, bands)
+    finally:
+        reader.close()
+    if not len(samples):
+        raise SourceError("decode", "no pixel exists", "all are nodata, so that there are no percentiles")
+    low, high = np.percentile(samples, percentiles, axis=0).astype(float).tolist()
+    # A band of one value, such as an empty one, becomes 0 everywhere.
+    high = [top if top > bottom else bottom + 1 for bottom, top in zip(low, high, strict=True)]
+    return ValueRange(low=tuple(low), high=tuple(high))
+
+
+def _samples(reader: RegionReader, bands: Sequence[int] | None) -> NDArray[np.float64]:
+    """Return sampled values [pixel, band] of the pixels that exist and are finite.
+
+    A smaller level shows the complete picture. Without one, windows are spread evenly over it; of a file that is read
+    in order, all rows are read.
+    """
+    facts = reader.facts
+    level = max(
+        (number for number, size in enumerate(facts.levels) if min(size) >= _PIECE or number == 0), default=0
+    )
+    height, width = facts.levels[level]
+    step = max(1, round((height * width / _SAMPLES) ** 0.5))
+    is_small = height * width <= 4 * _SAMPLES
+    parts = []
+    for top, left, rows, columns in _sampled_windows(
+        (height, width), max(_PIECE, facts.row_steps[level]), whole=facts.in_order or is_small
+    ):
+        pixels = reader.read(level, top, left, rows, columns)
+        valid = reader.read_valid(level, top, left, rows, columns)
+        thin = pixels[::step, ::step] if facts.in_order or is_small else pixels
+        if valid is not None:
+            thin_valid = valid[::step, ::step] if facts.in_order or is_small else valid
+            thin = thin[thin_valid]
+        values = thin.reshape(-1, pixels.shape[2])
+        parts.append(values if bands is None else values[:, list(bands)])
+    samples = np.concatenate(parts).astype(np.float64)
+    return samples[np.isfinite(samples).all(axis=1)]
+
+
+def _sampled_windows(size: tuple[int, int], piece: int, *, whole: bool) -> list[tuple[int, int, int, int]]:
+    """Return windows (top, left, height, width) from top to bottom: all rows in bands, or pieces spread evenly."""
+    height, width = size
+    if whole:
+        return [(top, 0, min(piece, height - top), width) for top in range(0, height, piece)]
+    sides = [min(_PIECE, side) for side in size]
+    tops, lefts = (
+        sorted({round(at * (side - part) / (_WINDOWS - 1)) for at in range(_WINDOWS)})
+        for side, part in zip(size, sides, strict=True)
+    )
+    return [(top, left, sides[0], sides[1]) for top in tops for left in lefts]
