@@ -89,7 +89,7 @@ def test_a_small_object_inside_a_large_one_of_its_class_survives_on_a_border():
     found = merge_tiles(seen_in_tiles(objects), TILES, SIZE, MergeRule())
     assert sorted(found.boxes.tolist()) == objects.tolist()
     smaller = merge_tiles(seen_in_tiles(objects), TILES, SIZE, MergeRule(method="greedy-nmm", overlap="ios"))
-    assert len(smaller) == 1
+    assert iou(smaller.boxes, objects[1:].astype(float)).max() < 0.5
 
 
 def test_tiles_without_overlap_join_what_touches_their_border():

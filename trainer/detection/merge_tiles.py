@@ -232,8 +232,11 @@ def _merged(found: TileDetections, frames: _Frames, groups: Iterator[list[int]])
         if len(rows) == 1:
             boxes.append(found.boxes[rows[0]])
             continue
-        members, cut = found.boxes[rows], frames.cut[rows]
+        members = found.boxes[rows]
         outermost = np.concatenate([members[:, :2].min(0), members[:, 2:].max(0)])
+        # A tile cuts an object that another one shows beyond its border, wherever the detector puts the side.
+        beyond = (outermost - frames.tiles[rows]) * [-1, -1, 1, 1]
+        cut = frames.cut[rows] | (beyond > CUT_SHARE * _sides(frames.tiles[rows]))
         seen = members[np.argmin(cut, axis=0), np.arange(4)]
         boxes.append(np.where(cut.all(0), outermost, seen))
     first = found.take(np.array(kept, np.int64))
