@@ -27,7 +27,7 @@ MIN_SCORE = 0.3
 SAME_OBJECT_IOU = 0.5
 _ALL_AREAS, _MAX_DETECTIONS = 0, -1
 _CLASS, _SCORE, _AREA, _IS_CROWD = 1, 6, 6, 7
-_AREA_DECIMALS = 2
+AREA_DECIMALS = 2
 """Decimals of an area, as in COCO's files: float32 areas of 96² pixels², a limit of COCO's sizes, are little finer."""
 
 
@@ -80,10 +80,10 @@ class CocoMetrics:
             detections = detections[np.all(detections[:, 2:4] < detections[:, 4:6], axis=1)]
             detections[:, _SCORE] = np.round(detections[:, _SCORE], SCORE_DECIMALS)
             area = boxes[:, _AREA] * abs(np.linalg.det(placement[0][:, :2]))
-            boxes[:, _AREA] = np.round(area, _AREA_DECIMALS)
+            boxes[:, _AREA] = np.round(area, AREA_DECIMALS)
             self._detections.append(detections)
             self._truth.append(boxes)
-            scores[row] = row_f1(detections, boxes)
+            scores[row] = _f1(detections, boxes)
         return scores
 
     def result(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def _entries(
     return entries
 
 
-def row_f1(detections: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
+def _f1(detections: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
     """Return the F1 score of one image's rows of `_columns`.
 
     Detections match in order of their scores, each the unmatched box with the largest overlap.

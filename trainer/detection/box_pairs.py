@@ -92,7 +92,7 @@ def _ranges(starts: Rows, counts: Rows) -> Rows:
     """Return the ranges of `counts` numbers from `starts` on, one after the other."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - (ends - counts), counts)
+    return np.asarray(np.arange(total) + np.repeat(starts - (ends - counts), counts))
 
 
 def intersections(one: Boxes, two: Boxes) -> NDArray[np.float64]:
