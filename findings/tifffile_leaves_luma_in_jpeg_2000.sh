@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tifffile returns luma and chroma for a slide in Aperio's JPEG 2000 with YCbCr (compression 33003), as three bands of uint8; for JPEG with YCbCr it returns RGB. OpenSlide returns RGB for both.
 # tifffile 2026.3.3, imagecodecs 2026.3.6, openslide-python 1.4.7, openslide-bin 4.0.1.2. One expects the photometric interpretation to count for both codecs.
-# Source: TIFF 6.0, section 21 (YCbCr); OpenSlide's notes on the Aperio format ("33003: JPEG 2000 with YCbCr").
+# Source: TIFF 6.0, section 21 (YCbCr); openslide/openslide.github.io pull request 138 ("33003 uses YCbCr without MCT").
 # Why here: such tiles look like green and violet pictures of the right shape and type; the reader of regions converts them, by the equations of JFIF.
 set -euo pipefail
 folder=$(mktemp -d)

@@ -36,6 +36,7 @@ from halofeed.inspection.stored_records import (
     orientation_of,
     text_of,
 )
+from halofeed.inspection.verify_tile import tile_problems
 from halofeed.prep.formats.picture.picture_formats import check_encoded_image
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
@@ -261,6 +262,7 @@ def record_problems(
     yield from kept_problems(features, manifest)
     yield from _label_problems(features, manifest)
     yield from _identity_problems(features)
+    yield from tile_problems(features, manifest)
     if label_field(manifest) is not None:
         yield from _label_map_problems(features, classes)
         if is_volumetric(manifest):

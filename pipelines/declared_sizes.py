@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from halofeed.prep.convert.loss_findings import refusing_finding
 from halofeed.prep.convert.loss_measures import add_objects
+from halofeed.prep.convert.object_features import corners_of_boxes
 from halofeed.prep.convert.picture_records import plan_of
-from halofeed.prep.convert.picture_tasks import corners_of_boxes
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.options.tiles import cuts_pictures
 from halofeed.prep.sources.example import SourceExample
 from halofeed.schemas.ledger import LedgerCounter
 from halofeed.schemas.statistics import Statistics
@@ -26,14 +27,22 @@ def add_declared_objects(ledger: LedgerCounter, reference: SourceExample, recipe
         ledger.count("objects", len(boxes))
         return
     ledger.extend("declared_sides", min(size), max(size))
-    plan = plan_of(recipe, size)
-    height, width = plan.scale
+    height, width = _scale(recipe, size)
     if min(height, width) > 1 / 2:  # no side is halved, so no object counts as shrunk
         ledger.count("objects", len(boxes))
         return
     limits = [*size, *size]
     stored = corners_of_boxes(boxes).clip(0, limits) * [height, width, height, width]
     add_objects(ledger, boxes, stored, (height, width), reference.source)
+
+
+def _scale(recipe: Recipe, size: tuple[int, int]) -> tuple[float, float]:
+    """Return the stored pixels of a source pixel along the height and the width."""
+    if not cuts_pictures(recipe):
+        return plan_of(recipe, size).scale
+    # The ground sample distance of a file is in its header, which is not read yet.
+    factor = 1.0 if recipe.gsd_m else recipe.scale
+    return factor, factor
 
 
 def check_declared_sizes(recipe: Recipe, ledger: LedgerCounter) -> None:

@@ -95,9 +95,15 @@ PICTURE_TILE_FIELDS = (
     value_field("tile", keys.TILE, "int32"),
     value_field("tile_origin", keys.TILE_ORIGIN, "int32", (2,)),
     value_field("tile_whole", keys.TILE_WHOLE, "int32", (2,)),
+    Field(name="crs", keys=(keys.CRS,), dtype="str", encoding="text", optional=True),
+    Field(name="geotransform", keys=(keys.GEOTRANSFORM,), dtype="str", encoding="text", optional=True),
 )
 """Origin of a tile of a picture: its number from 0, its first row and column in the scaled and displayed picture, and
-the (height, width) of that picture."""
+the (height, width) of that picture; and the position of the source file on a map.
+
+`crs` is the coordinate system as a code or WKT, and `geotransform` the six numbers a to f of x = a * column + b * row +
+c and y = d * column + e * row + f, from continuous pixels of the source file; both are "" without a position. They are
+texts, because float32 has 7 digits, and a northing in centimeters has 9."""
 
 _EXTENT = value_field("extent", keys.EXTENT, "int32", (2, 3))
 _VOLUME_ORIGIN = (

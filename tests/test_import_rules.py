@@ -36,7 +36,9 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "schemas": dict.fromkeys(("numpy",), ANYWHERE),
     "prep": {
         **dict.fromkeys(("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE),
-        **dict.fromkeys(("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs"), INSIDE_FUNCTIONS),
+        **dict.fromkeys(
+            ("regex", "yaml", "pyarrow", "h5py", "tifffile", "imagecodecs", "pyproj"), INSIDE_FUNCTIONS
+        ),
     },
     "storage": {
         "numpy": ANYWHERE,
@@ -58,6 +60,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
 ONLY_IN_FILES = {
     ("prep", "yaml"): {"prep/annotations/documents.py"},
     ("prep", "regex"): {"prep/annotations/patterns.py"},
+    ("prep", "pyproj"): {"prep/geometry/map_coordinates.py"},
     ("prep", "pyarrow"): {"prep/sources/parquet.py"},
     ("loader", "tensorflow"): {"loader/stream.py", "loader/assemble.py", "loader/device/ops.py"},
     ("loader", "jax"): {"loader/mesh_batches.py", "loader/dataset.py", "loader/device/ops.py"},

@@ -80,6 +80,9 @@ class LayoutOptions:
     class_separator: str = "auto"
     on_bad_object: str = "drop"
     oriented_boxes: str = "upright"
+    class_property: str | None = None
+    one_class: str | None = None
+    coordinates: str = "auto"
     empty_classes: tuple[str, ...] = ()
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name

@@ -74,7 +74,9 @@ _MARKS: Mapping[str, tuple[tuple[str, str | None, tuple[str, ...]], ...]] = {
         ),
         ("BDD100K's", None, ('"box2d"',)),
         ("COCO's, panoptic", "coco", (r'"segments_info"\s*:',)),
+        ("GeoJSON", "geojson", (r'"type"\s*:\s*"Feature(Collection)?"', '"(geometry|features)"')),
     ),
+    ".geojson": (("GeoJSON", "geojson", ('"(features|geometry)"',)),),
     ".xml": (
         (
             "of the LabelMe web tool, in XML",
@@ -122,6 +124,8 @@ _FOREIGN_FILES = tuple(
     )
 )
 """Files that are not read: what they are, what to do, and their names in lower case."""
+_VECTOR_FILE = re.compile(r".*\.(gpkg|shp|kml|kmz|gml|fgb)")
+"""Outlines of a geographic information system in other formats than GeoJSON."""
 _FOREIGN_BYTES = {
     b"PK\x03\x04": "it is a ZIP file, such as a workbook: save the table as CSV in UTF-8",
     b"\xd0\xcf\x11\xe0": "it is a workbook: save the table as CSV in UTF-8",
@@ -528,6 +532,18 @@ def _detect_foreign_files(files: ListedFiles, paths: Sequence[str]) -> Hint | No
     return None
 
 
+def _detect_vector_file(files: ListedFiles, paths: Sequence[str]) -> Hint | None:
+    """Detect GeoPackage, Shapefile and other files with outlines on the map, also beside pictures."""
+    path = next((path for path in paths if _VECTOR_FILE.fullmatch(path.lower())), None)
+    if path is None:
+        return None
+    # RFC 7946, section 4: GeoJSON has longitude and latitude.
+    command = f"ogr2ogr -t_srs EPSG:4326 {shlex.quote(splitext(path)[0])}.geojson {shlex.quote(path)}"
+    return Hint(
+        what=f"{path} has outlines on the map", fix=f"convert it with {command}, and take --layout geojson"
+    )
+
+
 def _lies_in(folders: re.Pattern[str], path: str) -> bool:
     return any(folders.fullmatch(folder) for folder in path.split("/")[:-1])
 
@@ -608,6 +624,7 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_dataset_json,
     partial(_detect_marks, extension=".json"),
     _detect_coco,
+    partial(_detect_marks, extension=".geojson"),
     partial(_detect_marks, extension=".xml"),
     _detect_text_labels,
     _detect_yolo_yaml,
@@ -623,4 +640,5 @@ _DETECTORS: tuple[Callable[[ListedFiles, Sequence[str]], Hint | None], ...] = (
     _detect_foreign_files,
     _detect_foreign_table,
     _detect_pointer,
+    _detect_vector_file,
 )

@@ -25,6 +25,7 @@ from halofeed.prep.formats.picture.image import (
 )
 from halofeed.prep.formats.picture.pillow import copy_pixels, decoder_failures, open_with_plugin
 from halofeed.prep.formats.picture.png import GRAY, PALETTE, PNG_SIGNATURE, PngHeader, read_png_header
+from halofeed.prep.formats.picture.tiff import holds_further_page, read_tiff_directory
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size
 from halofeed.prep.geometry.scan import OverlapRule
 from halofeed.prep.options.recipe import Recipe
@@ -54,7 +55,7 @@ _STACK_CURE = (
 )
 _OPENERS: tuple[tuple[bytes | tuple[bytes, ...], type[ImageFile.ImageFile]], ...] = (
     (PNG_SIGNATURE, PngImagePlugin.PngImageFile),
-    ((b"II*\0", b"MM\0*"), TiffImagePlugin.TiffImageFile),
+    ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), TiffImagePlugin.TiffImageFile),
     (b"BM", BmpImagePlugin.BmpImageFile),
     ((b"GIF87a", b"GIF89a"), GifImagePlugin.GifImageFile),
 )
@@ -145,6 +146,18 @@ def _open_label(data: bytes, max_pixels: int) -> tuple[Image.Image, PngHeader | 
     if image.mode not in _COLORS:
         check_mode(image.mode)
     return image, header
+
+
+def check_label_file(data: bytes, first_part: bytes) -> None:
+    """Refuse a label file by its header, as `read_label_image` does; smaller copies in a TIFF are no further pages.
+
+    Args:
+        data: the file.
+        first_part: a file with its first rows and the same form.
+    """
+    if not data.startswith(PNG_SIGNATURE) and holds_further_page(data, read_tiff_directory(data)):
+        raise decode_error("label image holds several pictures", _STACK_CURE)
+    _open_label(first_part, 1 << 31)
 
 
 def _decoding_bytes(image: Image.Image, dtype: np.dtype[Any]) -> int:
@@ -367,28 +380,53 @@ def check_drawn(planes: NDArray[Any], path: str) -> None:
     Raises:
         SourceError: at least eight values, and more than half, nearly always belong to isolated pixels.
     """
-    pixels: Counter[int] = Counter()
-    single: Counter[int] = Counter()
+    drawn = DrawnPixels()
     for plane in planes:
-        counts = _count_pixels(plane)
         # Few values are checked in a moment: no picture with them can be refused.
-        if len(counts) <= MAX_SINGLE and len(planes) == 1:
+        if len(planes) == 1 and len(_count_pixels(plane)) <= MAX_SINGLE:
             return
-        pixels.update(counts)
-        single.update(_count_pixels(plane[_count_alike(plane) <= 3]))  # a pixel equals itself
-    scattered = sorted(value for value, count in pixels.items() if value and single[value] > 0.9 * count)
-    drawn = sorted(pixels.keys() - {0, *scattered})
-    if len(scattered) < MAX_SINGLE or len(scattered) <= len(drawn):
-        return
-    # Blending of two classes may hit a third one, which has few pixels then.
-    least = (pixels.total() - pixels[0]) / 20
-    keep = ",".join(str(value) for value in drawn[:20] if pixels[value] >= least) or "1"
-    detail = (
-        f"{path}: {len(scattered)} of its values ({', '.join(map(str, scattered[:5]))}, ...) are of single pixels, as "
-        f"where edges were blended or compressed with loss; save it by nearest neighbor and without loss, or keep the "
-        f"values of classes alone with --classes {keep}"
-    )
-    raise SourceError("annotation", "label holds values that nobody drew", detail)
+        drawn.add(plane)
+    drawn.check(path)
+
+
+class DrawnPixels:
+    """Pixels and isolated pixels of each value of a label, which is given in parts."""
+
+    MAX_SINGLE = MAX_SINGLE
+
+    def __init__(self) -> None:
+        self._pixels: Counter[int] = Counter()
+        self._single: Counter[int] = Counter()
+
+    def add(
+        self, plane: NDArray[Any], above: NDArray[Any] | None = None, below: NDArray[Any] | None = None
+    ) -> None:
+        """Count rows [height, width]; `above` and `below` are the rows beside them, None at the rim of the label."""
+        around = [row[None] for row in (above, below) if row is not None]
+        together = np.concatenate([*around[:1], plane, *around[1:]]) if len(around) == 2 else plane
+        if len(around) == 1:
+            together = np.concatenate([around[0], plane] if above is not None else [plane, around[0]])
+        start = int(above is not None)
+        alike = _count_alike(together)[start : start + len(plane)]
+        self._pixels.update(_count_pixels(plane))
+        self._single.update(_count_pixels(plane[alike <= 3]))  # a pixel equals itself
+
+    def check(self, path: str) -> None:
+        """Refuse the label, see `check_drawn`."""
+        pixels, single = self._pixels, self._single
+        scattered = sorted(value for value, count in pixels.items() if value and single[value] > 0.9 * count)
+        drawn = sorted(pixels.keys() - {0, *scattered})
+        if len(scattered) < MAX_SINGLE or len(scattered) <= len(drawn):
+            return
+        # Blending of two classes may hit a third one, which has few pixels then.
+        least = (pixels.total() - pixels[0]) / 20
+        keep = ",".join(str(value) for value in drawn[:20] if pixels[value] >= least) or "1"
+        detail = (
+            f"{path}: {len(scattered)} of its values ({', '.join(map(str, scattered[:5]))}, ...) are of single pixels, "
+            "as where edges were blended or compressed with loss; save it by nearest neighbor and without loss, or "
+            f"keep the values of classes alone with --classes {keep}"
+        )
+        raise SourceError("annotation", "label holds values that nobody drew", detail)
 
 
 def _count_pixels(values: NDArray[Any]) -> dict[int, int]:
@@ -453,12 +491,17 @@ def read_picture_labels(
 
 
 def merged_labels(
-    recipe: Recipe, labels: LabelMap, reference: SourceExample, read: Callable[[str], NDArray[Any]]
+    recipe: Recipe,
+    labels: LabelMap,
+    reference: SourceExample,
+    read: Callable[[str], NDArray[Any]],
+    check: Callable[[NDArray[Any], str], None] = check_drawn,
 ) -> tuple[NDArray[Any] | None, int, frozenset[int]]:
     """Return the merged class indices [height, width] (None without masks), the overlapped pixels, and the class ids.
 
     Args:
         read: returns the values of the mask of a path.
+        check: called with the values [1, height, width] of a label without class names, and its path.
 
     Raises:
         SourceError: as `read_picture_labels`.
@@ -475,7 +518,7 @@ def merged_labels(
     for path in reference.masks:
         image = read(path)
         if labels.is_open and labels.ignore is None:
-            check_drawn(image[None], path)
+            check(image[None], path)
         present = count_labels(image) if image.dtype == np.uint8 else np.unique(image).tolist()
         ids = labels.ids_of_values(present)
         classes.update(ids.values())

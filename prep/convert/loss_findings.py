@@ -226,6 +226,10 @@ _WANTED_SIDE: Final = 8
 def _larger_shape(converted: Converted) -> str:
     """Return options for larger records: the median object gets `_WANTED_SIDE` pixels, at most those of its source."""
     recipe, ledger = converted.recipe, converted.ledger
+    # Tiles keep the pixels of the scaled picture, whatever their size is.
+    if recipe.get("fit") == "tiles" and converted.kind == "picture":
+        scale = min(1.0, 2 * float(recipe.get("scale") or 1))
+        return f"take a larger --scale, such as {scale:g}, or a smaller --gsd-m"
     names = {"keep-aspect": ("min_dimension", "max_dimension"), "none": ()}.get(
         str(recipe.get("resize")), ("height", "width")
     )
@@ -248,6 +252,32 @@ def _largest_source_side(converted: Converted) -> int:
     """Return the longest side of all source pictures; 0 if no size is known."""
     sizes = converted.statistics.source_sizes or ()
     return max((int(side) for size in sizes for side in size.split("x")), default=0)
+
+
+def _hold_objects(name: str) -> Callable[[Converted], str]:
+    """Return the function of the options whose tiles hold the objects of a range of the ledger.
+
+    An object that is not longer than the overlap is whole in some tile, wherever it is.
+    """
+
+    def fix(converted: Converted) -> str:
+        recipe, ranges = converted.recipe, converted.ledger.ranges
+        given = tuple(map(int, recipe.get("tile_overlap") or (0, 0)))
+        needed = [
+            max(overlap, math.ceil(ranges.get(f"{name}_{sides}", (0.0, 0.0))[1]))
+            for overlap, sides in zip(given, ("heights", "widths"), strict=True)
+        ]
+        # Tiles of twice the overlap show most pixels at most twice along an axis.
+        larger = [
+            f" --{side} {2 * overlap}"
+            for side, overlap, before in zip(("height", "width"), needed, given, strict=True)
+            if overlap > before and 2 * overlap > int(recipe.get(side) or 1)
+        ]
+        options = f"--tile-overlap {needed[0]},{needed[1]}{''.join(larger)}"
+        smaller = ", or scale the pictures down with --scale" if larger else ""
+        return f"take {options}, whose tiles hold each of them whole{smaller}"
+
+    return fix
 
 
 def _keep_structures(converted: Converted) -> str:
@@ -493,6 +523,25 @@ LOSS_RULES: Final = (
         words="{count} of {of} objects have less than 4 stored pixels on a side",
         example="small_objects",
         fix=_larger_shape,
+    ),
+    LossRule(
+        name="objects ignored in every tile",
+        meaning="No tile shows as much of an object as --min-visible says, so the object is flagged as ignored in "
+        "each, and a detector cannot learn it.",
+        counted=_of("ignored_objects", "tiled_objects"),
+        words="{count} of {of} objects are ignored in every tile: none shows as much of them as --min-visible says",
+        example="ignored_objects",
+        fix=_hold_objects("ignored_object"),
+    ),
+    LossRule(
+        name="objects cut in every tile",
+        meaning="No tile shows all of an object, because the object is longer than the overlap of the tiles.",
+        counted=_of("cut_objects", "tiled_objects"),
+        # A tile with an overlap of an eighth of its side cuts few objects of its overlap's size everywhere.
+        from_share=0.05,
+        words="{count} of {of} objects are cut in every tile",
+        example="cut_objects",
+        fix=_hold_objects("cut_object"),
     ),
     LossRule(
         name="no record with an object",

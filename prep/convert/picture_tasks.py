@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.annotations.labels import LabelMap
-from halofeed.prep.annotations.resolve_boxes import scale_to_pixels
-from halofeed.prep.annotations.written_boxes import BOX_IS_ORIENTED
 from halofeed.prep.convert.label_image import label_on_grid
 from halofeed.prep.convert.loss_measures import (
     add_classes,
@@ -25,11 +22,22 @@ from halofeed.prep.convert.loss_measures import (
     add_structure_sizes,
     source_name,
 )
+from halofeed.prep.convert.object_features import (
+    annotated_boxes,
+    box_policy,
+    boxes_in_pixels,
+    boxes_to_place,
+    corners_of_boxes,
+    count_changes,
+    count_unusable,
+    describe_box,
+    kept_features,
+    scale_of,
+)
 from halofeed.prep.convert.tallies import PictureFacts, count_labels
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions
 from halofeed.prep.geometry.boxes import (
     KEYPOINTS_OUTSIDE,
-    BoxPolicy,
     PlacedBoxes,
     corner_features,
     keypoint_features,
@@ -45,11 +53,10 @@ from halofeed.prep.geometry.resize import (
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import Box, SourceExample
 from halofeed.prep.voxels.encode import ENCODERS
-from halofeed.prep.voxels.masks import encode_mask_png, mask_area, stored_mask
+from halofeed.prep.voxels.masks import encode_mask_png, stored_mask
 from halofeed.schemas import keys
 from halofeed.schemas.file_layout import ZERO_AREA
 from halofeed.schemas.ledger import LedgerCounter
-from halofeed.schemas.tasks import OPTIONAL_ATTRIBUTES
 from halofeed.schemas.tfexample import Value
 from halofeed.system.errors import SourceError
 
@@ -190,7 +197,7 @@ def add_label_image(picture: AnnotatedPicture, features: dict[str, Value], facts
 def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: PictureFacts) -> BadObjects:
     """Add the features of the objects that the recipe's rules for boxes keep."""
     recipe, reference, labels = picture.recipe, picture.reference, picture.labels
-    boxes = _boxes_to_place(picture)
+    boxes = boxes_to_place(recipe, reference, picture.orientation, picture.plan.source_size)
     placed = _place(boxes, picture)
     bad_objects = list(reference.bad_objects)
     if recipe.masks:
@@ -205,49 +212,33 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Pict
     features[keys.OBJECT_CLASS_TEXT] = [labels.names[identity].encode() for identity in ids]
     for name, key in keys.OBJECT_FLAGS.items():
         features[key] = np.array([getattr(box, name) for box in kept], np.int64)
-    features.update(_kept_features(kept, recipe.keep))
+    features.update(kept_features(kept, recipe.keep))
     if "corners" in recipe.keep:
         features.update(corner_features(kept, picture.plan, picture.orientation))
     if "keypoints" in recipe.keep:
         _add_keypoint_features(picture, kept, features, facts)
     facts.labels.extend(ids)
     sides = np.array(picture.plan.output_size * 2)
-    add_objects(facts.ledger, kept, placed.boxes * sides, _scale(picture.plan, 1), reference.source)
+    add_objects(facts.ledger, kept, placed.boxes * sides, scale_of(picture.plan, 1), reference.source)
     facts.boxes = len(kept)
-    unusable = _count_unusable(bad_objects, placed.counts, recipe)
+    unusable = count_unusable(bad_objects, placed.counts, recipe)
     facts.ledger.count("emptied_object_records", unusable > 0 and not kept, source_name(reference.source))
-    facts.box_counts = {**placed.counts, **_count_changes(bad_objects, kept)}
-    empty = [(ZERO_AREA, _described(index, boxes[index])) for index in placed.zero_area]
+    facts.box_counts = {**placed.counts, **count_changes(bad_objects, kept)}
+    empty = [(ZERO_AREA, describe_box(index, boxes[index])) for index in placed.zero_area]
     return (*bad_objects, *empty)
-
-
-def _boxes_to_place(picture: AnnotatedPicture) -> tuple[Box, ...]:
-    """Return the boxes of a picture in pixels of the annotated grid, without the flags that the recipe ignores."""
-    recipe, reference = picture.recipe, picture.reference
-    policies = {"is_crowd": recipe.boxes_crowd, "difficult": recipe.boxes_difficult}
-    unflagged: dict[str, Any] = {flag: False for flag, policy in policies.items() if policy == "objects"}
-    boxes = reference.boxes or ()
-    if unflagged:
-        boxes = tuple(dataclasses.replace(box, **unflagged) for box in boxes)
-    return _in_pixels(boxes, reference, picture.orientation, picture.plan.source_size)
 
 
 def _place(boxes: Sequence[Box], picture: AnnotatedPicture) -> PlacedBoxes:
     """Return the boxes on the stored grid, after the recipe's rules for unwanted ones."""
-    recipe, areas = picture.recipe, map(_area_of, boxes)
+    annotated = annotated_boxes(boxes)
     return place_annotated_boxes(
-        corners_of_boxes(boxes),
-        np.array([np.nan if area is None else area for area in areas], np.float64),
-        np.array([box.is_crowd for box in boxes], bool),
-        np.array([box.difficult for box in boxes], bool),
+        annotated.boxes,
+        annotated.areas,
+        annotated.is_crowd,
+        annotated.difficult,
         picture.plan,
         picture.orientation,
-        BoxPolicy(
-            outside=recipe.boxes_outside,
-            zero_area=recipe.boxes_zero_area,
-            crowd=recipe.boxes_crowd,
-            difficult=recipe.boxes_difficult,
-        ),
+        box_policy(picture.recipe),
     )
 
 
@@ -257,40 +248,9 @@ def _add_keypoint_features(
     """Add the keypoints of the kept objects."""
     plan, orientation = picture.plan, picture.orientation
     points, leave = keypoint_features([box.keypoints for box in boxes], plan, orientation)
-    add_keypoints(facts.ledger, boxes, _scale(plan, orientation), picture.reference.source)
+    add_keypoints(facts.ledger, boxes, scale_of(plan, orientation), picture.reference.source)
     features.update(points)
     facts.warnings += (KEYPOINTS_OUTSIDE,) if leave else ()
-
-
-def _count_changes(bad_objects: Sequence[tuple[str, str]], boxes: Sequence[Box]) -> dict[str, int]:
-    """Return the numbers of objects that were dropped by reason, and of kept ones that were changed; none is 0."""
-    counts = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
-    counts["oriented, made upright"] += sum(box.turned_share is not None for box in boxes)
-    counts["with parts left out"] += sum(box.lost_parts > 0 for box in boxes)
-    return {what: count for what, count in counts.items() if count}
-
-
-def _count_unusable(bad_objects: Sequence[tuple[str, str]], counts: Mapping[str, int], recipe: Recipe) -> int:
-    """Return the number of objects that were dropped because of their faults, and not because the user chose so."""
-    faulty = sum(reason != BOX_IS_ORIENTED or recipe.oriented_boxes != "drop" for reason, _ in bad_objects)
-    # With another policy, boxes beyond the picture are dropped because the user chose so.
-    outside = counts["dropped outside"] if recipe.boxes_outside == "clip" else 0
-    return faulty + outside + counts["dropped zero area"]
-
-
-def _in_pixels(
-    boxes: tuple[Box, ...], reference: SourceExample, orientation: int, size: tuple[int, int]
-) -> tuple[Box, ...]:
-    """Return boxes in pixels of the annotated grid; `size` is that of the displayed picture."""
-    if not reference.normalized:
-        return boxes
-    frame_size = displayed_size(orientation, size)
-    return tuple(scale_to_pixels(box, frame_size) for box in boxes)
-
-
-def corners_of_boxes(boxes: Sequence[Box]) -> NDArray[np.float64]:
-    """Return [object, 4]: ymin, xmin, ymax, xmax."""
-    return np.array([(box.ymin, box.xmin, box.ymax, box.xmax) for box in boxes], np.float64).reshape(-1, 4)
 
 
 def add_samples(
@@ -316,33 +276,11 @@ def add_samples(
         return
     orientation, _ = annotated_orientation(reference.declared_size, image, grid)
     size = displayed_size(image.orientation, image.stored_size)
-    boxes = _in_pixels(reference.boxes, reference, orientation, size)
+    boxes = boxes_in_pixels(reference.boxes, reference, orientation, size)
     to_displayed = invert_affine(displayed_to_file(orientation, displayed_size(orientation, size)))
     corners = apply_to_boxes(to_displayed, corners_of_boxes(boxes))
     names = [str(box.label) for box in boxes]
     add_object_levels(ledger, image.pixels, corners, names, options, reference.source)
-
-
-def _scale(plan: ResizePlan, orientation: int) -> tuple[float, float]:
-    """Return the stored pixels of a source pixel along the height and the width of the annotated grid."""
-    height, width = plan.scale
-    # EXIF orientations from 5 on exchange the sides (CIPA DC-008, Orientation).
-    return (width, height) if orientation >= 5 else (height, width)
-
-
-def _area_of(box: Box) -> float | None:
-    """Return the annotated area of an object in source pixels²; that of its mask if the annotations have none."""
-    if box.area is not None or box.mask is None:
-        return box.area
-    try:
-        return mask_area(box.mask)
-    except SourceError:  # `_draw_masks` reports a damaged mask
-        return None
-
-
-def _described(index: int, box: Box) -> str:
-    corners = f"x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}"
-    return f"box {index + 1} ({box.label!r}): {corners}; correct it, or use --boxes-zero-area keep"
 
 
 def _draw_masks(
@@ -367,20 +305,6 @@ def _draw_masks(
         placed, boxes=placed.boxes[sound], area=placed.area[sound], kept=placed.kept[sound]
     )
     return rows, drawn, bad
-
-
-def _kept_features(boxes: Sequence[Box], keep: Collection[str]) -> dict[str, Value]:
-    """Return the optional features of objects that the recipe keeps, without keypoints and corners."""
-    features: dict[str, Value] = {}
-    for name in keep:
-        if name in ("corners", "keypoints"):
-            continue
-        values = [getattr(box, name) for box in boxes]
-        if name == "view":
-            features[OPTIONAL_ATTRIBUTES[name]] = [(value or "").encode() for value in values]
-        else:
-            features[OPTIONAL_ATTRIBUTES[name]] = np.array(values, np.int64)
-    return features
 
 
 ADDERS: dict[str, Add] = {

@@ -116,7 +116,10 @@ def in_order(counts: Mapping[Any, int]) -> dict[str, int]:
 
 @dataclass(kw_only=True)
 class PictureFacts:
-    """Facts about one record for the statistics; `is_tile` says that its source has an earlier record."""
+    """Facts about one record for the statistics.
+
+    `is_tile` says that its source has an earlier record, and `counts_source` that it counts the size of its source.
+    """
 
     pixel_sums: ImageSums
     stored_size: tuple[int, int]
@@ -130,6 +133,7 @@ class PictureFacts:
     labelled: bool | None = None
     label_voxels: Mapping[int, int] = field(default_factory=dict)
     is_tile: bool = False
+    counts_source: bool = True
     ledger: LedgerCounter = field(default_factory=LedgerCounter)
 
 
@@ -175,8 +179,8 @@ class PictureTally:
         if facts.boxes is not None:
             counts["boxes_per_image"][facts.boxes] += 1
         size, ratio = _size_and_ratio(facts.source_size)
-        counts["source_sizes"][size] += 1
-        counts["aspect_ratios"][ratio] += 1
+        counts["source_sizes"][size] += facts.counts_source
+        counts["aspect_ratios"][ratio] += facts.counts_source
         self._largest = tuple(map(max, self._largest, facts.stored_size))
 
     def statistics(self) -> Statistics:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +23,16 @@ from halofeed.prep.convert.converted_record import Record
 from halofeed.prep.convert.picture_records import size_features
 from halofeed.prep.convert.picture_tasks import annotated_orientation
 from halofeed.prep.convert.tallies import PictureFacts, PictureTally, sum_pixels
-from halofeed.prep.convert.tile_tasks import ANNOTATIONS, TileAnnotations, TiledPicture
+from halofeed.prep.convert.tile_labels import LabelsOfTiles
+from halofeed.prep.convert.tile_objects import TileObjects
+from halofeed.prep.convert.tile_tasks import ClassesOfTiles, TileAnnotations, TiledPicture
 from halofeed.prep.convert.tile_values import TileValues, plan_values
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions
 from halofeed.prep.formats.picture.image import apply_orientation
 from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.region.region_reader import RegionFacts, RegionReader
 from halofeed.prep.formats.region.region_rows import Band, RowReader, column_ranges, enough_level
+from halofeed.prep.formats.region.world_files import world_georeference
 from halofeed.prep.geometry.picture_tiles import PictureTile, PictureTiles, plan_picture_tiles, scale_size
 from halofeed.prep.geometry.resize import ResizePlan, Size, displayed_size
 from halofeed.prep.options.option import copy_options
@@ -55,6 +59,14 @@ MapInOrder = Callable[[Callable[["_Job"], "Record | None"], Iterable["_Job"]], I
 """Function like `map`, which may call in threads."""
 
 
+ANNOTATIONS: Mapping[str, Callable[[TiledPicture, SourceFiles, ReserveMemory, int], TileAnnotations]] = {
+    "classification": ClassesOfTiles,
+    "detection": TileObjects,
+    "segmentation": LabelsOfTiles,
+}
+"""Annotations by the names of `halofeed.schemas.tasks.TASKS`."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Job:
     """A tile, and what its record is made of.
@@ -62,16 +74,18 @@ class _Job:
     Args:
         stored: plan of the tile on the grid of the file, before the orientation.
         band: rows of the level that hold it.
+        part: part of the annotations that it shows.
     """
 
     tile: PictureTile
     stored: ResizePlan
     band: Band
+    part: Any
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Source:
-    """What the tiles of one picture share."""
+    """What the tiles of one picture share; `orientation` leads from the grid of the annotations to the display."""
 
     reference: SourceExample
     facts: RegionFacts
@@ -80,6 +94,7 @@ class _Source:
     values: TileValues
     annotations: TileAnnotations
     features: dict[str, Value]
+    orientation: int
 
     @property
     def level_size(self) -> Size:
@@ -147,14 +162,19 @@ class TileConverter:
 
     def _last(self, kept: Record | None, dropped: int, source: _Source) -> Iterator[Record]:
         """Yield the last record with what is known of the complete picture only."""
-        bad_objects = source.annotations.finish()
         if kept is None:
             raise SourceError(
                 SELECTION,
                 "all tiles are empty",
                 f"none of {dropped:,} holds an object or a label; --empty-tiles keep converts them",
             )
-        kept.facts.ledger.count("empty_tiles_dropped", dropped)
+        bad_objects = source.annotations.finish(kept.facts)
+        facts = kept.facts
+        facts.ledger.count("sources")
+        facts.ledger.count("empty_tiles_dropped", dropped)
+        facts.counts_source = True
+        facts.notes += source.facts.notes
+        facts.warnings += source.reference.notes
         yield replace(kept, bad_objects=(*kept.bad_objects, *bad_objects))
 
     def _plan(
@@ -195,7 +215,12 @@ class TileConverter:
             orientation=orientation,
             warning=warning,
         )
-        features: dict[str, Value] = {keys.TILE_WHOLE: np.array(scaled)}
+        place = facts.georeference or world_georeference(files, reference.source)
+        features: dict[str, Value] = {
+            keys.TILE_WHOLE: np.array(scaled),
+            keys.CRS: (place.crs if place else "").encode(),
+            keys.GEOTRANSFORM: (place.transform_text() if place else "").encode(),
+        }
         if values.range is not None:
             scales, offsets = values.range.scale
             features[keys.INTENSITY_SCALE] = np.array(scales, np.float32)
@@ -208,6 +233,7 @@ class TileConverter:
             values=values,
             annotations=ANNOTATIONS[self.task](picture, files, reserve, threads),
             features=features,
+            orientation=orientation,
         )
 
     def _factor(self, facts: RegionFacts, annotated_gsd_m: float | None) -> tuple[float, float]:
@@ -234,7 +260,7 @@ class TileConverter:
         Tiles of one row are neighbors in the file, unless its orientation exchanges rows and columns.
         """
         orientation = source.facts.orientation
-        placed = [(tile, stored_plan(tile.plan, orientation)) for tile in source.tiles]
+        placed = [(tile, file_grid_plan(tile.plan, orientation)) for tile in source.tiles]
         placed.sort(key=lambda one: one[1].origin)
         rows = [list(group) for _, group in groupby(placed, key=lambda one: one[1].origin[0])]
         readers: list[tuple[int, int, RowReader]] = []
@@ -247,7 +273,8 @@ class TileConverter:
             for first, last, columns in readers:
                 band = columns.rows(top, bottom, next_top)
                 for tile, plan in row[first:last]:
-                    yield _Job(tile=tile, stored=plan, band=band)
+                    part = source.annotations.cut(tile)
+                    yield _Job(tile=tile, stored=plan, band=band, part=part)
                 del band
 
     def _column_readers(
@@ -278,7 +305,7 @@ class TileConverter:
     def _reserve(self, source: _Source, reader: RegionReader, reserve: ReserveMemory, threads: int) -> None:
         """Reserve the memory of the bands, of a read, and of the tiles that exist at the same time."""
         recipe, facts = self.recipe, source.facts
-        plans = [stored_plan(tile.plan, facts.orientation) for tile in source.tiles]
+        plans = [file_grid_plan(tile.plan, facts.orientation) for tile in source.tiles]
         height = max(source_window(plan, source.level_size)[2] for plan in plans)
         rows = min(source.level_size[0], height + facts.row_steps[source.level])
         windows = sorted({source_window(plan, source.level_size)[1::2] for plan in plans})
@@ -308,17 +335,17 @@ class TileConverter:
             source_size=tile.plan.source_size,
             labels=[],
             boxes=None,
-            warnings=reference.notes,
             is_tile=tile.number > 0,
+            counts_source=False,
         )
-        has_content = source.annotations.add(tile, features, facts)
+        has_content = source.annotations.add(tile, job.part, features, facts)
         if not has_content and not self._keeps_empty(reference, tile.number):
             return None
         window = source_window(job.stored, source.level_size)
         pixels, valid = job.band.cut(*window)
         pixels, valid = scale_window(pixels, valid, window, job.stored, source.level_size)
         channels, notes = source.values.apply(pixels)
-        facts.notes = (*source.facts.notes, *notes)
+        facts.notes = notes
         fill = recipe.padding()
         if valid is not None and not valid.all():
             channels = np.where(valid[..., None], channels, np.array(fill, channels.dtype))
@@ -332,7 +359,7 @@ class TileConverter:
             keys.TILE: np.array([tile.number]),
             keys.TILE_ORIGIN: np.array(tile.plan.origin),
             **source.features,
-            **size_features(tile.plan, source.facts.orientation),
+            **size_features(tile.plan, source.orientation),
         }
         if recipe.encoding != "raw":
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
@@ -353,13 +380,13 @@ def _extent(windows: Sequence[tuple[int, int, int, int]]) -> tuple[int, int]:
     return min(top for top, *_ in windows), max(top + height for top, _, height, _ in windows)
 
 
-def stored_plan(plan: ResizePlan, orientation: int) -> ResizePlan:
+def file_grid_plan(plan: ResizePlan, orientation: int) -> ResizePlan:
     """Return the plan of a tile on the grid of the file, before the orientation is applied, without padding.
 
     >>> plan = ResizePlan(
     ...     source_size=(30, 40), resized_size=(10, 10), output_size=(10, 10), scaled_size=(30, 40), origin=(0, 5)
     ... )
-    >>> stored_plan(plan, 3).origin, stored_plan(plan, 6).origin
+    >>> file_grid_plan(plan, 3).origin, file_grid_plan(plan, 6).origin
     ((20, 25), (25, 0))
     """
     (top, left), (height, width) = plan.origin, plan.resized_size

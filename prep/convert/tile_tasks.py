@@ -5,15 +5,15 @@ Rules about unwanted objects apply once, to the complete picture; then each tile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from halofeed.prep.annotations.labels import LabelMap
 from halofeed.prep.convert.picture_tasks import BadObjects, class_features
 from halofeed.prep.convert.tallies import PictureFacts
 from halofeed.prep.formats.picture import DecodedImage
 from halofeed.prep.geometry.picture_tiles import PictureTile, PictureTiles
+from halofeed.prep.geometry.resize import ResizePlan
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.example import SourceExample
 from halofeed.prep.sources.files import SourceFiles
@@ -41,19 +41,42 @@ class TiledPicture:
     orientation: int
     warning: str | None
 
+    @property
+    def whole(self) -> ResizePlan:
+        """Return the plan of a record that would show the complete scaled picture."""
+        scaled = self.tiles.scaled_size
+        return ResizePlan(source_size=self.tiles.source_size, resized_size=scaled, output_size=scaled)
+
 
 class TileAnnotations(Protocol):
-    """Annotations of one picture, of which each tile gets its part. `add` is called in threads."""
+    """Annotations of one picture, of which each tile gets its part.
+
+    `cut` is called for one tile after the other, in the order of the file's rows, and `add` in threads.
+    """
 
     @property
     def held_bytes(self) -> int:
         """Maximum memory that the annotations take while tiles are made."""
 
-    def add(self, tile: PictureTile, features: dict[str, Value], facts: PictureFacts) -> bool:
-        """Add a tile's annotations to its features and facts, and return whether it shows an object or a label."""
+    def cut(self, tile: PictureTile) -> Any:
+        """Return the part of the annotations that a tile shows, for `add`."""
 
-    def finish(self) -> BadObjects:
-        """Return (reason, detail) of each dropped object, after the last tile."""
+    def add(self, tile: PictureTile, part: Any, features: dict[str, Value], facts: PictureFacts) -> bool:
+        """Add a tile's annotations to its features and facts, and return whether it shows an object or a label.
+
+        Args:
+            part: what `cut` returned for the tile.
+        """
+
+    def finish(self, facts: PictureFacts) -> BadObjects:
+        """Add what concerns the complete picture to the facts of its last tile.
+
+        Returns:
+            (reason, detail) of each dropped object.
+        """
+
+
+CLASSES_OF_TILES = "tiles have the classes of their complete picture, whether they show them or not"
 
 
 class ClassesOfTiles:
@@ -66,18 +89,16 @@ class ClassesOfTiles:
     ) -> None:
         self._features, self._labels = class_features(picture.reference, picture.labels)
 
-    def add(self, tile: PictureTile, features: dict[str, Value], facts: PictureFacts) -> bool:
+    def cut(self, tile: PictureTile) -> None:
+        """Return nothing: each tile has all classes."""
+
+    def add(self, tile: PictureTile, part: None, features: dict[str, Value], facts: PictureFacts) -> bool:
         """Add the classes."""
         features |= self._features
         facts.labels = list(self._labels)
         return True
 
-    def finish(self) -> BadObjects:
-        """Return no dropped object."""
+    def finish(self, facts: PictureFacts) -> BadObjects:
+        """Note that the classes are those of the complete picture, and return no dropped object."""
+        facts.notes += (CLASSES_OF_TILES,)
         return ()
-
-
-ANNOTATIONS: Mapping[str, Callable[[TiledPicture, SourceFiles, ReserveMemory, int], TileAnnotations]] = {
-    "classification": ClassesOfTiles,
-}
-"""Annotations by the names of `halofeed.schemas.tasks.TASKS`."""

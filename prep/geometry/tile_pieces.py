@@ -117,20 +117,20 @@ class ObjectGrid:
         return found, share[found]
 
     def most_visible(self, starts: tuple[Sequence[int], Sequence[int]], size: Size) -> _Shares:
-        """Return the largest share of each box that any tile shows: float64 [n].
+        """Return the largest shares of each box that any tile shows along the height and the width: float64 [n, 2].
+
+        Tiles are the products of rows and columns, so the product of the two is the largest share of the box.
 
         Args:
             starts: the tops of the rows of tiles, and the lefts of their columns.
             size: (height, width) that each tile shows.
         """
-        most = np.ones(len(self.boxes))
-        # Tiles are the products of rows and columns, so the largest product is that of the largest shares.
+        most = np.zeros((len(self.boxes), 2))
         for axis in range(2):
             low, high = self.boxes[:, axis], self.boxes[:, 2 + axis]
-            best = np.zeros(len(self.boxes))
             for start in starts[axis]:
-                np.maximum(best, shown_share(low, high, start, size[axis], self.whole[axis]), out=best)
-            most *= best
+                shares = shown_share(low, high, start, size[axis], self.whole[axis])
+                np.maximum(most[:, axis], shares, out=most[:, axis])
         return most
 
 

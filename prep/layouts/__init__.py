@@ -16,6 +16,7 @@ from halofeed.prep.layouts import (
     dicom,
     dota,
     folders,
+    geojson,
     image_table,
     json_tools,
     msd,
@@ -131,6 +132,15 @@ LAYOUTS: dict[str, Layout] = {
         _of_documents(json_tools.LABEL_STUDIO),
         _of_documents(json_tools.SUPERVISELY),
         _of_documents(box_lines.WIDER),
+        Layout(
+            name="geojson",
+            tasks=("detection",),
+            summary="GeoJSON: polygons on the map for pictures with a georeference; QuPath's in pixels; xView's",
+            list_references=geojson.list_references,
+            has_masks=True,
+            takes_volumes=False,
+            keeps=("corners",),
+        ),
         Layout(
             name="tfrecord",
             tasks=_ALL,

@@ -376,6 +376,27 @@ class RecipeOptions(ClipOptions, VolumeOptions, TileOptions):
         needs=_BOXES,
         omitted="upright",
     )
+    class_property: str | None = option(
+        None,
+        "GeoJSON: property with the class; default: QuPath's classification, class, label, category, type_id and "
+        "other usual names, or the only one whose texts repeat",
+        needs=of_layouts("geojson"),
+        omitted=True,
+    )
+    one_class: str | None = option(
+        None,
+        "GeoJSON: all features are objects of this class, e.g. building",
+        needs=of_layouts("geojson"),
+        omitted=True,
+    )
+    coordinates: str = option(
+        "auto",
+        "GeoJSON: what its numbers are: pixels of the picture; picture, the coordinate system of each picture; "
+        "lat-lon, latitude before longitude; or a system such as EPSG:32633. auto: the file's own member crs, else "
+        "longitude and latitude; pixels for QuPath, and for pictures without a georeference",
+        needs=of_layouts("geojson"),
+        omitted="auto",
+    )
     empty_classes: tuple[str, ...] = option(
         (),
         "classes of pictures (tags, choices, annotations without a box) that mean that there is no object, beside "

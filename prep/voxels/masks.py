@@ -27,7 +27,7 @@ from halofeed.system.wording import plural
 MaskPixels = npt.NDArray[np.uint8]
 Lines = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """Distinct rows (or columns) in ascending order."""
-_CHUNK = 1 << 18
+MASK_CHUNK = 1 << 18
 """Crossings of edges and rows, or pixels of run lengths, that are computed at a time."""
 _RUN_PIXELS = 4
 """Run lengths are decoded completely up to this multiple of the requested pixels."""
@@ -81,6 +81,12 @@ class ParsedMask:
             f"expected a list or a dict with size and counts, got {mask!r:.80}",
         )
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of its arrays."""
+        arrays = self.polygons if self.ends is None else (self.ends,)
+        return sum(array.nbytes + 128 for array in arrays)
+
     def draw(self, lines: Lines | None = None) -> MaskPixels:
         """Draw these rows and columns, all by default: uint8 [row, column], 0 or 1."""
         rows, columns = lines or (np.arange(self.size[0]), np.arange(self.size[1]))
@@ -93,7 +99,7 @@ class ParsedMask:
 
     def stored(self, plan: ResizePlan, orientation: int) -> MaskPixels:
         """Draw the mask on the stored grid of a plan, see `stored_mask`."""
-        (rows, row_of), (columns, column_of) = _source_lines(plan, orientation)
+        (rows, row_of), (columns, column_of) = source_lines(plan, orientation)
         resized = self.draw((rows, columns))[row_of][:, column_of]
         height, width = plan.resized_size
         output = np.zeros(plan.output_size, np.uint8)
@@ -105,20 +111,42 @@ class ParsedMask:
 
         Bands of rows are drawn one after the other, so the memory does not depend on the size of the picture.
         """
-        (rows, row_of), (columns, column_of) = _source_lines(plan, orientation)
-        times_of_row, times_of_column = np.bincount(row_of), np.bincount(column_of)
-        step = max(1, _CHUNK // len(columns))
-        return int(
-            sum(
-                times_of_row[top : top + step]
-                @ (self.draw((rows[top : top + step], columns)).astype(np.int64) @ times_of_column)
-                for top in range(0, len(rows), step)
-            )
+        lines = []
+        for (line, times), (low, high) in zip(source_lines(plan, orientation), self.extent, strict=True):
+            part = slice(*np.searchsorted(line, (low, high)))
+            lines.append((line[part], np.bincount(times, minlength=len(line))[part]))
+        (rows, row_times), (columns, column_times) = lines
+        # Every pixel of run lengths is counted without drawing it, where each is stored once.
+        if self.ends is not None and plan.source_size == plan.resized_size:
+            return int(np.diff(self.ends, prepend=0)[1::2].sum())
+        step = max(1, MASK_CHUNK // max(1, len(columns)))
+        total = 0
+        for top in range(0, len(rows) if len(columns) else 0, step):
+            band = self.draw((rows[top : top + step], columns))
+            total += int(row_times[top : top + step] @ (band @ column_times))
+        return total
+
+    @property
+    def extent(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the rows, and the columns, that the mask may touch: (first, after the last) of each."""
+        height, width = self.size
+        if self.ends is not None:
+            # The first run is of zeros, and so is the last one of an odd number of runs.
+            last = self.ends[-1 - len(self.ends) % 2] if len(self.ends) > 1 else 0
+            return (0, height), (int(self.ends[0]) // height, int(last - 1) // height + 1)
+        if not self.polygons:
+            return (0, 0), (0, 0)
+        low = np.min([polygon.min(axis=0) for polygon in self.polygons], axis=0)
+        high = np.max([polygon.max(axis=0) for polygon in self.polygons], axis=0)
+        (left, top), (right, bottom) = (
+            np.clip(np.floor(low), 0, (width, height)).astype(int).tolist(),
+            np.clip(np.ceil(high), 0, (width, height)).astype(int).tolist(),
         )
+        return (top, bottom), (left, right)
 
 
 @lru_cache(maxsize=64)
-def _source_lines(plan: ResizePlan, orientation: int) -> tuple[Lines, Lines]:
+def source_lines(plan: ResizePlan, orientation: int) -> tuple[Lines, Lines]:
     """Return, for rows and columns, the source lines that a resized mask copies, and the index of each target line."""
     lines = list(plan_lines(plan.source_size, plan))
     for axis, reversed_in in enumerate((UPSIDE_DOWN, MIRRORED)):
@@ -141,10 +169,10 @@ def mask_bytes(mask: Any, plan: ResizePlan) -> int:
         # `decode_coco_run_lengths` decodes all pixels where most of them are drawn.
         if height * width <= _RUN_PIXELS * drawn:
             drawn = 2 * height * width
-        return 100 * numbers + 2 * drawn + 3 * output + 40 * _CHUNK
+        return 100 * numbers + 2 * drawn + 3 * output + 40 * MASK_CHUNK
     polygons = mask if isinstance(mask, Sequence) else ()
     points = sum(len(polygon) for polygon in polygons if isinstance(polygon, Sequence))
-    return 80 * points + 3 * drawn + 3 * output + 120 * _CHUNK
+    return 80 * points + 3 * drawn + 3 * output + 120 * MASK_CHUNK
 
 
 def draw_mask(mask: Any, size: Size, lines: Lines | None = None) -> MaskPixels:
@@ -221,19 +249,19 @@ def _fill(
         return at, np.searchsorted(columns, np.clip(np.ceil(crossed_at - 0.5), 0, width))
 
     # Most polygons cross few rows: they are drawn at once in the rectangle around their crossings.
-    if total <= _CHUNK:
+    if total <= MASK_CHUNK:
         row, column = crossed(0, total)
         top, left = int(row.min()), int(column.min())  # outside this rectangle the parity is even
         down, across = int(row.max()) - top + 1, int(column.max()) - left + 1
     else:
         top, left, across = int(first.min()), 0, len(columns) + 1
         down = int(last.max()) - top
-    if total <= _CHUNK and down * across <= _CHUNK:
+    if total <= MASK_CHUNK and down * across <= MASK_CHUNK:
         flips = np.bincount((row - top) * across + column - left, minlength=down * across).astype(np.uint8)
     else:
         flips = np.zeros(down * across, np.uint8)
-        for start in range(0, total, _CHUNK):
-            row, column = crossed(start, min(start + _CHUNK, total))
+        for start in range(0, total, MASK_CHUNK):
+            row, column = crossed(start, min(start + MASK_CHUNK, total))
             np.add.at(flips, (row - top) * across + column - left, np.uint8(1))  # 256 flips cancel out
     flips &= 1
     parity = np.bitwise_xor.accumulate(flips.reshape(down, across), axis=1)
@@ -267,7 +295,7 @@ def _draw_runs(
         return decoded if is_complete else decoded[rows][:, columns]
     # Of few pixels of a large mask, only the runs that end among them are looked at. Each end flips the pixels below.
     found = np.empty((len(columns), len(rows)), np.uint8)
-    step = max(1, _CHUNK // len(rows))
+    step = max(1, MASK_CHUNK // len(rows))
     for start in range(0, len(columns), step):
         starts = columns[start : start + step] * height
         before, after = (np.searchsorted(ends, starts + row, "right") for row in (rows[0], rows[-1]))

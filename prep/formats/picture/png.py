@@ -186,6 +186,38 @@ def _plain_png(data: bytes, header: PngHeader, color_type: int, depth: int) -> b
     return b"".join([*parts, _chunk(b"IEND", b"")])
 
 
+def pixel_chunks(data: bytes, header: PngHeader) -> Iterator[memoryview]:
+    """Yield the payload of each IDAT chunk in order."""
+    for kind, at, length in header.chunks:
+        end = at + length
+        while kind == b"IDAT" and at <= end:
+            payload = struct.unpack_from(">I", data, at - 8)[0]
+            yield memoryview(data)[at : at + payload]
+            at += payload + 12
+
+
+def is_interlaced(data: bytes, header: PngHeader) -> bool:
+    """Return whether the rows of a PNG are spread over several passes."""
+    return data[header.chunks[0][1] + 12] != 0
+
+
+def png_file(
+    size: Size, depth: int, color_type: int, more: Sequence[tuple[bytes, bytes]], rows: bytes
+) -> bytes:
+    """Return a PNG of rows that are filtered but not compressed.
+
+    Args:
+        size: (height, width).
+        depth: bits per sample.
+        color_type: PNG color type.
+        more: (type, payload) of chunks between the header and the pixels.
+        rows: the bytes of each row after the byte of its filter.
+    """
+    ihdr = struct.pack(">IIBBBBB", size[1], size[0], depth, color_type, 0, 0, 0)
+    chunks = [(b"IHDR", ihdr), *more, (b"IDAT", zlib.compress(rows, 0)), (b"IEND", b"")]
+    return b"".join([PNG_SIGNATURE, *(_chunk(kind, payload) for kind, payload in chunks)])
+
+
 def _transparent_color(data: bytes, header: PngHeader) -> tuple[int, ...]:
     """Return the transparent color of a tRNS chunk at the decoded depth, or () if there is none."""
     payload = header.payload(data, b"tRNS")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -443,7 +443,11 @@ def _check_tile_sides(directory: TiffDirectory, size: Size) -> None:
 
 
 def _plain_tiff(
-    data: bytes, directory: TiffDirectory, replaced: Mapping[int, TiffField], dropped: frozenset[int]
+    data: bytes,
+    directory: TiffDirectory,
+    replaced: Mapping[int, TiffField],
+    dropped: frozenset[int],
+    wanted: frozenset[int] = _PIXEL_TAGS,
 ) -> bytes:
     """Return the file with a new directory at its end: only the pixel tags, some with a replaced value."""
     order, big = directory.order, directory.big
@@ -451,7 +455,7 @@ def _plain_tiff(
     entries: list[bytes] = []
     values: list[bytes | memoryview] = []
     fields = {**directory.fields, **replaced}
-    kept = [(tag, field) for tag, field in sorted(fields.items()) if tag in _PIXEL_TAGS - dropped]
+    kept = [(tag, field) for tag, field in sorted(fields.items()) if tag in wanted - dropped]
     start = len(data) + len(data) % 2
     values_at = start + (8 if big else 2) + len(kept) * (20 if big else 12) + inline
     for tag, field in kept:
@@ -467,6 +471,86 @@ def _plain_tiff(
     count = struct.pack(f"{order}{'Q' if big else 'H'}", len(kept))
     body = memoryview(data)[len(header) :]
     return b"".join([header, body, b"\0" * (len(data) % 2), count, *entries, b"\0" * inline, *values])
+
+
+def tiff_rows(data: bytes, directory: TiffDirectory, top: int, bottom: int) -> bytes:
+    """Return a TIFF of some rows, with their strips or tiles as they are stored.
+
+    Args:
+        directory: directory of a picture whose samples are stored together.
+        top: first row, at which a strip or a tile begins.
+        bottom: the row after the last one.
+
+    Raises:
+        SourceError: a block is missing.
+    """
+    is_tiled = len(directory.integers(TILE_OFFSETS)) > 0
+    tags = (TILE_OFFSETS, TILE_BYTES) if is_tiled else (STRIP_OFFSETS, STRIP_BYTES)
+    height, width = directory.integer(HEIGHT, 0), directory.integer(WIDTH, 0)
+    rows = directory.integer(TILE_HEIGHT if is_tiled else ROWS_PER_STRIP, height)
+    across = -(-width // max(1, directory.integer(TILE_WIDTH, width))) if is_tiled else 1
+    first, last = top // max(1, rows) * across, -(-bottom // max(1, rows)) * across
+    if is_one_plain_strip(directory):
+        offset, row_bytes = (
+            directory.integer(STRIP_OFFSETS, 0),
+            directory.integer(STRIP_BYTES, 0) // max(1, height),
+        )
+        strip = data[offset + top * row_bytes : offset + bottom * row_bytes]
+        return _small_tiff(data, directory, [strip], {HEIGHT: [bottom - top]}, tags)
+    offsets, lengths = (directory.integers(tag)[first:last].astype(np.int64) for tag in tags)
+    ends = offsets + lengths[: len(offsets)] if len(lengths) == len(offsets) else offsets
+    if len(offsets) != last - first or len(lengths) != len(offsets) or (ends > len(data)).any():
+        raise truncated_error(f"blocks {first} to {last - 1} are not all in the file")
+    blocks = [data[start:end] for start, end in zip(offsets.tolist(), ends.tolist(), strict=True)]
+    return _small_tiff(data, directory, blocks, {HEIGHT: [bottom - top]}, tags)
+
+
+def is_one_plain_strip(directory: TiffDirectory) -> bool:
+    """Return whether all rows are one after the other without compression."""
+    return (
+        directory.integer(COMPRESSION, UNCOMPRESSED) == UNCOMPRESSED
+        and len(directory.integers(STRIP_OFFSETS)) == len(directory.integers(STRIP_BYTES)) == 1
+    )
+
+
+def tiff_row(data: bytes, directory: TiffDirectory, width: int, row: bytes) -> bytes:
+    """Return a TIFF of one row of other samples, without compression, whose form is that of a file."""
+    sizes = {WIDTH: [width], HEIGHT: [1], COMPRESSION: [UNCOMPRESSED], ROWS_PER_STRIP: [1]}
+    return _small_tiff(data, directory, [row], sizes, (STRIP_OFFSETS, STRIP_BYTES))
+
+
+_BLOCK_TAGS = frozenset((STRIP_OFFSETS, STRIP_BYTES, TILE_WIDTH, TILE_HEIGHT, TILE_OFFSETS, TILE_BYTES))
+_CODING_TAGS = frozenset((266, 292, 293, 317))
+"""FillOrder, options of fax compression, and Predictor."""
+
+
+def _small_tiff(
+    data: bytes,
+    directory: TiffDirectory,
+    blocks: Sequence[bytes],
+    values: Mapping[int, Sequence[int]],
+    tags: tuple[int, int],
+) -> bytes:
+    """Return a TIFF of some blocks: their positions and lengths have the two `tags`, other tags new `values`."""
+    header = data[: 16 if directory.big else 8]
+    lengths = [len(block) for block in blocks]
+    starts = (len(header) + np.cumsum([0, *lengths[:-1]])).tolist()
+    replaced = {**values, tags[0]: starts, tags[1]: lengths}
+    dropped = set(_CODING_TAGS if COMPRESSION in values else ())
+    dropped |= _BLOCK_TAGS - {*tags, *((TILE_WIDTH, TILE_HEIGHT) if TILE_OFFSETS in tags else ())}
+    return _plain_tiff(
+        header + b"".join(blocks),
+        directory,
+        {tag: _longs(directory, numbers) for tag, numbers in replaced.items()},
+        frozenset(dropped),
+        _PIXEL_TAGS | {ORIENTATION},
+    )
+
+
+def _longs(directory: TiffDirectory, values: Sequence[int]) -> TiffField:
+    """Return a field of numbers of 32 bits."""
+    data = np.array(values, f"{directory.order}u4").tobytes()
+    return TiffField(type=4, count=len(values), data=memoryview(data))
 
 
 def _short(directory: TiffDirectory, value: int) -> TiffField:

@@ -35,6 +35,14 @@ class Georeference:
         a, b, c, d, e, f = self.to_map
         return a * column + b * row + c, d * column + e * row + f
 
+    def transform_text(self) -> str:
+        """Return `to_map` as a text with every digit.
+
+        >>> Georeference(to_map=(0.5, 0.0, 500000.0, 0.0, -0.5, 5200000.0)).transform_text()
+        '0.5, 0.0, 500000.0, 0.0, -0.5, 5200000.0'
+        """
+        return ", ".join(map(repr, self.to_map))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RegionFacts:

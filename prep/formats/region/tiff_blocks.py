@@ -93,6 +93,8 @@ class PageBlocks:
             found = min(len(self._offsets), len(self._counts))
             raise damaged_error(f"{name} has {plural(found, 'block')} of pixels, expected {needed}")
         self._row_bytes = self._plain_row_bytes()
+        # A cached property that threads must not be the first to ask for (tifffile, `TiffPage.init_decode`).
+        self._decode_block = page.decode
 
     def _check(self) -> None:
         page = self._page
@@ -130,12 +132,19 @@ class PageBlocks:
         """Rows that are decoded together."""
         return 1 if self._row_bytes else self._block[0]
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes that are decoded together."""
+        if self._row_bytes:
+            return self._row_bytes
+        samples = 1 if self._is_planar else self.samples
+        return self._block[0] * self._block[1] * samples * self.dtype.itemsize
+
     def read_bytes(self, height: int, width: int, threads: int) -> int:
         """Return the maximum memory of `read` beside the returned array."""
+        decoded = self.block_bytes
         if self._row_bytes:
-            return 2 * threads * max(self._row_bytes, _GROUP_BYTES)
-        decoded = self._block[0] * self._block[1] * self.dtype.itemsize
-        decoded *= 1 if self._is_planar else self.samples
+            return 2 * threads * max(decoded, _GROUP_BYTES)
         encoded = max(_GROUP_BYTES, max(self._counts, default=0)) + _GAP_BYTES
         # The decoder's output, and its copy where the bytes are reordered or the predictor is undone.
         return threads * (encoded + 3 * decoded)
@@ -238,7 +247,9 @@ class PageBlocks:
         """Decode a block to [height, width, sample]."""
         page = self._page
         is_jpeg = int(page.compression) in _JPEG
-        # libjpeg fills in the missing end of a JPEG and reports success. Hamamatsu's blocks are parts of one JPEG.
+        # libjpeg fills in the missing end of a JPEG and reports success. Hamamatsu's blocks are the parts of one JPEG
+        # between restart markers, as OpenSlide decodes them: decoded as one JPEG, chroma at their borders differs by
+        # a few levels.
         if is_jpeg and not page.jpegheader and not data.rstrip(b"\0").endswith(b"\xff\xd9"):
             raise truncated_error("its JPEG data have no end")
         if int(page.compression) == APERIO_YCBCR:
@@ -248,7 +259,7 @@ class PageBlocks:
             whole: NDArray[Any] = jpeg2k_decode(data)
             return whole
         tables = {"jpegtables": page.jpegtables, "jpegheader": page.jpegheader} if is_jpeg else {}
-        decoded = page.decode(data, block.number, **tables)[0]
+        decoded = self._decode_block(data, block.number, **tables)[0]
         if decoded is None:
             raise damaged_error("it has no pixels")
         pixels: NDArray[Any] = decoded[0]

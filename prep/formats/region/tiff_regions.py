@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 _Valid = NDArray[np.bool_]
 _HEADER_BLOCK_BYTES = 64 << 10
 """Bytes that are read at once of the directories, which may be anywhere in the file."""
+LARGE_BLOCK_BYTES = 256 << 20
+LARGE_BLOCKS = (
+    f"a TIFF has compressed blocks of more than {LARGE_BLOCK_BYTES >> 20} MiB, each of which is decoded whole; "
+    "`gdal_translate -co TILED=YES -co COMPRESS=DEFLATE a.tif b.tif` writes small ones"
+)
 NODATA = 42113
 """Tag GDAL_NODATA: the value as text."""
 
@@ -68,6 +73,7 @@ class TiffRegions:
 
     def _facts_of(self, picture: TiffPicture, page: TiffPage) -> RegionFacts:
         form, ground = self._form, ground_of(self._file, page)
+        is_large = any(page.block_bytes > LARGE_BLOCK_BYTES for page in self._levels[0].pages)
         return RegionFacts(
             levels=tuple(level.size for level in picture.levels),
             bands=form.bands,
@@ -78,7 +84,7 @@ class TiffRegions:
             georeference=ground.georeference,
             nodata=_shown_nodata(self._nodata, form),
             pixel_size_m=ground.pixel_size_m,
-            notes=(*picture.notes, *form.notes, *ground.notes),
+            notes=(*picture.notes, *form.notes, *ground.notes, *[LARGE_BLOCKS] * is_large),
         )
 
     def read_bytes(self, level: int, height: int, width: int) -> int:
@@ -186,7 +192,7 @@ def _nodata_of(page: TiffPage, dtype: np.dtype[Any]) -> float | None:
     if not isinstance(text, str):
         return None
     try:
-        value = float(text.strip(" \0"))
+        value = float(text.strip(" \0").replace(",", "."))
     except ValueError:
         return None
     if dtype.kind == "f":

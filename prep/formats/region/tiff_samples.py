@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,24 +82,26 @@ def sample_form(pages: Sequence[TiffPage], as_indices: bool) -> SampleForm:
         _check_label(page)
     if page.dtype is None or page.dtype.kind not in "buif" or isinstance(page.bitspersample, tuple):
         raise decode_error("TIFF of this number type is not supported", describe_samples(page))
-    photometric = int(page.photometric)
     if len(pages) > 1:
-        if page.samplesperpixel != 1 or photometric != BLACK_IS_ZERO:
-            raise decode_error(
-                "TIFF of color planes is not supported",
-                f"{len(pages)} planes of {describe_samples(page)}; `bfconvert -channel 0 a.ome.tif b.ome.tif` writes "
-                "one of them",
-            )
-        return SampleForm(bands=len(pages), dtype=_whole_bytes(page), color="bands", convert=_expansion(page))
-    if photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO):
-        return _gray_form(page, photometric, as_indices)
-    forms = {RGB: _rgb_form, PALETTE: _palette_form, CMYK: _cmyk_form, YCBCR: _ycbcr_form}
+        return _plane_form(pages)
+    # OpenSlide takes luma and chroma for granted there, whatever the tag says.
+    photometric = YCBCR if int(page.compression) == APERIO_YCBCR else int(page.photometric)
+    forms = _LABEL_FORMS if as_indices else _FORMS
     if photometric not in forms:
         raise decode_error("TIFF of these colors is not supported", f"{describe_samples(page)}; {_WRITE_RGB}")
-    if photometric == PALETTE and as_indices:
-        _palette_of(page)
-        return SampleForm(bands=1, dtype=_whole_bytes(page), color="gray")
     return forms[photometric](page)
+
+
+def _plane_form(pages: Sequence[TiffPage]) -> SampleForm:
+    """Return the form of a picture of which each page is a band."""
+    page = pages[0]
+    if page.samplesperpixel != 1 or int(page.photometric) != BLACK_IS_ZERO:
+        raise decode_error(
+            "TIFF of color planes is not supported",
+            f"{len(pages)} planes of {describe_samples(page)}; `bfconvert -channel 0 a.ome.tif b.ome.tif` writes "
+            "one of them",
+        )
+    return SampleForm(bands=len(pages), dtype=_whole_bytes(page), color="bands", convert=_expansion(page))
 
 
 def _check_label(page: TiffPage) -> None:
@@ -150,7 +152,7 @@ def _expansion(page: TiffPage) -> Callable[[Pixels], Pixels] | None:
     return lambda samples: np.multiply(samples, factor, dtype=np.uint8)
 
 
-def _alpha_of(page: TiffPage, colors: int) -> int | None:
+def _alpha_of(page: TiffPage) -> int | None:
     """Return the number of the first sample beyond the colors that is transparency."""
     for number, meaning in enumerate(page.extrasamples):
         if int(meaning) in (PREMULTIPLIED, STRAIGHT):
@@ -163,38 +165,47 @@ def _is_premultiplied(page: TiffPage) -> bool:
     return PREMULTIPLIED in [int(meaning) for meaning in page.extrasamples]
 
 
-def _gray_form(page: TiffPage, photometric: int, as_indices: bool) -> SampleForm:
-    samples, alpha, dtype = page.samplesperpixel, _alpha_of(page, 1), _whole_bytes(page)
-    is_inverse = photometric == WHITE_IS_ZERO
-    if is_inverse and not _is_unsigned(page):
-        raise decode_error(
-            "TIFF in which white is zero is not supported for signed numbers and floating point",
-            f"{describe_samples(page)}; `gdal_translate -co PHOTOMETRIC=MINISBLACK a.tif b.tif` keeps the values",
-        )
+def _index_form(page: TiffPage) -> SampleForm:
+    """Return the form of the numbers of a label image, as they are stored."""
+    bands = page.samplesperpixel
+    return SampleForm(bands=bands, dtype=_whole_bytes(page), color="gray" if bands == 1 else "bands")
+
+
+def _palette_index_form(page: TiffPage) -> SampleForm:
+    _palette_of(page)
+    return _index_form(page)
+
+
+def _black_form(page: TiffPage) -> SampleForm:
+    samples, alpha, dtype = page.samplesperpixel, _alpha_of(page), _whole_bytes(page)
     if alpha is not None and samples == 2 and _is_unsigned(page):
-        if is_inverse:
-            raise decode_error("TIFF of these colors is not supported", describe_samples(page))
         convert = straighten if _is_premultiplied(page) else _expansion(page)
         return SampleForm(bands=2, dtype=dtype, color="gray-alpha", convert=convert, alpha=1)
-    if is_inverse:
-        if alpha is not None:
-            raise decode_error("TIFF of these colors is not supported", describe_samples(page))
-        peak = (1 << int(page.bitspersample)) - 1
-        color = "gray" if samples == 1 else "bands"
-        convert = _inversion(dtype, peak, _expansion(page))
-        return SampleForm(bands=samples, dtype=dtype, color=color, convert=convert, peak=peak)
     # The decoders of pictures take three bands of unsigned integers for red, green and blue.
-    are_colors = samples == 3 and not any(page.extrasamples) and dtype in (np.uint8, np.uint16)
-    are_colors &= int(page.bitspersample) in (8, 16)
-    expand = None if as_indices and page.bitspersample == 1 else _expansion(page)
+    has_depth = dtype in (np.uint8, np.uint16) and page.bitspersample in (8, 16)
+    are_colors = samples == 3 and not any(page.extrasamples) and has_depth
     return SampleForm(
         bands=samples,
         dtype=dtype,
         color="rgb" if are_colors else "gray" if samples == 1 else "bands",
-        convert=expand,
+        convert=_expansion(page),
         alpha=alpha,
         notes=(GRAY_BANDS,) if are_colors else (),
     )
+
+
+def _white_form(page: TiffPage) -> SampleForm:
+    """Return the form of gray in which white is zero, which is inverted as in the decoders of pictures."""
+    if not _is_unsigned(page):
+        raise decode_error(
+            "TIFF in which white is zero is not supported for signed numbers and floating point",
+            f"{describe_samples(page)}; `gdal_translate -co PHOTOMETRIC=MINISBLACK a.tif b.tif` keeps the values",
+        )
+    if _alpha_of(page) is not None:
+        raise decode_error("TIFF of these colors is not supported", describe_samples(page))
+    samples, dtype, peak = page.samplesperpixel, _whole_bytes(page), (1 << int(page.bitspersample)) - 1
+    color, convert = "gray" if samples == 1 else "bands", _inversion(dtype, peak, _expansion(page))
+    return SampleForm(bands=samples, dtype=dtype, color=color, convert=convert, peak=peak)
 
 
 def _inversion(
@@ -208,7 +219,7 @@ def _inversion(
 
 
 def _rgb_form(page: TiffPage) -> SampleForm:
-    samples, alpha, dtype = page.samplesperpixel, _alpha_of(page, 3), _whole_bytes(page)
+    samples, alpha, dtype = page.samplesperpixel, _alpha_of(page), _whole_bytes(page)
     if samples < 3:
         raise decode_error("TIFF of these colors is not supported", describe_samples(page))
     if samples == 4 and alpha is not None and _is_unsigned(page):
@@ -283,6 +294,18 @@ def _ycbcr_form(page: TiffPage) -> SampleForm:
             f"{describe_samples(page)} without JPEG; {_WRITE_RGB}",
         )
     return SampleForm(bands=3, dtype=np.dtype(np.uint8), color="rgb")
+
+
+# Photometric interpretation (TIFF 6.0, section 8): function that returns the form of a page.
+_FORMS: Mapping[int, Callable[[TiffPage], SampleForm]] = {
+    WHITE_IS_ZERO: _white_form,
+    BLACK_IS_ZERO: _black_form,
+    RGB: _rgb_form,
+    PALETTE: _palette_form,
+    CMYK: _cmyk_form,
+    YCBCR: _ycbcr_form,
+}
+_LABEL_FORMS = {**_FORMS, BLACK_IS_ZERO: _index_form, PALETTE: _palette_index_form}
 
 
 def ycbcr_to_rgb(samples: Pixels) -> Pixels:

@@ -1,5 +1,7 @@
 """Levels, planes, masks, missing pixels and places of TIFF files, beside tifffile, rasterio and openslide."""
 
+import sys
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -12,14 +14,16 @@ import tifffile
 from rasterio.enums import Resampling
 from rasterio.shutil import copy as copy_raster
 
-from halofeed.errors import SourceError
+from halofeed.errors import MissingExtraError, SourceError
 from halofeed.prep.convert.label_image import read_label_image
 from halofeed.prep.formats.picture import picture_formats
 from halofeed.prep.formats.picture.picture_formats import FIRST_OF_SEVERAL
+from halofeed.prep.formats.region import tiff_regions
 from halofeed.prep.formats.region.region_formats import open_regions
 from halofeed.prep.formats.region.tiff_regions import open_tiff_regions
 from halofeed.prep.sources.files import LocalFiles
 from tests.support.drawn_tiffs import check_windows, draw, facts_of, opened, read_whole
+from tests.support.ndpi_writer import write_ndpi
 
 UTM = {"crs": "EPSG:32633", "transform": rasterio.Affine(10.0, 0.0, 500000.0, 0.0, -10.0, 5200000.0)}
 
@@ -225,6 +229,40 @@ def test_associated_alpha_is_divided_as_in_the_picture_decoders(tmp_path):
     check_valid(path, picture[..., -1] > 0)
 
 
+def test_each_level_of_a_hamamatsu_slide_is_that_of_openslide_and_its_photograph_is_none(tmp_path):
+    path, picture = tmp_path / "slide.ndpi", np.tile(draw(3), (2, 2, 1))[:384, :512]
+    write_ndpi(path, [(picture, 20.0), (picture[::4, ::4], 5.0), (draw(3)[:64, :128], -1.0)], 0.5)
+    facts = facts_of(path)
+    assert facts.levels == ((384, 512), (96, 128))
+    assert facts.pixel_size_m == pytest.approx((0.5e-6, 0.5e-6))
+    with openslide.OpenSlide(path) as slide:
+        for number, (height, width) in enumerate(facts.levels):
+            level = slide.level_dimensions.index((width, height))
+            expected = np.asarray(slide.read_region((0, 0), level, (width, height)))[..., :3]
+            check_windows(path, expected, level=number)
+
+
+def test_the_scan_of_a_leica_slide_is_read_and_not_the_photograph_before_it(tmp_path):
+    path, picture = tmp_path / "slide.scn", draw(3)
+    levels = [picture, picture[:200:4, :304:4]]
+    pages = "<image><pixels>{}</pixels></image>"
+    dimension = '<dimension r="{}" ifd="{}"/>'
+    scan = dimension.format(0, 1) + dimension.format(1, 2)
+    images = pages.format(dimension.format(0, 0)) + pages.format(scan)
+    namespace = "http://www.leica-microsystems.com/scn/2010/10/01"
+    text = f'<?xml version="1.0"?><scn xmlns="{namespace}"><collection>{images}</collection></scn>'
+    options = {"tile": (64, 64), "photometric": "rgb", "metadata": None, "compression": "jpeg"}
+    with tifffile.TiffWriter(path, bigtiff=True) as file:
+        file.write(draw(3, seed=7)[:100, :60], description=text, **options)
+        for level in levels:
+            file.write(level, resolution=(20000, 20000), resolutionunit="centimeter", **options)
+    facts = facts_of(path)
+    assert facts.levels == tuple(level.shape[:2] for level in levels)
+    assert facts.pixel_size_m == pytest.approx((0.5e-6, 0.5e-6))
+    for number in range(2):
+        check_windows(path, tifffile.imread(path, key=number + 1), level=number)
+
+
 @pytest.mark.parametrize("bands", [1, 3])
 def test_a_fluorescent_slide_has_its_channels_as_bands_at_each_level(tmp_path, bands):
     """PerkinElmer's order of pages: the channels, a thumbnail, the channels of each level, the photograph."""
@@ -352,6 +390,15 @@ def test_the_place_on_the_map_is_that_of_rasterio(tmp_path, crs, point):
             assert facts.pixel_size_m == pytest.approx((height * np.cos(latitude), width * np.cos(latitude)))
         else:
             assert facts.pixel_size_m == pytest.approx((height * foot, width * foot))
+
+
+def test_a_coordinate_system_of_parameters_is_unknown_and_a_note_says_so(tmp_path):
+    path, crs = tmp_path / "own.tif", "+proj=laea +lat_0=52 +lon_0=11 +x_0=7 +y_0=9 +ellps=GRS80 +units=m"
+    write_raster(path, draw(1), crs=crs, transform=UTM["transform"])
+    facts = facts_of(path)
+    assert facts.georeference.crs == ""
+    assert any("gdalwarp -t_srs" in note for note in facts.notes)
+    assert facts.pixel_size_m == (10.0, 10.0)
 
 
 def test_the_resolution_of_a_print_is_no_size_on_the_ground(tmp_path):
@@ -500,6 +547,27 @@ def test_any_damage_of_the_directories_is_a_source_error(tmp_path):
     assert len(reasons) >= 3
 
 
+def test_a_picture_in_one_compressed_strip_has_a_note_with_the_cure(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiff_regions, "LARGE_BLOCK_BYTES", 100_000)
+    for name, options in {
+        "a": {"compression": "lzw"},
+        "b": {},
+        "c": {"compression": "lzw", "tile": (64, 64)},
+    }.items():
+        layout = options if "tile" in options else {"rowsperstrip": 203, **options}
+        tifffile.imwrite(tmp_path / f"{name}.tif", draw(3), photometric="rgb", metadata=None, **layout)
+        notes = facts_of(tmp_path / f"{name}.tif").notes
+        assert (tiff_regions.LARGE_BLOCKS in notes) == (name == "a")
+
+
+@pytest.mark.parametrize("library", ["tifffile", "imagecodecs"])
+def test_a_missing_library_gives_the_command_that_installs_it(tmp_path, monkeypatch, library):
+    tifffile.imwrite(tmp_path / "a.tif", draw(1), metadata=None)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtraError, match=rf"{library} is not installed; pip install .*\[large\]"):
+        facts_of(tmp_path / "a.tif")
+
+
 def test_opening_reads_the_header_only(tmp_path):
     path = tmp_path / "large.tif"
     form = {"driver": "GTiff", "height": 60000, "width": 60000, "count": 3, "dtype": "uint8"}
@@ -538,3 +606,30 @@ def test_a_read_decodes_each_block_of_whole_rows_once(tmp_path, monkeypatch):
             reader.read(0, top, 0, min(step, 203 - top), 307)
             reader.read_valid(0, top, 0, min(step, 203 - top), 307)
     assert sorted(decoded) == list(range(4 * 5))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tile": (64, 64), "compression": "deflate", "predictor": 2},
+        {"tile": (64, 64), "compression": "jpeg"},
+        {"rowsperstrip": 5, "compression": "lzw"},
+        {"rowsperstrip": 203},
+        {"rowsperstrip": 203, "compression": "zstd"},
+        {"tile": (64, 64), "compression": "deflate", "planarconfig": "separate"},
+        {"tile": (64, 64), "photometric": "rgb", "extrasamples": ["assocalpha"], "compression": "lzw"},
+    ],
+)
+def test_a_read_takes_at_most_the_memory_that_it_states(tmp_path, options):
+    path, bands = tmp_path / "memory.tif", 4 if "extrasamples" in options else 3
+    picture = np.tile(draw(bands), (1, 10, 1))
+    data = np.moveaxis(picture, -1, 0) if "planarconfig" in options else picture
+    tifffile.imwrite(path, data, **{"photometric": "rgb", "metadata": None, **options})
+    with opened(path) as reader:
+        reader.read(0, 0, 0, 1, 1)  # imports the decoder
+        for height in (5, 64, 203):
+            tracemalloc.start()
+            found = reader.read(0, 0, 0, height, 3070)
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert peak - found.nbytes <= reader.read_bytes(0, height, 3070)
