@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.options.tiles import KEEP, cuts_pictures
 from halofeed.prep.sources.example import FileSelection, data_files
 from halofeed.prep.sources.file_names import (
     UNREAD_EXTENSIONS,
@@ -157,6 +158,9 @@ def recipe_for_new_files(recipe: Mapping[str, Any], task: str, *, windows: bool 
         "shards": 1,
         "missing_masks": "prediction",
     }
+    # All tiles of new files are empty: they have no labels.
+    if cuts_pictures(before):
+        changes["empty_tiles"] = KEEP
     if before.rules.is_fitted and before.fit == "crop-or-pad" and windows:
         changes |= {"fit": "tiles", "tile_overlap": tuple(int(side * WINDOW_OVERLAP) for side in sides)}
     # New files have no label to center on.

@@ -16,6 +16,8 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,6 +34,7 @@ from halofeed.storage.result_folder import ResultFolder
 from halofeed.system.console import StatusLine
 from halofeed.system.errors import JobError, UsageError
 from halofeed.system.wording import plural
+from halofeed.trainer.detection.merge_tiles import MergeRule
 from halofeed.trainer.loaded_run import LoadedRun
 from halofeed.trainer.record_metadata import RecordMetadata, SplitMetadata
 from halofeed.trainer.run_folder import Run, write_json
@@ -43,6 +46,12 @@ from halofeed.trainer.source_grid import (
     write_png,
 )
 from halofeed.trainer.task import DataFacts, Host, valid_host
+from halofeed.trainer.whole_pictures import (
+    BoxCollector,
+    ClassCollector,
+    has_picture_tiles,
+    whole_pictures,
+)
 from halofeed.trainer.windows import ScanBlender
 
 PREDICTIONS = "predictions.json"
@@ -52,6 +61,24 @@ SOURCE_NOUNS = {"picture": "picture", "volume": "scan", "clip": "clip"}
 DETECTIONS, IMAGES, CATEGORIES = "detections.json", "images.json", "categories.json"
 CLASSES = "classes.csv"
 _PROBABILITY_DECIMALS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxOptions:
+    """Options of predicted boxes.
+
+    Args:
+        rule: rule by which boxes of different tiles of a picture are merged.
+        min_score: smallest score of a box that is written.
+    """
+
+    rule: MergeRule = field(default_factory=MergeRule)
+    min_score: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_score <= 1:
+            raise UsageError(f"--min-score {self.min_score}: expected a number from 0 to 1")
+
 
 PredictionRow = Mapping[str, NDArray[Any]]
 """Predictions of one record by name, without the batch axis."""
@@ -65,6 +92,7 @@ def predict(
     *,
     which: str = "best",
     overwrite: bool = False,
+    options: BoxOptions | None = None,
 ) -> dict[str, Any]:
     """Predict every record of a split and write the predictions on the grid of the source files.
 
@@ -77,6 +105,7 @@ def predict(
         folder: output folder, written atomically.
         which: checkpoint: "best", "last" or a step.
         overwrite: replace earlier predictions.
+        options: which boxes are written, and how those of tiles are merged.
 
     Returns:
         The content of predictions.json; empty in processes that do not write.
@@ -95,7 +124,14 @@ def predict(
         return {}
     description = {"run": str(run.folder), "checkpoint": loaded.step}
     return predict_batches(
-        batches, data, split, folder, facts=loaded.facts, description=description, overwrite=overwrite
+        batches,
+        data,
+        split,
+        folder,
+        facts=loaded.facts,
+        description=description,
+        overwrite=overwrite,
+        options=options,
     )
 
 
@@ -108,6 +144,7 @@ def predict_batches(
     facts: DataFacts,
     description: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    options: BoxOptions | None = None,
 ) -> dict[str, Any]:
     """Write predictions of any model on the grid of the source files.
 
@@ -126,6 +163,7 @@ def predict_batches(
         facts: task and labels of the model.
         description: further members of predictions.json.
         overwrite: replace earlier predictions.
+        options: which boxes are written, and how those of tiles are merged.
 
     Returns:
         The content of predictions.json.
@@ -135,9 +173,10 @@ def predict_batches(
         JobError: a record of the split was not predicted, or predicted twice.
     """
     metadata = SplitMetadata(data, split)
+    open_writer = writer_of(facts.task, metadata, options or BoxOptions())
     with (
         _result_folder(Path(folder), overwrite).replaced() as temporary,
-        WRITERS[facts.task](temporary, metadata, facts.labels) as writer,
+        open_writer(temporary, metadata, facts.labels) as writer,
         closing(StatusLine()) as line,
     ):
         predicted_ids: set[int] = set()
@@ -222,8 +261,15 @@ class DetectionWriter(PredictionWriter):
     `images.json` has COCO's entry of each picture, with the path of its file, and `categories.json` the class names.
     """
 
-    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        metadata: SplitMetadata,
+        labels: Mapping[int, str],
+        options: BoxOptions | None = None,
+    ) -> None:
         super().__init__(folder, metadata, labels)
+        self._options = options or BoxOptions()
         self._size = metadata.manifest.field("image").shape[:2]
         atomic_write(folder / CATEGORIES, (json.dumps(label_entries(labels), indent=1) + "\n").encode())
         self._boxes, self._images = (
@@ -233,14 +279,24 @@ class DetectionWriter(PredictionWriter):
 
     def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write the first `num_detections` boxes."""
-        count, (height, width) = int(row["num_detections"]), record.source_size
-        self._images.add({"id": record.id, "file_name": record.source, "height": height, "width": width})
+        count = int(row["num_detections"])
         boxes = boxes_in_source(
             row["boxes"][:count], record.numbers["transform"], self._size, record.source_size
         )
-        for entry in coco_results(record.id, boxes, row["classes"][:count], row["scores"][:count]):
-            self._boxes.add(entry)
+        classes, scores = row["classes"][:count], row["scores"][:count]
+        self._write(
+            record.id, record.source, record.source_size, coco_results(record.id, boxes, classes, scores)
+        )
         return True
+
+    def _write(
+        self, picture_id: int, source: str, size: tuple[int, int], entries: Iterable[dict[str, Any]]
+    ) -> None:
+        """Write the entry of a picture, and those of its boxes that have the score."""
+        self._images.add({"id": picture_id, "file_name": source, "height": size[0], "width": size[1]})
+        for entry in entries:
+            if entry["score"] >= self._options.min_score:
+                self._boxes.add(entry)
 
     def finish(self) -> dict[str, Any]:
         """Close the JSON lists."""
@@ -248,6 +304,41 @@ class DetectionWriter(PredictionWriter):
         self._images.end()
         files = {"detections": DETECTIONS, "images": IMAGES, "categories": CATEGORIES}
         return {**files, "boxes": self._boxes.count}
+
+
+class WholeDetectionWriter(DetectionWriter):
+    """Writer of the same files for pictures that are stored as tiles: boxes are merged, and each picture occurs once.
+
+    Memory: see `BoxCollector`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        metadata: SplitMetadata,
+        labels: Mapping[int, str],
+        options: BoxOptions | None = None,
+    ) -> None:
+        super().__init__(folder, metadata, labels, options)
+        self._pictures = whole_pictures(metadata)
+        self._collector = BoxCollector(metadata, self._options.rule, self._pictures, self._options.min_score)
+        self.total = len(self._pictures)
+
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
+        """Add a tile; write its picture after the last one."""
+        done = self._collector.add(record, row)
+        if done is None:
+            return False
+        picture, found, _ = done
+        entries = coco_results(picture.id, found.boxes, found.classes, found.scores)
+        self._write(picture.id, picture.source, picture.size, entries)
+        return True
+
+    def finish(self) -> dict[str, Any]:
+        """Close the JSON lists, and state how boxes were merged."""
+        rule = self._options.rule
+        merge = {"method": rule.method, "overlap": rule.overlap, "threshold": rule.limit}
+        return {**super().finish(), "merge": merge}
 
 
 class ClassificationWriter(PredictionWriter):
@@ -265,15 +356,34 @@ class ClassificationWriter(PredictionWriter):
 
     def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
         """Write one line."""
-        probabilities = row["probabilities"].astype(float).tolist()
-        rounded = [round(value, _PROBABILITY_DECIMALS) for value in probabilities]
-        label = int(row["label"])
-        self._writer.writerow([record.id, record.key, self._names[label], rounded[label], *rounded])
+        self._write(record.id, record.key, int(row["label"]), row["probabilities"])
         return True
+
+    def _write(self, picture_id: int, key: str, label: int, probabilities: NDArray[Any]) -> None:
+        rounded = [round(value, _PROBABILITY_DECIMALS) for value in probabilities.astype(float).tolist()]
+        self._writer.writerow([picture_id, key, self._names[label], rounded[label], *rounded])
 
     def finish(self) -> dict[str, Any]:
         """Return the name of the file."""
         return {"classes": CLASSES}
+
+
+class WholeClassWriter(ClassificationWriter):
+    """Writer of the same file for pictures that are stored as tiles: a line has the mean probabilities of the tiles."""
+
+    def __init__(self, folder: Path, metadata: SplitMetadata, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, metadata, labels)
+        self._collector = ClassCollector(whole_pictures(metadata))
+        self.total = len(self._collector.pictures)
+
+    def add(self, record: RecordMetadata, row: PredictionRow) -> bool:
+        """Add a tile; write the line of its picture after the last one."""
+        done = self._collector.add(record.key, row["probabilities"])
+        if done is None:
+            return False
+        picture, mean = done
+        self._write(picture.id, picture.key, int(mean.argmax()), mean)
+        return True
 
 
 class SegmentationWriter(PredictionWriter):
@@ -375,14 +485,17 @@ MASK_WRITERS: dict[str, type[PredictionWriter]] = {
 }
 """Writers of masks by kind of image."""
 
-WRITERS: dict[str, Callable[[Path, SplitMetadata, Mapping[int, str]], PredictionWriter]] = {
-    "detection": DetectionWriter,
-    "classification": ClassificationWriter,
-    "segmentation": lambda folder, metadata, labels: MASK_WRITERS[metadata.manifest.kind.name](
-        folder, metadata, labels
-    ),
-}
-"""Writers by task."""
+OpenWriter = Callable[[Path, SplitMetadata, Mapping[int, str]], PredictionWriter]
+
+
+def writer_of(task: str, metadata: SplitMetadata, options: BoxOptions) -> OpenWriter:
+    """Return the writer of a task's predictions for the kind of image of a split, and for its tiles."""
+    is_tiled = has_picture_tiles(metadata)
+    if task == "detection":
+        return partial(WholeDetectionWriter if is_tiled else DetectionWriter, options=options)
+    if task == "classification":
+        return WholeClassWriter if is_tiled else ClassificationWriter
+    return MASK_WRITERS[metadata.manifest.kind.name]
 
 
 def printable(text: str) -> str:

@@ -21,6 +21,8 @@ from halofeed.system.errors import UsageError
 from halofeed.trainer.windows import WindowTile
 
 _NOT_READ = ("id", "masks")
+_OBJECTS = ("classes", "index", "source_boxes", "source_area", "source_is_crowd")
+"""Fields that describe the complete objects of a tile."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,6 +123,16 @@ class SplitMetadata:
 
     def of_id(self, record_id: int) -> RecordMetadata:
         """Return the metadata of a record by its id; raise UsageError if the split does not have it."""
+        return self.of_record(self._number(record_id))
+
+    def objects(self, record_id: int) -> dict[str, NDArray[Any]]:
+        """Return the objects of a tile of a picture, each [object, ...]: class, number in the source, complete box."""
+        record = stored_record(self._shards, self._number(record_id))
+        fields = [self.manifest.field(name) for name in _OBJECTS]
+        features = record.features(frozenset(key for field in fields for key in field.keys))
+        return {field.name: read_numbers(field, features, record) for field in fields}
+
+    def _number(self, record_id: int) -> int:
         if record_id not in self._numbers:
             raise UsageError(f"id {record_id}: no record of this split; the predictions are of other data")
-        return self.of_record(self._numbers[record_id])
+        return self._numbers[record_id]
